@@ -1,0 +1,1 @@
+"""Makes: turns a lock into a container image, and looks inside images."""

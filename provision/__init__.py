@@ -1,0 +1,1 @@
+"""Decides: host facts, request and catalog in; plan and lock out."""

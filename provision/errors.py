@@ -1,0 +1,67 @@
+"""Failures of the deciding room. Each class is one code; the exit codes are the contract's.
+
+0 done or fit, 1 unfit, 2 wrong usage or bad input, 3 nothing compatible, 4 the host is unfit,
+5 an engine, registry or index refused or was out of reach, 6 the build failed, 7 no verdict,
+70 our own bug, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from images.errors import Failure
+
+
+class Exit(IntEnum):
+    """Exit codes of every command, as the contract numbers them."""
+
+    DONE = 0
+    UNFIT = 1
+    USAGE = 2
+    NOTHING_COMPATIBLE = 3
+    HOST_UNFIT = 4
+    UNREACHABLE = 5
+    BUILD_FAILED = 6
+    NO_VERDICT = 7
+    BUG = 70
+    INTERRUPTED = 130
+
+
+class BadInputError(Failure):
+    """A word, a file or a value that cannot be understood."""
+
+    code = "bad-input"
+    exit_code = Exit.USAGE
+
+
+class HostFileError(BadInputError):
+    """A host facts file that is unreadable, malformed or not of the documented shape."""
+
+    code = "bad-host-file"
+
+
+class LockFileError(BadInputError):
+    """A lock that is unreadable, is no PEP 751 file, or was not made by us."""
+
+    code = "bad-lock-file"
+
+
+class CatalogError(Failure):
+    """A row of our own knowledge breaks an invariant: our bug, and it names the row."""
+
+    code = "bad-catalog"
+    exit_code = Exit.BUG
+
+
+class NothingCompatibleError(Failure):
+    """No combination satisfies host and request; carries the stable code of the deciding rule."""
+
+    code = "nothing-compatible"
+    exit_code = Exit.NOTHING_COMPATIBLE
+
+
+class IndexUnreachableError(Failure):
+    """No index that could hold the wheels answered or had them."""
+
+    code = "index-unreachable"
+    exit_code = Exit.UNREACHABLE

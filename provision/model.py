@@ -1,0 +1,199 @@
+"""The values that travel: host facts and request in, plan out. All frozen, all plain.
+
+Parsing happens once, at the edges (`provision.facts`, `provision.request`, `provision.catalog`);
+later code never sees a raw dict. A fact that could not be read is None here, and an `Absent` row
+says which source was asked and why it did not answer: never a plausible default.
+
+Versions are strings in the upstream spelling ("450.80.02"); decisions compare them through
+`packaging.version.Version`, which would print that one as 450.80.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
+Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
+Flavour: TypeAlias = Literal["runtime", "devel"]
+ComputeCapability: TypeAlias = tuple[int, int]  # (8, 6) for 8.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of the host. `memory_mib` in MiB; `mig` is whether MIG mode is on."""
+
+    name: str | None = None
+    compute_capability: ComputeCapability | None = None
+    memory_mib: int | None = None
+    uuid: str | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A fact that could not be read: which, who was asked, and what came back."""
+
+    fact: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A container engine seen on the host.
+
+    `gpu_runtime` is whether the NVIDIA runtime is registered with it; `cdi_devices` are the
+    CDI names it could inject ("nvidia.com/gpu=0"); None means it could not be asked.
+    """
+
+    name: Literal["docker", "podman"]
+    client: str | None = None
+    server: str | None = None
+    buildkit: str | None = None  # "buildx 0.13.1", "integrated", None: none
+    gpu_runtime: bool | None = None
+    cdi_devices: tuple[str, ...] | None = None
+    problem: str | None = None  # why `server` is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What is known of one machine. `gpus` None: not known; (): none there.
+
+    Three facts, never one: `driver` is the kernel module's version, `user_mode_driver` that of
+    libcuda / libnvidia-ml, `driver_cuda` the highest CUDA that the driver says it supports.
+    `sources` names who answered each fact ("nvml", "/proc/driver/nvidia/version", ...).
+    """
+
+    driver: str | None = None
+    user_mode_driver: str | None = None
+    driver_cuda: str | None = None
+    arch: str | None = None
+    glibc: str | None = None
+    os_id: str | None = None
+    os_version: str | None = None
+    python: str | None = None
+    wsl: bool | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    engines: tuple[Engine, ...] | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+    absent: tuple[Absent, ...] = ()
+    label: str = "this host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for, parsed. Everything None or empty is free for us to choose."""
+
+    cuda: str | None = None
+    framework: Framework = "pytorch"
+    framework_version: str | None = None  # a PEP 440 specifier set
+    python: str | None = None
+    companions: tuple[str, ...] = ()  # PEP 508 requirements
+    flavour: Flavour = "runtime"
+    base: str | None = None  # image reference, "bootstrap", or None: we choose
+    index: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a choice was made, with the public source of the rule or the fact."""
+
+    code: str
+    message: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something true and unwelcome that does not stop the plan, with its fix."""
+
+    code: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A neighbouring combination that was itself resolved and found to work."""
+
+    cuda: str
+    wheel_tag: str
+    framework_version: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanError:
+    """Why nothing fits: stable code, sentence, what to type."""
+
+    code: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuVerdict:
+    """What one GPU will run: `runs` is "sm_86", "sm_80 binary", "PTX", "none" or "unknown"."""
+
+    name: str | None
+    compute_capability: str | None
+    runs: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexCandidate:
+    """A place that may have the wheels: `url` None is the installer's own default index.
+
+    `requirement` is the framework's requirement line as that place spells it
+    ("torch==2.0.1+cu117" on the PyTorch index, "torch==2.0.1" on PyPI).
+    """
+
+    name: str
+    url: str | None
+    requirement: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The image below the wheels.
+
+    `reference` is an image by tag, or "bootstrap"; `suite` is the Debian suite that a bootstrap
+    installs; `glibc` decides which manylinux wheels fit.
+    """
+
+    kind: Literal["registry", "bootstrap"]
+    reference: str
+    python: str
+    glibc: str | None
+    suite: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a lock needs, decided; or, with verdict "none", why there is nothing."""
+
+    verdict: Verdict
+    framework: Framework
+    framework_version: str | None = None
+    cuda: str | None = None
+    wheel_tag: str | None = None
+    index: str | None = None
+    python: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    arch: str | None = None
+    flavour: Flavour = "runtime"
+    driver_have: str | None = None
+    driver_need: str | None = None
+    gpus: tuple[GpuVerdict, ...] = ()
+    base: Base | None = None
+    requirements: tuple[str, ...] = ()  # beside the framework's own line
+    indexes: tuple[IndexCandidate, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    error: PlanError | None = None

@@ -1,0 +1,181 @@
+"""All of a host's facts, each from the first source that answers.
+
+The order, fact by fact:
+
+- `driver`, the kernel module's version: PROVISION_DRIVER, /sys/module/nvidia/version,
+  /proc/driver/nvidia/version, NVML, nvidia-smi.
+- `user_mode_driver`, that of libcuda and libnvidia-ml: NVML, then the name of the file that
+  libnvidia-ml.so.1 (or libcuda.so.1) resolves to.
+- `driver_cuda`, the newest CUDA that the driver says it supports: NVML, nvidia-smi's header.
+- `gpus`: NVML, nvidia-smi, /proc/driver/nvidia/gpus, then the PCI bus, which can only say "none".
+
+nvidia-smi is slow and says no more than NVML, so it is asked only when NVML did not answer. A
+source that was asked and had nothing is a row in `absent`; sources that contradict one another
+are one too (fact "driver agreement"), and the first one's word is kept. Nothing here raises but a
+PROVISION_DRIVER that is no version.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from provision.errors import BadInputError
+from provision.host import engines, nvml, proc, smi, system
+from provision.host.nvml import NvmlLoader, load_nvml
+from provision.host.reading import Fact, Reading, one_line, version_or_none
+from provision.host.runner import Runner, local_runner
+from provision.model import Absent, HostFacts
+
+OVERRIDE = "PROVISION_DRIVER"
+AGREEMENT = "driver agreement"
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def detect(
+    *,
+    root: Path = Path("/"),
+    env: Mapping[str, str] | None = None,
+    run: Runner | None = None,
+    nvml_loader: NvmlLoader = load_nvml,
+) -> HostFacts:
+    """Read this machine. Every outside thing is a parameter; the defaults are the real ones."""
+    env = os.environ if env is None else env
+    run = local_runner(env) if run is None else run
+    override = read_override(env)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        engines_found = pool.submit(engines.find_engines, run, env, root)
+        wsl = proc.read_wsl(root)
+        readings = read_driver(root=root, env=env, run=run, load=nvml_loader, wsl=wsl)
+        found = engines_found.result()
+    facts = merge([*override, *readings])
+    os_id, os_version, os_source, os_why = system.read_os(root)
+    glibc, glibc_why = system.read_glibc()
+    rows = [
+        Absent(fact=fact, source=source, reason=why)
+        for fact, source, why in (("os", os_source, os_why), ("glibc", "confstr", glibc_why))
+        if why
+    ]
+    sources = [("arch", "uname"), ("python", "this interpreter")]
+    sources += [("os", os_source)] if os_id else []
+    sources += [("glibc", "confstr")] if glibc else []
+    sources += [("wsl", "/proc/version")] if wsl is not None else []
+    result = HostFacts(
+        driver=facts.driver,
+        user_mode_driver=facts.user_mode_driver,
+        driver_cuda=facts.driver_cuda,
+        arch=system.read_arch(),
+        glibc=glibc,
+        os_id=os_id,
+        os_version=os_version,
+        python=system.read_python(),
+        wsl=wsl,
+        gpus=facts.gpus,
+        engines=found.engines,
+        sources=(*facts.sources, *sources, *found.sources),
+        absent=(*facts.absent, *disagreements(readings, wsl=wsl), *rows, *found.absent),
+    )
+    for fact, source in result.sources:
+        _log.debug("%s: from %s", fact, source)
+    for row in result.absent:
+        _log.debug("%s: not from %s: %s", row.fact, row.source, row.reason)
+    return result
+
+
+def read_override(env: Mapping[str, str]) -> list[Reading]:
+    """The driver version that the user states, which goes before all that can be read."""
+    stated = env.get(OVERRIDE, "").strip()
+    if not stated:
+        return []
+    version = version_or_none(stated)
+    if version is None:
+        raise BadInputError(
+            f"{OVERRIDE} must be a driver version, got {one_line(stated, limit=60)!r}.",
+            fix=f'Give it as nvidia-smi prints it, {OVERRIDE}="515.65.01", or unset {OVERRIDE}.',
+        )
+    return [Reading(source=OVERRIDE, gives=("driver",), driver=version)]
+
+
+def read_driver(
+    *, root: Path, env: Mapping[str, str], run: Runner, load: NvmlLoader, wsl: bool | None
+) -> list[Reading]:
+    """The driver's sources in their order; those that add nothing are not asked."""
+    readings = [proc.read_sys_version(root)]
+    if readings[0].driver is None:
+        readings.append(proc.read_proc_version(root))
+    readings.append(nvml.read_nvml(load))
+    if readings[-1].driver is None or readings[-1].gpus is None:
+        readings.append(smi.read_smi(run, root))
+    readings.append(system.read_libraries(root, env))
+    if not any(reading.gpus for reading in readings):
+        readings.append(proc.read_proc_gpus(root))
+        readings.append(proc.read_bus(root, wsl=wsl))
+    return readings
+
+
+def merge(readings: Sequence[Reading]) -> HostFacts:
+    """The first answer to each fact, and a row for every source that was asked before it."""
+    sources: list[tuple[str, str]] = []
+    absent: list[Absent] = []
+
+    def first(fact: Fact, get: Callable[[Reading], T | None]) -> T | None:
+        for reading in readings:
+            if fact not in reading.gives:
+                continue
+            value = get(reading)
+            if value is not None:
+                sources.append((fact, reading.source))
+                return value
+            if reading.failed:
+                absent.append(Absent(fact=fact, source=reading.source, reason=reading.failed))
+        return None
+
+    driver = first("driver", lambda r: r.driver)
+    user_mode_driver = first("user_mode_driver", lambda r: r.user_mode_driver)
+    driver_cuda = first("driver_cuda", lambda r: r.driver_cuda)
+    gpus = first("gpus", lambda r: r.gpus)
+    details = [row for reading in readings for row in reading.absent]
+    return HostFacts(
+        driver=driver,
+        user_mode_driver=user_mode_driver,
+        driver_cuda=driver_cuda,
+        gpus=gpus,
+        sources=tuple(sources),
+        absent=(*absent, *details),
+    )
+
+
+def disagreements(readings: Sequence[Reading], *, wsl: bool | None) -> tuple[Absent, ...]:
+    """Where two sources state different drivers: the sign of an upgrade without a reboot.
+
+    On WSL2 the kernel half is Windows' and has another number, so only drivers are compared.
+    """
+    told = [(r.source, r.driver) for r in readings if r.driver]
+    rows = [
+        Absent(
+            fact=AGREEMENT,
+            source=source,
+            reason=f"{told[0][0]} says {told[0][1]}, {source} says {version}: "
+            "reboot, or reload the nvidia kernel modules",
+        )
+        for source, version in told[1:]
+        if version != told[0][1]
+    ]
+    user = next(((r.source, r.user_mode_driver) for r in readings if r.user_mode_driver), None)
+    if user and told and not wsl and user[1] != told[0][1] and not rows:
+        rows.append(
+            Absent(
+                fact=AGREEMENT,
+                source=user[0],
+                reason=f"the kernel module is {told[0][1]}, the libraries are {user[1]}: "
+                "reboot, or reload the nvidia kernel modules",
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,124 @@
+"""Host facts for a person: one aligned block of at most 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from provision.model import Absent, Engine, Gpu, HostFacts
+
+WIDTH = 80
+_LABEL = 11
+_UNKNOWN = "unknown"
+
+
+def describe(facts: HostFacts) -> str:
+    """Driver, CUDA, GPUs, system, engines, and what could not be read."""
+    sources = dict(facts.sources)
+    lines = [
+        *_row("Driver", _sourced(facts.driver, sources.get("driver"))),
+        *_row("Libraries", _sourced(facts.user_mode_driver, sources.get("user_mode_driver"))),
+        *_row("CUDA", _cuda(facts, sources)),
+        *_row("System", _system(facts)),
+        *_gpus(facts.gpus),
+        *_engines(facts.engines),
+        *_not_read(facts.absent, sources),
+    ]
+    return "\n".join(lines)
+
+
+def _cuda(facts: HostFacts, sources: Mapping[str, str]) -> str:
+    if facts.driver_cuda is None:
+        return _UNKNOWN
+    return _sourced(f"up to {facts.driver_cuda} by this driver", sources.get("driver_cuda"))
+
+
+def _system(facts: HostFacts) -> str:
+    system = " ".join(filter(None, (facts.os_id, facts.os_version))) or "OS unknown"
+    return ", ".join(
+        (
+            system + (" on WSL2" if facts.wsl else ""),
+            facts.arch or "processor unknown",
+            f"glibc {facts.glibc}" if facts.glibc else "glibc unknown",
+            f"Python {facts.python}" if facts.python else "Python unknown",
+        )
+    )
+
+
+def _gpus(gpus: tuple[Gpu, ...] | None) -> Iterator[str]:
+    if not gpus:
+        yield from _row("GPUs", _UNKNOWN if gpus is None else "none")
+        return
+    rows = [("#", "name", "CC", "memory", "MIG")]
+    rows += [(str(index), *_gpu(gpu)) for index, gpu in enumerate(gpus)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for number, (index, name, capability, memory, mig) in enumerate(rows):
+        text = (
+            f"{index:>{widths[0]}}  {name:<{widths[1]}}  {capability:>{widths[2]}}  "
+            f"{memory:>{widths[3]}}  {mig}"
+        )
+        yield f"{'GPUs' if number == 0 else '':<{_LABEL}}{text}".rstrip()
+
+
+def _gpu(gpu: Gpu) -> tuple[str, str, str, str]:
+    name = gpu.name or _UNKNOWN
+    capability = gpu.compute_capability
+    return (
+        name if len(name) <= 36 else name[:33] + "...",
+        f"{capability[0]}.{capability[1]}" if capability else "?",
+        f"{gpu.memory_mib} MiB" if gpu.memory_mib is not None else "?",
+        {True: "on", False: "off", None: "?"}[gpu.mig],
+    )
+
+
+def _engines(engines: tuple[Engine, ...] | None) -> Iterator[str]:
+    if not engines:
+        yield from _row("Engines", _UNKNOWN if engines is None else "none")
+        return
+    for number, engine in enumerate(engines):
+        yield from _row("Engines" if number == 0 else "", _engine(engine))
+
+
+def _engine(engine: Engine) -> str:
+    parts = [f"{engine.name} {engine.client or '(version unknown)'}"]
+    if engine.server and engine.server != engine.client:
+        parts.append(f"server {engine.server}")
+    if engine.name == "docker":
+        parts.append(f"BuildKit: {engine.buildkit or 'none'}")
+    if engine.gpu_runtime is not None:
+        parts.append("NVIDIA runtime" if engine.gpu_runtime else "no NVIDIA runtime")
+    if engine.cdi_devices is not None:
+        parts.append(f"CDI devices: {len(engine.cdi_devices)}")
+    if engine.problem:
+        parts.append(f"not usable: {engine.problem}")
+    return ", ".join(parts)
+
+
+def _not_read(absent: Sequence[Absent], sources: Mapping[str, str]) -> Iterator[str]:
+    """One entry for each source and reason, with all the facts it concerns.
+
+    A fact that a later source answered is left out, unless it was NVML that failed: that is news.
+    """
+    absent = [row for row in absent if row.fact not in sources or row.source == "nvml"]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in absent:
+        groups.setdefault((row.source, row.reason), []).append(row.fact)
+    for number, ((source, reason), facts) in enumerate(groups.items()):
+        label = "Not read" if number == 0 else ""
+        shown = ", ".join(dict.fromkeys(facts))
+        yield from _row(label, f"{shown}: {source}: {reason}", hanging="  ")
+
+
+def _sourced(value: str | None, source: str | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value} ({source})" if source else value
+
+
+def _row(label: str, text: str, *, hanging: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        width=WIDTH,
+        initial_indent=f"{label:<{_LABEL}}",
+        subsequent_indent=" " * _LABEL + hanging,
+    )

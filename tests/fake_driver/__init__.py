@@ -1,0 +1,64 @@
+"""A fake NVIDIA driver library that the real pynvml loads; see nvml.c for its settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+LIBRARY = "libnvidia-ml.so.1"
+ROOT = Path(__file__).parents[2]
+
+# NVML return codes (nvmlReturn_t) that the tests force.
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
+FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, UNKNOWN = 13, 15, 18, 999
+
+
+def build(directory: Path, *, old: bool = False) -> Path:
+    """Compile the library into the directory, which is then fit for LD_LIBRARY_PATH.
+
+    `old` leaves out the functions that old drivers lack.
+    """
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("gcc is needed to build the fake driver, and CI must have it")
+        pytest.skip("gcc is needed to build the fake driver")
+    flags = ["-DOLD_DRIVER"] if old else []
+    source = Path(__file__).with_name("nvml.c")
+    library = directory / LIBRARY
+    argv = [gcc, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
+    subprocess.run([*argv, "-o", str(library), str(source)], check=True, timeout=60)
+    return directory
+
+
+def write_settings(path: Path, settings: Mapping[str, object]) -> Path:
+    """The file that FAKE_DRIVER names."""
+    path.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+    return path
+
+
+def run_python(code: str, library: Path, settings: Path | None, *, timeout_s: float = 60) -> str:
+    """Run code in a fresh interpreter that finds the library; pynvml keeps the first it loads."""
+    env = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(library),
+        "PYTHONPATH": str(ROOT),
+        "PATH": "",
+        **({"FAKE_DRIVER": str(settings)} if settings else {}),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,219 @@
+"""The runner: whatever a check does, a result comes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from verify.children import TAIL_BYTES, Child, wait_all
+from verify.core import Check, Context, Outcome, Result, Status, demand, verdict
+from verify.runner import run
+
+GOOD = Outcome(Status.PASS, "fine", measured={"device": "cuda"})
+
+
+def nothing() -> None:
+    """A framework that imports at once."""
+
+
+def hang(_: Context) -> Outcome:
+    time.sleep(60)
+    return GOOD
+
+
+def crash(_: Context) -> Outcome:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return GOOD
+
+
+def run_out_of_memory(_: Context) -> Outcome:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return GOOD
+
+
+def flood(_: Context) -> Outcome:
+    os.write(2, b"x" * 1_000_000)
+    os.write(1, b"\nthe end\n")
+    raise RuntimeError("after the flood")
+
+
+def fall_silent(_: Context) -> Outcome:
+    os._exit(0)
+
+
+def leave(_: Context) -> Outcome:
+    sys.exit(0)
+
+
+def give_garbage(_: Context) -> Outcome:
+    return "pass"  # type: ignore[return-value]
+
+
+def give_nan(_: Context) -> Outcome:
+    return Outcome(Status.PASS, "fine", measured={"loss": float("nan")})
+
+
+def give_good(_: Context) -> Outcome:
+    return GOOD
+
+
+def leave_a_child(_: Context) -> Outcome:
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    return GOOD
+
+
+def lose_a_library(_: Context) -> Outcome:
+    raise OSError("libcublas.so.11: cannot open shared object file: No such file or directory")
+
+
+def one(work: Callable[[Context], Outcome], *, framework: bool) -> Result:
+    check = Check("made.up", "Made up", work, limit_s=2.0, framework=framework)
+    (result,) = run([check], Context(), prepare=nothing)
+    return result
+
+
+@pytest.mark.parametrize("framework", [False, True], ids=["from the parent", "from the stage"])
+@pytest.mark.parametrize(
+    ("work", "status", "word"),
+    [
+        pytest.param(give_good, Status.PASS, "fine", id="a good check passes"),
+        pytest.param(crash, Status.ERROR, "SIGSEGV", id="a crash names its signal"),
+        pytest.param(run_out_of_memory, Status.ERROR, "memory", id="a SIGKILL speaks of memory"),
+        pytest.param(flood, Status.ERROR, "after the flood", id="a megabyte of output is borne"),
+        pytest.param(fall_silent, Status.ERROR, "no result", id="exit 0 without a result is none"),
+        pytest.param(leave, Status.ERROR, "SystemExit", id="a check may not end the suite"),
+        pytest.param(give_garbage, Status.ERROR, "not an Outcome", id="garbage is no outcome"),
+        pytest.param(give_nan, Status.ERROR, "JSON", id="what JSON cannot say is no outcome"),
+        pytest.param(lose_a_library, Status.ERROR, "libcublas.so.11", id="a cause is looked up"),
+        pytest.param(leave_a_child, Status.PASS, "fine", id="what a check leaves running is ended"),
+    ],
+)
+def test_every_end_is_a_result(
+    work: Callable[[Context], Outcome], status: Status, word: str, *, framework: bool
+) -> None:
+    result = one(work, framework=framework)
+    assert result.outcome.status is status
+    assert word in f"{result.outcome.message} | {result.outcome.cause}"
+    assert (result.outcome.cause is None) == (status is Status.PASS)
+    assert result.seconds < 2
+
+
+@pytest.mark.parametrize("framework", [False, True], ids=["from the parent", "from the stage"])
+def test_a_hang_fails_at_its_limit(*, framework: bool) -> None:
+    check = Check("made.up", "Made up", hang, limit_s=0.3, framework=framework)
+    (result,) = run([check], Context(), prepare=nothing)
+    assert result.outcome.status is Status.FAIL
+    assert (result.outcome.cause or "").startswith("hang")
+    assert 0.2 < result.seconds < 2
+
+
+def test_only_the_tail_of_the_output_is_kept() -> None:
+    output = one(flood, framework=True).outcome.measured["output"]
+    assert len(output) <= TAIL_BYTES
+    assert "the end" in output
+
+
+def test_a_bad_check_does_not_take_the_next_one_along() -> None:
+    works = (crash, fall_silent, give_good)
+    checks = [Check("made.up" + str(i), "Made up", work) for i, work in enumerate(works)]
+    results = list(run(checks, Context(), prepare=nothing))
+    statuses = [result.outcome.status for result in results]
+    assert statuses == [Status.ERROR, Status.ERROR, Status.PASS]
+
+
+def test_two_checks_share_one_import() -> None:
+    def read_stage(_: Context) -> Outcome:
+        return Outcome(Status.PASS, "fine", measured={"stage": os.getppid()})
+
+    checks = [Check("made." + name, "Made up", read_stage) for name in ("a", "b")]
+    first, second = run(checks, Context(), prepare=nothing)
+    assert first.outcome.measured == second.outcome.measured
+    assert first.outcome.measured["stage"] != os.getpid()
+
+
+def no_module() -> None:
+    raise ModuleNotFoundError("No module named 'torch'")
+
+
+def exit_now() -> None:
+    os._exit(3)
+
+
+def stall() -> None:
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "word"),
+    [
+        pytest.param(no_module, "not installed", id="no such module"),
+        pytest.param(lambda: crash(Context()), "SIGSEGV", id="a crash"),
+        pytest.param(exit_now, "code 3", id="an exit"),
+        pytest.param(stall, "hung", id="a hang"),
+        pytest.param(sys.exit, "SystemExit", id="an exception that is no Exception"),
+    ],
+)
+def test_an_import_that_goes_wrong_is_an_error_on_each_check(
+    prepare: Callable[[], Any], word: str
+) -> None:
+    checks = [Check("made.a", "A", give_good), Check("made.b", "B", give_good)]
+    plain = Check("made.plain", "Plain", give_good, framework=False)
+    results = list(run([*checks, plain], Context(), prepare=prepare, import_limit_s=0.5))
+    assert [result.outcome.status.value for result in results] == ["pass", "error", "error"]
+    for result in results[1:]:
+        assert word in f"{result.outcome.message} | {result.outcome.cause}"
+
+
+def test_children_that_wait_for_a_lost_one_are_not_waited_for() -> None:
+    started = time.monotonic()
+    children = [Child(lambda: time.sleep(60)), Child(lambda: os._exit(1))]
+    endings = wait_all(children, limit_s=30, grace_s=0.2)
+    assert time.monotonic() - started < 5
+    assert [ending.timed_out for ending in endings] == [True, False]
+
+
+def made(status: Status, *, gpu: bool = False, device: str = "cuda") -> Result:
+    check = Check("made.up", "Made up", give_good, gpu=gpu)
+    return Result(check, Outcome(status, "said", measured={"device": device}), 0.0)
+
+
+P, F, S, E = Status.PASS, Status.FAIL, Status.SKIP, Status.ERROR
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param([made(P), made(P, gpu=True)], "fit", id="all passed"),
+        pytest.param([made(P), made(S)], "fit", id="a skip that proves no GPU is no matter"),
+        pytest.param([made(P), made(S, gpu=True)], "no-verdict", id="a GPU check was skipped"),
+        pytest.param(
+            [made(P, gpu=True, device="cpu")], "no-verdict", id="the CPU is no proof of a GPU"
+        ),
+        pytest.param([made(F), made(S, gpu=True)], "unfit", id="a failure outweighs a skip"),
+        pytest.param([made(P), made(E)], "unfit", id="a broken check has proven nothing"),
+        pytest.param([made(S)], "no-verdict", id="nothing ran"),
+        pytest.param([], "no-verdict", id="nothing was there to run"),
+    ],
+)
+def test_verdict(results: list[Result], expected: str) -> None:
+    assert verdict(results) == expected
+
+
+def test_a_required_skip_fails_and_says_why() -> None:
+    result = demand(made(S), ["made.up"])
+    assert result.outcome.status is F
+    assert result.outcome.message == "required, but it did not run: said"
+    assert result.outcome.cause == "said"
+
+
+def test_another_skip_stays_one() -> None:
+    assert demand(made(S), ["made.other"]).outcome.status is S
+    assert demand(made(P), ["made.up"]).outcome.status is P

@@ -1,0 +1,136 @@
+"""Kernels with known answers, on each GPU. That CUDA starts is no proof that anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+from verify.checks.devices import compiled_architectures
+from verify.checks.sight import START_WITH_GPUS, judge_absent, look
+from verify.core import Context, Outcome, Status, gpus
+from verify.symptoms import explain
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one GPU made of one sum whose answer is known."""
+
+    device: int
+    name: str
+    what: str
+    wrong: int = 0
+    total: int = 0
+    error: Optional[str] = None
+
+
+def check_kernel(context: Context) -> Outcome:
+    """Multiply and add up on each GPU."""
+    types = ("float32",) if context.level == "quick" else ("float32", "float16", "float64")
+    works = [("{} product".format(name), _product(name)) for name in types]
+    return _check_answers(context, [("int64 sum", _sum), *works])
+
+
+def check_cudnn(context: Context) -> Outcome:
+    """Convolve on each GPU, which is cuDNN's work."""
+    return _check_answers(context, [("float32 convolution", _convolution)])
+
+
+def _check_answers(
+    context: Context, works: "Sequence[tuple[str, Callable[[Any], tuple[int, int]]]]"
+) -> Outcome:
+    sight = look(context)
+    absent = judge_absent(sight)
+    if absent:
+        return absent
+    import torch
+
+    devices = range(sight.usable)  # asked of them first: a failed kernel spoils later questions
+    names = [str(torch.cuda.get_device_name(i)) for i in devices]
+    capabilities = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in devices]
+    architectures = compiled_architectures()
+    answers = [_answer(i, names[i], what, work) for i in devices for what, work in works]
+    return judge_answers(answers, capabilities, architectures)
+
+
+def _answer(index: int, name: str, what: str, work: "Callable[[Any], tuple[int, int]]") -> Answer:
+    import torch
+
+    try:
+        wrong, total = work(torch.device("cuda", index))
+        return Answer(index, name, what, wrong, total)
+    except Exception as error:
+        return Answer(index, name, what, error="{}: {}".format(type(error).__name__, error))
+
+
+def _sum(device: Any) -> Tuple[int, int]:
+    """0 + 1 + ... by Gauss: the answer comes from no library."""
+    import torch
+
+    count = 1 << 20
+    return int(torch.arange(count, device=device).sum().item() != count * (count - 1) // 2), 1
+
+
+def _product(dtype: str) -> "Callable[[Any], tuple[int, int]]":
+    """Small whole numbers: partial sums are exact in every type and order, in TF32 too."""
+
+    def work(device: Any) -> Tuple[int, int]:
+        import torch
+
+        rows, columns = torch.arange(256).unsqueeze(1), torch.arange(256).unsqueeze(0)
+        left, right = (rows * 7 + columns * 3) % 5 - 2, (rows * 5 + columns * 11) % 5 - 2
+        kind = getattr(torch, dtype)
+        result = (left.to(device, kind) @ right.to(device, kind)).cpu().to(torch.int64)
+        return int((result != left @ right).sum()), result.numel()
+
+    return work
+
+
+def _convolution(device: Any) -> Tuple[int, int]:
+    """Ones by ones: an answer is the number of cells under the window, times the channels."""
+    import torch
+
+    size, channels = 16, 4
+    image = torch.ones(1, channels, size, size, device=device)
+    window = torch.ones(8, channels, 3, 3, device=device)
+    with torch.backends.cudnn.flags(enabled=True):
+        result = torch.nn.functional.conv2d(image, window, padding=1).cpu()
+    edge = torch.full((size,), 3)
+    edge[0] = edge[-1] = 2
+    known = (edge.unsqueeze(0) * edge.unsqueeze(1) * channels).to(result.dtype)
+    return int((result != known).sum()), result.numel()
+
+
+def judge_answers(
+    answers: Sequence[Answer], capabilities: Sequence[str], architectures: Sequence[str]
+) -> Outcome:
+    """Whether every GPU gave every known answer."""
+    rows = [{k: v for k, v in asdict(answer).items() if k != "name"} for answer in answers]
+    measured = {"device": "cuda", "answers": rows, "capabilities": list(capabilities)}
+    expected = {"wrong": 0}
+    for answer in answers:
+        where = "GPU {} ({}), {}".format(answer.device, answer.name, answer.what)
+        if answer.error:
+            cause, fix = _explain_kernel(answer, capabilities, architectures)
+            message = "{}: {}".format(where, answer.error.split("\n")[0])
+            return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+        if answer.wrong or not answer.total:
+            message = "{}: {} of {} answers wrong".format(where, answer.wrong, answer.total)
+            cause = "the GPU, its memory or its clocks: a kernel ran and its answer is not true"
+            fix = "look at ECC errors (nvidia-smi -q -d ECC) and Xid lines; take the GPU out of use"
+            return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    if not answers:
+        return Outcome(Status.FAIL, "nothing was computed", "no GPU answered", START_WITH_GPUS)
+    what = ", ".join(dict.fromkeys(answer.what for answer in answers))
+    where = gpus(len({answer.device for answer in answers}))
+    message = "known answers on {}: {}".format(where, what)
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _explain_kernel(
+    answer: Answer, capabilities: Sequence[str], architectures: Sequence[str]
+) -> Tuple[str, Optional[str]]:
+    cause, fix = explain(answer.error or "")
+    if "no kernel image" in (answer.error or ""):
+        have = " ".join(architectures) or "none"
+        cause = "compiled for {}; this GPU is {}".format(have, capabilities[answer.device])
+    return cause or "the kernel failed", fix or "look at the host's kernel log for Xid lines"

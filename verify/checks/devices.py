@@ -1,0 +1,275 @@
+"""GPUs: are they seen by all who should see them, and is there code for them?"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from verify import driver, environment, nvml
+from verify.checks.sight import START_WITH_GPUS, Sight, judge_absent, look, short
+from verify.core import Context, Outcome, Status, gpus
+from verify.expectations import ExpectedGpu
+from verify.symptoms import explain
+
+# NVML
+
+
+def check_nvml(context: Context) -> Outcome:
+    """Ask NVML, which needs no framework."""
+    return judge_nvml(nvml.read(), len(environment.device_nodes()), context.expect.gpus)
+
+
+def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[ExpectedGpu]]) -> Outcome:
+    """Whether NVML works and names the GPUs that were expected."""
+    measured = _describe(seen)
+    wanted = {"gpus": None if expected is None else [gpu.uuid or gpu.name for gpu in expected]}
+    if seen.error or not seen.gpus:
+        hint = "/dev has {} GPU nodes".format(nodes) if nodes else ""
+        return _judge_no_nvml(seen, "GPUs are expected" if expected else hint, measured, wanted)
+    strange = [i for i, gpu in enumerate(seen.gpus) if not (gpu.name and gpu.uuid)]
+    if strange:
+        message = "GPU {} does not answer".format(", ".join(map(str, strange)))
+        fix = "look at the host's kernel log (Xid lines); reset the GPU or reboot the host"
+        return Outcome(Status.FAIL, message, "the GPU is lost to the driver", fix, measured, wanted)
+    missing = _missing(seen.gpus, expected or ())
+    if missing:
+        message = "not visible: " + ", ".join(missing)
+        cause = "the container was given other GPUs than the plan was made for"
+        fix = START_WITH_GPUS + ", or plan again for this machine"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    kinds = ", ".join(sorted({str(gpu.name) for gpu in seen.gpus}))
+    message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)
+    return Outcome(Status.PASS, message, measured=measured, expected=wanted)
+
+
+def _describe(seen: nvml.Nvml) -> Dict[str, Any]:
+    rows = [
+        {"name": g.name, "uuid": g.uuid, "compute_capability": g.compute_capability, "mig": g.mig}
+        for g in seen.gpus
+    ]
+    return {"driver": seen.driver, "cuda_driver": seen.cuda, "gpus": rows, "error": seen.error}
+
+
+def _judge_no_nvml(
+    seen: nvml.Nvml, hint: str, measured: Dict[str, Any], wanted: Dict[str, Any]
+) -> Outcome:
+    if seen.found and seen.error:
+        cause, fix = explain(seen.error)
+        fix = fix or "look at nvidia-smi on the host"
+        message = "NVML fails: " + seen.error
+        return Outcome(Status.FAIL, message, cause or seen.error, fix, measured, wanted)
+    message = "NVML sees no GPU" if seen.found else "no NVIDIA driver library in this container"
+    if hint:
+        cause = "the container was started without GPUs, or without their libraries"
+        message = "{}, yet {}".format(message, hint)
+        fix = START_WITH_GPUS + "; NVIDIA_DRIVER_CAPABILITIES must hold utility"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    return Outcome(Status.SKIP, message, fix=START_WITH_GPUS, measured=measured, expected=wanted)
+
+
+def _missing(seen: Sequence[nvml.Gpu], expected: Sequence[ExpectedGpu]) -> List[str]:
+    """The expected GPUs that are not there. Two of one name need two."""
+    left = list(seen)
+    missing = []
+    for gpu in sorted(expected, key=lambda gpu: gpu.uuid is None):
+        match = next((have for have in left if _same(have, gpu)), None)
+        if match is None:
+            missing.append(gpu.uuid or gpu.name or "a GPU")
+        else:
+            left.remove(match)
+    return missing
+
+
+def _same(have: nvml.Gpu, want: ExpectedGpu) -> bool:
+    return want.uuid in (None, have.uuid) and want.name in (None, have.name)
+
+
+# Counts
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many GPUs each of them sees."""
+
+    nvml: Optional[int]
+    driver: driver.CudaDriver
+    torch: int
+    visible_devices: Optional[str] = None  # CUDA_VISIBLE_DEVICES
+    uuids: Tuple[str, ...] = ()
+    mig: bool = False
+
+
+def check_count(context: Context) -> Outcome:
+    """Ask NVML, the CUDA driver and the framework."""
+    import torch
+
+    sight = look(context)
+    seen = nvml.read()
+    counts = Counts(
+        nvml=len(seen.gpus) if seen.found and not seen.error else None,
+        driver=driver.read(),
+        torch=int(torch.cuda.device_count()),
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
+        mig=any(gpu.mig for gpu in seen.gpus),
+    )
+    return judge_count(counts, sight)
+
+
+def judge_count(counts: Counts, sight: Sight) -> Outcome:
+    """Whether all agree, once CUDA starts at all."""
+    measured = {
+        "nvml": counts.nvml,
+        "driver": counts.driver.count,
+        "torch": counts.torch,
+        "usable": sight.usable,
+        "visible_devices": counts.visible_devices,
+        "mig": counts.mig,
+        "driver_error": counts.driver.error,
+    }
+    expected = {"gpus": sight.expected}
+    lie = _judge_lie(counts, sight)
+    absent = lie or judge_absent(sight)
+    if absent:
+        whole = {**absent.measured, **measured}
+        return Outcome(absent.status, absent.message, absent.cause, absent.fix, whole, expected)
+    faults = _disagreements(counts, sight)
+    if faults:
+        return Outcome(Status.FAIL, *faults[0], measured, expected)
+    message = "{}, by the driver and by torch".format(gpus(counts.torch))
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
+    """NVML has GPUs and CUDA has none: the case that device_count() alone would pass."""
+    if sight.torch_cuda is None or sight.usable or not counts.nvml:
+        return None
+    if counts.visible_devices is not None and visible(counts) == 0:
+        hider = "CUDA_VISIBLE_DEVICES={!r} hides every GPU".format(counts.visible_devices)
+        return Outcome(Status.FAIL, "no GPU usable", hider, "unset CUDA_VISIBLE_DEVICES")
+    error = short(counts.driver.error or sight.error or "no reason given")
+    cause, fix = explain("{}\n{}".format(sight.error, counts.driver.error))
+    message = "NVML sees {}, CUDA cannot use any: {}".format(gpus(counts.nvml), error)
+    return Outcome(Status.FAIL, message, cause or error, fix or START_WITH_GPUS)
+
+
+def _disagreements(counts: Counts, sight: Sight) -> "list[tuple[str, str, str]]":
+    found = []
+    have = counts.driver.count
+    if counts.torch != have:
+        message = "torch counts {} GPUs, the CUDA driver {}".format(counts.torch, have)
+        cause = "torch counts by NVML, which knows nothing of what CUDA can use"
+        found.append((message, cause, "unset PYTORCH_NVML_BASED_CUDA_CHECK; look at MIG mode"))
+    shown = visible(counts)
+    if shown is not None and not counts.mig and have != shown:
+        message = "NVML shows {} GPUs to CUDA, the CUDA driver has {}".format(shown, have)
+        cause = "a GPU is lost, or CUDA_VISIBLE_DEVICES names one that is not there"
+        found.append((message, cause, "look at nvidia-smi on the host and CUDA_VISIBLE_DEVICES"))
+    if sight.expected is not None and counts.torch != sight.expected:
+        message = "{} visible, {} expected".format(gpus(counts.torch), sight.expected)
+        cause = "the container was given another number of GPUs than the plan was made for"
+        if counts.visible_devices is not None:
+            cause = "CUDA_VISIBLE_DEVICES={}".format(counts.visible_devices)
+        found.append((message, cause, START_WITH_GPUS + ", or plan again for this machine"))
+    return found
+
+
+def visible(counts: Counts) -> Optional[int]:
+    """How many of NVML's GPUs CUDA_VISIBLE_DEVICES lets through, by CUDA's own rules.
+
+    The list ends at the first entry that names no GPU; one named twice hides all.
+    """
+    if counts.nvml is None or counts.visible_devices is None:
+        return counts.nvml
+    chosen: List[int] = []
+    for entry in counts.visible_devices.split(","):
+        index = _index(entry.strip(), counts.nvml, counts.uuids)
+        if index is None:
+            break
+        chosen.append(index)
+    return len(chosen) if len(set(chosen)) == len(chosen) else 0
+
+
+def _index(entry: str, count: int, uuids: Sequence[str]) -> Optional[int]:
+    if re.fullmatch(r"\d+", entry):
+        return int(entry) if int(entry) < count else None
+    matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+# Architectures
+
+
+def check_code(context: Context) -> Outcome:
+    """Compare each GPU's capability with what the framework was compiled for."""
+    sight = look(context)
+    absent = judge_absent(sight)
+    if absent:
+        return replace(
+            absent, measured={**absent.measured, "architectures": compiled_architectures()}
+        )
+    import torch
+
+    capabilities = [torch.cuda.get_device_capability(i) for i in range(sight.usable)]
+    expected = [gpu.compute_capability for gpu in context.expect.gpus or ()]
+    return judge_architectures(capabilities, compiled_architectures(), expected)
+
+
+def compiled_architectures() -> List[str]:
+    """The architectures in the framework's binaries; the public function is empty without a GPU."""
+    import torch
+
+    listed = list(torch.cuda.get_arch_list())
+    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()  # noqa: SLF001
+    return listed or (flags or "").split()
+
+
+def judge_architectures(
+    capabilities: Sequence[Tuple[int, int]],
+    architectures: Sequence[str],
+    expected: Sequence[Optional[str]] = (),
+) -> Outcome:
+    """Whether a binary or PTX runs on each GPU, and whether the GPUs are those of the plan."""
+    said = ["{}.{}".format(*capability) for capability in capabilities]
+    runs = {text: runs_by(pair, architectures) for text, pair in zip(said, capabilities)}
+    wanted = sorted(text for text in expected if text)
+    measured = {"capabilities": said, "architectures": list(architectures), "runs": runs}
+    aim = {"capabilities": wanted or None}
+    bare = [text for text, how in runs.items() if how is None]
+    if bare:
+        message = "no code for compute capability {}".format(", ".join(bare))
+        cause = "torch was compiled for {} only".format(" ".join(architectures) or "no GPU")
+        fix = "choose a build whose architectures cover this GPU: provision plan names one"
+        return Outcome(Status.FAIL, message, cause, fix, measured, aim)
+    if wanted and sorted(said) != wanted:
+        message = "GPUs of capability {}, expected {}".format(", ".join(said), ", ".join(wanted))
+        cause = "the plan was made for other GPUs than these"
+        fix = "plan again for this machine, or give the container the GPUs of the plan"
+        return Outcome(Status.FAIL, message, cause, fix, measured, aim)
+    message = ", ".join("{} runs {}".format(text, how) for text, how in runs.items())
+    return Outcome(Status.PASS, message, measured=measured, expected=aim)
+
+
+def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Optional[str]:
+    """Say what runs on such a GPU: the nearest binary, else PTX, else None.
+
+    A binary runs on its own major version from its own minor on; 'a' means that capability alone,
+    'f' that family. PTX is compiled on the spot for anything as new or newer, unless it is one of
+    those two.
+    """
+    binaries: List[Tuple[Tuple[int, int], str]] = []
+    ptx: List[Tuple[Tuple[int, int], str]] = []
+    for text in architectures:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", text)
+        if not match:
+            continue
+        have = (int(match.group(2)), int(match.group(3)))
+        exact, kind = match.group(4), match.group(1)
+        near = have == capability if exact == "a" else have <= capability
+        if near and (have[0] == capability[0] or (kind == "compute" and not exact)):
+            (binaries if kind == "sm" else ptx).append((have, text))
+    if binaries:
+        return max(binaries)[1]
+    return "PTX " + max(ptx)[1] if ptx else None

@@ -1,0 +1,135 @@
+"""Library files: each CUDA library once, and from the image's own packages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import site
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from verify.checks.libraries import REBUILD
+from verify.checks.maps import mapped, read_maps
+from verify.core import Context, Outcome, Status
+from verify.symptoms import explain
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where libraries may come from, and what may have led elsewhere."""
+
+    allowed: Tuple[str, ...]
+    library_path: Tuple[str, ...] = ()  # LD_LIBRARY_PATH
+    preload: str = ""  # LD_PRELOAD
+
+
+def check_files(context: Context) -> Outcome:  # noqa: ARG001
+    """Have cuDNN loaded, by a convolution where there is a GPU, then read this process's map."""
+    import torch
+
+    with contextlib.suppress(Exception):  # a cuDNN that does not load is another check's finding
+        torch.backends.cudnn.version()
+    convolved = _convolve()
+    found = mapped(read_maps())
+    return judge_files(found, _places(str(torch.__file__)), torch.version.cuda, convolved=convolved)
+
+
+def _convolve() -> bool:
+    import torch
+
+    try:
+        image = torch.ones(1, 1, 8, 8, device="cuda")
+        torch.nn.functional.conv2d(image, torch.ones(1, 1, 3, 3, device="cuda"))
+    except Exception:
+        return False
+    return True
+
+
+def _places(torch_file: str) -> Places:
+    allowed = [os.path.dirname(os.path.dirname(os.path.realpath(torch_file)))]
+    allowed += [os.path.realpath(path) for path in _site_folders()]
+    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda keeps CUDA beside Python
+        allowed.append(os.path.realpath(os.path.join(sys.prefix, "lib")))
+    entries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return Places(
+        allowed=tuple(dict.fromkeys(allowed)),
+        library_path=tuple(entry for entry in entries if entry),
+        preload=os.environ.get("LD_PRELOAD", ""),
+    )
+
+
+def _site_folders() -> List[str]:
+    """The image's own; the user's are no part of it, though a mounted home brings them in."""
+    folders = (p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
+    return [folder for folder in folders if folder != site.getusersitepackages()]
+
+
+def judge_files(
+    found: "Sequence[tuple[str, str]]",
+    places: Places,
+    cuda: Optional[str],
+    *,
+    convolved: bool,
+) -> Outcome:
+    """Each library once, none of them a stub, all from the image's own packages."""
+    measured: Dict[str, Any] = {"files": [path for _, path in found], "convolved": convolved}
+    expected = {"under": list(places.allowed)}
+    faults = _misplaced(found, places)
+    if faults:
+        measured["faults"] = [fault[0] for fault in faults]
+        return Outcome(Status.FAIL, *faults[0], measured, expected)
+    own = [row for row in found if row[0] != "libcuda"]
+    if not own and cuda is None:
+        cause, fix = explain("Torch not compiled with CUDA enabled")
+        return Outcome(Status.FAIL, "no CUDA library is loaded", cause, fix, measured, expected)
+    if not own:
+        message = "no CUDA library is loaded as a file: they are linked into the framework"
+        return Outcome(Status.SKIP, message, measured=measured, expected=expected)
+    message = "{} CUDA libraries, each once, from the image's packages".format(len(own))
+    late = "" if convolved else "; cuDNN's parts that load on a GPU only were not seen"
+    return Outcome(Status.PASS, message + late, measured=measured, expected=expected)
+
+
+def _misplaced(found: "Sequence[tuple[str, str]]", places: Places) -> "list[tuple[str, str, str]]":
+    faults = []
+    for _, path in found:
+        if "/stubs/" in path:
+            cause = "a stub is for linking at build time and can do nothing"
+            fix = _remedy(path, places)
+            faults.append(("a stub is loaded: " + path, cause, fix))
+    for stem, path in found:
+        if stem != "libcuda" and not path.startswith(tuple(p + "/" for p in places.allowed)):
+            message = "{} is loaded from outside the image's packages: {}".format(stem, path)
+            faults.append((message, _culprit(path, places), _remedy(path, places)))
+    for stem in dict.fromkeys(stem for stem, _ in found):
+        paths = [path for name, path in found if name == stem]
+        if len(paths) > 1:
+            message = "CUDA twice: {} is loaded from {}".format(stem, " and ".join(paths))
+            cause = "two packages bring the same library, and calls may land in either"
+            faults.append((message, cause, "keep one of the two; " + REBUILD))
+    return faults
+
+
+def _culprit(path: str, places: Places) -> str:
+    entry = _entry(path, places)
+    if entry:
+        return "LD_LIBRARY_PATH entry {} comes before the framework's own files".format(entry)
+    if os.path.basename(path) in places.preload:
+        return "LD_PRELOAD={}".format(places.preload)
+    return "the framework's own copy is missing or was not found, and the system's took its place"
+
+
+def _remedy(path: str, places: Places) -> str:
+    entry = _entry(path, places)
+    if entry:
+        return "take {} out of LD_LIBRARY_PATH (-e LD_LIBRARY_PATH= tries it)".format(entry)
+    if os.path.basename(path) in places.preload:
+        return "unset LD_PRELOAD"
+    return "remove {} from the image, or its folder from /etc/ld.so.conf.d".format(path)
+
+
+def _entry(path: str, places: Places) -> Optional[str]:
+    folder = os.path.dirname(path)
+    same = (e for e in places.library_path if folder in (e.rstrip("/"), os.path.realpath(e)))
+    return next(same, None)

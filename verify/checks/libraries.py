@@ -1,0 +1,233 @@
+"""Libraries: are the ones in use the ones that were locked, and do they work together?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import site
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from verify.checks.maps import mapped, read_maps
+from verify.core import Context, Outcome, Status
+from verify.expectations import Expectations
+from verify.symptoms import explain
+
+REBUILD = "build the image again from its lock, with nothing installed afterwards"
+
+
+def check_framework(context: Context) -> Outcome:
+    """Read what torch and Python say of themselves."""
+    import torch
+
+    return judge_framework(
+        str(torch.__version__),
+        torch.version.cuda,
+        platform.python_version(),
+        context.expect,
+        stray=_from_home(str(torch.__file__)),
+    )
+
+
+def _from_home(path: str) -> Optional[str]:
+    """The path, if it is in the user's own packages."""
+    home = site.getusersitepackages()
+    return path if os.path.realpath(path).startswith(os.path.realpath(home) + os.sep) else None
+
+
+def judge_framework(
+    version: str,
+    cuda: Optional[str],
+    python: str,
+    expect: Expectations,
+    *,
+    stray: Optional[str] = None,
+) -> Outcome:
+    """Version, CUDA tag and Python. A build without a tag is told by the CUDA it was made with."""
+    base, _, local = version.partition("+")
+    tag = local or ("cu" + cuda.replace(".", "") if cuda else "cpu")
+    minor = ".".join(python.split(".")[:2])
+    rows = [
+        ("torch", base, expect.framework and expect.framework.partition("+")[0]),
+        ("build", tag, expect.wheel_tag),
+        ("Python", minor, expect.python and ".".join(expect.python.split(".")[:2])),
+    ]
+    measured = {"version": version, "build": tag, "cuda": cuda, "python": python}
+    if stray:
+        message = "torch comes from {}, not from the image".format(stray)
+        home = "a mounted home folder brings its own packages, and Python prefers them"
+        remedy = "set PYTHONNOUSERSITE=1, or do not mount the home folder"
+        return Outcome(Status.FAIL, message, home, remedy, measured, _wanted(rows))
+    if cuda is None:
+        cause, fix = explain("Torch not compiled with CUDA enabled")
+        message = "torch {} is a CPU build".format(version)
+        return Outcome(Status.FAIL, message, cause, fix, measured, _wanted(rows))
+    return _compare(rows, measured)
+
+
+def _wanted(rows: "Sequence[tuple[str, str, Optional[str]]]") -> Dict[str, Any]:
+    return {name.lower(): wanted for name, _, wanted in rows}
+
+
+def _compare(rows: "Sequence[tuple[str, str, Optional[str]]]", measured: Dict[str, Any]) -> Outcome:
+    wanted = _wanted(rows)
+    other = [row for row in rows if row[2] is not None and row[1] != row[2]]
+    if other:
+        message = ", ".join("{} {} where {} was asked for".format(*row) for row in other)
+        cause = "the image holds other packages than its lock"
+        return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
+    message = ", ".join("{} {}".format(name, found) for name, found, _ in rows)
+    unknown = all(wanted is None for _, _, wanted in rows)
+    note = "; nothing to compare with" if unknown else ""
+    return Outcome(Status.PASS, message + note, measured=measured, expected=wanted)
+
+
+def check_cuda(context: Context) -> Outcome:
+    """Ask torch what it was compiled with, and the mapped libcudart what it is."""
+    import torch
+
+    return judge_cuda(torch.version.cuda, _runtime_version(), context.expect.cuda)
+
+
+def _runtime_version() -> Optional[int]:
+    path = next((path for stem, path in mapped(read_maps()) if stem == "libcudart"), None)
+    if path is None:
+        return None
+    number = ctypes.c_int()
+    failed = ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(number))
+    return None if failed else number.value
+
+
+def judge_cuda(compiled: Optional[str], runtime: Optional[int], expected: Optional[str]) -> Outcome:
+    """Compiled for what was asked, running on the same major version and no older minor."""
+    measured = {"compiled": compiled, "runtime": None if runtime is None else cuda_text(runtime)}
+    wanted = {"cuda": expected}
+    if compiled is None:
+        cause, fix = explain("Torch not compiled with CUDA enabled")
+        return Outcome(Status.FAIL, "torch was compiled without CUDA", cause, fix, measured, wanted)
+    pair = _numbers(compiled)[:2]
+    if expected is not None and pair != _numbers(expected)[:2]:
+        message = "compiled for CUDA {} where {} was asked for".format(compiled, expected)
+        cause = "the image holds another build than its lock"
+        return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
+    if runtime is not None:
+        have = (runtime // 1000, runtime % 1000 // 10)
+        if have[0] != pair[0] or have < pair:
+            message = "compiled for CUDA {}, running on {}".format(compiled, cuda_text(runtime))
+            cause = "another libcudart is loaded than the wheel's own"
+            fix = "remove the other CUDA's folder from LD_LIBRARY_PATH"
+            return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    said = "unknown, it answers with a driver only" if runtime is None else cuda_text(runtime)
+    message = "compiled for CUDA {}, runtime {}".format(compiled, said)
+    return Outcome(Status.PASS, message, measured=measured, expected=wanted)
+
+
+def cuda_text(number: int) -> str:
+    """11070 is 11.7."""
+    return "{}.{}".format(number // 1000, number % 1000 // 10)
+
+
+def check_cudnn(context: Context) -> Outcome:
+    """Ask cuDNN, which loads it."""
+    import torch
+
+    number, error = None, None
+    try:
+        number = torch.backends.cudnn.version()
+    except Exception as problem:
+        error = "{}: {}".format(type(problem).__name__, problem)
+    return judge_cudnn(number, error, context.expect.cudnn)
+
+
+def judge_cudnn(number: Optional[int], error: Optional[str], expected: Optional[str]) -> Outcome:
+    """Whether cuDNN loaded, and which it is."""
+    version = None if number is None else cudnn_text(number)
+    return _judge_library("cuDNN", version, error, expected)
+
+
+def cudnn_text(number: int) -> str:
+    """8500 is 8.5.0 and 90100 is 9.1.0: NVIDIA widened the major version's place at 9."""
+    major, rest = divmod(number, 1000 if number < 10000 else 10000)
+    return "{}.{}.{}".format(major, rest // 100, rest % 100)
+
+
+def check_nccl(context: Context) -> Outcome:
+    """Ask NCCL, which torch has linked."""
+    version, error = None, None
+    try:
+        from torch.cuda import nccl
+
+        version = nccl_text(nccl.version())
+    except Exception as problem:
+        error = "{}: {}".format(type(problem).__name__, problem)
+    return _judge_library("NCCL", version, error, context.expect.nccl)
+
+
+def nccl_text(version: Any) -> str:
+    """(2, 14, 3), 21403 and, before 2.9, 2708 are how torch has said it."""
+    if isinstance(version, int):
+        major, rest = divmod(version, 1000 if version < 10000 else 10000)
+        version = (major, rest // 100, rest % 100)
+    return ".".join(str(part) for part in tuple(version)[:3])
+
+
+def _judge_library(
+    name: str, version: Optional[str], error: Optional[str], expected: Optional[str]
+) -> Outcome:
+    measured, wanted = {"version": version}, {"version": expected}
+    if error is not None or version is None:
+        cause, fix = explain(error or "")
+        message = "{} does not load: {}".format(name, (error or "no version").split("\n")[0])
+        cause = cause or "this torch was built without {}".format(name)
+        return Outcome(Status.FAIL, message, cause, fix or REBUILD, measured, wanted)
+    if expected is not None and _numbers(version)[:3] != _numbers(expected)[:3]:
+        message = "{} {} where {} was asked for".format(name, version, expected)
+        cause = "another {} is loaded than the image's lock names".format(name)
+        fix = "look for another copy in LD_LIBRARY_PATH, or " + REBUILD
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    note = "" if expected else "; nothing to compare with"
+    message = "{} {}{}".format(name, version, note)
+    return Outcome(Status.PASS, message, measured=measured, expected=wanted)
+
+
+def _numbers(version: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
+    """Hand an array to torch and back."""
+    import importlib.util
+
+    if importlib.util.find_spec("numpy") is None:
+        return judge_numpy(None, None, None)
+    version, error, total = None, None, None
+    try:
+        import numpy as np  # type: ignore[import-not-found,unused-ignore]
+        import torch
+
+        version = str(np.__version__)
+        total = float(torch.from_numpy(np.arange(5.0)).numpy().sum())
+    except Exception as problem:
+        error = "{}: {}".format(type(problem).__name__, problem)
+    return judge_numpy(version, error, total)
+
+
+def judge_numpy(version: Optional[str], error: Optional[str], total: Optional[float]) -> Outcome:
+    """Whether 0+1+2+3+4 came back as 10."""
+    measured, expected = {"numpy": version, "sum": total}, {"sum": 10.0}
+    if version is None and error is None:
+        message = "NumPy is not installed: nothing to share arrays with"
+        return Outcome(Status.SKIP, message, measured=measured, expected=expected)
+    if error is not None:
+        cause, fix = explain(error)
+        message = "torch and NumPy {} do not work together: {}".format(version or "", error)
+        message = message.replace("NumPy  do", "NumPy do")
+        cause, fix = cause or "NumPy itself is broken", fix or "install NumPy again, as locked"
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    if total != 10.0:
+        message = "an array came back changed: its sum is {}, not 10".format(total)
+        fix = "install a NumPy of the major version that torch was built for"
+        return Outcome(Status.FAIL, message, "NumPy's ABI differs", fix, measured, expected)
+    message = "an array went to torch and back (NumPy {})".format(version)
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)

@@ -1,0 +1,34 @@
+"""Which CUDA library files this process has mapped: what is in use, whatever was installed."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Tuple
+
+_CUDA = (
+    "cudart|cudnn|cublas|nccl|nvJitLink|cufft|cusparse|cusolver|curand|nvrtc|cupti|nvToolsExt"
+    "|cufile|nvshmem"
+)
+# Wheels that bundle their libraries put eight hex digits in the name: libcudart-d0da41ae.so.11.0
+_LIBRARY = re.compile(
+    r"(lib(?:(?:{})\w*(?:-builtins)?|cuda))(?:-[0-9a-f]{{8}})?\.so(?:\.[\d.]+)?".format(_CUDA)
+)
+
+
+def read_maps() -> str:
+    """This process's memory map."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def mapped(maps: str) -> "list[tuple[str, str]]":
+    """The CUDA libraries in a /proc/PID/maps, as (name without version, path), each once."""
+    found: Dict[Tuple[str, str], None] = {}
+    for line in maps.splitlines():
+        parts = line.split(None, 5)
+        path = parts[5] if len(parts) == 6 else ""
+        path = path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
+        match = _LIBRARY.fullmatch(path.rpartition("/")[2])
+        if match:
+            found[(match.group(1), path)] = None
+    return sorted(found)

@@ -1,0 +1,93 @@
+"""Is there a GPU, and does CUDA start on it? Every check that needs one asks here first.
+
+Neither `torch.cuda.device_count()` nor `is_available()` will do: both may answer from NVML alone,
+on a machine where no kernel can run. The question is put to the CUDA runtime, by starting it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
+
+from verify import environment, nvml
+from verify.core import Context, Outcome, Status
+from verify.symptoms import explain
+
+START_WITH_GPUS = (
+    "start the container with --gpus all (docker) or --device nvidia.com/gpu=all (CDI)"
+)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known of GPUs without having run a kernel."""
+
+    torch_cuda: Optional[str]  # None: a CPU build
+    usable: int  # what the CUDA runtime offers once started
+    error: Optional[str] = None  # why it did not start
+    nodes: int = 0
+    nvml: int = 0
+    expected: Optional[int] = None
+    driver: bool = False  # libcuda is there and answered something else than "no device"
+
+    def measured(self) -> Dict[str, Any]:
+        """For the report."""
+        return {"usable": self.usable, "device_nodes": self.nodes, "nvml": self.nvml}
+
+    def hinted(self) -> str:
+        """Why there ought to be a GPU, or an empty text."""
+        if self.expected:
+            return "{} expected".format(self.expected)
+        if self.nvml:
+            return "NVML sees {}".format(self.nvml)
+        if self.nodes:
+            return "{} device nodes in /dev".format(self.nodes)
+        return "libcuda is there and fails" if self.driver else ""
+
+
+def look(context: Context) -> Sight:
+    """Start CUDA through torch, in this child."""
+    import torch
+
+    usable, error = 0, None
+    try:
+        torch.cuda.init()
+        usable = int(torch._C._cuda_getDeviceCount())  # noqa: SLF001  # device_count() asks NVML
+    except Exception as problem:
+        error = "{}: {}".format(type(problem).__name__, problem)
+    return Sight(
+        torch_cuda=torch.version.cuda,
+        usable=usable,
+        error=error,
+        nodes=len(environment.device_nodes()),
+        nvml=len(nvml.read().gpus),
+        expected=context.expect.gpu_count,
+        driver=error is not None
+        and "no NVIDIA driver" not in error
+        and "No CUDA GPUs" not in error,
+    )
+
+
+def short(error: str) -> str:
+    """The telling part of torch's long sentences: CUDA's own words, without advice."""
+    line = error.partition("\n")[0].partition(" Please ")[0]
+    return line[line.find("Error ") :] if re.search(r"Error \d+: ", line) else line
+
+
+def judge_absent(sight: Sight) -> Optional[Outcome]:
+    """None where GPUs can be used; else a skip where nothing hints at one, or a failure."""
+    measured, expected = sight.measured(), {"gpus": sight.expected}
+    if sight.torch_cuda is None:
+        cause, fix = explain("Torch not compiled with CUDA enabled")
+        return Outcome(Status.FAIL, "CPU build of torch", cause, fix, measured, expected)
+    if sight.usable and not sight.error:
+        return None
+    error = short(sight.error or "CUDA starts, but offers no device")
+    cause, fix = explain(error)
+    hint = sight.hinted()
+    if not hint:
+        return Outcome(Status.SKIP, "no GPU visible", cause, fix or START_WITH_GPUS, measured)
+    message = "no GPU usable ({}): {}".format(hint, error)
+    fix = fix or START_WITH_GPUS
+    return Outcome(Status.FAIL, message, cause or error, fix, measured, expected)

@@ -1,0 +1,150 @@
+"""The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import List, NoReturn, Optional, Sequence, Tuple
+
+from verify import environment, expectations, report, runner
+from verify.checks import CHECKS
+from verify.core import LEVELS, Check, Context, Result, demand, names
+
+INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
+
+
+class UsageError(Exception):
+    """The command line or a file it names is no use."""
+
+
+def main(argv: Optional[Sequence[str]] = None, checks: Sequence[Check] = CHECKS) -> int:
+    """Run the suite and give its exit code."""
+    try:
+        return _main(_parser().parse_args(argv), checks)
+    except UsageError as error:
+        return _say(str(error), USAGE)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone; the rest has no reader either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return INTERRUPTED
+    except Exception as error:
+        return _say("a bug in the suite: {}: {}".format(type(error).__name__, error), OUR_BUG)
+
+
+def _main(options: argparse.Namespace, checks: Sequence[Check]) -> int:
+    if options.list:
+        sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
+        return 0
+    chosen, required = choose(checks, options.level, options.only, options.require)
+    context = Context(_read_expectations(options.expect), options.level)
+    if options.report:
+        _check_writable(options.report)
+    facts = environment.read(context.expect.digest)
+    results = _run(chosen, context, required)
+    document = report.document(options.level, facts, results)
+    if options.report:
+        _write(options.report, document)
+    sys.stdout.write(report.dump(document) if options.json else report.table(document, results))
+    sys.stdout.flush()
+    return report.exit_code(document)
+
+
+def choose(
+    checks: Sequence[Check], level: str, only: Optional[str], require: Optional[str]
+) -> Tuple[List[Check], Tuple[str, ...]]:
+    """The checks to run, and the ids of those whose skip is a failure.
+
+    What is required runs at every level; required but left out by --only is a contradiction.
+    """
+    required = _ids(checks, "--require", require)
+    if only is None:
+        upto = LEVELS[: LEVELS.index(level) + 1]
+        return [c for c in checks if c.level in upto or c.id in required], required
+    wanted = _ids(checks, "--only", only)
+    missing = [name for name in required if name not in wanted]
+    if missing:
+        raise UsageError("--require names what --only leaves out: " + ", ".join(missing))
+    return [check for check in checks if check.id in wanted], required
+
+
+def _ids(checks: Sequence[Check], option: str, text: Optional[str]) -> Tuple[str, ...]:
+    known = names(checks)
+    asked = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not asked:
+        raise UsageError("{} names nothing; it takes {}".format(option, ", ".join(sorted(known))))
+    for name in asked:
+        if name not in known:
+            said = "{}: unknown name {!r}; it takes {}"
+            raise UsageError(said.format(option, name, ", ".join(sorted(known))))
+    return tuple(dict.fromkeys(identity for name in asked for identity in known[name]))
+
+
+def _run(checks: Sequence[Check], context: Context, required: Sequence[str]) -> List[Result]:
+    results: List[Result] = []
+    for found in runner.run(checks, context):
+        result = demand(found, required)
+        results.append(result)
+        line = "{:>2}/{}  {:<5}  {:<22} {:5.1f} s\n"
+        word = result.outcome.status.value
+        sys.stderr.write(
+            line.format(len(results), len(checks), word, result.check.id, result.seconds)
+        )
+        sys.stderr.flush()
+    return runner.in_order(results, checks)
+
+
+def _read_expectations(path: Optional[str]) -> expectations.Expectations:
+    if path is None:
+        return expectations.Expectations()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return expectations.parse(file.read())
+    except (OSError, UnicodeDecodeError, expectations.ExpectationsError) as error:
+        raise UsageError("--expect {}: {}".format(path, error)) from error
+
+
+def _check_writable(path: str) -> None:
+    """Find out before the checks run, not after."""
+    probe = "{}.{}.partial".format(path, os.getpid())
+    if os.path.lexists(path) and (os.path.ismount(path) or not os.path.isfile(path)):
+        said = "--report {}: not a file that can be replaced; name one in a folder of its own"
+        raise UsageError(said.format(path))
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
+        os.unlink(probe)
+    except OSError as error:
+        raise UsageError("--report {}: {}".format(path, error.strerror or error)) from error
+
+
+def _write(path: str, document: "dict[str, object]") -> None:
+    try:
+        report.write(path, document)
+    except OSError as error:
+        raise UsageError("--report {}: {}".format(path, error.strerror or error)) from error
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write("verify: {}\n".format(message))
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="verify", description="Prove this image on this machine.")
+    add = parser.add_argument
+    add("--level", choices=LEVELS, default="standard", help="how thorough (default: standard)")
+    add("--json", action="store_true", help="the report alone on stdout, as JSON")
+    add("--report", metavar="FILE", help="write the report there, as JSON")
+    add("--expect", metavar="FILE", help="what the image should be, as JSON")
+    add(
+        "--require", metavar="NAMES", help="whose skip is a failure: gpu, nccl, devices, an id, ..."
+    )
+    add("--only", metavar="NAMES", help="run these checks and no others")
+    add("--list", action="store_true", help="list the checks and stop")
+    return parser

@@ -1,0 +1,52 @@
+"""Asks the CUDA driver itself, by ctypes: the answer that no framework has put a gloss on.
+
+cuInit ruins a process for forking, so this is read in a check's own child only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: an answer, not a fault
+
+
+@dataclass(frozen=True)
+class CudaDriver:
+    """What libcuda said. `count` is None where it could not be asked."""
+
+    found: bool
+    version: Optional[str] = None
+    count: Optional[int] = None
+    error: Optional[str] = None
+
+
+def read(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDriver:
+    """Load libcuda, start it, count its devices."""
+    try:
+        library = load("libcuda.so.1")
+    except OSError as error:
+        return CudaDriver(
+            found="cannot open shared object file" not in str(error), error=str(error)
+        )
+    version = ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    said = "{}.{}".format(version.value // 1000, version.value % 1000 // 10)
+    code = int(library.cuInit(0))
+    if code == NO_DEVICE:
+        return CudaDriver(found=True, version=said, count=0)
+    count = ctypes.c_int()
+    code = code or int(library.cuDeviceGetCount(ctypes.byref(count)))
+    if code:
+        return CudaDriver(found=True, version=said, error=_name(library, code))
+    return CudaDriver(found=True, version=said, count=count.value)
+
+
+def _name(library: Any, code: int) -> str:
+    text = ctypes.c_char_p()
+    try:
+        library.cuGetErrorString(code, ctypes.byref(text))
+    except AttributeError:
+        return "Error {}".format(code)
+    return "Error {}: {}".format(code, (text.value or b"unknown").decode("utf-8", "replace"))

@@ -1,0 +1,81 @@
+"""Where the suite runs: the facts that a report is worth little without."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import re
+import time
+from dataclasses import asdict
+from typing import Any, Dict, Optional
+
+from verify import nvml
+from verify.children import Child
+
+DRIVER_LIMIT_S = 30.0
+
+
+def read(digest: Optional[str] = None) -> Dict[str, Any]:
+    """Everything; the framework's version by its metadata, since importing it is a check's work."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "image": digest,
+        "python": platform.python_version(),
+        "framework": {"name": "pytorch", "version": _distribution("torch")},
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        "glibc": platform.libc_ver()[1] or None,
+        "cpus": len(os.sched_getaffinity(0)),
+        "shm_bytes": _shm_bytes(),
+        "container": container(),
+        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "device_nodes": len(device_nodes()),
+        **_driver(),
+    }
+
+
+def device_nodes() -> "list[str]":
+    """The GPUs' device nodes that this container was given."""
+    return sorted(path for path in glob.glob("/dev/nvidia*") if re.search(r"nvidia\d+$", path))
+
+
+def container() -> Optional[str]:
+    """The engine that this runs in, as far as it shows."""
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    if os.path.exists("/run/.containerenv"):
+        return "podman"
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    return os.environ.get("container") or None  # noqa: SIM112  # systemd's name for it
+
+
+def _driver() -> Dict[str, Any]:
+    """NVML's view, read in a child: a driver library may hang or crash."""
+    ending = Child(lambda: asdict(nvml.read())).wait(DRIVER_LIMIT_S)
+    seen: Dict[str, Any] = ending.value if ending.returned else {}
+    error = seen.get("error") if ending.returned else "NVML " + ending.how()
+    return {
+        "driver": seen.get("driver"),
+        "cuda_driver": seen.get("cuda"),
+        "gpus": seen.get("gpus", []),
+        "driver_error": error,
+    }
+
+
+def _distribution(name: str) -> Optional[str]:
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _shm_bytes() -> Optional[int]:
+    try:
+        size = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return None
+    return size.f_frsize * size.f_blocks

@@ -1,0 +1,129 @@
+"""What the image should be: the JSON file that comes in.
+
+A field that is null or missing is not checked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+_VERSION = re.compile(r"\d+(\.\d+)*[0-9A-Za-z.+-]*")
+
+
+class ExpectationsError(Exception):
+    """The expectations file is no use; the message says all that is wrong with it."""
+
+
+@dataclass(frozen=True)
+class ExpectedGpu:
+    """One GPU that should be visible."""
+
+    uuid: Optional[str] = None
+    name: Optional[str] = None
+    compute_capability: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What to compare with. `gpus` is None when nothing is known of them."""
+
+    framework: Optional[str] = None
+    wheel_tag: Optional[str] = None
+    cuda: Optional[str] = None
+    cudnn: Optional[str] = None
+    nccl: Optional[str] = None
+    python: Optional[str] = None
+    gpus: Optional[Tuple[ExpectedGpu, ...]] = None
+    digest: Optional[str] = None
+
+    @property
+    def gpu_count(self) -> Optional[int]:
+        """How many GPUs should be visible, if that is known."""
+        return None if self.gpus is None else len(self.gpus)
+
+
+def parse(text: str) -> Expectations:
+    """Read expectations, or raise an error that names every problem at once."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ExpectationsError("not JSON: {}".format(error)) from error
+    if not isinstance(document, dict):
+        raise ExpectationsError("expected an object, found {}".format(_kind(document)))
+    reader = _Reader()
+    found = reader.expectations(document)
+    if reader.problems:
+        raise ExpectationsError("; ".join(reader.problems))
+    return found
+
+
+class _Reader:
+    """Collects problems, so that a file is mended in one go."""
+
+    def __init__(self) -> None:
+        self.problems: List[str] = []
+
+    def expectations(self, document: Mapping[str, Any]) -> Expectations:
+        if document.get("schema") != 1 or isinstance(document.get("schema"), bool):
+            self.problems.append("schema: expected 1, found {!r}".format(document.get("schema")))
+        framework = self.table(document, "framework", "framework")
+        name = self.text(framework, "name", "framework.name")
+        if name not in (None, "pytorch"):
+            self.problems.append("framework.name: this suite proves pytorch, not {!r}".format(name))
+        image = self.table(document, "image", "image")
+        plain = ("cuda", "cudnn", "nccl", "python")
+        return Expectations(
+            framework=self.version(framework, "version", "framework.version"),
+            wheel_tag=self.text(document, "wheel_tag", "wheel_tag"),
+            gpus=self.gpus(document.get("gpus")),
+            digest=self.text(image, "digest", "image.digest"),
+            **{key: self.version(document, key, key) for key in plain},
+        )
+
+    def gpus(self, rows: Any) -> Optional[Tuple[ExpectedGpu, ...]]:
+        if rows is None:
+            return None
+        if not isinstance(rows, list):
+            self.problems.append("gpus: expected a list, found {}".format(_kind(rows)))
+            return None
+        return tuple(self.gpu(row, "gpus[{}]".format(i)) for i, row in enumerate(rows))
+
+    def gpu(self, row: Any, path: str) -> ExpectedGpu:
+        table = self.table({"row": row}, "row", path)
+        return ExpectedGpu(
+            uuid=self.text(table, "uuid", path + ".uuid"),
+            name=self.text(table, "name", path + ".name"),
+            compute_capability=self.version(
+                table, "compute_capability", path + ".compute_capability"
+            ),
+        )
+
+    def table(self, outer: Mapping[str, Any], key: str, path: str) -> Dict[str, Any]:
+        value = outer.get(key)
+        if value is not None and not isinstance(value, dict):
+            self.problems.append("{}: expected an object, found {}".format(path, _kind(value)))
+        return value if isinstance(value, dict) else {}
+
+    def text(self, outer: Mapping[str, Any], key: str, path: str) -> Optional[str]:
+        value = outer.get(key)
+        if value is None or (isinstance(value, str) and value):
+            return value
+        self.problems.append("{}: expected a text, found {}".format(path, _kind(value)))
+        return None
+
+    def version(self, outer: Mapping[str, Any], key: str, path: str) -> Optional[str]:
+        value = self.text(outer, key, path)
+        if value is not None and not _VERSION.fullmatch(value):
+            self.problems.append("{}: {!r} is not a version".format(path, value))
+            return None
+        return value
+
+
+def _kind(value: Any) -> str:
+    if value == "":
+        return "an empty text"
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+    return kinds.get(type(value), "null" if value is None else "a number")

@@ -1,0 +1,194 @@
+"""Runs checks, each in a child of its own; framework checks fork from one that imported torch.
+
+The parent never imports the framework and never loads a driver library, so nothing that they do can
+take the report away. Framework checks are forked from one *stage*: it imports torch once, touches
+nothing more, and sends a JSON line for each check through a pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+import warnings
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+from verify.children import Child, Ending
+from verify.core import Check, Context, Outcome, Result, Status
+from verify.symptoms import explain, last_words
+
+IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
+GRACE_S = 15.0  # on top of a check's own limit, which the stage keeps
+_SIGNAL_CAUSES = {
+    "SIGKILL": "the kernel's out-of-memory killer or the container's memory limit, most likely",
+    "SIGILL": "this CPU lacks an instruction that the framework was compiled for",
+    "SIGBUS": "a full /dev/shm, most likely: a memory-mapped file could not grow",
+    "SIGSEGV": "a crash in native code",
+    "SIGABRT": "native code gave up",
+}
+_SIGNAL_FIXES = {
+    "SIGKILL": "give the container more memory",
+    "SIGILL": "choose an older framework version, or a newer machine",
+    "SIGBUS": "start the container with --shm-size 1g or --ipc host",
+}
+
+
+def import_torch() -> None:
+    """What the stage does before it forks."""
+    warnings.simplefilter("ignore")  # they would stand in every check's output
+    import torch  # noqa: F401
+
+
+def run(
+    checks: Sequence[Check],
+    context: Context,
+    *,
+    prepare: Callable[[], None] = import_torch,
+    import_limit_s: float = IMPORT_LIMIT_S,
+) -> Iterator[Result]:
+    """Run the checks, those without a framework first, and yield each result as it comes."""
+    for check in checks:
+        if not check.framework:
+            yield run_check(check, context)
+    staged = [check for check in checks if check.framework]
+    if staged:
+        yield from _run_staged(staged, context, prepare, import_limit_s)
+
+
+def run_check(check: Check, context: Context) -> Result:
+    """Run one check in a child."""
+    ending = Child(lambda: _outcome_of(check, context)).wait(check.limit_s)
+    return Result(check, judge_ending(ending), ending.seconds)
+
+
+def _outcome_of(check: Check, context: Context) -> Dict[str, Any]:
+    outcome = check.run(context)
+    if not isinstance(outcome, Outcome):
+        raise TypeError("the check returned {!r:.80}, not an Outcome".format(outcome))
+    return outcome.as_dict()
+
+
+def judge_ending(ending: Ending) -> Outcome:
+    """The outcome that a check's child handed back, or one that says how it was lost."""
+    if ending.returned:
+        return Outcome.from_dict(ending.value)
+    words = last_words(ending.output)
+    if ending.timed_out:
+        cause, fix = explain(ending.output)
+        said = "hang: nothing moved any more" if not words else "hang; the last words: " + words
+        return _lost(Status.FAIL, ending, cause or said, fix)
+    if ending.signal:
+        said = _SIGNAL_CAUSES.get(ending.signal, "killed from outside, or by native code")
+        cause = said if not words else "{}; the last words: {}".format(said, words)
+        return _lost(Status.ERROR, ending, cause, _SIGNAL_FIXES.get(ending.signal))
+    cause, fix = explain((ending.raised or "") + "\n" + ending.output)
+    return _lost(Status.ERROR, ending, cause or words or "the check itself broke", fix)
+
+
+def _lost(status: Status, ending: Ending, cause: str, fix: Optional[str]) -> Outcome:
+    measured = {"output": ending.output} if ending.output else {}
+    return Outcome(status, ending.how(), cause=cause, fix=fix, measured=measured)
+
+
+def _run_staged(
+    checks: Sequence[Check],
+    context: Context,
+    prepare: Callable[[], None],
+    import_limit_s: float,
+) -> Iterator[Result]:
+    source, sink = os.pipe()
+    stage = Child(lambda: _serve(checks, context, prepare, sink))
+    os.close(sink)
+    lines = _Lines(source)
+    left = list(checks)
+    try:
+        ready = lines.next(import_limit_s)
+        while left and ready is not None:
+            said = lines.next(left[0].limit_s + GRACE_S)
+            if said is None:
+                break
+            yield Result(left.pop(0), Outcome.from_dict(said["outcome"]), said["seconds"])
+        ending = stage.wait(1.0)
+    finally:
+        stage.kill()
+        os.close(source)
+    for check in left:
+        yield Result(check, judge_stage(ending, imported=ready is not None), 0.0)
+
+
+def _serve(
+    checks: Sequence[Check], context: Context, prepare: Callable[[], None], sink: int
+) -> None:
+    """The stage: import once, then fork for each check."""
+    problem = _import_problem(prepare)
+    _send(sink, {"ready": problem is None})
+    for check in checks:
+        result = Result(check, problem, 0.0) if problem else run_check(check, context)
+        _send(sink, {"outcome": result.outcome.as_dict(), "seconds": result.seconds})
+
+
+def _import_problem(prepare: Callable[[], None]) -> Optional[Outcome]:
+    try:
+        prepare()
+    except BaseException as error:  # a library's initialiser may raise anything
+        return judge_import("{}: {}".format(type(error).__name__, error))
+    return None
+
+
+def judge_import(text: str) -> Outcome:
+    """A framework check's outcome where the framework cannot be imported."""
+    cause, fix = explain(text)
+    message = "torch cannot be imported: " + text.replace("\n", " ")
+    cause, fix = cause or text.partition("\n")[0], fix or "build the image again from its lock"
+    return Outcome(Status.ERROR, message, cause=cause, fix=fix)
+
+
+def judge_stage(ending: Ending, *, imported: bool) -> Outcome:
+    """A framework check's outcome where the process that was to run it was lost."""
+    when = "after importing torch" if imported else "importing torch"
+    how = "hung" if ending.timed_out else ending.how()
+    words = last_words(ending.output)
+    cause = _SIGNAL_CAUSES.get(ending.signal or "", "") if not ending.timed_out else "hang"
+    return Outcome(
+        Status.ERROR,
+        "not run: the process {} was lost: {}".format(when, how),
+        cause="; ".join(part for part in (cause, words) if part) or None,
+        fix=_SIGNAL_FIXES.get(ending.signal or "") if not ending.timed_out else None,
+        measured={"output": ending.output} if ending.output else {},
+    )
+
+
+def _send(sink: int, message: Dict[str, Any]) -> None:
+    data = json.dumps(message, allow_nan=False).encode() + b"\n"
+    while data:
+        data = data[os.write(sink, data) :]
+
+
+class _Lines:
+    """JSON lines from a pipe, each with a deadline."""
+
+    def __init__(self, source: int) -> None:
+        self._source = source
+        self._buffer = b""
+
+    def next(self, limit_s: float) -> Optional[Dict[str, Any]]:
+        """The next line, or None where it does not come."""
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._buffer:
+            wait_s = deadline - time.monotonic()
+            if wait_s <= 0 or not select.select([self._source], [], [], wait_s)[0]:
+                return None
+            data = os.read(self._source, 65536)
+            if not data:
+                return None
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        message: Dict[str, Any] = json.loads(line.decode())
+        return message
+
+
+def in_order(results: Sequence[Result], checks: Sequence[Check]) -> List[Result]:
+    """The results in the order of the list."""
+    place = {check.id: i for i, check in enumerate(checks)}
+    return sorted(results, key=lambda result: place[result.check.id])

@@ -1,0 +1,148 @@
+"""What an error text means: one row a symptom, (pattern, cause, fix). The first match wins."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional, Tuple
+
+_GPUS = "start the container with --gpus all (docker) or --device nvidia.com/gpu=all (CDI)"
+_SHM = "start the container with --shm-size 1g or --ipc host"
+
+SYMPTOMS = (
+    (
+        r"No module named '(torch|tensorflow)'",
+        "the framework is not installed in this Python",
+        "build the image with the framework, or run the suite with the Python that has it",
+    ),
+    (
+        r"no kernel image is available",
+        "the framework was compiled for other GPU architectures",
+        "choose a build whose architectures cover this GPU: provision plan names one",
+    ),
+    (
+        r"not compiled with CUDA enabled",
+        "this is a CPU build of torch",
+        "install the wheel of the CUDA index (cu117, say), not the CPU one",
+    ),
+    (
+        r"driver on your system is too old|insufficient for CUDA runtime",
+        "the NVIDIA driver is older than this CUDA needs",
+        "upgrade the host's driver, or build for an older CUDA: provision plan names one",
+    ),
+    (
+        r"Error 803|unsupported display driver / cuda driver combination",
+        "libcuda in the container is not the one of the host's driver",
+        "remove libcuda and cuda-compat from the image, and their folders from LD_LIBRARY_PATH",
+    ),
+    (
+        r"Error 802|802: system not yet initialized|system not yet initialized",
+        "the GPUs' NVSwitch fabric is not up",
+        "start nvidia-fabricmanager on the host, of the driver's own version",
+    ),
+    (
+        r"Error 804|forward compatibility was attempted",
+        "cuda-compat is in use, and it works on data-centre GPUs only",
+        "remove the cuda-compat folder from LD_LIBRARY_PATH, or upgrade the driver",
+    ),
+    (
+        r"Found no NVIDIA driver|libcuda\.so\.1: cannot open",
+        "no libcuda.so.1 in the container: it was started without GPUs, or without 'compute'",
+        _GPUS + "; NVIDIA_DRIVER_CAPABILITIES must hold compute,utility",
+    ),
+    (
+        r"No CUDA GPUs are available|CUDA_ERROR_NO_DEVICE|no CUDA-capable device",
+        "the driver is there, but no GPU is visible to CUDA",
+        _GPUS + "; look at CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES",
+    ),
+    (
+        r"CUDA unknown error|CUDA_ERROR_UNKNOWN|Error 999",
+        "the nvidia-uvm kernel module or a device node is missing, or the driver was just upgraded",
+        "run nvidia-modprobe -u -c=0 on the host, or reboot it; then start the container again",
+    ),
+    (
+        r"LIB_RM_VERSION_MISMATCH|[Dd]river/library version mismatch",
+        "the driver's libraries were upgraded while the old kernel module stayed loaded",
+        "reboot the host, or reload the nvidia kernel modules",
+    ),
+    (
+        r"cuDNN version incompatibility",
+        "another cuDNN is loaded than the one torch was built for",
+        "remove the other cuDNN's folder from LD_LIBRARY_PATH",
+    ),
+    (
+        r"CUDNN_STATUS_(NOT_INITIALIZED|SUBLIBRARY_LOADING_FAILED|SUBLIBRARY_VERSION_MISMATCH)",
+        "cuDNN could not start: mixed cuDNN files, or no GPU memory left",
+        "remove other cuDNN folders from LD_LIBRARY_PATH; look for other users of the GPU",
+    ),
+    (
+        r"out of memory",
+        "no GPU memory is left",
+        "end the GPU's other users (nvidia-smi lists them)",
+    ),
+    (
+        r"shared memory segment|/dev/shm.*(No space|error)|No space left on device.*shm",
+        "the shared memory folder /dev/shm is too small for NCCL",
+        _SHM,
+    ),
+    (
+        r"Duplicate GPU detected",
+        "two ranks were given one GPU",
+        "look at CUDA_VISIBLE_DEVICES: it may name a GPU twice",
+    ),
+    (
+        r"no socket interface found",
+        "NCCL found no network interface to start from",
+        "unset NCCL_SOCKET_IFNAME, or start the container with a network",
+    ),
+    (
+        r"[Nn]um[Pp]y is not available|compiled using NumPy 1\.x|_ARRAY_API not found",
+        "NumPy's ABI is not the one torch was built for: NumPy 2 with a torch older than 2.3",
+        "install numpy<2 beside this torch",
+    ),
+    (
+        r"version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",
+        "the image's C or C++ library is older than the framework needs",
+        "build on a newer base image",
+    ),
+    (
+        r"cannot open shared object file",
+        "a library file that the framework needs is missing from the image",
+        "build the image again; do not delete files from site-packages/nvidia",
+    ),
+    (
+        r"undefined symbol|file too short|invalid ELF header",
+        "a library is damaged, or another version of it stands in its place",
+        "look at LD_LIBRARY_PATH and LD_PRELOAD; build the image again",
+    ),
+    (
+        r"cannot enable executable stack",
+        "the framework's library asks for an executable stack, which this kernel or glibc denies",
+        "choose a newer framework version, or an older base image",
+    ),
+)
+
+
+def explain(text: str) -> Tuple[Optional[str], Optional[str]]:
+    """The cause of an error text and its fix, or two Nones."""
+    for pattern, cause, fix in SYMPTOMS:
+        match = re.search(pattern, text)
+        if match:
+            return _name_file(cause, text), fix
+    return None, None
+
+
+def _name_file(cause: str, text: str) -> str:
+    match = re.search(r"(\S+): cannot open shared object file", text)
+    if match is None or match.group(1) in cause:
+        return cause
+    return "{} ({})".format(cause, match.group(1))
+
+
+def last_words(output: str) -> str:
+    """The most telling line of a log: NCCL's last warning, an error, or just the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for telling in ("NCCL WARN", "Fatal Python error", "Error: "):
+        found = [line for line in lines if telling in line]
+        if found:
+            return found[-1][:300]
+    return lines[-1][:300] if lines else ""

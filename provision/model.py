@@ -155,6 +155,15 @@ class IndexCandidate:
     requirement: str
     why: str
 
+    @property
+    def address(self) -> str:
+        """The index as it can be shown: without credentials; "pypi" for the default one."""
+        if self.url is None:
+            return "pypi"
+        scheme, slashes, rest = self.url.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:

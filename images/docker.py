@@ -1,0 +1,517 @@
+"""Docker: BuildKit through the CLI builds, the SDK does everything else.
+
+The SDK's own build speaks only the legacy builder, which has no `RUN --mount` and so neither
+secrets nor caches. Which CLI can drive BuildKit is found out, not assumed: Docker's clients before
+23 do it themselves (DOCKER_BUILDKIT=1), later ones only with the buildx plugin, and a machine may
+have several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from images import process
+from images.errors import Failure
+from images.spec import BuiltImage, ImageSpec, RunJob, RunResult, Secrets
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+RECIPE = Path(__file__).parent / "recipe"
+_INTEGRATED_BEFORE = 23  # docker/cli made buildx the only way to BuildKit in 23.0
+_BUILD_TIMEOUT_S = 4 * 3600.0
+# A firewall's reload or another engine can take docker0 away from a running engine.
+_BRIDGE_IS_BROKEN = re.compile(r"failed to create endpoint .* on network bridge")
+
+
+class NoEngineError(Failure):
+    """No container engine answers."""
+
+    code = "no-engine"
+    exit_code = 5
+
+
+class NoBuildKitError(Failure):
+    """An engine answers, but no CLI here can drive BuildKit."""
+
+    code = "no-buildkit"
+    exit_code = 5
+
+
+class EngineError(Failure):
+    """The engine refused, or stopped half-way."""
+
+    code = "engine-failed"
+    exit_code = 5
+
+
+class BuildFailedError(Failure):
+    """A step of the Dockerfile failed."""
+
+    code = "build-failed"
+    exit_code = 6
+
+
+class DiskFullError(Failure):
+    """The engine's disk has no room for the image."""
+
+    code = "disk-full"
+    exit_code = 6
+
+
+class NoGpuRuntimeError(Failure):
+    """The host has GPUs, and the engine cannot hand them to a container."""
+
+    code = "no-gpu-runtime"
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """A CLI that can drive BuildKit, and how."""
+
+    cli: str
+    kind: Literal["buildx", "integrated"]
+    version: str
+
+    def argv(self) -> list[str]:
+        """The words before the options of a build."""
+        return (
+            [self.cli, "buildx", "build", "--load"]
+            if self.kind == "buildx"
+            else [
+                self.cli,
+                "build",
+            ]
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What the CLI's environment needs beside the caller's."""
+        return {"DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"}
+
+
+def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
+    """The first `docker` on `path` that can drive BuildKit; `ask` runs a command and gives its
+    output, or None when it failed.
+    """
+    seen: list[str] = []
+    for directory in dict.fromkeys(path.split(os.pathsep)):
+        cli = shutil.which("docker", path=directory) if directory else None
+        if cli is None:
+            continue
+        if buildx := ask([cli, "buildx", "version"]):
+            return Builder(cli=cli, kind="buildx", version=(buildx.split() or ["?"])[1:2][0])
+        version = (ask([cli, "version", "--format", "{{.Client.Version}}"]) or "").strip()
+        major = re.match(r"\d+", version)
+        if major and int(major[0]) < _INTEGRATED_BEFORE:
+            return Builder(cli=cli, kind="integrated", version=version)
+        seen.append(f"{cli} {version or '(no answer)'}")
+    if not seen:
+        raise NoBuildKitError(
+            "The docker command is not on PATH; it drives the build.",
+            fix="Install it: apt-get install docker.io (or docker-cli), then try again.",
+        )
+    raise NoBuildKitError(
+        f"No docker command here can drive BuildKit: {', '.join(seen)} came without buildx.",
+        fix="Install the plugin: apt-get install docker-buildx "
+        "(docker-buildx-plugin from Docker's own packages).",
+    )
+
+
+def ask(argv: list[str]) -> str | None:
+    """Run a short question; None when it failed."""
+    try:
+        done = process.run(argv, timeout_s=20.0, apart=True)
+    except (process.ToolMissing, process.CommandTimedOut):
+        return None
+    return done.stdout if done.ok else None
+
+
+def build_argv(
+    builder: Builder,
+    *,
+    context: Path,
+    spec: ImageSpec,
+    iid: Path,
+    secrets: Mapping[str, Path],
+    network: str | None,
+) -> list[str]:
+    """The whole command line of one build, from values alone."""
+    argv = [*builder.argv(), "--progress", "plain", "--file", str(context / "Dockerfile.cuda")]
+    argv += ["--build-arg", f"BASE={spec.base}", "--build-arg", f"LOCK={spec.lock.name}"]
+    if spec.apt_packages:
+        argv += ["--build-arg", f"APT_PACKAGES={' '.join(spec.apt_packages)}"]
+    for name, value in sorted(spec.labels.items()):
+        argv += ["--label", f"{name}={value}"]
+    for name, file in sorted(secrets.items()):
+        argv += ["--secret", f"id={name},src={file}"]
+    if network:
+        argv += ["--network", network]
+    return [*argv, "--iidfile", str(iid), str(context)]
+
+
+def recipe_file(name: str) -> Path:
+    """A file of the recipe: beside this module when installed, in the checkout's root else."""
+    packed = RECIPE / name
+    return packed if packed.exists() else RECIPE.parent.parent / name
+
+
+@contextlib.contextmanager
+def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
+    """A directory that holds exactly what the Dockerfile copies, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
+        context = Path(name)
+        shutil.copy(recipe_file("Dockerfile.cuda"), context / "Dockerfile.cuda")
+        (context / "images" / "recipe").mkdir(parents=True)
+        shutil.copy(RECIPE / "uv.txt", context / "images" / "recipe" / "uv.txt")
+        shutil.copy(spec.lock, context / spec.lock.name)
+        shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
+        yield context
+
+
+@contextlib.contextmanager
+def secret_files(secrets: Secrets) -> Iterator[dict[str, Path]]:
+    """The secrets as files that only we can read, outside the context, gone afterwards."""
+    contents = {"ca": secrets.ca_bundle, "netrc": secrets.netrc, "pip_index": secrets.pip_index}
+    with tempfile.TemporaryDirectory(prefix="gpu-provision-secret-") as name:
+        files = {}
+        for key, text in contents.items():
+            if text:
+                files[key] = Path(name) / key
+                files[key].touch(mode=0o600)
+                files[key].write_text(text, encoding="utf-8")
+        yield files
+
+
+class Docker:
+    """One reachable Docker engine."""
+
+    def __init__(self, client: DockerClient) -> None:
+        self._client = client
+
+    @classmethod
+    def connect(cls, *, fix: str, timeout_s: int = 600) -> Docker:
+        """The engine that the environment names; NoEngineError with `fix` when none answers."""
+        import docker
+        from docker.errors import DockerException
+
+        try:
+            client = docker.from_env(timeout=10)
+            client.ping()
+        except (DockerException, OSError, ValueError) as error:
+            host = os.environ.get("DOCKER_HOST") or "the default socket"
+            if "permission denied" in str(error).lower():
+                raise NoEngineError(
+                    f"A Docker engine is there at {host}, but you may not use it.",
+                    fix="Join its group: sudo usermod -aG docker $USER, then log in again "
+                    "(or: newgrp docker).",
+                    detail=str(error),
+                ) from error
+            raise NoEngineError(
+                f"No container engine answers at {host}.", fix=fix, detail=_short(error)
+            ) from error
+        client.api.timeout = timeout_s
+        return cls(client)
+
+    def version(self) -> str:
+        """The engine's version ("20.10.24+dfsg1")."""
+        return str(self._guard(self._client.version)["Version"])
+
+    def info(self) -> dict[str, Any]:
+        """What `docker info` knows."""
+        found: dict[str, Any] = self._guard(self._client.info)
+        return found
+
+    def free_bytes(self) -> int | None:
+        """Free space where the engine keeps images; None when that is not on this machine."""
+        root = self.info().get("DockerRootDir")
+        local = (os.environ.get("DOCKER_HOST") or "unix://").startswith("unix://")
+        if not root or not local or not Path(root).exists():
+            return None
+        return shutil.disk_usage(root).free
+
+    def build_network(self) -> str | None:
+        """An engine without its bridge network can build on the host's only."""
+        names = {network.name for network in self._guard(self._client.networks.list)}
+        return None if "bridge" in names else "host"
+
+    def has(self, reference: str) -> bool:
+        """Whether the engine has this image."""
+        from docker.errors import ImageNotFound
+
+        try:
+            self._client.images.get(reference)
+        except ImageNotFound:
+            return False
+        return True
+
+    def load(self, archive: Path) -> None:
+        """Load an image archive (`docker save` form)."""
+        with archive.open("rb") as stream:
+            self._guard(lambda: self._client.images.load(stream))
+
+    def tag(self, image: str, reference: str) -> None:
+        """Give an image its name; an older image of that name loses it."""
+        repository, _, tag = reference.rpartition(":")
+        self._guard(lambda: self._client.images.get(image).tag(repository, tag))
+
+    def labels(self, image: str) -> dict[str, str]:
+        """The labels of an image; EngineError when there is none of that name."""
+        from docker.errors import ImageNotFound
+
+        try:
+            found = self._guard(lambda: self._client.images.get(image))
+        except ImageNotFound as error:
+            raise EngineError(
+                f"There is no image {image} on this engine.",
+                fix=f"Build it (provision build), or fetch it: docker pull {image}",
+            ) from error
+        return dict(found.labels)
+
+    def image_id(self, image: str) -> str:
+        """The digest of the image's config."""
+        return str(self._client.images.get(image).id)
+
+    def repo_digest(self, reference: str) -> str | None:
+        """The registry digest under which the engine holds this image, if it does."""
+        from docker.errors import ImageNotFound
+
+        try:
+            found = self._client.images.get(reference)
+        except ImageNotFound:
+            return None
+        digests: list[str] = found.attrs.get("RepoDigests") or []
+        return digests[0].rpartition("@")[2] if digests else None
+
+    def size_bytes(self, image: str) -> int:
+        """The image's size as the engine counts it."""
+        return int(self._client.images.get(image).attrs.get("Size", 0))
+
+    def build(
+        self,
+        builder: Builder,
+        spec: ImageSpec,
+        *,
+        suite: Path,
+        secrets: Secrets,
+        on_line: Callable[[str], None],
+    ) -> BuiltImage:
+        """Build and load the image, untagged: its name is given once it has been proven."""
+        with (
+            staged_context(spec, suite) as context,
+            secret_files(secrets) as files,
+            tempfile.TemporaryDirectory(prefix="gpu-provision-") as out,
+        ):
+            iid = Path(out) / "iid"
+
+            def attempt(network: str | None) -> process.Completed:
+                argv = build_argv(
+                    builder, context=context, spec=spec, iid=iid, secrets=files, network=network
+                )
+                return process.run(
+                    argv,
+                    timeout_s=_BUILD_TIMEOUT_S,
+                    env=builder.environment(),
+                    on_line=on_line,
+                    redact=secrets.values,
+                )
+
+            network = self.build_network()
+            done = attempt(network)
+            if not done.ok and network is None and _BRIDGE_IS_BROKEN.search(done.output):
+                on_line("the engine's bridge network is broken; building on the host's network")
+                done = attempt("host")
+            if not done.ok or not iid.exists():
+                raise _build_failure(done.output)
+            image = iid.read_text(encoding="ascii").strip()
+        return BuiltImage(image_id=image, size_bytes=self.size_bytes(image))
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        """Run the command to its end and remove the container, whatever happens.
+
+        Limits that this engine may not grant are left out and said in the notes: a machine
+        without the right to raise them is still worth verifying.
+        """
+        notes: list[str] = []
+        container = self._start(job, notes)
+        overdue = threading.Event()
+        watchdog = threading.Timer(job.timeout_s, _stop_overdue, (container, overdue))
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            for line in _lines(container.logs(stdout=False, stderr=True, stream=True, follow=True)):
+                on_line(line)
+            code = self._wait(container, overdue)
+            stdout = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")
+            stderr = container.logs(stdout=False, stderr=True, tail=50).decode("utf-8", "replace")
+        finally:
+            watchdog.cancel()
+            _remove(container)
+        return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
+
+    def _start(self, job: RunJob, notes: list[str]) -> Container:
+        from docker.errors import APIError
+        from docker.types import DeviceRequest, Ulimit
+
+        ulimits = [Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)]
+        if job.memlock_unlimited:
+            ulimits.append(Ulimit(name="memlock", soft=-1, hard=-1))
+        requests = {
+            "runtime": [DeviceRequest(count=-1, capabilities=[["gpu"]])],
+            "cdi": [DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"])],
+        }.get(job.gpus, [])
+        while True:
+            container = self._guard(
+                lambda: self._client.containers.create(
+                    job.image,
+                    list(job.command),
+                    network_mode="none",
+                    shm_size=job.shm_bytes,
+                    ulimits=ulimits,
+                    device_requests=requests,
+                    environment=dict(job.environment),
+                    labels={"org.gpu-provision.role": "verify"},
+                )
+            )
+            try:
+                if job.files:
+                    container.put_archive("/", _archive(job.files))
+                container.start()
+            except APIError as error:
+                _remove(container)
+                if "rlimit" in str(error) and ulimits:
+                    left_out = ulimits.pop()
+                    notes.append(f"ulimit {left_out.name}: not permitted on this machine, left out")
+                    continue
+                raise _start_failure(error) from error
+            except BaseException:
+                _remove(container)
+                raise
+            return container  # type: ignore[no-any-return]  # the guard hides the type
+
+    def _wait(self, container: Container, overdue: threading.Event) -> int:
+        if not overdue.is_set():
+            return int(self._guard(lambda: container.wait(timeout=60))["StatusCode"])
+        raise EngineError(
+            "The verification did not end within its time and was stopped.",
+            fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
+        )
+
+    @staticmethod
+    def _guard(call: Callable[[], Any]) -> Any:  # noqa: ANN401  the SDK is untyped
+        from docker.errors import APIError, DockerException, ImageNotFound
+        from requests.exceptions import RequestException
+
+        try:
+            return call()
+        except ImageNotFound:
+            raise
+        except (APIError, DockerException, RequestException, OSError) as error:
+            raise EngineError(
+                f"The engine stopped or refused: {_short(error)}",
+                fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
+            ) from error
+
+
+def _build_failure(tail: str) -> Failure:
+    if "no space left on device" in tail.lower():
+        return DiskFullError(
+            "The engine's disk filled up while the image was built; nothing was tagged.",
+            fix="Make room: docker builder prune, docker image prune; df -h shows the disks.",
+            detail=_last_lines(tail),
+        )
+    if re.search(r"hash(es)? mismatch", tail, re.IGNORECASE):
+        return BuildFailedError(
+            "A downloaded wheel is not the one that the lock names.",
+            fix="Lock again (provision lock) if you trust the index; the download was refused.",
+            detail=_last_lines(tail),
+        )
+    if re.search(
+        r"(error during connect|cannot connect to the docker daemon|EOF$)", tail, re.IGNORECASE
+    ):
+        return EngineError(
+            "The engine went away while it built the image.",
+            fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
+            detail=_last_lines(tail),
+        )
+    return BuildFailedError(
+        "A step of Dockerfile.cuda failed; its last lines are below.",
+        fix="If a download failed, check the network, proxy and --ca-bundle, then run this again.",
+        detail=_last_lines(tail),
+    )
+
+
+def _start_failure(error: Exception) -> Failure:
+    text = str(error)
+    if "could not select device driver" in text or "unresolvable CDI" in text:
+        return NoGpuRuntimeError(
+            "This host has GPUs, but the engine cannot hand them to a container.",
+            fix="Install the NVIDIA Container Toolkit, then: "
+            "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
+            detail=_short(error),
+        )
+    if "nvidia-container-cli" in text:
+        return NoGpuRuntimeError(
+            "The NVIDIA container runtime refused to start the container.",
+            fix="Check the driver with nvidia-smi; the refusal is quoted below.",
+            detail=_short(error),
+        )
+    return EngineError(
+        f"The container did not start: {_short(error)}",
+        fix="See the engine's log (journalctl -u docker, or the dockerd log).",
+    )
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size = len(content)
+            entry.mode = 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    pending = b""
+    for chunk in chunks:
+        *whole, pending = (pending + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+    if pending:
+        yield pending.decode("utf-8", "replace")
+
+
+def _remove(container: Container) -> None:
+    from docker.errors import APIError
+    from requests.exceptions import RequestException
+
+    with contextlib.suppress(APIError, RequestException, OSError):
+        container.remove(force=True, v=True)
+
+
+def _stop_overdue(container: Container, overdue: threading.Event) -> None:
+    overdue.set()
+    _remove(container)
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(getattr(error, "explanation", None) or error).split())
+    return text if len(text) <= 400 else text[:400] + "..."
+
+
+def _last_lines(text: str, count: int = 20) -> str:
+    return "\n".join(text.splitlines()[-count:])

@@ -1,0 +1,5 @@
+"""`python -m provision`."""
+
+from provision.cli import run
+
+run()

@@ -1,0 +1,344 @@
+"""What must hold between the rows. The tests run it over the shipped tables and over broken ones.
+
+Each rule is a function that yields (row, what is wrong); the table's place in its file is put
+before it. A row that is known to break a rule has an entry among the file's `exceptions`, with the
+reason; an exception that excuses nothing is itself a problem.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from provision.catalog import Catalog
+from provision.catalog.rows import ForwardCompat, TorchBuild
+
+_PYTHON_TAG = re.compile(r"(cp3\d+)-(?:\1[mt]?)")
+_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}(T[\d:]+)?)?")
+
+
+class Problem(NamedTuple):
+    """A row that breaks a rule. `name` is how an exception would name the row."""
+
+    rule: str
+    place: str
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.name}): {self.what} [{self.rule}]"
+
+
+def check(catalog: Catalog) -> list[str]:
+    """Every broken invariant, as sentences that name file and row; [] is a sound catalog."""
+    problems = [problem for rule in _RULES for problem in rule(catalog)]
+    broken = {(problem.rule, problem.name) for problem in problems}
+    excused = {(row.rule, row.row) for row in catalog.excused}
+    idle = [
+        f"exceptions ({row.row}): excuses nothing under {row.rule}"
+        for row in catalog.excused
+        if (row.rule, row.row) not in broken
+    ]
+    return [str(p) for p in problems if (p.rule, p.name) not in excused] + idle
+
+
+def build_name(build: TorchBuild) -> str:
+    """How one build is called in problems and exceptions: "2.0.1 cu117 x86_64"."""
+    return f"{build.version} {build.tag} {build.arch}"
+
+
+def _versions_read(catalog: Catalog) -> Iterator[Problem]:
+    """Every version is one that `packaging` orders."""
+    named: list[tuple[str, str, Sequence[str | None]]] = []
+    for i, t in enumerate(catalog.toolkits):
+        named.append((f"cuda.json toolkits[{i}]", t.full, (t.cuda, t.full, t.driver)))
+    for i, f in enumerate(catalog.families):
+        named.append((f"cuda.json families[{i}]", str(f.major), (f.min_driver,)))
+    for i, b in enumerate(catalog.branches):
+        named.append((f"drivers.json branches[{i}]", str(b.branch), (b.max_cuda, b.first_version)))
+    for i, r in enumerate(catalog.torch_releases):
+        companions = (r.version, r.torchvision, r.torchaudio)
+        named.append((f"torch.json releases[{i}]", r.version, companions))
+    for i, w in enumerate(catalog.torch):
+        named.append((f"torch.json builds[{i}]", build_name(w), (w.cudnn, w.nccl, w.glibc)))
+    for place, name, texts in named:
+        for text in texts:
+            if text is not None and _version(text) is None:
+                yield Problem("version-read", place, name, f"{text!r} is no version")
+
+
+def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
+    """One row a fact."""
+    tables: list[tuple[str, list[str]]] = [
+        ("cuda.json families", [str(row.major) for row in catalog.families]),
+        ("cuda.json toolkits", [row.full for row in catalog.toolkits]),
+        ("cuda.json toolkits", [f"{row.cuda} update {row.update}" for row in catalog.toolkits]),
+        ("drivers.json branches", [str(row.branch) for row in catalog.branches]),
+        ("drivers.json forward_compat", [row.provides_cuda for row in catalog.compat_packages]),
+        ("gpus.json gpus", [row.name.casefold() for row in catalog.gpus]),
+        ("torch.json releases", [row.version for row in catalog.torch_releases]),
+        ("torch.json builds", [build_name(row) for row in catalog.torch]),
+        ("bases.json debian_suites", [row.suite for row in catalog.debian_suites]),
+        ("bases.json ubuntu_releases", [row.release for row in catalog.ubuntu_releases]),
+        ("bases.json python_images", [row.reference for row in catalog.python_images]),
+        ("bases.json devel_images", [row.reference for row in catalog.devel]),
+    ]
+    for table, names in tables:
+        for name, count in Counter(names).items():
+            if count > 1:
+                position = len(names) - 1 - names[::-1].index(name)
+                yield Problem("no-duplicates", f"{table}[{position}]", name, f"{count} times")
+
+
+def _newer_needs_no_less(catalog: Catalog) -> Iterator[Problem]:
+    """A newer CUDA needs at least as new a driver; rows stand oldest first."""
+    floors = [(str(row.major), row.min_driver) for row in catalog.families]
+    yield from _rising("newer-needs-no-less", "cuda.json families", floors)
+    shipped = [(row.full, row.driver) for row in catalog.toolkits]
+    yield from _rising("newer-needs-no-less", "cuda.json toolkits", shipped)
+
+
+def _branches_rise(catalog: Catalog) -> Iterator[Problem]:
+    """Branches stand oldest first; a newer one supports no older CUDA and drives no older GPU."""
+    table = "drivers.json branches"
+    rows = catalog.branches
+    yield from _rising("branches-rise", table, [(str(r.branch), r.max_cuda) for r in rows])
+    for position, (before, row) in enumerate(pairwise(rows), start=1):
+        if row.dropped_below < before.dropped_below:
+            what = f"drives older GPUs than branch {before.branch} before it"
+            yield Problem("branches-rise", f"{table}[{position}]", str(row.branch), what)
+
+
+def _branch_rows(catalog: Catalog) -> Iterator[Problem]:
+    """A branch's first version is of that branch; it adds nothing below what it drives."""
+    for position, row in enumerate(catalog.branches):
+        place = f"drivers.json branches[{position}]"
+        if row.first_version and row.first_version.partition(".")[0] != str(row.branch):
+            what = f"first version {row.first_version} is of another branch"
+            yield Problem("branch-row", place, str(row.branch), what)
+        if any(capability < row.dropped_below for capability in row.adds):
+            yield Problem("branch-row", place, str(row.branch), "adds a GPU that it does not drive")
+        if row.end_of_life and not _DATE.fullmatch(row.end_of_life):
+            what = f"end of life {row.end_of_life} is no date"
+            yield Problem("branch-row", place, str(row.branch), what)
+
+
+def _toolkit_rows(catalog: Catalog) -> Iterator[Problem]:
+    """A toolkit's names agree, its family is there, and its driver's branch supports it."""
+    for position, row in enumerate(catalog.toolkits):
+        place = f"cuda.json toolkits[{position}]"
+        if not row.full.startswith(f"{row.cuda}."):
+            yield Problem("toolkit-row", place, row.full, f"is no release of CUDA {row.cuda}")
+        if row.minor_version_compatibility != (catalog.family(row.cuda) is not None):
+            what = "minor-version compatibility and the table of families disagree"
+            yield Problem("toolkit-row", place, row.full, what)
+        if row.driver is None:
+            continue
+        branch = catalog.branch_of(row.driver)
+        if branch is None or not catalog.is_known_branch(row.driver):
+            what = f"the branch of its driver {row.driver} is not in drivers.json"
+            yield Problem("toolkit-driver-branch", place, row.full, what)
+        elif _below(branch.max_cuda, row.cuda):
+            what = f"its driver {row.driver} supports no more than CUDA {branch.max_cuda}"
+            yield Problem("toolkit-driver-branch", place, row.full, what)
+
+
+def _compat_rows(catalog: Catalog) -> Iterator[Problem]:
+    """A cuda-compat package brings a known CUDA onto known branches older than its own."""
+    for position, row in enumerate(catalog.compat_packages):
+        place = f"drivers.json forward_compat[{position}]"
+        for rule, what in _compat_faults(row, catalog):
+            yield Problem(rule, place, row.package, what)
+
+
+def _compat_faults(row: ForwardCompat, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    known = {branch.branch: branch for branch in catalog.branches}
+    if row.package != f"cuda-compat-{row.provides_cuda.replace('.', '-')}":
+        yield "compat-row", f"the name does not say CUDA {row.provides_cuda}"
+    if catalog.toolkit(row.provides_cuda) is None:
+        yield "compat-row", f"CUDA {row.provides_cuda} has no toolkit"
+    own = known.get(row.built_from_branch)
+    if own is None or own.max_cuda != row.provides_cuda:
+        yield "compat-row", f"branch {row.built_from_branch} is not that of its CUDA"
+    for base in (*(row.official_base_branches or ()), *row.accepted_base_branches):
+        if base not in known:
+            yield "compat-branch-known", f"base branch {base} is not in the table"
+        if base > row.built_from_branch:
+            yield "compat-row", f"base branch {base} is newer than the package"
+
+
+def _release_rows(catalog: Catalog) -> Iterator[Problem]:
+    """A release has builds, and its specifiers can be read."""
+    built = {row.version for row in catalog.torch}
+    for position, row in enumerate(catalog.torch_releases):
+        place = f"torch.json releases[{position}]"
+        if row.version not in built:
+            yield Problem("release-row", place, row.version, "has no build")
+        for specifier in (row.requires_python, row.numpy or ""):
+            if not _is_specifier(specifier):
+                yield Problem("release-row", place, row.version, f"{specifier!r} is no specifier")
+        if (row.numpy is None) != (row.numpy_source is None):
+            yield Problem("release-row", place, row.version, "numpy and its source go together")
+        if not _DATE.fullmatch(row.upload_time):
+            yield Problem("release-row", place, row.version, f"{row.upload_time!r} is no time")
+
+
+def _build_rows(catalog: Catalog) -> Iterator[Problem]:
+    """A build agrees with its release, its toolkit, its tag, its pins and itself."""
+    for position, row in enumerate(catalog.torch):
+        for rule, faults in _BUILD_RULES.items():
+            for what in faults(row, catalog):
+                place = f"torch.json builds[{position}]"
+                yield Problem(rule, place, build_name(row), what)
+
+
+def _release_known(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
+    if catalog.torch_release(build.version) is None:
+        yield "its release is not in the table"
+
+
+def _tag_agrees(build: TorchBuild, _: Catalog) -> Iterator[str]:
+    """cu117 is CUDA 11.7, cpu is none."""
+    expected = "cpu" if build.cuda is None else "cu" + build.cuda.replace(".", "")
+    if build.tag != expected:
+        yield f"tag {build.tag} of a build for CUDA {build.cuda}"
+
+
+def _targets_known(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
+    """Its toolkit exists and can compile for every architecture of the build."""
+    if build.cuda is None:
+        if build.sm or build.ptx or build.cudnn or build.nccl:
+            yield "a CPU build with GPU code or libraries"
+        return
+    toolkits = catalog.toolkits_of(build.cuda)
+    if not toolkits:
+        yield f"CUDA {build.cuda} has no toolkit"
+        return
+    possible = {sm for toolkit in toolkits for sm in toolkit.sm_targets}
+    for major, minor in (*build.sm, *((build.ptx,) if build.ptx else ())):
+        if (major, minor) not in possible:
+            yield f"CUDA {build.cuda} cannot compile for sm_{major}{minor}"
+    if tuple(sorted(set(build.sm))) != build.sm:
+        yield "architectures are not in order, or doubled"
+
+
+def _python_tags_read(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
+    """cp311-cp311, cp313-cp313t; and within what the release asks for."""
+    release = catalog.torch_release(build.version)
+    wanted = release.requires_python if release and _is_specifier(release.requires_python) else ""
+    for tag in build.python_tags:
+        if not _PYTHON_TAG.fullmatch(tag):
+            yield f"{tag!r} is no Python tag"
+        elif not SpecifierSet(wanted).contains(f"3.{tag.partition('-')[0][3:]}.99"):
+            yield f"{tag} is outside {wanted}"
+
+
+def _places_known(build: TorchBuild, _: Catalog) -> Iterator[str]:
+    """Each place once; the wheels of PyPI were read, the others' sizes and pins were not."""
+    if len(set(build.at)) != len(build.at):
+        yield "a place is named twice"
+    if "pypi" in build.at and (build.size_min_bytes is None or build.size_max_bytes is None):
+        yield "a wheel on PyPI without its size"
+    if (build.size_min_bytes or 0) > (build.size_max_bytes or 0):
+        yield "its smallest wheel is larger than its largest"
+
+
+def _pins_agree(build: TorchBuild, _: Catalog) -> Iterator[str]:
+    """Pins are requirements, and say the same cuDNN and NCCL as the row."""
+    said = {"nvidia-cudnn-": build.cudnn, "nvidia-nccl-": build.nccl}
+    for pin in build.pins:
+        try:
+            requirement = Requirement(pin)
+        except InvalidRequirement:
+            yield f"pin {pin!r} is no requirement"
+            continue
+        for prefix, version in said.items():
+            if requirement.name.startswith(prefix) and str(requirement.specifier) != f"=={version}":
+                yield f"pin {pin} against {version} in the row"
+
+
+def _one_pypi_build(catalog: Catalog) -> Iterator[Problem]:
+    """PyPI has one build a release and machine."""
+    seen: set[tuple[str, str]] = set()
+    for position, row in enumerate(catalog.torch):
+        if "pypi" not in row.at:
+            continue
+        if (row.version, row.arch) in seen:
+            place = f"torch.json builds[{position}]"
+            yield Problem("one-pypi-build", place, build_name(row), "a second build on PyPI")
+        seen.add((row.version, row.arch))
+
+
+def _base_rows(catalog: Catalog) -> Iterator[Problem]:
+    """A devel image is of a known toolkit, and its tag says what the row says."""
+    full = {row.full for row in catalog.toolkits}
+    for position, row in enumerate(catalog.devel):
+        place = f"bases.json devel_images[{position}]"
+        if row.full not in full or not row.full.startswith(f"{row.cuda}."):
+            yield Problem("base-row", place, row.tag, f"{row.full} is no toolkit of {row.cuda}")
+        says = row.tag.startswith(f"{row.full}-") and row.tag.endswith(f"-ubuntu{row.ubuntu}")
+        if not says or ("-cudnn" in row.tag) != row.cudnn or "-devel-" not in row.tag:
+            yield Problem("base-row", place, row.tag, "the tag and the row disagree")
+
+
+_RULES: tuple[Callable[[Catalog], Iterable[Problem]], ...] = (
+    _versions_read,
+    _no_duplicates,
+    _newer_needs_no_less,
+    _branches_rise,
+    _branch_rows,
+    _toolkit_rows,
+    _compat_rows,
+    _release_rows,
+    _build_rows,
+    _one_pypi_build,
+    _base_rows,
+)
+_BUILD_RULES: dict[str, Callable[[TorchBuild, Catalog], Iterator[str]]] = {
+    "release-known": _release_known,
+    "tag-agrees": _tag_agrees,
+    "targets-known": _targets_known,
+    "python-tags": _python_tags_read,
+    "places-known": _places_known,
+    "pins-agree": _pins_agree,
+}
+
+
+def _rising(rule: str, table: str, rows: Sequence[tuple[str, str | None]]) -> Iterator[Problem]:
+    """(name, value) rows whose names rise, and whose values never fall; None is passed over."""
+    highest = Version("0")
+    for position, (name, text) in enumerate(rows):
+        place = f"{table}[{position}]"
+        if position and not _below(rows[position - 1][0], name):
+            yield Problem(rule, place, name, f"stands after {rows[position - 1][0]}")
+        value = _version(text) if text else None
+        if value is not None and value < highest:
+            yield Problem(rule, place, name, f"{text} is older than the {highest} before it")
+        highest = max(highest, value or highest)
+
+
+def _below(one: str, other: str) -> bool:
+    first, second = _version(one), _version(other)
+    return first is not None and second is not None and first < second
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _is_specifier(text: str) -> bool:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True

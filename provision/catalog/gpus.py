@@ -1,0 +1,119 @@
+"""A GPU by its name, as NVML prints it or as people say it.
+
+Steps, the first that finds rows decides: the whole name without the maker and brand words that
+drivers and people leave out; then the asked words in one piece inside a name ("V100"); then all of
+them anywhere in it ("A100 40GB"); then as the start of a name's word ("K40"). Rows found together
+must agree on the compute capability: what could be two different things is ambiguous, never
+guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from provision.catalog.rows import GpuModel
+from provision.model import ComputeCapability
+
+_WORD = re.compile(r"[a-z0-9]+")
+# "Quadro" stays: a Quadro RTX 4000 is Turing, an RTX 4000 Ada is not.
+_BRANDS = frozenset({"nvidia", "geforce", "tesla", "jetson"})
+# A word that tells models apart; memory sizes and sockets are shared by many.
+_MODEL = re.compile(r"(?!(?:\d+gb?|sxm\d*|hbm\d\w*)$)(?:titan\w*|\w*\d\w*)$")
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMatch:
+    """What a name found. `compute_capability` is None unless `status` is "one".
+
+    "one": every row of `rows` has that capability. "ambiguous": `rows` are the candidates.
+    "unknown": no row; `suggestions` are the nearest names.
+    """
+
+    status: Literal["one", "ambiguous", "unknown"]
+    compute_capability: ComputeCapability | None
+    rows: tuple[GpuModel, ...]
+    suggestions: tuple[str, ...] = ()
+
+
+class GpuNames:
+    """Looks GPUs up by name; remembers, since a plan asks for the same few many times."""
+
+    def __init__(self, rows: tuple[GpuModel, ...]) -> None:
+        self._rows = rows
+        self._words: list[tuple[GpuModel, list[str]]] = []
+        self._known: dict[str, GpuMatch] = {}
+
+    def find(self, name: str) -> GpuMatch:
+        """The rows that a name means."""
+        if name not in self._known:
+            if len(self._known) >= 1000:
+                self._known.clear()
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def _find(self, name: str) -> GpuMatch:
+        if not self._words:
+            self._words = [(row, _words(row.name)) for row in self._rows]
+        asked = _words(name[:_LONGEST_NAME])
+        rows = self._rows_for(asked)
+        if not rows:
+            return GpuMatch(
+                status="unknown",
+                compute_capability=None,
+                rows=(),
+                suggestions=self._near("".join(asked)),
+            )
+        capabilities = {row.compute_capability for row in rows}
+        if len(capabilities) > 1:
+            return GpuMatch(status="ambiguous", compute_capability=None, rows=rows)
+        return GpuMatch(status="one", compute_capability=capabilities.pop(), rows=rows)
+
+    def _rows_for(self, asked: list[str]) -> tuple[GpuModel, ...]:
+        together = "".join(asked)
+        if not together:
+            return ()
+        if exact := self._rows_where(lambda words: "".join(words) == together):
+            return exact
+        if not any(_MODEL.match(word) for word in asked):
+            return ()
+        last = asked[-1]
+        return (
+            self._rows_where(lambda words: _holds(words, together))
+            or self._rows_where(lambda words: set(asked) <= set(words))
+            or self._rows_where(lambda words: len(asked) == 1 and _begins(words, last))
+        )
+
+    def _rows_where(self, fits: Callable[[list[str]], bool]) -> tuple[GpuModel, ...]:
+        return tuple([row for row, words in self._words if fits(words)])
+
+    def _near(self, together: str) -> tuple[str, ...]:
+        from difflib import get_close_matches
+
+        names = {"".join(words): row.name for row, words in self._words}
+        return tuple(names[key] for key in get_close_matches(together, names, n=3, cutoff=0.6))
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in _WORD.findall(name.casefold()) if word not in _BRANDS]
+
+
+def _holds(words: list[str], together: str) -> bool:
+    """Whether neighbouring words of the name, written as one, are what was asked."""
+    for start in range(len(words)):
+        joined = ""
+        for word in words[start:]:
+            joined += word
+            if joined == together:
+                return True
+            if len(joined) >= len(together):
+                break
+    return False
+
+
+def _begins(words: list[str], asked: str) -> bool:
+    """ "k40" begins "k40m"; it does not begin "k4000": only letters may follow."""
+    return any(word.startswith(asked) and word[len(asked) :].isalpha() for word in words)

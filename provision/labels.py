@@ -1,0 +1,74 @@
+"""What an image says about itself: the plan it was made from, and the lock's digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from provision.errors import BadInputError
+from provision.lock import Lock
+from provision.model import HostFacts, Plan
+from provision.planfile import plan_from_json, plan_to_json
+
+PLAN = "org.gpu-provision.plan"
+LOCK_SHA256 = "org.gpu-provision.lock-sha256"
+VERSION = "org.gpu-provision.version"
+
+
+def labels_for(lock: Lock, version: str) -> dict[str, str]:
+    """The labels of an image built from this lock. The host's own data stays out of them."""
+    plan = plan_to_json(lock.plan)
+    for private in ("reasons", "warnings", "alternatives", "gpus", "driver", "error", "verdict"):
+        plan.pop(private)
+    return {
+        PLAN: json.dumps(plan, separators=(",", ":"), sort_keys=True),
+        LOCK_SHA256: lock.sha256,
+        VERSION: version,
+        "org.opencontainers.image.title": f"{lock.plan.framework} {lock.plan.framework_version} "
+        f"for CUDA {lock.plan.cuda}",
+        "org.opencontainers.image.base.name": lock.plan.base.reference if lock.plan.base else "",
+        "org.opencontainers.image.base.digest": (lock.plan.base.digest or "")
+        if lock.plan.base
+        else "",
+    }
+
+
+def plan_of(labels: Mapping[str, str], image: str) -> Plan:
+    """The plan that an image says it was built from."""
+    try:
+        data = json.loads(labels[PLAN])
+    except (KeyError, ValueError, RecursionError):
+        raise BadInputError(
+            f"{image} does not say what it was made to be: it has no {PLAN} label.",
+            fix="Build it with provision build, or run the suite in it without expectations: "
+            "python3 -m verify",
+        ) from None
+    return plan_from_json({"verdict": "unverified", **data} if isinstance(data, dict) else {})
+
+
+def expectations(plan: Plan, facts: HostFacts | None, image_id: str | None) -> dict[str, Any]:
+    """What the suite must find inside the container: the plan, and the GPUs the host has."""
+    gpus = None
+    if facts is not None and facts.gpus is not None:
+        gpus = [
+            {
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "compute_capability": "{}.{}".format(*gpu.compute_capability)
+                if gpu.compute_capability
+                else None,
+            }
+            for gpu in facts.gpus
+        ]
+    return {
+        "schema": 1,
+        "framework": {"name": plan.framework, "version": plan.framework_version},
+        "wheel_tag": plan.wheel_tag,
+        "cuda": plan.cuda,
+        "cudnn": plan.cudnn,
+        "nccl": plan.nccl,
+        "python": plan.python,
+        "gpus": gpus,
+        "image": {"digest": image_id} if image_id else None,
+    }

@@ -1,0 +1,488 @@
+"""Plan -> lock: a PEP 751 file that names every wheel by version, address, size and sha256.
+
+Choosing package versions is uv's job (`uv pip compile`, for the target's Python and platform);
+which build of the framework it has to be was decided in the plan. The candidates of the plan are
+asked in turn, so an index that is out of reach costs a line in the log and never the job.
+
+The plan, the base image and its digest travel in `[tool.gpu-provision]`; other installers ignore
+that table and can use the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from images import process
+from images.errors import Failure
+from provision.errors import BadInputError, IndexUnreachableError, LockFileError
+from provision.model import Base, IndexCandidate, Plan, Reason, Request
+from provision.planfile import (
+    plan_from_json,
+    plan_to_json,
+    without_credentials,
+    without_nulls,
+)
+
+if TYPE_CHECKING:
+    from packaging.pylock import Package, PackageWheel, Pylock
+    from packaging.tags import Tag
+
+TOOL = "gpu-provision"
+LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file names
+_UV_TIMEOUT_S = 300.0
+_HEAD_TIMEOUT_S = 15.0
+Outcome = Literal["locked", "absent", "unreachable", "unsolvable"]
+
+
+class NoSolutionError(Failure):
+    """The index answered, and the packages asked for exclude each other or do not exist."""
+
+    code = "no-solution"
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One locked wheel; `size` in bytes, None where the index would not tell."""
+
+    name: str
+    version: str
+    url: str
+    size: int | None
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A lock, read and checked. `text` is the file itself, byte for byte."""
+
+    text: str
+    plan: Plan
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the file: what an image's label says it was built from."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def download_bytes(self) -> int:
+        """What the wheels weigh together, as far as known."""
+        return sum(wheel.size or 0 for wheel in self.wheels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What came of asking one index."""
+
+    candidate: IndexCandidate
+    outcome: Outcome
+    reason: str
+    text: str = ""
+
+
+def make_lock(
+    plan: Plan,
+    request: Request,
+    *,
+    ca_bundle: Path | None,
+    offline: bool,
+    tell: Callable[[str], None],
+) -> Lock:
+    """Ask the plan's indexes in turn; the first that answers and has everything serves."""
+    attempts: list[Attempt] = []
+    for candidate in plan.indexes:
+        attempt = ask_index(candidate, plan, ca_bundle=ca_bundle, offline=offline)
+        if attempt.outcome == "locked":
+            plan = _with_index(plan, candidate, attempts)
+            return read_lock(_finished(attempt.text, plan, ca_bundle, offline=offline))
+        attempts.append(attempt)
+        tell(f"{candidate.name} ({candidate.requirement}): {attempt.reason}")
+    raise _no_index(attempts, request)
+
+
+def ask_index(
+    candidate: IndexCandidate, plan: Plan, *, ca_bundle: Path | None, offline: bool
+) -> Attempt:
+    """Let uv pick everything from one index, and see that it picked the build of the plan."""
+    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
+        out = Path(name) / "pylock.toml"
+        done = process.run(
+            compile_argv(candidate, plan, out, offline=offline),
+            timeout_s=_UV_TIMEOUT_S,
+            env=uv_environment(os.environ, ca_bundle),
+            input="\n".join([candidate.requirement, *plan.requirements]) + "\n",
+            redact=url_secrets(candidate.url or ""),
+        )
+        if not done.ok:
+            outcome, reason = judge_uv(done.output)
+            return Attempt(candidate=candidate, outcome=outcome, reason=reason)
+        text = out.read_text(encoding="utf-8")
+    if problem := wrong_build(text, plan):
+        return Attempt(candidate=candidate, outcome="absent", reason=problem)
+    return Attempt(candidate=candidate, outcome="locked", reason="has it", text=text)
+
+
+def compile_argv(candidate: IndexCandidate, plan: Plan, out: Path, *, offline: bool) -> list[str]:
+    """uv's command line: wheels only, for the image's Python, CPU and glibc."""
+    platform = f"{plan.arch}-manylinux_{_glibc(plan).replace('.', '_')}"
+    argv = [
+        uv_program(),
+        "pip",
+        "compile",
+        "-",
+        "--format",
+        "pylock.toml",
+        "--no-header",
+        "--quiet",
+    ]
+    argv += [
+        "--color",
+        "never",
+        "--no-annotate",
+        "--only-binary",
+        ":all:",
+        "--output-file",
+        str(out),
+    ]
+    argv += ["--python-version", str(plan.python), "--python-platform", platform]
+    if candidate.url is not None:
+        argv += ["--index", candidate.url]
+    if offline:
+        argv.append("--offline")
+    return argv
+
+
+def uv_program() -> str:
+    """uv's own binary, which comes with this package."""
+    from uv import find_uv_bin
+
+    return os.fspath(find_uv_bin())
+
+
+def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, str | None]:
+    """What uv needs to hear: the CA bundle, pip's index where that is the one configured here, and
+    to give up on a silent server in seconds.
+    """
+    found: dict[str, str | None] = {"UV_HTTP_TIMEOUT": "15", "UV_HTTP_RETRIES": "1"}
+    if ca_bundle is not None:
+        found["SSL_CERT_FILE"] = str(ca_bundle)
+    if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (
+        index := pip_index(env)
+    ):
+        found["UV_DEFAULT_INDEX"] = index
+    return found
+
+
+def pip_index(env: Mapping[str, str]) -> str | None:
+    """The index that pip is configured for; companies set it there, and uv does not read it."""
+    if index := env.get("PIP_INDEX_URL"):
+        return index
+    pip = shutil.which("pip", path=env.get("PATH")) or shutil.which("pip3", path=env.get("PATH"))
+    if pip is None:
+        return None
+    try:
+        done = subprocess.run(
+            [pip, "config", "get", "global.index-url"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def judge_uv(output: str) -> tuple[Outcome, str]:
+    """uv's refusal -> what it means, in one line."""
+    flat = " ".join(output.split())
+    if re.search(r"No solution found", flat):
+        because = flat.partition("Because")[2].strip()
+        absent = re.search(r"there is no version of torch|torch was not found", flat)
+        return ("absent" if absent else "unsolvable"), _clip(f"no solution: {because or flat}")
+    if re.search(
+        r"(Failed to fetch|dns error|timed out|Connect|certificate|network)", flat, re.IGNORECASE
+    ):
+        return "unreachable", _clip(f"out of reach: {_last_cause(output)}")
+    if re.search(r"\b40[13]\b|[Uu]nauthorized|[Ff]orbidden", flat):
+        return "unreachable", _clip(f"refused: {_last_cause(output)}")
+    return "unsolvable", _clip(flat)
+
+
+def wrong_build(text: str, plan: Plan) -> str | None:
+    """An index may hold another build under the same version; its local tag gives it away."""
+    for package in _parse(text).packages:
+        if package.name == "torch":
+            local = package.version.local if package.version else None
+            if local is not None and local != plan.wheel_tag:
+                return f"has torch {package.version}, not the {plan.wheel_tag} build"
+            return None
+    return "picked no torch at all"
+
+
+def read_lock_file(path: Path) -> Lock:
+    """A lock from disk, checked whole before anything is done with it."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise LockFileError(
+            f"The lock {path} cannot be read: {error.strerror}.",
+            fix="Make one: provision lock --cuda 11.7",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise LockFileError(
+            f"The lock {path} is no text file.", fix="Give a pylock.toml"
+        ) from error
+    return read_lock(text)
+
+
+def read_lock(text: str) -> Lock:
+    """Check a lock by PEP 751, and read our table in it."""
+    pylock = _parse(text)
+    ours = (pylock.tool or {}).get(TOOL)
+    if not isinstance(ours, Mapping) or not isinstance(ours.get("plan"), Mapping):
+        raise LockFileError(
+            f"The lock has no [tool.{TOOL}] table: another tool made it.",
+            fix="Make one: provision lock --cuda 11.7",
+        )
+    plan = plan_from_json(ours["plan"])
+    return Lock(text=text, plan=plan, wheels=tuple(_wheel(p) for p in pylock.packages))
+
+
+def write_lock(lock: Lock, path: Path) -> None:
+    """Write the lock whole or not at all."""
+    if not LOCK_NAME.fullmatch(path.name):
+        raise BadInputError(
+            f"--output {path.name}: a lock file is called pylock.toml or pylock.NAME.toml.",
+            fix="Choose such a name (PEP 751; installers look for it).",
+        )
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=".pylock-", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(lock.text)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInputError(
+            f"The lock cannot be written to {path}: {error.strerror}.",
+            fix="Name a file in a directory that you may write to: --output DIR/pylock.toml",
+        ) from error
+
+
+def with_base(plan: Plan, base: Base) -> Plan:
+    """The plan with its base image pinned."""
+    return replace(plan, base=base)
+
+
+def url_secrets(url: str) -> tuple[str, ...]:
+    """The words in an address that nobody may see, as written and decoded."""
+    parts = urlsplit(url)
+    words = {word for word in (parts.username, parts.password) if word}
+    if parts.password is None and parts.username is None:
+        return ()
+    return tuple(words | {unquote(word) for word in words} | {parts.netloc.rpartition("@")[0]})
+
+
+def _finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) -> str:
+    """uv's lock with sizes, without credentials and sdists, and with our table."""
+    import tomli_w
+
+    pylock = _parse(text)
+    chosen = choose_wheels(pylock, plan)
+    data: dict[str, Any] = dict(pylock.to_dict())
+    for package in data["packages"]:
+        package.pop("sdist", None)
+        package["wheels"] = [w for w in package["wheels"] if w["url"] == chosen[package["name"]]]
+    wheels = [wheel for package in data["packages"] for wheel in package["wheels"]]
+    if not offline:
+        _add_sizes(wheels, ca_bundle)
+    for package in data["packages"]:
+        package.pop("marker", None)  # one platform: what uv kept is what is needed
+        if "index" in package:
+            package["index"] = without_credentials(package["index"])
+    for wheel in wheels:
+        wheel["url"] = without_credentials(wheel["url"])
+    data["created-by"] = TOOL
+    data["requires-python"] = f"=={plan.python}.*"
+    data["environments"] = [
+        f"python_version == '{plan.python}' and platform_machine == '{plan.arch}'"
+        f" and sys_platform == 'linux'"
+    ]
+    data["tool"] = {TOOL: {"schema": 1, "plan": without_nulls(plan_to_json(plan))}}
+    return tomli_w.dumps(data)
+
+
+def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
+    """One wheel a package, by name: of several that fit, the best tag and the latest build."""
+    from packaging.markers import Environment
+    from packaging.pylock import PackageWheel, PylockSelectError
+
+    environment: Environment = {
+        "python_version": str(plan.python),
+        "python_full_version": f"{plan.python}.0",
+        "platform_machine": str(plan.arch),
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }  # type: ignore[typeddict-item]  # the kernel's version selects nothing
+    try:
+        picked = list(pylock.select(environment=environment, tags=image_tags(plan)))
+    except PylockSelectError as error:
+        raise LockFileError(
+            f"A package has no wheel for the image: {_clip(str(error))}",
+            fix="Choose another --python, or another version of that package.",
+        ) from error
+    return {
+        str(package.name): str(item.url)
+        for package, item in picked
+        if isinstance(item, PackageWheel)
+    }
+
+
+def image_tags(plan: Plan) -> list[Tag]:
+    """The wheel tags that the image's Python takes, best first."""
+    from packaging.tags import compatible_tags, cpython_tags
+
+    python = tuple(int(part) for part in str(plan.python).split("."))
+    newest = int(_glibc(plan).split(".")[1])
+    aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    platforms = []
+    for minor in range(newest, 4, -1):
+        platforms.append(f"manylinux_2_{minor}_{plan.arch}")
+        if minor in aliases:
+            platforms.append(f"{aliases[minor]}_{plan.arch}")
+    platforms.append(f"linux_{plan.arch}")
+    interpreter = f"cp{python[0]}{python[1]}"
+    return [
+        *cpython_tags(python, platforms=platforms),
+        *compatible_tags(python, interpreter, platforms),
+    ]
+
+
+def _glibc(plan: Plan) -> str:
+    """The image's glibc; where the base is not known to us, one that every wheel of today needs."""
+    return (plan.base.glibc if plan.base else None) or "2.28"
+
+
+def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None:
+    """Ask for the sizes that the index did not tell; a server that will not say is not pressed."""
+    import urllib3
+
+    missing = [wheel for wheel in wheels if "size" not in wheel]
+    if not missing:
+        return
+    pool = urllib3.PoolManager(
+        ca_certs=str(ca_bundle) if ca_bundle else None,
+        timeout=_HEAD_TIMEOUT_S,
+        retries=urllib3.Retry(total=2, redirect=5),
+        maxsize=8,
+    )
+
+    def ask(wheel: dict[str, Any]) -> None:
+        try:
+            answer = pool.request("HEAD", wheel["url"])
+        except urllib3.exceptions.HTTPError:
+            return
+        length = answer.headers.get("Content-Length", "")
+        if answer.status == 200 and length.isdigit():
+            wheel["size"] = int(length)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ask, missing))
+
+
+def _wheel(package: Package) -> Wheel:
+    wheels: Sequence[PackageWheel] = package.wheels or ()
+    if len(wheels) != 1 or wheels[0].url is None or "sha256" not in wheels[0].hashes:
+        raise LockFileError(
+            f"The lock has no single wheel with address and sha256 for {package.name}.",
+            fix="Lock again: provision lock",
+        )
+    return Wheel(
+        name=str(package.name),
+        version=str(package.version),
+        url=wheels[0].url,
+        size=wheels[0].size,
+        sha256=wheels[0].hashes["sha256"],
+    )
+
+
+def _parse(text: str) -> Pylock:
+    from packaging.pylock import Pylock, PylockUnsupportedVersionError, PylockValidationError
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return Pylock.from_dict(tomllib.loads(text))
+    except (
+        tomllib.TOMLDecodeError,
+        PylockValidationError,
+        PylockUnsupportedVersionError,
+        RecursionError,
+    ) as error:
+        raise LockFileError(
+            f"The lock is no valid pylock.toml (PEP 751): {_clip(str(error))}",
+            fix="Make one: provision lock --cuda 11.7",
+        ) from error
+
+
+def _with_index(plan: Plan, chosen: IndexCandidate, failed: Sequence[Attempt]) -> Plan:
+    skipped = "".join(f"; {a.candidate.name} {a.reason}" for a in failed)
+    reason = Reason(
+        code="index-chosen",
+        message=f"The wheels come from {chosen.name}: {chosen.why}{skipped}.",
+        source=without_credentials(chosen.url) if chosen.url else "the installer's default index",
+    )
+    kept = tuple(r for r in plan.reasons if r.code != "index-order")
+    return replace(plan, index=chosen.address, indexes=(chosen,), reasons=(*kept, reason))
+
+
+def _no_index(attempts: Sequence[Attempt], request: Request) -> Failure:
+    told = "\n".join(
+        f"{a.candidate.name} ({a.candidate.requirement}): {a.reason}" for a in attempts
+    )
+    wanted = attempts[0].candidate.requirement if attempts else "the wheels"
+    if attempts and all(a.outcome in {"unsolvable", "absent"} for a in attempts):
+        asked = f" with {', '.join(request.companions)}" if request.companions else ""
+        return NoSolutionError(
+            f"The indexes answered, but none has {wanted}{asked} as one consistent set.",
+            fix="Loosen or drop what --with asks for, or name another index with --index.",
+            detail=told,
+        )
+    return IndexUnreachableError(
+        f"No index that has {wanted} could be reached.",
+        fix="Check the network, the proxy and --ca-bundle, or name a mirror with --index.",
+        detail=told,
+    )
+
+
+def _last_cause(output: str) -> str:
+    """The innermost cause that uv names, after the address that failed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line.removeprefix("cause:").strip() for line in lines if line.startswith("cause:")]
+    return causes[-1] if causes else (lines[-1] if lines else "no answer")
+
+
+def _clip(text: str, limit: int = 300) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."

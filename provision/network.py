@@ -1,0 +1,76 @@
+"""What stands between this host and the indexes: CA bundles and logins, as a build needs them."""
+
+from __future__ import annotations
+
+import netrc
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from images.spec import Secrets
+from provision.errors import BadInputError
+from provision.lock import pip_index, url_secrets
+
+# In the order in which a person would expect one to win over the next.
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
+
+
+def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
+    """The bundle that was named; else the first that the environment names and that exists."""
+    if option is not None:
+        path = Path(option)
+        try:
+            text = path.read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise BadInputError(
+                f"--ca-bundle cannot be read: {error.strerror}.",
+                fix="Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt",
+            ) from error
+        if "-----BEGIN CERTIFICATE-----" not in text:
+            raise BadInputError(
+                "--ca-bundle names a file without a PEM certificate.",
+                fix="Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt",
+            )
+        return path
+    for name in _CA_VARIABLES:
+        if (value := env.get(name)) and Path(value).is_file():
+            return Path(value)
+    return None
+
+
+def make_secrets(
+    *, ca: Path | None, index: str | None, hosts: Iterable[str], env: Mapping[str, str]
+) -> Secrets:
+    """What the build must see to download: the CA bundle, and logins for the lock's hosts only."""
+    default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip_index(env) or ""
+    logins: dict[str, tuple[str, str]] = {}
+    words: set[str] = set()
+    for host, login in _netrc_logins(env).items():
+        if host in set(hosts):
+            logins[host] = login
+            words.add(login[1])
+    for url in (default, index or ""):
+        parts = urlsplit(url)
+        if parts.hostname and parts.username is not None:
+            login = (unquote(parts.username), unquote(parts.password or ""))
+            logins[parts.hostname] = login
+            words |= set(url_secrets(url))
+    return Secrets(
+        ca_bundle=ca.read_text(encoding="utf-8", errors="replace") if ca else "",
+        netrc="".join(
+            f"machine {host} login {user} password {word}\n"
+            for host, (user, word) in sorted(logins.items())
+        ),
+        pip_index=default,
+        values=tuple(sorted(words)),
+    )
+
+
+def _netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    path = Path(env.get("NETRC") or Path(env.get("HOME") or os.sep) / ".netrc")
+    try:
+        found = netrc.netrc(path).hosts
+    except (OSError, netrc.NetrcParseError):
+        return {}
+    return {host: (login or "", word or "") for host, (login, _, word) in found.items()}

@@ -1,0 +1,380 @@
+"""The main job: detect, plan, lock, base, build, verify; each step a function of the one before.
+
+The final tag is given last, to an image in which no check failed: whatever happens before leaves
+that name alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from images.docker import Builder, Docker, ask, build_argv, find_builder
+from images.errors import Failure
+from images.spec import BuiltImage, ImageSpec, RunJob, Secrets
+from provision import network
+from provision.catalog import Catalog
+from provision.console import Console
+from provision.errors import Exit, NothingCompatibleError
+from provision.labels import expectations, labels_for
+from provision.lock import Lock, make_lock
+from provision.model import Base, HostFacts, Plan, Request, Warned
+from provision.resolve import resolve
+from provision.version import VERSION
+
+SUITE_PATH = "/run/gpu-provision/expect.json"
+_SHM_BYTES = 1 << 30
+_STACK_BYTES = 64 << 20
+# Every file of a base made here bears this time, so that the same packages give the same digest.
+_EPOCH = 1_700_000_000
+# The wheels are cached, unpacked and committed as a layer: measured on the cu117 set (2.3 GB of
+# wheels, 4.5 GB image), 3.9 bytes of the engine's disk for each byte downloaded.
+_DISK_PER_DOWNLOADED_BYTE = 4
+
+
+class DiskTooSmallError(Failure):
+    """Found out before anything is downloaded."""
+
+    code = "disk-too-small"
+    exit_code = Exit.HOST_UNFIT
+
+
+class NoDevelBaseError(Failure):
+    """A devel image needs NVIDIA's compilers, which only a registry's image brings."""
+
+    code = "no-devel-base"
+    exit_code = Exit.UNREACHABLE
+
+
+class BrokenReportError(Failure):
+    """The suite ended without a report."""
+
+    code = "no-report"
+    exit_code = Exit.UNFIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What steers a job beside the request."""
+
+    ca: Path | None
+    offline: bool
+    state: Path
+    env: Mapping[str, str]
+
+
+def require_plan(plan: Plan) -> Plan:
+    """The plan, or the failure that it describes."""
+    if plan.error is None:
+        return plan
+    nearest = [
+        f"--cuda {a.cuda} (PyTorch {a.framework_version}, {a.why})" for a in plan.alternatives
+    ]
+    error = NothingCompatibleError(
+        plan.error.message,
+        fix=plan.error.fix + ("".join(f"\n       {line}" for line in nearest)),
+    )
+    error.code = plan.error.code
+    raise error
+
+
+def pin_base(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: Settings,
+    console: Console,
+    engine: Docker | None,
+) -> tuple[Plan, Path | None]:
+    """Give the base its digest: from its registry, or from an engine that has it, or by making it.
+
+    Where no registry answers and the base was ours to choose, the plan is made anew for the
+    bootstrap base, since base, Python and wheel belong together. Gives the plan, and the archive
+    of the base when it was made here.
+    """
+    base = plan.base
+    assert base is not None
+    if base.kind == "registry":
+        try:
+            return replace(plan, base=replace(base, digest=_digest(plan, settings, engine))), None
+        except Failure as failure:
+            if request.base is not None:
+                raise
+            if request.flavour == "devel":
+                raise NoDevelBaseError(
+                    f"A devel image stands on {base.reference}, whose registry is out of reach.",
+                    fix="Name a mirror of it with --base, or use --flavour runtime. (NVIDIA's "
+                    "compiler wheels hold no nvcc for this CUDA, so they cannot replace it.)",
+                    detail=failure.message,
+                ) from failure
+            console.note(f"{failure.message}")
+            console.note("so the base is made here, from Debian's packages (--base bootstrap)")
+            plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
+    return make_bootstrap(plan, settings, console)
+
+
+def _digest(plan: Plan, settings: Settings, engine: Docker | None) -> str:
+    from images.registry import resolve_digest
+
+    assert plan.base is not None
+    reference = plan.base.reference
+    try:
+        if settings.offline:
+            raise OfflineError(reference)
+        return resolve_digest(reference, arch=plan.arch or "x86_64", ca_bundle=settings.ca)
+    except Failure:
+        known = engine.repo_digest(reference) if engine else None
+        if known is None:
+            raise
+        return known
+
+
+class OfflineError(Failure):
+    """Something is needed that is not on this machine, and the network may not be used."""
+
+    code = "offline"
+    exit_code = Exit.UNREACHABLE
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is not on this machine, and --offline forbids to fetch it.",
+            fix="Leave --offline away once, or name a base that is here with --base.",
+        )
+
+
+def make_bootstrap(plan: Plan, settings: Settings, console: Console) -> tuple[Plan, Path]:
+    """Make the Debian base of the plan, or take the one made before."""
+    from images.bootstrap import bootstrap
+
+    base = plan.base
+    assert base is not None
+    assert base.suite is not None
+    made = bootstrap(
+        base.suite,
+        python=base.python,
+        arch=plan.arch or "x86_64",
+        store=settings.state,
+        epoch=_EPOCH,
+        on_line=console.detail,
+    )
+    pinned = replace(base, reference=made.reference, digest=made.image_id)
+    return replace(plan, base=pinned), made.archive
+
+
+def base_from_lock(
+    plan: Plan, engine: Docker, settings: Settings, console: Console
+) -> tuple[str, Path | None]:
+    """The reference to build on, exactly as the lock pins it, and the archive to load if any."""
+    base = plan.base
+    assert base is not None
+    if base.kind == "registry":
+        name = base.reference.partition("@")[0]
+        return (f"{name}@{base.digest}" if base.digest else name), None
+    if base.digest and engine.has(base.digest):
+        return base.reference, None
+    from images.bootstrap import find
+
+    if base.digest and (found := find(settings.state, base.digest)):
+        return found.reference, found.archive
+    console.note("the lock's base is not on this machine; it is made anew")
+    made, archive = make_bootstrap(plan, settings, console)
+    assert made.base is not None
+    if base.digest and made.base.digest != base.digest:
+        raise BaseChangedError(base, made.base)
+    return made.base.reference, archive
+
+
+class BaseChangedError(Failure):
+    """Debian has moved on since the lock was made, so its base cannot be made again."""
+
+    code = "base-changed"
+    exit_code = Exit.BUILD_FAILED
+
+    def __init__(self, locked: Base, made: Base) -> None:
+        super().__init__(
+            f"The base made from Debian's packages today is {_short(made.digest)}, and the lock "
+            f"names {_short(locked.digest)}.",
+            fix="Lock again (provision lock), or copy the base from where the lock was made: "
+            f"docker save {locked.reference}",
+        )
+
+
+def check_disk(lock: Lock, engine: Docker) -> None:
+    """Refuse before the download what would fill the disk after it."""
+    need = lock.download_bytes * _DISK_PER_DOWNLOADED_BYTE
+    free = engine.free_bytes()
+    if free is None or free >= need:
+        return
+    raise DiskTooSmallError(
+        f"The engine's disk has {gigabytes(free)} free; this build needs about "
+        f"{gigabytes(need)} ({gigabytes(lock.download_bytes)} of wheels).",
+        fix="Make room: docker builder prune, docker image prune, or move the engine's data-root.",
+    )
+
+
+def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
+    """What the builder is told."""
+    plan = lock.plan
+    foreign = plan.base is not None and "/nvidia/cuda" in f"/{plan.base.reference}"
+    return ImageSpec(
+        base=base,
+        lock=lock_path,
+        labels=labels_for(lock, VERSION),
+        apt_packages=("python3", "python3-venv", "python3-dev") if foreign else (),
+    )
+
+
+def default_tag(plan: Plan) -> str:
+    """gpu-provision:pytorch2.0.1-cu117."""
+    flavour = "" if plan.flavour == "runtime" else f"-{plan.flavour}"
+    return f"gpu-provision:{plan.framework}{plan.framework_version}-{plan.wheel_tag}{flavour}"
+
+
+def lock_for(plan: Plan, request: Request, settings: Settings, console: Console) -> Lock:
+    """Lock, and say what was locked."""
+    lock = make_lock(
+        plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.note
+    )
+    console.note(f"{lock.plan.reasons[-1].message}")
+    console.note(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
+    return lock
+
+
+def secrets_for(lock: Lock, request: Request, settings: Settings) -> Secrets:
+    """The CA bundle and the logins for the hosts that the lock names."""
+    hosts = {urlsplit(wheel.url).hostname or "" for wheel in lock.wheels}
+    return network.make_secrets(ca=settings.ca, index=request.index, hosts=hosts, env=settings.env)
+
+
+def build_image(
+    engine: Docker,
+    builder: Builder,
+    lock: Lock,
+    spec: ImageSpec,
+    secrets: Secrets,
+    console: Console,
+) -> BuiltImage:
+    """Build, with progress on stderr."""
+    sizes = {wheel.name: wheel.size or 0 for wheel in lock.wheels}
+    with console.build_progress(sizes) as progress:
+        return engine.build(
+            builder, spec, suite=suite_directory(), secrets=secrets, on_line=progress.line
+        )
+
+
+def suite_directory() -> Path:
+    """Where the verify package lies; it is copied, never imported."""
+    from importlib.util import find_spec
+
+    found = find_spec("verify")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def builder_here(env: Mapping[str, str]) -> Builder:
+    """The CLI that will drive BuildKit."""
+    return find_builder(env.get("PATH") or os.defpath, ask)
+
+
+def dry_run_argv(plan: Plan, env: Mapping[str, str]) -> list[str]:
+    """The builder's command line as it would be, with placeholders where nothing was made."""
+    try:
+        builder = builder_here(env)
+    except Failure:
+        builder = Builder(cli="docker", kind="buildx", version="?")
+    base = plan.base.reference if plan.base else "BASE"
+    spec = ImageSpec(base=base, lock=Path("pylock.toml"), labels={})
+    return build_argv(
+        builder, context=Path("CONTEXT"), spec=spec, iid=Path("IIDFILE"), secrets={}, network=None
+    )
+
+
+def gpus_to_request(facts: HostFacts | None) -> str:
+    """How the engine is asked for GPUs: not at all where there are none, by CDI where only that
+    is set up, by the NVIDIA runtime else.
+    """
+    if facts is None or not facts.gpus:
+        return "none"
+    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
+    if docker and not docker.gpu_runtime and docker.cdi_devices:
+        return "cdi"
+    return "runtime"
+
+
+def run_suite(
+    engine: Docker,
+    image: str,
+    plan: Plan | None,
+    facts: HostFacts | None,
+    *,
+    level: str,
+    require: Sequence[str],
+    console: Console,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Run the suite inside the image. Gives its report, and what the engine would not grant."""
+    expect = expectations(plan, facts, engine.image_id(image)) if plan else {"schema": 1}
+    command = ["python3", "-m", "verify", "--json", "--level", level, "--expect", SUITE_PATH]
+    if require:
+        command += ["--require", ",".join(require)]
+    job = RunJob(
+        image=image,
+        command=tuple(command),
+        gpus=gpus_to_request(facts),
+        files={SUITE_PATH: json.dumps(expect).encode()},
+        shm_bytes=_SHM_BYTES,
+        stack_bytes=_STACK_BYTES,
+    )
+    result = engine.run(job, console.note)
+    try:
+        report = json.loads(result.stdout)
+        verdict = report["verdict"]
+        assert isinstance(verdict, str)
+    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+        raise BrokenReportError(
+            f"The suite ended with exit code {result.exit_code} and without a report.",
+            fix=f"Look inside: docker run --rm -it {image} python3 -m verify",
+            detail=result.stderr_tail or result.stdout[-2000:],
+        ) from None
+    return report, result.notes
+
+
+def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The checks that passed, and those that did not run, with the reason."""
+    checks = report["checks"]
+    passed = [f"{c['id']}: {c['message']}" for c in checks if c["status"] == "pass"]
+    missing = [f"{c['id']}: {c['message']}" for c in checks if c["status"] == "skip"]
+    return passed, missing
+
+
+def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
+    """What a person types next."""
+    words = ["docker", "run", "--rm", "-it"]
+    words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(gpus, [])
+    words += ["--shm-size", "1g"]
+    refused = " ".join(notes)
+    for name, value in (("memlock", -1), ("stack", _STACK_BYTES)):
+        if f"ulimit {name}" not in refused:
+            words += ["--ulimit", f"{name}={value}"]
+    return " ".join([*words, image])
+
+
+def gigabytes(count: int) -> str:
+    """4508876800 -> "4.51 GB" (powers of ten, as docker prints)."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def show_warnings(warnings: Sequence[Warned], console: Console) -> None:
+    """Each once."""
+    for warning in warnings:
+        console.warn(warning.message, warning.fix)
+
+
+def _short(digest: str | None) -> str:
+    return (digest or "unknown").removeprefix("sha256:")[:12]

@@ -1,0 +1,166 @@
+"""Plan <-> JSON, in the contract's shape.
+
+Beyond the contract's keys the object carries what a lock needs to be rebuilt from it: `arch`,
+`flavour`, `base`, `requirements`, `indexes`. No address in it holds a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, cast, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+from provision.errors import LockFileError
+from provision.model import (
+    Alternative,
+    Base,
+    Flavour,
+    Framework,
+    GpuVerdict,
+    IndexCandidate,
+    Plan,
+    PlanError,
+    Reason,
+    Verdict,
+    Warned,
+)
+
+SCHEMA = 1
+
+
+def without_credentials(url: str) -> str:
+    """The address without `user:password@`."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as the contract shapes it."""
+    return {
+        "schema": SCHEMA,
+        "verdict": plan.verdict,
+        "cuda": plan.cuda,
+        "wheel_tag": plan.wheel_tag,
+        "index": plan.index,
+        "framework": {"name": plan.framework, "version": plan.framework_version},
+        "python": plan.python,
+        "cudnn": plan.cudnn,
+        "nccl": plan.nccl,
+        "driver": {"have": plan.driver_have, "need": plan.driver_need},
+        "gpus": [asdict(gpu) for gpu in plan.gpus],
+        "reasons": [asdict(reason) for reason in plan.reasons],
+        "warnings": [asdict(warning) for warning in plan.warnings],
+        "alternatives": [asdict(alternative) for alternative in plan.alternatives],
+        "error": asdict(plan.error) if plan.error else None,
+        "arch": plan.arch,
+        "flavour": plan.flavour,
+        "base": asdict(plan.base) if plan.base else None,
+        "requirements": list(plan.requirements),
+        "indexes": [
+            {**asdict(row), "url": without_credentials(row.url) if row.url else None}
+            for row in plan.indexes
+        ],
+    }
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The plan back from a lock's table; LockFileError names the key that is not as we write it."""
+    take = _Table(data, "tool.gpu-provision.plan")
+    framework = take.table("framework")
+    driver = take.table("driver")
+    return Plan(
+        verdict=cast("Verdict", take.one_of("verdict", get_args(Verdict))),
+        framework=cast("Framework", framework.one_of("name", get_args(Framework))),
+        framework_version=framework.text("version"),
+        cuda=take.text("cuda"),
+        wheel_tag=take.text("wheel_tag"),
+        index=take.text("index"),
+        python=take.text("python"),
+        cudnn=take.text("cudnn"),
+        nccl=take.text("nccl"),
+        arch=take.text("arch"),
+        flavour=cast("Flavour", take.one_of("flavour", get_args(Flavour))),
+        driver_have=driver.text("have"),
+        driver_need=driver.text("need"),
+        gpus=take.rows("gpus", GpuVerdict),
+        base=take.row("base", Base),
+        requirements=tuple(take.texts("requirements")),
+        indexes=take.rows("indexes", IndexCandidate),
+        reasons=take.rows("reasons", Reason),
+        warnings=take.rows("warnings", Warned),
+        alternatives=take.rows("alternatives", Alternative),
+        error=take.row("error", PlanError),
+    )
+
+
+def without_nulls(value: Any) -> Any:  # noqa: ANN401  any JSON value
+    """TOML has no null: an absent key says the same."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+class _Table:
+    """Reads one table and names the key that is wrong."""
+
+    def __init__(self, data: Mapping[str, Any], path: str) -> None:
+        self._data = data
+        self._path = path
+
+    def wrong(self, key: str, want: str) -> LockFileError:
+        return LockFileError(
+            f"{self._path}.{key}: expected {want}.",
+            fix="The lock was edited or made by another version: lock again with provision lock",
+        )
+
+    def text(self, key: str) -> str | None:
+        value = self._data.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        value = self._data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of strings")
+        return value
+
+    def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
+        value = self._data.get(key)
+        if value not in allowed:
+            raise self.wrong(key, f"one of {', '.join(allowed)}")
+        return str(value)
+
+    def table(self, key: str) -> _Table:
+        value = self._data.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return _Table(value, f"{self._path}.{key}")
+
+    def row(self, key: str, make: Callable[..., Any]) -> Any:  # noqa: ANN401  the caller's type
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return self._make(key, make, value)
+
+    def rows(self, key: str, make: Callable[..., Any]) -> tuple[Any, ...]:
+        value = self._data.get(key, [])
+        if not isinstance(value, list):
+            raise self.wrong(key, "an array of tables")
+        return tuple(self._make(f"{key}[{i}]", make, item) for i, item in enumerate(value))
+
+    def _make(self, key: str, make: Callable[..., Any], value: Any) -> Any:  # noqa: ANN401
+        from dataclasses import fields
+
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        names = {field.name for field in fields(cast("Any", make))}
+        values = {name: value.get(name) for name in names}
+        if any(v is not None and not isinstance(v, (str, bool)) for v in values.values()):
+            raise self.wrong(key, "strings")
+        return make(**values)

@@ -1,0 +1,119 @@
+"""One direction of imports: the table below is the design, and this test holds it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("provision", "images", "verify")
+MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verify": {"verify"}}
+
+# Inside provision: a module may import those of lower ranks and its own rank's neighbours only by
+# name here. Read it as the way of the data: facts and request -> resolve -> lock -> pipeline.
+LAYERS = (
+    {"errors", "version"},
+    {"model"},
+    {"request", "facts", "planfile", "console", "catalog"},
+    {"host", "resolve", "show"},
+    {"lock"},
+    {"labels", "network"},
+    {"pipeline"},
+    {"build"},
+    {"cli"},
+    {"__main__"},
+)
+# Who may import what from outside, where that is worth holding.
+ONLY_IN = {
+    "docker": {"images/docker.py", "images/registry.py", "images/engine_setup.py"},
+    "pynvml": {"provision/host/nvml.py"},
+    "rich": {"provision/console.py"},
+    "torch": {"verify"},
+    "tensorflow": {"verify"},
+}
+
+
+def python_files() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def imports_of(path: Path, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_rooms_import_in_one_direction(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0]
+    reached = {name.split(".")[0] for name in imports_of(path)} & set(ROOMS)
+    assert reached <= MAY_IMPORT[room]
+
+
+def test_layers_of_provision_import_downwards() -> None:
+    rank = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+    wrong = []
+    for path in (ROOT / "provision").rglob("*.py"):
+        parts = path.relative_to(ROOT / "provision").with_suffix("").parts
+        if parts[0] == "__init__":
+            continue
+        for name in imports_of(path):
+            room, _, rest = name.partition(".")
+            target = rest.split(".")[0]
+            if room == "provision" and target in rank and target != parts[0]:
+                if rank[target] >= rank[parts[0]]:
+                    wrong.append(f"{'/'.join(parts)} imports {target}")
+    assert not wrong
+
+
+def test_every_module_of_provision_has_its_layer() -> None:
+    modules = {p.stem for p in (ROOT / "provision").iterdir() if p.suffix == ".py" or p.is_dir()}
+    assert modules - {"__init__", "__pycache__"} == {n for layer in LAYERS for n in layer}
+
+
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_outside_packages_stay_behind_their_seam(package: str) -> None:
+    users = {
+        str(path.relative_to(ROOT))
+        for path in python_files()
+        if package in {name.split(".")[0] for name in imports_of(path)}
+    }
+    allowed = ONLY_IN[package]
+    assert all(user in allowed or user.split("/")[0] in allowed for user in users)
+
+
+def test_verify_needs_nothing_at_import_but_the_standard_library() -> None:
+    outside = {
+        name.split(".")[0]
+        for path in (ROOT / "verify").rglob("*.py")
+        for name in imports_of(path, top_level_only=True)
+    }
+    assert outside - {"verify", "__future__"} <= sys.stdlib_module_names
+
+
+def test_plan_starts_without_the_heavy_packages() -> None:
+    import json
+    import subprocess
+
+    code = (
+        "import sys, json\n"
+        "from provision import cli\n"
+        "sys.argv = ['provision', 'plan', '--host', '-', '--cuda', '11.7', '--json']\n"
+        "import io; sys.stdin = io.StringIO('{}'); sys.stdout = io.StringIO()\n"
+        "cli.main(sys.argv[1:])\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.__stdout__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"docker", "rich", "urllib3", "requests", "pynvml", "uv", "tomli_w"}

@@ -1,0 +1,108 @@
+"""Words of the command line: what is understood, and what is refused with a way out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision import request
+from provision.errors import BadInputError
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda"),
+    [
+        pytest.param("11.7", "11.7", id="major and minor"),
+        pytest.param("cu117", "11.7", id="a wheel tag is a spelling of it"),
+        pytest.param("cu92", "9.2", id="an old wheel tag has one figure for the major"),
+        pytest.param("cu130", "13.0", id="a wheel tag with minor zero"),
+    ],
+)
+def test_cuda_is_understood(text: str, cuda: str) -> None:
+    assert request.parse_cuda(text) == cuda
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("-11.7", id="negative"),
+        pytest.param("latest", id="a word"),
+        pytest.param("", id="nothing"),
+        pytest.param("1" * 10_000, id="ten thousand figures"),
+        pytest.param("11.7; rm -rf /", id="a shell command"),
+        pytest.param("$(id)", id="a shell substitution"),
+        pytest.param("11.7\n", id="a newline after it"),
+        pytest.param("11", id="a major alone"),
+        pytest.param("11.7.1", id="a patch release"),
+        pytest.param("١١.٧", id="figures of another script"),
+        pytest.param("cu1", id="too short a tag"),
+    ],
+)
+def test_what_is_no_cuda_version_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        request.parse_cuda(text)
+    assert caught.value.exit_code == 2
+    assert "--cuda 11.7" in caught.value.fix
+    assert len(caught.value.message) < 120
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        pytest.param(request.parse_python, "2.7", id="Python 2"),
+        pytest.param(request.parse_python, "3.11.4", id="a patch release of Python"),
+        pytest.param(request.parse_driver, "latest", id="a driver in words"),
+        pytest.param(request.parse_driver, "515.65.01 ", id="a driver with a space"),
+        pytest.param(request.parse_framework, "caffe", id="another framework"),
+        pytest.param(request.parse_specifier, "", id="an empty specifier"),
+        pytest.param(request.parse_specifier, "two", id="a specifier in words"),
+        pytest.param(request.parse_requirement, "a b", id="two words"),
+        pytest.param(request.parse_requirement, "x @ https://e.example/x.whl", id="a URL"),
+        pytest.param(request.parse_requirement, "./local", id="a path"),
+        pytest.param(request.parse_index, "ftp://e.example", id="another scheme"),
+        pytest.param(request.parse_index, "https://", id="no host"),
+        pytest.param(request.parse_index, "https://e.example:99999999/", id="no such port"),
+        pytest.param(request.parse_base, "Python:3.11", id="capitals in an image's name"),
+        pytest.param(request.parse_base, "--privileged", id="an option as a base"),
+    ],
+)
+def test_bad_words_are_refused_with_a_fix(parse: object, text: str) -> None:
+    assert callable(parse)
+    with pytest.raises(BadInputError) as caught:
+        parse(text)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "specifier"),
+    [
+        pytest.param("2.0.1", "==2.0.1", id="a bare version means exactly it"),
+        pytest.param(">=2,<2.1", "<2.1,>=2", id="a range"),
+    ],
+)
+def test_specifiers(text: str, specifier: str) -> None:
+    assert request.parse_specifier(text) == specifier
+
+
+@given(st.text(max_size=300))
+def test_no_text_crashes_a_parser(text: str) -> None:
+    for parse in (
+        request.parse_cuda,
+        request.parse_python,
+        request.parse_driver,
+        request.parse_framework,
+        request.parse_specifier,
+        request.parse_requirement,
+        request.parse_index,
+        request.parse_base,
+    ):
+        try:
+            parse(text)
+        except BadInputError as error:
+            assert error.fix
+            assert error.message.isprintable()
+
+
+def test_torch_is_a_name_of_pytorch() -> None:
+    assert request.parse_framework("torch") == "pytorch"

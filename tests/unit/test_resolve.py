@@ -1,0 +1,292 @@
+"""The resolver as a table: what is asked of which host, and what comes out.
+
+The table runs on the shipped catalog, because what it states are facts of the world that a refresh
+of the data must not change; the invariants below it hold for every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.catalog import load
+from provision.model import ComputeCapability, Gpu, HostFacts, Plan, Request
+from provision.resolve import resolve, rules
+
+CATALOG = load()
+_RANK = ("direct", "minor-version", "forward", "unverified", "none")
+
+
+def host(driver: str | None = "580.95.05", *gpus: str, **facts: str) -> HostFacts:
+    """A host by its driver and its GPUs, each by name or as "8.6"."""
+    found = []
+    for text in gpus:
+        head, dot, tail = text.partition(".")
+        if dot and head.isdigit() and tail.isdigit():
+            found.append(Gpu(compute_capability=(int(head), int(tail))))
+        else:
+            found.append(Gpu(name=text))
+    return HostFacts(
+        driver=driver,
+        arch=facts.get("arch", "x86_64"),
+        gpus=tuple(found) or None,
+        python=facts.get("python"),
+    )
+
+
+def plan(request: Request, *hosts: HostFacts) -> Plan:
+    return resolve(hosts, request, CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpus", "request_", "verdict", "tag"),
+    [
+        pytest.param("515.65.01", ["NVIDIA GeForce RTX 3090"], Request(cuda="11.7"),
+                     "direct", "cu117", id="the driver's own CUDA on a card the wheel knows"),
+        pytest.param("550.54.14", ["8.0"], Request(cuda="11.7"),
+                     "direct", "cu117", id="a newer driver runs an older CUDA"),
+        pytest.param("470.82.01", ["8.6"], Request(cuda="11.7"),
+                     "minor-version", "cu117", id="driver 470 runs 11.7 by minor-version"),
+        pytest.param("450.80.02", ["7.0"], Request(cuda="11.7"),
+                     "minor-version", "cu117", id="the floor itself is enough"),
+        pytest.param("450.80.01", ["NVIDIA GeForce RTX 2080 Ti"], Request(cuda="11.7"),
+                     "none", None, id="just below the floor is not"),
+        pytest.param("515.65.01", ["8.6"], Request(cuda="12.1"),
+                     "none", None, id="an 11.x driver refuses 12.x on an unknown kind of card"),
+        pytest.param("525.60.13", ["8.6"], Request(cuda="12.1"),
+                     "minor-version", "cu121", id="the 12.x floor runs a later 12.x"),
+        pytest.param("525.60.11", ["8.6"], Request(cuda="12.1"),
+                     "none", None, id="a 525 before the floor does not"),
+        pytest.param("535.104.05", ["NVIDIA H100 80GB HBM3"], Request(cuda="11.7"),
+                     "none", None, id="cu117 stops at sm_86 and has no PTX for an H100"),
+        pytest.param("580.95.05", ["NVIDIA GeForce RTX 5090"], Request(cuda="11.7"),
+                     "none", None, id="nor for an RTX 5090"),
+        pytest.param("535.104.05", ["NVIDIA L40S"], Request(cuda="11.7"),
+                     "direct", "cu117", id="sm_86 code runs on an 8.9"),
+        pytest.param(None, ["8.6"], Request(cuda="11.7"),
+                     "unverified", "cu117", id="no driver in sight is unverified and still a plan"),
+        pytest.param("515.65.01", [], Request(cuda="11.7"),
+                     "unverified", "cu117", id="no GPU in sight is unverified too"),
+        pytest.param("580.95.05", ["NVIDIA GeForce GTX 1080 Ti"], Request(),
+                     "direct", "cu126", id="a Pascal card gets the last build with its code"),
+        pytest.param("580.95.05", ["NVIDIA GeForce GTX 1080 Ti"], Request(cuda="12.8"),
+                     "none", None, id="and is refused a build without it"),
+        pytest.param("580.95.05", ["Tesla V100-SXM2-16GB"], Request(),
+                     "direct", "cu126", id="a Volta card likewise"),
+        pytest.param("535.104.05", ["NVIDIA A10"], Request(),
+                     "minor-version", "cu126", id="driver 535 gets a 12.x build, never 13.x"),
+        pytest.param("580.95.05", ["NVIDIA GeForce RTX 5070"], Request(cuda="12.6"),
+                     "none", None, id="cu126 has no code for an RTX 5070"),
+        pytest.param("580.95.05", ["NVIDIA GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 5090"],
+                     Request(), "none", None, id="no build has code for Pascal and Blackwell"),
+        pytest.param("515.65.01", ["8.6"], Request(cuda="11.5"),
+                     "none", None, id="PyTorch was never built for 11.5"),
+        pytest.param("470.82.01", ["Tesla V100-SXM2-16GB"], Request(cuda="12.4"),
+                     "forward", "cu124", id="cuda-compat carries 12.4 onto a data-centre 470"),
+        pytest.param("470.82.01", ["NVIDIA GeForce RTX 3090"], Request(cuda="12.4"),
+                     "none", None, id="and never onto a GeForce"),
+        pytest.param("595.45.04", ["Tesla V100-SXM2-16GB"], Request(),
+                     "none", None, id="driver 595 does not drive a V100 at all"),
+        pytest.param("999.10", ["8.6"], Request(cuda="11.7"),
+                     "direct", "cu117", id="a driver newer than any known is backward compatible"),
+        pytest.param("470.256.02", ["Tesla K80"], Request(cuda="11.7"),
+                     "minor-version", "cu117", id="the last Kepler driver runs sm_37 code"),
+        pytest.param("580.95.05", ["8.7"], Request(cuda="12.8"),
+                     "none", None, id="desktop binaries do not run on Tegra"),
+    ],
+)  # fmt: skip
+def test_what_comes_out(
+    driver: str | None, gpus: list[str], request_: Request, verdict: str, tag: str | None
+) -> None:
+    made = plan(request_, host(driver, *gpus))
+    assert (made.verdict, made.wheel_tag) == (verdict, tag)
+    assert (made.error is None) == (verdict != "none")
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "words"),
+    [
+        pytest.param(plan(Request(cuda="11.7"), host("535.104.05", "NVIDIA H100 80GB HBM3")),
+                     "no-gpu-code", "stops at sm_86, and it holds no PTX", id="no code for an H100"),
+        pytest.param(plan(Request(cuda="12.1"), host("515.65.01", "8.6")),
+                     "driver-too-old", "525.60.13", id="the floor is named"),
+        pytest.param(plan(Request(cuda="11.7", python="3.12"), host("515.65.01", "8.6")),
+                     "no-wheel-for-python", "Python 3.8 to 3.11", id="the Pythons are named"),
+        pytest.param(plan(Request(cuda="11.5"), host("515.65.01", "8.6")),
+                     "no-such-build", "no build of PyTorch for CUDA 11.5", id="never built"),
+        pytest.param(plan(Request(cuda="11.7"), host("515.65.01", "8.6", arch="aarch64")),
+                     "no-such-build", "aarch64", id="not for this CPU"),
+        pytest.param(plan(Request(), host("595.45.04", "Tesla V100-SXM2-16GB")),
+                     "gpu-not-driven", "no longer drives", id="the driver dropped it"),
+        pytest.param(plan(Request(), host(), replace(host(), arch="aarch64")),
+                     "mixed-cpu-architectures", "aarch64, x86_64", id="two CPU architectures"),
+        pytest.param(plan(Request(framework="jax"), host()),
+                     "framework-not-covered", "jax", id="not covered yet"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_why(made: Plan, code: str, words: str) -> None:
+    assert made.error is not None
+    assert made.error.code == code
+    assert words in made.error.message
+    assert made.error.fix
+
+
+def test_the_flagship_plan_is_whole() -> None:
+    made = plan(Request(cuda="11.7"), host("515.65.01", "NVIDIA GeForce RTX 3090"))
+    assert (made.framework_version, made.cudnn, made.nccl) == ("2.0.1", "8.5.0.96", "2.14.3")
+    assert (made.python, made.driver_need) == ("3.11", "450.80.02")
+    assert [row.name for row in made.indexes] == ["PyTorch index (cu117)", "PyPI"]
+    assert [row.requirement for row in made.indexes] == ["torch==2.0.1+cu117", "torch==2.0.1"]
+    assert "numpy<2" in made.requirements
+    assert made.gpus[0].runs == "sm_86"
+
+
+def test_an_h100_is_shown_the_nearest_that_works() -> None:
+    made = plan(Request(cuda="11.7"), host("535.104.05", "NVIDIA H100 80GB HBM3"))
+    assert made.alternatives[0].cuda == "11.8"
+
+
+def test_companions_follow_the_release() -> None:
+    request = Request(
+        cuda="11.7", framework_version="==1.13.1", companions=("torchvision", "torchaudio", "x>1")
+    )
+    made = plan(request, host("515.65.01", "8.6"))
+    assert {"torchvision==0.14.1", "torchaudio==0.13.1", "x>1"} < set(made.requirements)
+
+
+def test_a_named_index_is_asked_first() -> None:
+    made = plan(Request(cuda="11.7", index="https://m.example/s"), host("515.65.01", "8.6"))
+    assert [row.url for row in made.indexes][:2] == ["https://m.example/s"] * 2
+    assert made.index == "https://m.example/s"
+
+
+@pytest.mark.parametrize(
+    ("request_", "facts", "python"),
+    [
+        pytest.param(Request(cuda="11.7"), {"python": "3.10"}, "3.10", id="the host's own"),
+        pytest.param(Request(cuda="11.7"), {"python": "3.13"}, "3.11", id="the newest with a wheel"),
+        pytest.param(Request(cuda="11.7", python="3.9"), {"python": "3.10"}, "3.9", id="asked for"),
+        pytest.param(Request(cuda="11.7", base="bootstrap"), {"python": "3.10"}, "3.11",
+                     id="a bootstrap base has Debian's Pythons only"),
+    ],
+)  # fmt: skip
+def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str) -> None:
+    made = plan(request_, host("515.65.01", "8.6", **facts))
+    assert made.python == python
+    assert made.base is not None
+    assert made.base.python == python
+
+
+def test_a_fleet_gets_one_plan_for_its_weakest() -> None:
+    made = plan(
+        Request(cuda="11.7"), host("515.65.01", "8.6"), replace(host("470.82.01", "7.0"), label="b")
+    )
+    assert made.verdict == "minor-version"
+    assert made.driver_have == "470.82.01"
+
+
+def test_a_fleet_that_cannot_share_hears_who_blocks() -> None:
+    made = plan(
+        Request(cuda="11.7"),
+        replace(host("515.65.01", "8.6"), label="old"),
+        replace(host("535.104.05", "9.0"), label="new"),
+    )
+    assert made.error is not None
+    assert "new: " in made.error.message
+    assert "old: " not in made.error.message
+
+
+def test_an_unknown_gpu_is_not_guessed() -> None:
+    made = plan(Request(cuda="11.7"), host("515.65.01", "NVIDIA Something 9000"))
+    assert made.verdict == "unverified"
+    assert made.gpus[0].runs == "unknown"
+    assert "gpu-unknown" in {warning.code for warning in made.warnings}
+
+
+DRIVERS = st.sampled_from([row.first_version or f"{row.branch}.10" for row in CATALOG.branches])
+CAPABILITIES = st.sampled_from(sorted({row.compute_capability for row in CATALOG.gpus}))
+CUDAS = st.sampled_from([None, *CATALOG.cuda_versions()])
+
+
+@given(DRIVERS, st.lists(CAPABILITIES, min_size=1, max_size=3), CUDAS)
+def test_what_is_planned_has_code_for_every_gpu_and_every_refusal_a_fix(
+    driver: str, capabilities: list[ComputeCapability], cuda: str | None
+) -> None:
+    gpus = tuple(Gpu(compute_capability=c) for c in capabilities)
+    facts = HostFacts(driver=driver, arch="x86_64", gpus=gpus)
+    made = plan(Request(cuda=cuda), facts)
+    if made.error is None:
+        assert all(gpu.ok for gpu in made.gpus)
+        assert made.base is not None
+    else:
+        assert made.error.fix
+        assert not made.gpus
+    for row in made.alternatives:
+        again = plan(Request(cuda=row.cuda, framework_version=f"=={row.framework_version}"), facts)
+        assert again.error is None
+
+
+@given(DRIVERS, CAPABILITIES, CAPABILITIES, CUDAS)
+def test_another_gpu_never_helps(
+    driver: str, one: ComputeCapability, other: ComputeCapability, cuda: str | None
+) -> None:
+    alone = HostFacts(driver=driver, arch="x86_64", gpus=(Gpu(compute_capability=one),))
+    both = replace(alone, gpus=(*(alone.gpus or ()), Gpu(compute_capability=other)))
+    before, after = plan(Request(cuda=cuda), alone), plan(Request(cuda=cuda), both)
+    assert before.error is None or after.error is not None
+
+
+@pytest.mark.parametrize(
+    "build", CATALOG.torch_builds(), ids=lambda b: f"{b.version}+{b.tag}-{b.arch}"
+)
+def test_every_build_serves_some_host_or_says_why_not(build: object) -> None:
+    from provision.catalog.rows import TorchBuild
+
+    assert isinstance(build, TorchBuild)
+    if build.cuda is None:
+        return
+    branch = max(
+        (b for b in CATALOG.branches if not build.sm or b.dropped_below <= max(build.sm)),
+        key=lambda b: b.branch,
+    )
+    gpus = (Gpu(compute_capability=max(build.sm)),) if build.sm else ()
+    facts = HostFacts(driver=f"{branch.branch}.999", arch=build.arch, gpus=gpus)
+    request = Request(cuda=build.cuda, framework_version=f"=={build.version}")
+    made = plan(request, facts)
+    assert made.error is None, made.error
+    assert made.verdict in {"direct", "unverified"}
+
+
+@pytest.mark.parametrize(
+    ("sm", "ptx", "capability", "tegra", "code"),
+    [
+        pytest.param([(8, 0), (8, 6)], None, (8, 6), False, "sm_86", id="its own binary"),
+        pytest.param([(8, 0)], None, (8, 6), False, "sm_80 binary", id="a lower minor's binary"),
+        pytest.param([(8, 6)], None, (8, 0), False, "none", id="never a higher minor's"),
+        pytest.param([(7, 5)], None, (8, 0), False, "none", id="never another major's"),
+        pytest.param([(7, 5)], (7, 5), (8, 0), False, "PTX", id="PTX runs on anything later"),
+        pytest.param([(8, 0)], (9, 0), (7, 5), False, "none", id="PTX of a later one does not"),
+        pytest.param([(8, 0)], None, (8, 7), True, "none", id="Tegra takes only its own"),
+        pytest.param([], None, (8, 0), False, "unknown", id="nobody has read what is in it"),
+    ],
+)
+def test_which_code_runs(
+    sm: list[ComputeCapability],
+    ptx: ComputeCapability | None,
+    capability: ComputeCapability,
+    *,
+    tegra: bool,
+    code: str,
+) -> None:
+    build = replace(CATALOG.torch_builds()[0], sm=tuple(sm), ptx=ptx)
+    assert rules.code_for(build, capability, tegra=tegra) == code
+
+
+def test_minor_version_compatibility_leaves_ptx_out() -> None:
+    build = replace(CATALOG.torch_builds(cuda="11.7")[0], sm=((7, 5),), ptx=(7, 5))
+    facts = host("470.82.01", "8.6")
+    assert rules.ptx_blocker(facts, build, "a card", "PTX", "minor-version") is not None
+    assert rules.ptx_blocker(facts, build, "a card", "PTX", "direct") is None

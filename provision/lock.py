@@ -321,10 +321,8 @@ def _finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) -
         wheel["url"] = without_credentials(wheel["url"])
     data["created-by"] = TOOL
     data["requires-python"] = f"=={plan.python}.*"
-    data["environments"] = [
-        f"python_version == '{plan.python}' and platform_machine == '{plan.arch}'"
-        f" and sys_platform == 'linux'"
-    ]
+    machine = f"platform_machine == '{plan.arch}' and sys_platform == 'linux'"
+    data["environments"] = [f"python_version == '{plan.python}' and {machine}"]
     data["tool"] = {TOOL: {"schema": 1, "plan": without_nulls(plan_to_json(plan))}}
     return tomli_w.dumps(data)
 

@@ -69,9 +69,9 @@ def test_layers_of_provision_import_downwards() -> None:
         for name in imports_of(path):
             room, _, rest = name.partition(".")
             target = rest.split(".")[0]
-            if room == "provision" and target in rank and target != parts[0]:
-                if rank[target] >= rank[parts[0]]:
-                    wrong.append(f"{'/'.join(parts)} imports {target}")
+            inside = room == "provision" and target in rank and target != parts[0]
+            if inside and rank[target] >= rank[parts[0]]:
+                wrong.append(f"{'/'.join(parts)} imports {target}")
     assert not wrong
 
 

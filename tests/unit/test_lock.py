@@ -48,7 +48,10 @@ version = "{version}"
 marker = "sys_platform == 'linux'"
 index = "https://user:canary@e.example/simple"
 sdist = {{ url = "https://e.example/torch-{version}.tar.gz", hashes = {{ sha256 = "{"0" * 64}" }} }}
-wheels = [{{ url = "{url.replace("VERSION", version)}", size = 7, hashes = {{ sha256 = "{"1" * 64}" }} }}]
+[[packages.wheels]]
+url = "{url.replace("VERSION", version)}"
+size = 7
+hashes = {{ sha256 = "{"1" * 64}" }}
 {more}"""
 
 

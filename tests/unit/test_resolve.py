@@ -110,7 +110,7 @@ def test_what_comes_out(
     ("made", "code", "words"),
     [
         pytest.param(plan(Request(cuda="11.7"), host("535.104.05", "NVIDIA H100 80GB HBM3")),
-                     "no-gpu-code", "stops at sm_86, and it holds no PTX", id="no code for an H100"),
+                     "no-gpu-code", "stops at sm_86, and it holds no PTX", id="H100"),
         pytest.param(plan(Request(cuda="12.1"), host("515.65.01", "8.6")),
                      "driver-too-old", "525.60.13", id="the floor is named"),
         pytest.param(plan(Request(cuda="11.7", python="3.12"), host("515.65.01", "8.6")),
@@ -167,7 +167,7 @@ def test_a_named_index_is_asked_first() -> None:
     ("request_", "facts", "python"),
     [
         pytest.param(Request(cuda="11.7"), {"python": "3.10"}, "3.10", id="the host's own"),
-        pytest.param(Request(cuda="11.7"), {"python": "3.13"}, "3.11", id="the newest with a wheel"),
+        pytest.param(Request(cuda="11.7"), {"python": "3.13"}, "3.11", id="the newest wheel"),
         pytest.param(Request(cuda="11.7", python="3.9"), {"python": "3.10"}, "3.9", id="asked for"),
         pytest.param(Request(cuda="11.7", base="bootstrap"), {"python": "3.10"}, "3.11",
                      id="a bootstrap base has Debian's Pythons only"),

@@ -91,7 +91,6 @@ def judge_ranks(endings: Sequence[Ending], backend: str, elements: int) -> Outco
         "backend": backend,
         "ranks": world,
         "bytes": elements * 4,
-        "device": "cuda" if backend == "nccl" else "cpu",
         "seconds": round(max((e.seconds for e in endings), default=0.0), 3),
     }
     expected = {"sum": world * (world + 1) // 2, "wrong": 0}

@@ -1,0 +1,689 @@
+"""The tables of knowledge: the shipped ones are sound, and each kind of fault is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.catalog import DATA, FILES, Catalog, load
+from provision.catalog.canonical import dump
+from provision.catalog.check import check
+from provision.catalog.rows import TorchBuild
+from provision.errors import CatalogError
+
+Raw = dict[str, Any]
+Break = Callable[[Raw], None]
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return load()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Callable[[str, Break], Path]:
+    """Copies the tables and lets the test break one of them."""
+
+    def make(name: str, change: Break) -> Path:
+        directory = tmp_path / "data"
+        shutil.copytree(DATA, directory)
+        raw = json.loads((directory / name).read_text(encoding="utf-8"))
+        change(raw)
+        (directory / name).write_text(dump(raw), encoding="utf-8")
+        return directory
+
+    return make
+
+
+def the_build(catalog: Catalog, version: str, tag: str, arch: str = "x86_64") -> TorchBuild:
+    (build,) = (row for row in catalog.torch_builds(version, arch=arch) if row.tag == tag)
+    return build
+
+
+def position(raw: Raw, table: str, **values: object) -> int:
+    return next(
+        place
+        for place, row in enumerate(raw[table])
+        if all(row[key] == value for key, value in values.items())
+    )
+
+
+def put(table: str, where: Mapping[str, object], **changes: object) -> Break:
+    """Changes one row, found by some of its values."""
+
+    def change(raw: Raw) -> None:
+        raw[table][position(raw, table, **where)].update(changes)
+
+    return change
+
+
+def test_the_shipped_tables_break_no_invariant(catalog: Catalog) -> None:
+    assert check(catalog) == []
+
+
+def test_every_table_has_its_rows(catalog: Catalog) -> None:
+    assert len(catalog.families) == 3
+    assert len(catalog.toolkits) == 63
+    assert len(catalog.branches) == 29
+    assert len(catalog.compat_packages) == 24
+    assert len(catalog.gpus) == 140
+    assert len(catalog.torch_releases) == 33
+    assert len(catalog.torch) == 184
+    assert len(catalog.debian_suites) == 3
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_reading_and_dumping_gives_the_same_bytes(name: str) -> None:
+    text = (Path(DATA) / name).read_text(encoding="utf-8")
+    assert dump(json.loads(text)) == text
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_source_is_used_and_no_line_holds_two_rows(name: str) -> None:
+    text = (Path(DATA) / name).read_text(encoding="utf-8")
+    raw = json.loads(text)
+    rows = [row for table in raw.values() if isinstance(table, list) for row in table]
+    used = json.dumps([[v for k, v in row.items() if k.endswith("source")] for row in rows])
+    assert [key for key in raw["sources"] if f'"{key}"' not in used] == []
+    assert sum(line.startswith("    {") for line in text.splitlines()) == len(rows)
+
+
+def test_a_table_stays_small_enough_to_read_at_every_start() -> None:
+    assert max((Path(DATA) / name).stat().st_size for name in FILES) < 150_000
+
+
+def test_every_row_resolves_its_source_to_a_text(catalog: Catalog) -> None:
+    for rows in (catalog.toolkits, catalog.branches, catalog.gpus, catalog.torch, catalog.devel):
+        assert all(len(row.source) > 10 for row in rows)
+
+
+def test_the_catalog_is_read_once() -> None:
+    assert load() is load()
+
+
+class TestFacts:
+    def test_cuda_11_7_needs_only_the_floor_of_its_family(self, catalog: Catalog) -> None:
+        family = catalog.family("11.7")
+        assert family is not None
+        assert family.min_driver == "450.80.02"
+
+    def test_cuda_10_2_has_no_family(self, catalog: Catalog) -> None:
+        toolkit = catalog.toolkit("10.2")
+        assert catalog.family("10.2") is None
+        assert toolkit is not None
+        assert not toolkit.minor_version_compatibility
+
+    def test_an_update_is_a_toolkit_of_its_own(self, catalog: Catalog) -> None:
+        first, second = catalog.toolkits_of("11.7")
+        assert (first.full, first.driver) == ("11.7.0", "515.43.04")
+        assert (second.full, second.driver) == ("11.7.1", "515.48.07")
+        assert catalog.toolkit("11.7", update=1) == second
+
+    def test_there_is_no_cuda_12_7(self, catalog: Catalog) -> None:
+        branch = catalog.branch_of("565.57.01")
+        assert branch is not None
+        assert branch.max_cuda == "12.7"
+        assert catalog.toolkit("12.7") is None
+        assert "12.7" not in catalog.cuda_versions()
+
+    def test_torch_2_0_1_cu117_is_as_its_wheel_says(self, catalog: Catalog) -> None:
+        build = the_build(catalog, "2.0.1", "cu117")
+        assert "nvidia-nccl-cu11==2.14.3" in build.pins
+        assert build.nccl == "2.14.3"
+        assert build.cudnn == "8.5.0.96"
+        assert max(build.sm) == (8, 6)
+        assert build.ptx is None
+        assert build.python_tags == ("cp38-cp38", "cp39-cp39", "cp310-cp310", "cp311-cp311")
+        assert build.at == ("pytorch", "pypi")
+
+    def test_what_was_not_read_stays_unknown(self, catalog: Catalog) -> None:
+        assert the_build(catalog, "1.13.1", "cu117").nccl is None
+        assert the_build(catalog, "2.9.1", "cu128", "aarch64").sm == ()
+
+    @pytest.mark.parametrize(
+        ("version", "numpy"),
+        [("2.2.2", "<2"), ("2.3.0", None)],
+        ids=["before 2.3 wheels need NumPy 1", "from 2.3 on they do not"],
+    )
+    def test_numpy(self, catalog: Catalog, version: str, numpy: str | None) -> None:
+        release = catalog.torch_release(version)
+        assert release is not None
+        assert release.numpy == numpy
+
+    def test_companions_of_1_13_1(self, catalog: Catalog) -> None:
+        release = catalog.torch_release("1.13.1")
+        assert release is not None
+        assert (release.torchvision, release.torchaudio) == ("0.14.1", "0.13.1")
+
+    def test_volta_left_the_12_8_builds_with_2_11(self, catalog: Catalog) -> None:
+        assert (7, 0) in the_build(catalog, "2.10.0", "cu128").sm
+        assert (7, 0) not in the_build(catalog, "2.11.0", "cu128").sm
+        assert the_build(catalog, "2.11.0", "cu128").sm_confidence == "likely"
+
+    def test_two_figures_of_an_architecture_are_its_major(self, catalog: Catalog) -> None:
+        build = the_build(catalog, "2.9.0", "cu130")
+        assert build.sm[-2:] == ((10, 0), (12, 0))
+        assert build.ptx == (12, 0)
+
+    def test_pytorch_index_is_a_folder_a_tag(self, catalog: Catalog) -> None:
+        assert catalog.pytorch_index("cu117") == "https://download.pytorch.org/whl/cu117"
+
+    def test_tegra_capabilities_are_no_one_elses(self, catalog: Catalog) -> None:
+        assert catalog.tegra_capabilities == {(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)}
+
+    def test_forward_compat_knows_official_and_accepted_branches(self, catalog: Catalog) -> None:
+        row = catalog.forward_compat("13.0")
+        assert row is not None
+        assert row.official_base_branches == (535, 570)
+        assert 565 in row.accepted_base_branches
+        assert catalog.forward_compat("9.9") is None
+
+    def test_devel_images_never_bring_a_second_cudnn(self, catalog: Catalog) -> None:
+        for cuda in catalog.cuda_versions():
+            assert not any("cudnn" in row.reference for row in catalog.devel_images(cuda))
+        newest = catalog.devel_images("11.7")[0]
+        assert newest.reference == "docker.io/nvidia/cuda:11.7.1-devel-ubuntu22.04"
+        assert (newest.python, newest.glibc) == ("3.10", "2.35")
+
+    def test_python_images_prefer_bookworm(self, catalog: Catalog) -> None:
+        first = next(row for row in catalog.python_images if row.python == "3.11")
+        assert first.reference == "docker.io/library/python:3.11-slim-bookworm"
+        assert first.glibc == "2.36"
+
+
+class TestDrivers:
+    @pytest.mark.parametrize(
+        ("driver", "branch", "known"),
+        [
+            pytest.param("515.65.01", 515, True, id="a branch of the table is itself"),
+            pytest.param("580", 580, True, id="a bare branch will do"),
+            pytest.param("517.1", 515, False, id="an unknown one counts as the last before it"),
+            pytest.param("999.1", 615, False, id="one from the future counts as the newest"),
+            pytest.param("390.157", None, False, id="below the oldest there is none"),
+            pytest.param("", None, False, id="an empty text is no driver"),
+            pytest.param("rocm", None, False, id="a word is no driver"),
+            pytest.param("\u0665\u0661\u0665.1", None, False, id="foreign digits are no driver"),
+        ],
+    )
+    def test_branch_of(
+        self, catalog: Catalog, driver: str, branch: int | None, *, known: bool
+    ) -> None:
+        row = catalog.branch_of(driver)
+        assert (row and row.branch) == branch
+        assert catalog.is_known_branch(driver) is known
+
+    def test_newest_branch_is_the_last(self, catalog: Catalog) -> None:
+        assert catalog.newest_branch().branch == max(row.branch for row in catalog.branches)
+
+    @pytest.mark.parametrize(
+        ("driver", "lowest"),
+        [("470.256.02", (3, 0)), ("495.29.05", (5, 0)), ("580.95.05", (5, 0)), ("590.48", (7, 5))],
+        ids=["470 drives Kepler", "495 does not", "580 drives Maxwell", "590 starts at Turing"],
+    )
+    def test_dropped_below(self, catalog: Catalog, driver: str, lowest: tuple[int, int]) -> None:
+        branch = catalog.branch_of(driver)
+        assert branch is not None
+        assert branch.dropped_below == lowest
+
+    @given(st.text())
+    def test_no_text_is_too_strange(self, driver: str) -> None:
+        load().branch_of(driver)
+        load().is_known_branch(driver)
+        load().toolkit(driver)
+        load().family(driver)
+
+
+CU117 = {"version": "2.0.1", "tag": "cu117"}
+
+
+def rename(table: str, old: str, new: str) -> Break:
+    def change(raw: Raw) -> None:
+        raw[table][3][new] = raw[table][3].pop(old)
+
+    return change
+
+
+def drop(table: str) -> Break:
+    def change(raw: Raw) -> None:
+        del raw[table]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, sm=["sm_86", "86"]),
+            r"torch\.json builds\[\d+\]\.sm: expected list of sm_NN",
+            id="an architecture without its prefix",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, sm=[]),
+            r"\.sm: expected list of sm_NN",
+            id="an empty list where null means unknown",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, ptx="sm_86"),
+            r"\.ptx: expected compute_NN",
+            id="binary code is not PTX",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, at=["conda"]),
+            r"\.at: expected one of pytorch, pypi",
+            id="a place that nobody knows",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, at=[]),
+            r"\.at: expected list of pytorch, pypi",
+            id="a build that is nowhere",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, python_tags="cp310"),
+            r"\.python_tags: expected list of Python tags",
+            id="a text for a list",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, source="hearsay"),
+            r"\.source: expected keys of the file's sources, found 'hearsay'",
+            id="a source that the file does not have",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, source=[]),
+            r"\.source: expected at least one key",
+            id="an empty list of sources",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, size_min_bytes=-1),
+            r"\.size_min_bytes: expected a whole number",
+            id="a negative size",
+        ),
+        pytest.param(
+            "torch.json",
+            rename("builds", "tag", "label"),
+            r"torch\.json builds\[3\]: missing tag",
+            id="a missing key",
+        ),
+        pytest.param(
+            "torch.json",
+            put("releases", {"version": "2.0.1"}, colour="red"),
+            r"torch\.json releases\[\d+\]: unknown key colour",
+            id="an unknown key",
+        ),
+        pytest.param(
+            "torch.json",
+            put("releases", {"version": "2.0.1"}, yanked="no"),
+            r"\.yanked: expected true or false",
+            id="a word for a truth",
+        ),
+        pytest.param(
+            "torch.json", drop("index"), r"torch\.json index: expected text", id="no index"
+        ),
+        pytest.param(
+            "torch.json", drop("sources"), r"torch\.json sources: expected", id="no sources"
+        ),
+        pytest.param(
+            "cuda.json", drop("families"), r"families: expected a list of rows", id="no table"
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "11.7.1"}, driver=515),
+            r"cuda\.json toolkits\[\d+\]\.driver: expected text",
+            id="a number for a version",
+        ),
+        pytest.param(
+            "cuda.json",
+            rename("toolkits", "source", "origin"),
+            r"cuda\.json toolkits\[3\]: missing source",
+            id="a row without its source",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, dropped_below="sm_50"),
+            r"drivers\.json branches\[\d+\]\.dropped_below: expected a compute capability",
+            id="an architecture for a capability",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("gpus", {"name": "Tesla T4"}, kind="toy"),
+            r"gpus\.json gpus\[\d+\]\.kind: expected one of data-centre",
+            id="a kind of GPU that nobody knows",
+        ),
+        pytest.param(
+            "bases.json",
+            put("python_images", {"python": "3.11"}, suite="sid"),
+            r"bases\.json python_images\[\d+\]: suite sid is not among debian_suites",
+            id="an image of an unknown suite",
+        ),
+        pytest.param(
+            "bases.json",
+            put("devel_images", {"cuda": "11.7"}, ubuntu="26.04"),
+            r"bases\.json devel_images\[\d+\]: ubuntu 26\.04 is not among ubuntu_releases",
+            id="an image of an unknown Ubuntu",
+        ),
+    ],
+)
+def test_a_malformed_row_is_named(
+    broken: Callable[[str, Break], Path], name: str, change: Break, message: str
+) -> None:
+    with pytest.raises(CatalogError, match=message) as caught:
+        load(broken(name, change))
+    assert "reinstall" in caught.value.fix
+
+
+def test_a_row_that_is_no_object_is_named(broken: Callable[[str, Break], Path]) -> None:
+    with pytest.raises(CatalogError, match=r"gpus\[0\]: expected an object"):
+        load(broken("gpus.json", lambda raw: raw["gpus"].insert(0, "Tesla T4")))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\x00"], ids=["empty", "list", "cut", "binary"])
+def test_a_broken_file_is_named(broken: Callable[[str, Break], Path], text: str) -> None:
+    directory = broken("gpus.json", lambda _: None)
+    (directory / "gpus.json").write_text(text, encoding="utf-8")
+    with pytest.raises(CatalogError, match=r"gpus\.json: "):
+        load(directory)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"cuda\.json: cannot be read"):
+        load(tmp_path / "nowhere")
+
+
+def swap(table: str) -> Break:
+    """The second and third row change places."""
+
+    def change(raw: Raw) -> None:
+        raw[table][1], raw[table][2] = raw[table][2], raw[table][1]
+
+    return change
+
+
+def again(table: str) -> Break:
+    return lambda raw: raw[table].append(raw[table][-1])
+
+
+def also_on_pypi(raw: Raw) -> None:
+    raw["builds"][position(raw, "builds", version="2.0.1", tag="cu118")].update(
+        at=["pytorch", "pypi"], size_min_bytes=1, size_max_bytes=2
+    )
+
+
+def excuse_nothing(raw: Raw) -> None:
+    raw["exceptions"] = [
+        {"rule": "tag-agrees", "row": "2.0.1 cu117 x86_64", "reason": "none", "source": "pypi"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        pytest.param(
+            "cuda.json",
+            put("families", {"major": 12}, min_driver="440.33"),
+            "cuda.json families[1] (12): 440.33 is older than the 450.80.2 before it "
+            "[newer-needs-no-less]",
+            id="a newer CUDA needs at least as much driver",
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "11.7.1"}, driver="515.43.01"),
+            "(11.7.1): 515.43.01 is older than the 515.43.4 before it [newer-needs-no-less]",
+            id="a newer toolkit ships with no older driver",
+        ),
+        pytest.param(
+            "cuda.json",
+            swap("toolkits"),
+            "cuda.json toolkits[2] (11.0.2): stands after 11.0.3 [newer-needs-no-less]",
+            id="toolkits stand oldest first",
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "11.7.1"}, full="11.6.9"),
+            "(11.6.9): is no release of CUDA 11.7 [toolkit-row]",
+            id="a toolkit's names agree",
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "11.7.1"}, minor_version_compatibility=False),
+            "(11.7.1): minor-version compatibility and the table of families disagree",
+            id="compatibility belongs to a family",
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "11.7.1"}, driver="516.1"),
+            "(11.7.1): the branch of its driver 516.1 is not in drivers.json",
+            id="a toolkit's driver has a branch",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, max_cuda="11.6"),
+            "(11.7.1): its driver 515.48.07 supports no more than CUDA 11.6",
+            id="a toolkit's driver supports it",
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "11.7.1"}, driver="five"),
+            "(11.7.1): 'five' is no version [version-read]",
+            id="a version can be read",
+        ),
+        pytest.param(
+            "gpus.json",
+            again("gpus"),
+            "gpus.json gpus[140] (nvidia gb10): 2 times [no-duplicates]",
+            id="a GPU has one row",
+        ),
+        pytest.param(
+            "torch.json",
+            again("builds"),
+            "torch.json builds[184] (2.15.0 cu134 aarch64): 2 times [no-duplicates]",
+            id="a build has one row",
+        ),
+        pytest.param(
+            "drivers.json",
+            swap("branches"),
+            "drivers.json branches[2] (418): stands after 430 [branches-rise]",
+            id="branches stand oldest first",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, max_cuda="11.5"),
+            "(515): 11.5 is older than the 11.6 before it [branches-rise]",
+            id="a newer branch supports no older CUDA",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, dropped_below="3.5"),
+            "(515): drives older GPUs than branch 510 before it [branches-rise]",
+            id="a GPU once dropped stays dropped",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, first_version="510.1"),
+            "(515): first version 510.1 is of another branch [branch-row]",
+            id="a first version is of its branch",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, adds=["3.5"]),
+            "(515): adds a GPU that it does not drive [branch-row]",
+            id="what is added is driven",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 515}, end_of_life="soon"),
+            "(515): end of life soon is no date [branch-row]",
+            id="an end of life is a date",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("forward_compat", {"provides_cuda": "11.7"}, accepted_base_branches=[451]),
+            "(cuda-compat-11-7): base branch 451 is not in the table [compat-branch-known]",
+            id="a base branch is known",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("forward_compat", {"provides_cuda": "11.7"}, accepted_base_branches=[580]),
+            "(cuda-compat-11-7): base branch 580 is newer than the package [compat-row]",
+            id="a compat package goes upon older drivers",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("forward_compat", {"provides_cuda": "11.7"}, built_from_branch=510),
+            "(cuda-compat-11-7): branch 510 is not that of its CUDA [compat-row]",
+            id="a compat package is built from its CUDA's driver",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("forward_compat", {"provides_cuda": "11.7"}, provides_cuda="12.7"),
+            "(cuda-compat-11-7): CUDA 12.7 has no toolkit [compat-row]",
+            id="a compat package brings a known CUDA",
+        ),
+        pytest.param(
+            "drivers.json",
+            drop("exceptions"),
+            "(cuda-compat-10-2): base branch 396 is not in the table [compat-branch-known]",
+            id="what was excused is said without its excuse",
+        ),
+        pytest.param(
+            "torch.json",
+            excuse_nothing,
+            "exceptions (2.0.1 cu117 x86_64): excuses nothing under tag-agrees",
+            id="an exception that excuses nothing is a problem",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, tag="cu118"),
+            "(2.0.1 cu118 x86_64): tag cu118 of a build for CUDA 11.7 [tag-agrees]",
+            id="tag and CUDA agree",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, cuda="12.7", tag="cu127"),
+            "(2.0.1 cu127 x86_64): CUDA 12.7 has no toolkit [targets-known]",
+            id="a build's CUDA has a toolkit",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, sm=["sm_86", "sm_90"]),
+            "(2.0.1 cu117 x86_64): CUDA 11.7 cannot compile for sm_90 [targets-known]",
+            id="a build holds what its toolkit compiles",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, ptx="compute_120"),
+            "(2.0.1 cu117 x86_64): CUDA 11.7 cannot compile for sm_120 [targets-known]",
+            id="its PTX too",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, sm=["sm_86", "sm_80"]),
+            "(2.0.1 cu117 x86_64): architectures are not in order, or doubled [targets-known]",
+            id="architectures stand in order",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", {"version": "2.0.1", "tag": "cpu"}, cudnn="8.5.0.96"),
+            "(2.0.1 cpu x86_64): a CPU build with GPU code or libraries [targets-known]",
+            id="a CPU build has no cuDNN",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, version="2.0.9"),
+            "(2.0.9 cu117 x86_64): its release is not in the table [release-known]",
+            id="a build's release exists",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, pins=["nvidia-nccl-cu11=2.14.3"]),
+            "pin 'nvidia-nccl-cu11=2.14.3' is no requirement [pins-agree]",
+            id="pins are requirements",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, nccl="2.18.1"),
+            "pin nvidia-nccl-cu11==2.14.3 against 2.18.1 in the row [pins-agree]",
+            id="pins and row agree",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, python_tags=["py3-none"]),
+            "(2.0.1 cu117 x86_64): 'py3-none' is no Python tag [python-tags]",
+            id="a Python tag is well formed",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, python_tags=["cp37-cp37m"]),
+            "(2.0.1 cu117 x86_64): cp37-cp37m is outside >=3.8.0 [python-tags]",
+            id="a Python tag is within what the release asks for",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, at=["pypi", "pypi"]),
+            "(2.0.1 cu117 x86_64): a place is named twice [places-known]",
+            id="a place is named once",
+        ),
+        pytest.param(
+            "torch.json",
+            put("builds", CU117, size_min_bytes=9, size_max_bytes=8),
+            "(2.0.1 cu117 x86_64): its smallest wheel is larger than its largest [places-known]",
+            id="sizes are in order",
+        ),
+        pytest.param(
+            "torch.json",
+            also_on_pypi,
+            "(2.0.1 cu118 x86_64): a second build on PyPI [one-pypi-build]",
+            id="PyPI has one build a release and machine",
+        ),
+        pytest.param(
+            "torch.json",
+            put("releases", {"version": "2.0.1"}, requires_python="3.8 or so"),
+            "(2.0.1): '3.8 or so' is no specifier [release-row]",
+            id="a specifier can be read",
+        ),
+        pytest.param(
+            "torch.json",
+            put("releases", {"version": "2.0.1"}, version="2.0.9"),
+            "(2.0.9): has no build [release-row]",
+            id="a release has builds",
+        ),
+        pytest.param(
+            "torch.json",
+            put("releases", {"version": "2.0.1"}, numpy=None),
+            "(2.0.1): numpy and its source go together [release-row]",
+            id="a NumPy rule has its source",
+        ),
+        pytest.param(
+            "bases.json",
+            put("devel_images", {"tag": "11.7.1-devel-ubuntu22.04"}, full="11.7.9"),
+            "(11.7.1-devel-ubuntu22.04): 11.7.9 is no toolkit of 11.7 [base-row]",
+            id="an image is of a known toolkit",
+        ),
+        pytest.param(
+            "bases.json",
+            put("devel_images", {"tag": "11.7.1-devel-ubuntu22.04"}, cudnn=True),
+            "(11.7.1-devel-ubuntu22.04): the tag and the row disagree [base-row]",
+            id="an image's tag and row agree",
+        ),
+    ],
+)
+def test_a_broken_invariant_is_named(
+    broken: Callable[[str, Break], Path], name: str, change: Break, message: str
+) -> None:
+    problems = check(load(broken(name, change)))
+    assert any(message in problem for problem in problems), problems

@@ -20,6 +20,7 @@ def describe_plan(plan: Plan) -> str:
                 *_row("verdict", "none"),
                 *_row("because", plan.error.message),
                 *_row("fix", plan.error.fix),
+                *_gpu_table(plan),
                 *_alternatives(plan),
             ]
         )
@@ -38,16 +39,7 @@ def describe_plan(plan: Plan) -> str:
         ),
         *_row("wheels", f"{plan.index}"),
     ]
-    if plan.gpus:
-        lines += _table(
-            [
-                ("GPU", "capability", "runs", ""),
-                *(
-                    (g.name or "?", g.compute_capability or "?", g.runs, "ok" if g.ok else "no")
-                    for g in plan.gpus
-                ),
-            ]
-        )
+    lines += _gpu_table(plan)
     lines += [line for r in plan.reasons for line in _row("why", r.message)]
     for warning in plan.warnings:
         lines += [*_row("warning", warning.message), *_row("", f"fix: {warning.fix}")]
@@ -97,6 +89,14 @@ def _failures(report: Mapping[str, Any]) -> list[str]:
             lines += _row("cause", check["cause"]) if check["cause"] else []
             lines += _row("fix", check["fix"]) if check["fix"] else []
     return lines
+
+
+def _gpu_table(plan: Plan) -> list[str]:
+    rows = [
+        (g.name or "?", g.compute_capability or "?", g.runs, "ok" if g.ok else "no")
+        for g in plan.gpus
+    ]
+    return _table([("GPU", "capability", "runs", ""), *rows]) if rows else []
 
 
 def _alternatives(plan: Plan) -> list[str]:

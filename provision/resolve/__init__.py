@@ -76,8 +76,11 @@ def resolve(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> P
     asked = [c for c in candidates if _is_asked_for(c.build, request, catalog)]
     fitting = [c for c in asked if not c.blockers]
     if not fitting:
-        error = _why_nothing(asked, request, arch, catalog)
-        return _refuse(request, hosts, error, _alternatives(candidates, request, catalog))
+        alternatives = _alternatives(candidates, request, catalog)
+        if not asked:
+            return _refuse(request, hosts, _no_build_error(request, arch, catalog), alternatives)
+        nearest = max(asked, key=lambda c: (c.stage, -len(c.blockers), preference(c)))
+        return _refuse(request, hosts, _why_blocked(nearest), alternatives, nearest)
     best = max(fitting, key=preference)
     plan = _plan(best, hosts, request, arch, catalog)
     others = _alternatives([c for c in candidates if c is not best], request, catalog, best)
@@ -243,15 +246,11 @@ def _is_asked_for(build: TorchBuild, request: Request, catalog: Catalog) -> bool
     return SpecifierSet(request.framework_version).contains(build.version, prereleases=True)
 
 
-def _why_nothing(
-    asked: Sequence[Candidate], request: Request, arch: str, catalog: Catalog
-) -> PlanError:
-    if not asked:
-        return _no_build_error(request, arch, catalog)
-    nearest = max(asked, key=lambda c: (c.stage, -len(c.blockers), preference(c)))
+def _why_blocked(nearest: Candidate) -> PlanError:
     sentences = dict.fromkeys(blocker.message for blocker in nearest.blockers)
-    first = nearest.blockers[0]
-    return PlanError(code=first.code, message=" ".join(sentences), fix=first.fix)
+    fixes = dict.fromkeys(blocker.fix for blocker in nearest.blockers)
+    code = nearest.blockers[0].code
+    return PlanError(code=code, message=" ".join(sentences), fix=" ".join(fixes))
 
 
 def _no_build_error(request: Request, arch: str, catalog: Catalog) -> PlanError:
@@ -327,6 +326,7 @@ def _refuse(
     hosts: Sequence[HostFacts],
     error: PlanError,
     alternatives: tuple[Alternative, ...],
+    nearest: Candidate | None = None,
 ) -> Plan:
     return Plan(
         verdict="none",
@@ -334,6 +334,8 @@ def _refuse(
         cuda=request.cuda,
         flavour=request.flavour,
         driver_have=_drivers(hosts),
+        driver_need=nearest.drivers[0].need if nearest else None,
+        gpus=nearest.gpus if nearest else (),
         error=error,
         alternatives=alternatives,
     )

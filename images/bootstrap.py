@@ -626,7 +626,7 @@ def _no_space(directory: Path) -> NoSpaceError:
     return NoSpaceError(
         f"{directory} has {free / 1e9:.1f} GB free; making a base needs {NEEDED_BYTES / 1e9:.1f}"
         " GB.",
-        fix=f"Make room there (df -h {directory}), or name another place: --store DIR or TMPDIR.",
+        fix=f"Make room (df -h {directory}), or use another disk: XDG_CACHE_HOME, TMPDIR.",
     )
 
 

@@ -9,11 +9,13 @@ with less, and what was left out is said.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import os
 import re
 import shlex
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -272,17 +274,24 @@ def ask_engine(host: str | None = None) -> Answer:
     import docker
     import docker.errors
 
+    where = host or os.environ.get("DOCKER_HOST") or DEFAULT_HOST
     try:
+        if where.startswith("unix://"):
+            # the SDK does not close a socket that nobody listens to
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(10)
+                probe.connect(where.removeprefix("unix://"))
+        # with a version given it asks nothing by itself; /version is the same in each of them
         client = (
-            docker.from_env(timeout=10)
+            docker.from_env(version="1.44", timeout=10)
             if host is None
-            else docker.DockerClient(base_url=host, timeout=10)
+            else docker.DockerClient(base_url=host, version="1.44", timeout=10)
         )
-        with_version = client.version()
-        client.close()
+        with contextlib.closing(client):
+            answer = client.api.version(api_version=False)
     except (docker.errors.DockerException, OSError, ValueError, AttributeError) as exc:
         return Answer(problem=str(exc))
-    return Answer(version=str(with_version.get("Version", "?")))
+    return Answer(version=str(answer.get("Version", "?")))
 
 
 @dataclass(frozen=True, slots=True)

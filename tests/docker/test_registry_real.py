@@ -23,7 +23,7 @@ INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 
 
 def require(tool: str) -> str:
-    """The path of a tool. Without it a test fails where everything must run, and skips elsewhere."""
+    """Find a tool; without it a test fails where everything must run, and skips elsewhere."""
     path = shutil.which(tool)
     if path is None:
         reason = f"{tool} is not installed: apt-get install {tool}"

@@ -43,7 +43,7 @@ HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname(
 ONE_LINE = """
 # deb http://old.example/debian bookworm main
 deb http://mirror.example/debian bookworm main contrib   # the release
-deb [arch=amd64 signed-by=/k/debian-archive-keyring.gpg] http://mirror.example/debian bookworm-updates main
+deb [signed-by=/k/debian-archive-keyring.gpg] http://mirror.example/debian bookworm-updates main
 deb-src http://mirror.example/debian bookworm main
 deb http://mirror.example/debian-security/ bookworm-security main
 deb http://mirror.example/debian bookworm-backports main

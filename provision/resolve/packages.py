@@ -1,0 +1,67 @@
+"""What the lock will ask for: where the framework can be had, and what goes beside it."""
+
+from __future__ import annotations
+
+from provision.catalog import Catalog
+from provision.catalog.rows import TorchBuild
+from provision.model import IndexCandidate, Request
+
+
+def index_candidates(
+    build: TorchBuild, request: Request, catalog: Catalog
+) -> tuple[IndexCandidate, ...]:
+    """The index that was named, then the PyTorch index, then PyPI where its default build is this
+    one. The first that answers and has it serves, which the lock finds out.
+    """
+    exact = f"torch=={build.version}+{build.tag}"
+    plain = f"torch=={build.version}"
+    found: list[IndexCandidate] = []
+    if request.index is not None:
+        spellings = [exact, plain] if "pypi" in build.at else [exact]
+        found += [
+            IndexCandidate(name="--index", url=request.index, requirement=line, why="named by you")
+            for line in spellings
+        ]
+    if "pytorch" in build.at:
+        found.append(
+            IndexCandidate(
+                name=f"PyTorch index ({build.tag})",
+                url=catalog.pytorch_index(build.tag),
+                requirement=exact,
+                why="the project's own index, one folder a CUDA version",
+            )
+        )
+    if "pypi" in build.at:
+        found.append(
+            IndexCandidate(
+                name="PyPI",
+                url=None,
+                requirement=plain,
+                why=f"its torch {build.version} is the {build.tag} build",
+            )
+        )
+    return tuple(found)
+
+
+def companion_requirements(
+    build: TorchBuild, request: Request, catalog: Catalog
+) -> tuple[str, ...]:
+    """The packages beside the framework: torchvision and torchaudio at the release's own version,
+    NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for.
+    """
+    release = catalog.torch_release(build.version)
+    assert release is not None
+    paired = {"torchvision": release.torchvision, "torchaudio": release.torchaudio}
+    lines: dict[str, str] = {"numpy": f"numpy{release.numpy or ''}"}
+    for text in request.companions:
+        name = name_of(text)
+        pair = paired.get(name)
+        lines[name] = f"{name}=={pair}" if pair and text == name else text
+    return tuple(lines.values())
+
+
+def name_of(requirement: str) -> str:
+    from packaging.requirements import Requirement  # 17 ms that most plans do without
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(Requirement(requirement).name)

@@ -181,6 +181,28 @@ def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str)
     assert made.base.python == python
 
 
+@pytest.mark.parametrize(
+    ("base", "python", "glibc"),
+    [
+        pytest.param("python:3.9-slim-bookworm", "3.9", "2.36", id="an official image"),
+        pytest.param("mirror.example/library/python:3.10-slim-trixie", "3.10", "2.41", id="a mirror"),
+        pytest.param("nvidia/cuda:11.7.1-devel-ubuntu22.04", "3.10", "2.35", id="NVIDIA's image"),
+        pytest.param("team/base:7", "3.11", None, id="an image that nobody knows"),
+    ],
+)  # fmt: skip
+def test_a_named_base_brings_its_own_python(base: str, python: str, glibc: str | None) -> None:
+    made = plan(Request(cuda="11.7", base=base), host("515.65.01", "8.6", python="3.11"))
+    assert made.base is not None
+    assert (made.python, made.base.glibc) == (python, glibc)
+
+
+def test_a_devel_image_stands_on_nvidia_s() -> None:
+    made = plan(Request(cuda="11.7", flavour="devel"), host("515.65.01", "8.6"))
+    assert made.base is not None
+    assert made.base.reference == "docker.io/nvidia/cuda:11.7.1-devel-ubuntu22.04"
+    assert made.python == "3.10"
+
+
 def test_a_fleet_gets_one_plan_for_its_weakest() -> None:
     made = plan(
         Request(cuda="11.7"), host("515.65.01", "8.6"), replace(host("470.82.01", "7.0"), label="b")

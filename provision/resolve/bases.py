@@ -32,7 +32,7 @@ def choose_base(
 def _known(reference: str, catalog: Catalog) -> PythonImage | DevelImage | None:
     """The catalog's row for an image, from whichever registry or mirror it is taken."""
     name = reference.partition("@")[0].rpartition("/")[2]
-    rows = (*catalog.python_images, *catalog.devel)
+    rows: tuple[PythonImage | DevelImage, ...] = (*catalog.python_images, *catalog.devel)
     return next((row for row in rows if row.reference.rpartition("/")[2] == name), None)
 
 

@@ -185,7 +185,7 @@ def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str)
     ("base", "python", "glibc"),
     [
         pytest.param("python:3.9-slim-bookworm", "3.9", "2.36", id="an official image"),
-        pytest.param("mirror.example/library/python:3.10-slim-trixie", "3.10", "2.41", id="a mirror"),
+        pytest.param("m.example/x/python:3.10-slim-trixie", "3.10", "2.41", id="a mirror"),
         pytest.param("nvidia/cuda:11.7.1-devel-ubuntu22.04", "3.10", "2.35", id="NVIDIA's image"),
         pytest.param("team/base:7", "3.11", None, id="an image that nobody knows"),
     ],

@@ -461,12 +461,12 @@ def _say(text: str) -> None:
 
 
 def _run_each(commands: Sequence[Sequence[str]]) -> None:
+    """Show each command, then run it; what it says is shown only when it fails."""
     for command in commands:
         _say(f"+ {shlex.join(command)}")
         completed = process.run(
             command,
             timeout_s=_INSTALL_TIMEOUT_S,
-            on_line=_say,
             terminal=command[0] == "sudo",  # it may ask for a password
             missing_fix="Become root (su -) and run the same command again.",
         )

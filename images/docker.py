@@ -30,10 +30,16 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 RECIPE = Path(__file__).parent / "recipe"
-_INTEGRATED_BEFORE = 23  # docker/cli made buildx the only way to BuildKit in 23.0
+_INTEGRATED = range(18, 23)  # BuildKit came in 18.09; 23.0 made buildx the only way to it
 _BUILD_TIMEOUT_S = 4 * 3600.0
 # A firewall's reload or another engine can take docker0 away from a running engine.
 _BRIDGE_IS_BROKEN = re.compile(r"failed to create endpoint .* on network bridge")
+# The last of them is all that an older client says; it ends with exit code 0 then.
+_ENGINE_WENT_AWAY = re.compile(
+    r"error during connect|cannot connect to the docker daemon|code = Unavailable|EOF$"
+    r"|server did not provide an image ID",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 class NoEngineError(Failure):
@@ -111,11 +117,13 @@ def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
         cli = shutil.which("docker", path=directory) if directory else None
         if cli is None:
             continue
-        if buildx := ask([cli, "buildx", "version"]):
-            return Builder(cli=cli, kind="buildx", version=(buildx.split() or ["?"])[1:2][0])
+        # "github.com/docker/buildx v0.13.1 ..."; podman answers as docker, with "buildah 1.28.2"
+        plugin, *numbers = (ask([cli, "buildx", "version"]) or "").split() or [""]
+        if plugin.endswith("/buildx"):
+            return Builder(cli=cli, kind="buildx", version=numbers[0] if numbers else "?")
         version = (ask([cli, "version", "--format", "{{.Client.Version}}"]) or "").strip()
         major = re.match(r"\d+", version)
-        if major and int(major[0]) < _INTEGRATED_BEFORE:
+        if major and int(major[0]) in _INTEGRATED:
             return Builder(cli=cli, kind="integrated", version=version)
         seen.append(f"{cli} {version or '(no answer)'}")
     if not seen:
@@ -249,13 +257,7 @@ class Docker:
 
     def has(self, reference: str) -> bool:
         """Whether the engine has this image."""
-        from docker.errors import ImageNotFound
-
-        try:
-            self._client.images.get(reference)
-        except ImageNotFound:
-            return False
-        return True
+        return self._find(reference) is not None
 
     def load(self, archive: Path) -> None:
         """Load an image archive (`docker save` form)."""
@@ -265,39 +267,53 @@ class Docker:
     def tag(self, image: str, reference: str) -> None:
         """Give an image its name; an older image of that name loses it."""
         repository, _, tag = reference.rpartition(":")
-        self._guard(lambda: self._client.images.get(image).tag(repository, tag))
+        found = self._get(image)
+        self._guard(lambda: found.tag(repository, tag))
 
     def labels(self, image: str) -> dict[str, str]:
         """The labels of an image; EngineError when there is none of that name."""
-        from docker.errors import ImageNotFound
-
-        try:
-            found = self._guard(lambda: self._client.images.get(image))
-        except ImageNotFound as error:
-            raise EngineError(
-                f"There is no image {image} on this engine.",
-                fix=f"Build it (provision build), or fetch it: docker pull {image}",
-            ) from error
-        return dict(found.labels)
+        return dict(self._get(image).labels)
 
     def image_id(self, image: str) -> str:
         """The digest of the image's config."""
-        return str(self._client.images.get(image).id)
+        return str(self._get(image).id)
 
     def repo_digest(self, reference: str) -> str | None:
         """The registry digest under which the engine holds this image, if it does."""
-        from docker.errors import ImageNotFound
-
-        try:
-            found = self._client.images.get(reference)
-        except ImageNotFound:
-            return None
-        digests: list[str] = found.attrs.get("RepoDigests") or []
+        found = self._find(reference)
+        digests: list[str] = (found.attrs.get("RepoDigests") or []) if found else []
         return digests[0].rpartition("@")[2] if digests else None
 
     def size_bytes(self, image: str) -> int:
         """The image's size as the engine counts it."""
-        return int(self._client.images.get(image).attrs.get("Size", 0))
+        return int(self._get(image).attrs.get("Size", 0))
+
+    def _answers(self) -> bool:
+        try:
+            self._guard(self._client.ping)
+        except EngineError:
+            return False
+        return True
+
+    def _find(self, reference: str) -> Any:  # noqa: ANN401  the SDK is untyped
+        from docker.errors import ImageNotFound
+
+        def look() -> object:
+            try:
+                return self._client.images.get(reference)
+            except ImageNotFound:
+                return None
+
+        return self._guard(look)
+
+    def _get(self, image: str) -> Any:  # noqa: ANN401
+        found = self._find(image)
+        if found is None:
+            raise EngineError(
+                f"There is no image {image} on this engine.",
+                fix=f"Build it (provision build), or fetch it: docker pull {image}",
+            )
+        return found
 
     def build(
         self,
@@ -334,7 +350,7 @@ class Docker:
                 on_line("the engine's bridge network is broken; building on the host's network")
                 done = attempt("host")
             if not done.ok or not iid.exists():
-                raise _build_failure(done.output)
+                raise _build_failure(done.output, engine_answers=self._answers())
             image = iid.read_text(encoding="ascii").strip()
         return BuiltImage(image_id=image, size_bytes=self.size_bytes(image))
 
@@ -351,19 +367,22 @@ class Docker:
         watchdog.daemon = True
         watchdog.start()
         try:
-            for line in _lines(container.logs(stdout=False, stderr=True, stream=True, follow=True)):
-                on_line(line)
-            code = self._wait(container, overdue)
-            stdout = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")
-            stderr = container.logs(stdout=False, stderr=True, tail=50).decode("utf-8", "replace")
+            code, stdout, stderr = self._guard(lambda: _follow(container, on_line))
+        except EngineError:
+            if overdue.is_set():
+                raise _overdue() from None
+            raise
         finally:
             watchdog.cancel()
             _remove(container)
+        if overdue.is_set():
+            raise _overdue()
         return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
 
     def _start(self, job: RunJob, notes: list[str]) -> Container:
         from docker.errors import APIError
         from docker.types import DeviceRequest, Ulimit
+        from requests.exceptions import RequestException
 
         ulimits = [Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)]
         if job.memlock_unlimited:
@@ -396,51 +415,43 @@ class Docker:
                     notes.append(f"ulimit {left_out.name}: not permitted on this machine, left out")
                     continue
                 raise _start_failure(error) from error
+            except (RequestException, OSError) as error:
+                _remove(container)
+                raise _start_failure(error) from error
             except BaseException:
                 _remove(container)
                 raise
             return container  # type: ignore[no-any-return]  # the guard hides the type
 
-    def _wait(self, container: Container, overdue: threading.Event) -> int:
-        if not overdue.is_set():
-            return int(self._guard(lambda: container.wait(timeout=60))["StatusCode"])
-        raise EngineError(
-            "The verification did not end within its time and was stopped.",
-            fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
-        )
-
     @staticmethod
     def _guard(call: Callable[[], Any]) -> Any:  # noqa: ANN401  the SDK is untyped
-        from docker.errors import APIError, DockerException, ImageNotFound
+        from docker.errors import DockerException
         from requests.exceptions import RequestException
 
         try:
             return call()
-        except ImageNotFound:
-            raise
-        except (APIError, DockerException, RequestException, OSError) as error:
+        except (DockerException, RequestException, OSError) as error:
             raise EngineError(
                 f"The engine stopped or refused: {_short(error)}",
                 fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
             ) from error
 
 
-def _build_failure(tail: str) -> Failure:
+def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
     if "no space left on device" in tail.lower():
         return DiskFullError(
             "The engine's disk filled up while the image was built; nothing was tagged.",
             fix="Make room: docker builder prune, docker image prune; df -h shows the disks.",
             detail=_last_lines(tail),
         )
-    if re.search(r"hash(es)? mismatch", tail, re.IGNORECASE):
+    # uv's words, and pip's
+    if re.search(r"hash(es)? mismatch|do not match the hashes", tail, re.IGNORECASE):
         return BuildFailedError(
             "A downloaded wheel is not the one that the lock names.",
             fix="Lock again (provision lock) if you trust the index; the download was refused.",
             detail=_last_lines(tail),
         )
-    if re.search(
-        r"(error during connect|cannot connect to the docker daemon|EOF$)", tail, re.IGNORECASE
-    ):
+    if not engine_answers or _ENGINE_WENT_AWAY.search(tail):
         return EngineError(
             "The engine went away while it built the image.",
             fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
@@ -485,6 +496,16 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def _follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, str, str]:
+    """Hand its stderr on until it ends; give its exit code, stdout, and the end of stderr."""
+    for line in _lines(container.logs(stdout=False, stderr=True, stream=True, follow=True)):
+        on_line(line)
+    code = int(container.wait(timeout=60)["StatusCode"])
+    stdout = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")
+    stderr = container.logs(stdout=False, stderr=True, tail=50).decode("utf-8", "replace")
+    return code, stdout, stderr
+
+
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
     pending = b""
     for chunk in chunks:
@@ -506,6 +527,13 @@ def _remove(container: Container) -> None:
 def _stop_overdue(container: Container, overdue: threading.Event) -> None:
     overdue.set()
     _remove(container)
+
+
+def _overdue() -> EngineError:
+    return EngineError(
+        "The verification did not end within its time and was stopped.",
+        fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
+    )
 
 
 def _short(error: Exception) -> str:

@@ -28,7 +28,7 @@ LAYERS = (
 )
 # Who may import what from outside, where that is worth holding.
 ONLY_IN = {
-    "docker": {"images/docker.py", "images/registry.py", "images/engine_setup.py"},
+    "docker": {"images/docker.py", "images/registry/auth.py", "images/engine_setup.py"},
     "pynvml": {"provision/host/nvml.py"},
     "rich": {"provision/console.py"},
     "torch": {"verify"},

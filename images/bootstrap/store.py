@@ -1,0 +1,168 @@
+"""Keeps the bases that were made: archives beside an index, in `<store>/bases`.
+
+Many may use a store at once, and any of them may be killed: who makes a base holds the lock, and
+a file has its name only once it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapBase:
+    """A base made here."""
+
+    reference: str
+    """The name that the archive gives it: "gpu-provision/base:bookworm-py3.11-<12 hex>"."""
+    image_id: str
+    """The digest of its configuration, "sha256:..."."""
+    diff_id: str
+    """The digest of its one layer, as a plain tar."""
+    archive: Path
+    """What `docker load` reads."""
+    packages: tuple[str, ...]
+    """Each as "name=version"."""
+    seconds: float
+    """How long the making took; 0 where it was there already."""
+
+
+def bases_directory(store: Path) -> Path:
+    """Say where a store keeps its bases."""
+    return store.absolute() / "bases"
+
+
+def find(store: Path, image_id: str) -> BootstrapBase | None:
+    """Find a base made earlier by its image id or its diff id, however old it is."""
+    bases = bases_directory(store)
+    for entry in _read_index(bases).values():
+        if image_id in {entry.get("image_id"), entry.get("diff_id")}:
+            return _from_entry(bases, entry)
+    return None
+
+
+def find_recent(
+    bases: Path, request: str, *, now: float, max_age_days: float
+) -> BootstrapBase | None:
+    """Find the youngest base made for a request in the last days."""
+    recent = [
+        entry
+        for entry in _read_index(bases).values()
+        if entry.get("request") == request
+        and isinstance(entry.get("made"), (int, float))
+        and 0 <= now - entry["made"] < max_age_days * 86400
+    ]
+    for entry in sorted(recent, key=lambda entry: float(entry["made"]), reverse=True):
+        base = _from_entry(bases, entry)
+        if base is not None:
+            return base
+    return None
+
+
+def add(bases: Path, base: BootstrapBase, *, request: str, now: float) -> BootstrapBase:
+    """Move a base's archive out of its work directory into the store, and note it in the index."""
+    work = base.archive.parent
+    size = base.archive.stat().st_size
+    kept = replace(base, archive=_archive_path(bases, base.image_id))
+    _put(base.archive, kept.archive)
+    facts = {**asdict(kept), "archive": kept.archive.name, "bytes": size, "made": now}
+    index = {**_read_index(bases), base.image_id: {**facts, "request": request}}
+    written = work / "index.json"
+    written.write_bytes(json.dumps(index, indent=1, sort_keys=True).encode() + b"\n")
+    _put(written, bases / "index.json")
+    return kept
+
+
+@contextlib.contextmanager
+def locked(bases: Path, on_line: Callable[[str], None]) -> Iterator[None]:
+    """Keep others out: two at once would make the same base twice."""
+    with (bases / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_line("another process is making a base here: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as exc:  # some network file systems have no locks
+            on_line(f"the store cannot be locked ({exc.strerror}): going on without")
+        yield
+
+
+@contextlib.contextmanager
+def work_directory(bases: Path) -> Iterator[Path]:
+    """Lend a directory on the store's own disk, so that a finished file can be renamed into it."""
+    work = Path(tempfile.mkdtemp(prefix=".work-", dir=bases))
+    try:
+        yield work
+    finally:
+        _remove(work)
+
+
+def remove_leftovers(bases: Path) -> None:
+    """Remove the work directories of processes that were killed; needs the lock."""
+    for work in bases.glob(".work-*"):
+        _remove(work)
+
+
+def _remove(work: Path) -> None:
+    """Remove a work directory, but never walk into something that is still mounted in it."""
+    with contextlib.suppress(OSError):
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        if any(line.split()[1].startswith(f"{work}/") for line in mounts.splitlines()):
+            return
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _archive_path(bases: Path, image_id: str) -> Path:
+    return bases / f"{image_id.partition(':')[2]}.tar"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put(finished: Path, target: Path) -> None:
+    """Give a finished file its name: it is there whole, or not at all, even after a power cut."""
+    _sync(finished)
+    finished.replace(target)
+    _sync(target.parent)
+
+
+def _read_index(bases: Path) -> dict[str, dict[str, Any]]:
+    try:
+        document = json.loads((bases / "index.json").read_bytes())
+    except (OSError, ValueError):  # lost or damaged: the bases are made again
+        return {}
+    entries = document if isinstance(document, dict) else {}
+    return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
+
+
+def _from_entry(bases: Path, entry: Mapping[str, Any]) -> BootstrapBase | None:
+    """Read an entry of the index, if the base that it speaks of is still there whole."""
+    try:
+        image_id = str(entry["image_id"])
+        archive = _archive_path(bases, image_id)
+        if archive.stat().st_size != entry["bytes"]:
+            return None
+        return BootstrapBase(
+            reference=str(entry["reference"]),
+            image_id=image_id,
+            diff_id=str(entry["diff_id"]),
+            archive=archive,
+            packages=tuple(map(str, entry["packages"])),
+            seconds=0.0,
+        )
+    except (OSError, KeyError, TypeError):
+        return None

@@ -1,0 +1,76 @@
+"""What a registry asks for before it answers, and the login that docker's configuration holds."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_CHALLENGE = re.compile(r"(?:^|,)\s*(?P<scheme>[A-Za-z][\w-]*)\s+(?=[A-Za-z_]+\s*=)")
+_PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a registry wants to see, from its WWW-Authenticate header."""
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+
+def parse_challenges(header: str) -> tuple[Challenge, ...]:
+    """Read a WWW-Authenticate header, which may hold several challenges in one line."""
+    starts = list(_CHALLENGE.finditer(header))
+    ends = [*(match.start() for match in starts), len(header)][1:]
+    return tuple(
+        Challenge(
+            start["scheme"].lower(),
+            {
+                name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain
+                for name, quoted, plain in _PARAMETER.findall(header[start.end() : end])
+            },
+        )
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What docker's configuration holds for a registry; the reason where it cannot be read."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+    problem: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.username or self.identity_token)
+
+    def basic(self) -> str:
+        """Write it as the Authorization header of HTTP's basic scheme."""
+        import urllib3
+
+        headers = urllib3.make_headers(basic_auth=f"{self.username}:{self.password}")
+        return headers["authorization"]
+
+
+def read_login(registry: str) -> Login:
+    """Ask docker's own configuration, and its credential helpers, for the login to a registry."""
+    import docker.auth
+    import docker.errors
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a missing helper is an error already
+            found = docker.auth.load_config().resolve_authconfig(registry) or {}
+    except (docker.errors.DockerException, OSError, ValueError, TypeError, AttributeError) as exc:
+        # much is public, and a broken helper is common: go on without, and tell where it matters
+        return Login(problem=f"docker's login for {registry} could not be read: {exc}")
+    # entries of the file and answers of a helper spell their keys differently
+    entry = {str(key).lower(): value for key, value in found.items() if isinstance(value, str)}
+    return Login(
+        username=entry.get("username", ""),
+        password=entry.get("password", ""),
+        identity_token=entry.get("identitytoken", ""),
+    )

@@ -1,0 +1,216 @@
+"""The exchange with a registry: tokens, redirects, and what its refusals mean."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from images.registry.auth import Challenge, Login, parse_challenges
+from images.registry.errors import (
+    CONNECT_FIX,
+    ImageNotFoundError,
+    RegistryAnswerError,
+    RegistryDeniedError,
+    RegistryUnreachableError,
+)
+from images.registry.http import MAX_BYTES, Answer, Http
+from images.registry.reference import Reference
+
+_MAX_REDIRECTS = 4
+
+
+class RepositoryClient:
+    """Asks one registry about one repository, and logs in when it is told to."""
+
+    def __init__(self, reference: Reference, http: Http, login: Callable[[], Login]) -> None:
+        self.reference = reference
+        self._http = http
+        self._read_login = login
+        self._problem = ""
+        self._authorization: str | None = None
+        scheme = "http" if reference.is_loopback else "https"
+        self._root = f"{scheme}://{reference.host}/v2/{reference.repository}"
+
+    def get(self, path: str, accept: str) -> Answer:
+        """Get something of the repository, such as "manifests/latest", or raise why not."""
+        url = f"{self._root}/{path}"
+        answer = self._follow(url, accept)
+        if answer.status == 401 and self._authorization is None:
+            self._authorization = self._authorize(answer)
+            answer = self._follow(url, accept)
+        return self._judge(answer, url)
+
+    def _follow(self, url: str, accept: str) -> Answer:
+        first = urllib.parse.urlsplit(url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            headers = {"Accept": accept, "User-Agent": "gpu-provision"}
+            here = urllib.parse.urlsplit(url)
+            # the login is for the registry alone, not for the storage that it redirects to
+            if self._authorization and (here.scheme, here.netloc) == (first.scheme, first.netloc):
+                headers["Authorization"] = self._authorization
+            answer = self._send("GET", url, headers)
+            if answer.status not in {301, 302, 303, 307, 308}:
+                return answer
+            target = urllib.parse.urljoin(url, answer.headers.get("location", ""))
+            scheme = urllib.parse.urlsplit(target).scheme
+            if scheme not in {"http", "https"} or (here.scheme, scheme) == ("https", "http"):
+                raise RegistryAnswerError(
+                    f"{url} redirects to {target or 'nowhere'}, which is not followed.",
+                    fix=CONNECT_FIX,
+                )
+            url = target
+        raise RegistryAnswerError(
+            f"{self.reference.host} redirects more than {_MAX_REDIRECTS} times.", fix=CONNECT_FIX
+        )
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Answer:
+        import urllib3
+
+        try:
+            answer = self._http(method, url, headers, body)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
+            reason = getattr(exc, "reason", None) or exc
+            host = urllib.parse.urlsplit(url).netloc
+            raise RegistryUnreachableError(
+                f"The registry {self.reference.registry} could not be asked for {self.reference}: "
+                f"{host} {_describe(reason)}.",
+                fix=_fix_for(reason),
+                detail=str(exc),
+            ) from exc
+        if len(answer.body) > MAX_BYTES:
+            raise RegistryAnswerError(
+                f"{url} answered with more than {MAX_BYTES} bytes; a manifest is smaller.",
+                fix=CONNECT_FIX,
+            )
+        return answer
+
+    def _authorize(self, refused: Answer) -> str:
+        challenges = parse_challenges(refused.headers.get("www-authenticate", ""))
+        login = self._read_login()
+        self._problem = login.problem
+        for challenge in challenges:
+            if challenge.scheme == "bearer" and "realm" in challenge.parameters:
+                return f"Bearer {self._token(challenge, login)}"
+        if any(challenge.scheme == "basic" for challenge in challenges) and login.username:
+            return login.basic()
+        raise self._denied(refused)
+
+    def _token(self, challenge: Challenge, login: Login) -> str:
+        realm = challenge.parameters["realm"]
+        parts = urllib.parse.urlsplit(realm)
+        if parts.scheme != "https" and not (self.reference.is_loopback and parts.scheme == "http"):
+            raise RegistryAnswerError(
+                f"{self.reference.registry} wants the login sent to {realm}, "
+                "which is not encrypted; this is not done.",
+                fix=CONNECT_FIX,
+            )
+        scope = f"repository:{self.reference.repository}:pull"
+        fields = {
+            "service": challenge.parameters.get("service", ""),
+            "scope": challenge.parameters.get("scope") or scope,
+        }
+        headers = {"User-Agent": "gpu-provision"}
+        if login.identity_token:
+            form = {
+                **fields,
+                "grant_type": "refresh_token",
+                "refresh_token": login.identity_token,
+                "client_id": "gpu-provision",
+            }
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            answer = self._send("POST", realm, headers, urllib.parse.urlencode(form).encode())
+        else:
+            if login.username:
+                headers["Authorization"] = login.basic()
+            joint = "&" if parts.query else "?"
+            answer = self._send("GET", f"{realm}{joint}{urllib.parse.urlencode(fields)}", headers)
+        self._judge(answer, realm)
+        document = parse_json_object(answer.body, realm)
+        token = document.get("token") or document.get("access_token")
+        if not isinstance(token, str) or not token:
+            raise RegistryAnswerError(f"{realm} answered without a token.", fix=CONNECT_FIX)
+        return token
+
+    def _judge(self, answer: Answer, url: str) -> Answer:
+        if answer.status == 200:
+            return answer
+        registry = self.reference.registry
+        if answer.status in {401, 403}:
+            raise self._denied(answer)
+        if answer.status == 404:
+            raise ImageNotFoundError(
+                f"{registry} has no image {self.reference}.",
+                fix="See that the name and the tag are right; tags of old images get removed. "
+                "Another base: --base IMAGE, or --base bootstrap for one made here.",
+                detail=_text(answer.body),
+            )
+        if answer.status == 429:
+            raise RegistryDeniedError(
+                f"{registry} has had too many requests from here for now (HTTP 429).",
+                fix=f"Log in, which raises the limit: docker login {registry}; or wait.",
+                detail=_text(answer.body),
+            )
+        raise RegistryUnreachableError(
+            f"{registry} could not answer for {self.reference}: HTTP {answer.status} from {url}.",
+            fix=f"Try again later. {CONNECT_FIX}",
+            detail=_text(answer.body),
+        )
+
+    def _denied(self, answer: Answer) -> RegistryDeniedError:
+        registry = self.reference.registry
+        problem = f" ({self._problem})" if self._problem else ""
+        return RegistryDeniedError(
+            f"{registry} does not show {self.reference} to us (HTTP {answer.status}): "
+            f"it is not there, or it needs a login that may read it{problem}.",
+            fix=f"docker login {registry}",
+            detail=_text(answer.body),
+        )
+
+
+def _text(body: bytes) -> str:
+    return body[:2000].decode("utf-8", "replace")
+
+
+def parse_json_object(body: bytes, where: str) -> dict[str, Any]:
+    """Read an answer that must be a JSON object; `where` is who gave it."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise RegistryAnswerError(
+            f"{where} did not answer like a registry: JSON was expected. "
+            "A proxy or a login page may stand in between.",
+            fix=CONNECT_FIX,
+            detail=_text(body),
+        )
+    return document
+
+
+def _describe(reason: object) -> str:
+    import urllib3
+
+    text = str(reason)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "shows a certificate that this host does not trust"
+    if isinstance(reason, urllib3.exceptions.NameResolutionError):
+        return "has no address: the name look-up failed"
+    if "Connection refused" in text:
+        return "refuses connections"
+    if isinstance(reason, urllib3.exceptions.NewConnectionError):
+        return f"cannot be reached ({text.rpartition(': ')[2]})"
+    if isinstance(reason, (urllib3.exceptions.TimeoutError, TimeoutError)):
+        return "did not answer in time"
+    if isinstance(reason, urllib3.exceptions.ProxyError):
+        return f"is out of reach through the proxy ({reason})"
+    return f"broke off ({text})"
+
+
+def _fix_for(reason: object) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(reason):
+        return "Name your organisation's certificates: --ca-bundle FILE, or set SSL_CERT_FILE."
+    return CONNECT_FIX

@@ -1,0 +1,52 @@
+"""How asking a registry can fail."""
+
+from __future__ import annotations
+
+from images.errors import Failure
+
+CONNECT_FIX = (
+    "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), "
+    "or need no registry: --base bootstrap"
+)
+
+
+class BadReference(Failure):
+    """A text that does not name an image."""
+
+    code = "bad-reference"
+    exit_code = 2
+
+
+class BadCaBundle(Failure):
+    """A file of certificates that cannot be used."""
+
+    code = "bad-ca-bundle"
+    exit_code = 2
+
+
+class RegistryUnreachableError(Failure):
+    """A registry did not answer, or not in time, or only with its own errors."""
+
+    code = "registry-unreachable"
+    exit_code = 5
+
+
+class RegistryAnswerError(Failure):
+    """A registry answered with something damaged, or that is not a registry's answer."""
+
+    code = "registry-bad-answer"
+    exit_code = 5
+
+
+class ImageNotFoundError(Failure):
+    """A registry has no such image, or not for the architecture that is needed."""
+
+    code = "image-not-found"
+    exit_code = 5
+
+
+class RegistryDeniedError(Failure):
+    """A registry refused: no login, a wrong one, or its limit is used up."""
+
+    code = "registry-denied"
+    exit_code = 5

@@ -31,6 +31,7 @@ WAIT_S = 60.0
 
 _DOCS = "https://docs.docker.com/engine/install/"
 _NO_QUESTIONS = ("env", "DEBIAN_FRONTEND=noninteractive")
+_SUBIDS = "100000-165535"  # the first range that Debian itself gives out
 _INSTALL_TIMEOUT_S = 1800.0
 
 # What other distributions call it. Said, not run: nobody has tried them here.
@@ -56,7 +57,7 @@ class EngineSetupError(Failure):
 
 
 def _apt_packages(
-    have: Callable[[str], bool], have_package: Callable[[str], bool]
+    have: Callable[[str], bool], have_package: Callable[[str], bool], *, is_root: bool
 ) -> tuple[str, ...]:
     """What is missing, of what the distribution has.
 
@@ -72,6 +73,8 @@ def _apt_packages(
         found += list(filter(have_package, ("docker-buildx-plugin", "docker-buildx")))[:1]
     if not have("mmdebstrap"):
         found += filter(have_package, ("mmdebstrap", "debian-archive-keyring"))
+    if not is_root and not have("newuidmap"):
+        found += filter(have_package, ("uidmap",))  # mmdebstrap makes its tree in a user namespace
     return tuple(found)
 
 
@@ -92,14 +95,14 @@ def plan_commands(
     """Say which commands install the engine and start it by the init, in order.
 
     `os_id` and `os_like` are ID and ID_LIKE of os-release; `have` knows programs (and
-    "docker-buildx", the plugin), `have_package` knows what the distribution offers. Without a
+    "docker-buildx", the plugin, and "subuids", a range of user ids for this user), `have_package` knows what the distribution offers. Without a
     running init nothing here starts the engine: `start_engine` does.
     """
     sudo = () if is_root else ("sudo",)
     if not _is_debian_like(os_id, os_like):
         raise _other_system(os_id, os_like, sudo=sudo, has_init=has_init)
     commands: list[tuple[str, ...]] = []
-    packages = _apt_packages(have, have_package)
+    packages = _apt_packages(have, have_package, is_root=is_root)
     if packages:
         install = ("apt-get", "install", "-y", "--no-install-recommends", *packages)
         commands += [(*sudo, "apt-get", "update"), (*sudo, *_NO_QUESTIONS, *install)]
@@ -107,6 +110,9 @@ def plan_commands(
         commands.append((*sudo, "systemctl", "start", "docker"))
     if user and not is_root:
         commands.append((*sudo, "usermod", "-aG", "docker", user))
+        if not have("subuids"):
+            ranges = ("--add-subuids", _SUBIDS, "--add-subgids", _SUBIDS)
+            commands.append((*sudo, "usermod", *ranges, user))
     return tuple(commands)
 
 
@@ -199,7 +205,19 @@ def _read_here() -> _Here:
     )
 
 
+def _have_subuids() -> bool:
+    """Whether this user has a range of user ids for namespaces of its own (subuid(5))."""
+    names = {getpass.getuser(), str(os.geteuid())}
+    try:
+        lines = Path("/etc/subuid").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.partition(":")[0] in names for line in lines)
+
+
 def _have(program: str) -> bool:
+    if program == "subuids":
+        return _have_subuids()
     if program == "docker-buildx":
         places = [
             Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "cli-plugins",

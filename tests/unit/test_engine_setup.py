@@ -88,8 +88,18 @@ def test_dockers_own_repository_gives_its_own_builder() -> None:
 def test_a_user_types_sudo_and_joins_the_group() -> None:
     found = planned("debian", "12", is_root=False, user="ann")
     assert all(command.startswith("sudo ") for command in found)
-    assert found[-1] == "sudo usermod -aG docker ann"
+    assert found[-2:] == [
+        "sudo usermod -aG docker ann",
+        "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann",
+    ]
+    assert found[1].endswith(" uidmap")
     assert not [line for line in planned("debian", "12", user="root") if "usermod" in line]
+
+
+def test_a_user_with_a_range_of_ids_keeps_it() -> None:
+    have = {"subuids", "newuidmap"}.__contains__
+    found = planned("debian", "12", is_root=False, user="ann", have=have)
+    assert not [line for line in found if "subuids" in line or "uidmap" in line]
 
 
 def test_without_an_init_nothing_is_asked_of_it() -> None:

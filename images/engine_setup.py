@@ -95,8 +95,9 @@ def plan_commands(
     """Say which commands install the engine and start it by the init, in order.
 
     `os_id` and `os_like` are ID and ID_LIKE of os-release; `have` knows programs (and
-    "docker-buildx", the plugin, and "subuids", a range of user ids for this user), `have_package` knows what the distribution offers. Without a
-    running init nothing here starts the engine: `start_engine` does.
+    "docker-buildx", the plugin, and "subuids", a range of user ids for this user); `have_package`
+    knows what the distribution offers. Without a running init nothing here starts the engine:
+    `start_engine` does.
     """
     sudo = () if is_root else ("sudo",)
     if not _is_debian_like(os_id, os_like):

@@ -169,8 +169,9 @@ def here(**changes: Any) -> module._Here:
     [
         pytest.param(
             here(),
-            f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates {EXTRAS} && "
-            f"sudo {START} && sudo usermod -aG docker ann",
+            f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates {EXTRAS} uidmap"
+            f" && sudo {START} && sudo usermod -aG docker ann && "
+            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann",
             id="a user of Debian 12",
         ),
         pytest.param(

@@ -13,6 +13,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import tarfile
 import tempfile
 import threading
@@ -26,6 +27,8 @@ from images.errors import Failure
 from images.spec import BuiltImage, ImageSpec, RunJob, RunResult, Secrets
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from docker import DockerClient
     from docker.models.containers import Container
 
@@ -246,9 +249,12 @@ class Docker:
         """Free space where the engine keeps images; None when that is not on this machine."""
         root = self.info().get("DockerRootDir")
         local = (os.environ.get("DOCKER_HOST") or "unix://").startswith("unix://")
-        if not root or not local or not Path(root).exists():
+        if not root or not local:
             return None
-        return shutil.disk_usage(root).free
+        try:
+            return shutil.disk_usage(root).free
+        except OSError:  # it is in another machine's file system, or where we may not look
+            return None
 
     def build_network(self) -> str | None:
         """An engine without its bridge network can build on the host's only."""
@@ -360,68 +366,73 @@ class Docker:
         Limits that this engine may not grant are left out and said in the notes: a machine
         without the right to raise them is still worth verifying.
         """
+        from docker.types import Ulimit
+
         notes: list[str] = []
-        container = self._start(job, notes)
+        ulimits = [Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)]
+        if job.memlock_unlimited:
+            ulimits.append(Ulimit(name="memlock", soft=-1, hard=-1))
+        ending: tuple[int, str, str] | None = None
+        while ending is None:
+            with self._container(job, ulimits) as container:
+                if _start(container, job.files, may_lack_limits=bool(ulimits)):
+                    ending = self._await(container, job.timeout_s, on_line)
+                else:
+                    name = ulimits.pop().name
+                    notes.append(f"ulimit {name}: not permitted on this machine, left out")
+        code, stdout, stderr = ending
+        return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
+
+    @contextlib.contextmanager
+    def _container(self, job: RunJob, ulimits: list[Any]) -> Iterator[Container]:
+        """A container that is gone afterwards, whatever happens."""
+        from docker.types import DeviceRequest
+
+        requests = {
+            "runtime": [DeviceRequest(count=-1, capabilities=[["gpu"]])],
+            "cdi": [DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"])],
+        }.get(job.gpus, [])
+        made: list[Container] = []
+        try:
+            with _uninterrupted():  # else it might exist without our knowing it
+                made.append(
+                    self._guard(
+                        lambda: self._client.containers.create(
+                            job.image,
+                            list(job.command),
+                            network_mode="none",
+                            shm_size=job.shm_bytes,
+                            ulimits=ulimits,
+                            device_requests=requests,
+                            environment=dict(job.environment),
+                            labels={"org.gpu-provision.role": "verify"},
+                        )
+                    )
+                )
+            yield made[0]
+        finally:
+            with _uninterrupted():
+                for container in made:
+                    _remove(container)
+
+    def _await(
+        self, container: Container, timeout_s: float, on_line: Callable[[str], None]
+    ) -> tuple[int, str, str]:
         overdue = threading.Event()
-        watchdog = threading.Timer(job.timeout_s, _stop_overdue, (container, overdue))
+        watchdog = threading.Timer(timeout_s, _stop_overdue, (container, overdue))
         watchdog.daemon = True
         watchdog.start()
         try:
-            code, stdout, stderr = self._guard(lambda: _follow(container, on_line))
+            ending: tuple[int, str, str] = self._guard(lambda: _follow(container, on_line))
         except EngineError:
             if overdue.is_set():
                 raise _overdue() from None
             raise
         finally:
             watchdog.cancel()
-            _remove(container)
         if overdue.is_set():
             raise _overdue()
-        return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
-
-    def _start(self, job: RunJob, notes: list[str]) -> Container:
-        from docker.errors import APIError
-        from docker.types import DeviceRequest, Ulimit
-        from requests.exceptions import RequestException
-
-        ulimits = [Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)]
-        if job.memlock_unlimited:
-            ulimits.append(Ulimit(name="memlock", soft=-1, hard=-1))
-        requests = {
-            "runtime": [DeviceRequest(count=-1, capabilities=[["gpu"]])],
-            "cdi": [DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"])],
-        }.get(job.gpus, [])
-        while True:
-            container = self._guard(
-                lambda: self._client.containers.create(
-                    job.image,
-                    list(job.command),
-                    network_mode="none",
-                    shm_size=job.shm_bytes,
-                    ulimits=ulimits,
-                    device_requests=requests,
-                    environment=dict(job.environment),
-                    labels={"org.gpu-provision.role": "verify"},
-                )
-            )
-            try:
-                if job.files:
-                    container.put_archive("/", _archive(job.files))
-                container.start()
-            except APIError as error:
-                _remove(container)
-                if "rlimit" in str(error) and ulimits:
-                    left_out = ulimits.pop()
-                    notes.append(f"ulimit {left_out.name}: not permitted on this machine, left out")
-                    continue
-                raise _start_failure(error) from error
-            except (RequestException, OSError) as error:
-                _remove(container)
-                raise _start_failure(error) from error
-            except BaseException:
-                _remove(container)
-                raise
-            return container  # type: ignore[no-any-return]  # the guard hides the type
+        return ending
 
     @staticmethod
     def _guard(call: Callable[[], Any]) -> Any:  # noqa: ANN401  the SDK is untyped
@@ -462,6 +473,53 @@ def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
         fix="If a download failed, check the network, proxy and --ca-bundle, then run this again.",
         detail=_last_lines(tail),
     )
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts the first interruption off to the end of the block; a second one comes through."""
+    handlers: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    came: list[int] = []
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        handler = handlers[number]
+        if came and callable(handler):
+            handler(number, frame)
+        came.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        handlers.clear()  # only there do interruptions arrive
+    try:
+        for number, handler in handlers.items():
+            if callable(handler):
+                signal.signal(number, put_off)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if callable(handler):
+                signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def _start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: bool) -> bool:
+    """Start it. False where the machine does not permit its limits, and it can do with fewer."""
+    from docker.errors import APIError
+    from requests.exceptions import RequestException
+
+    try:
+        if files:
+            container.put_archive("/", _archive(files))
+        container.start()
+    except APIError as error:
+        if "rlimit" in str(error) and may_lack_limits:
+            return False
+        raise _start_failure(error) from error
+    except (RequestException, OSError) as error:
+        raise _start_failure(error) from error
+    return True
 
 
 def _start_failure(error: Exception) -> Failure:

@@ -208,7 +208,9 @@ def _read_here() -> _Here:
 
 def _have_subuids() -> bool:
     """Whether this user has a range of user ids for namespaces of its own (subuid(5))."""
-    names = {getpass.getuser(), str(os.geteuid())}
+    names = {str(os.geteuid())}
+    with contextlib.suppress(KeyError, OSError):  # a user id without a name
+        names.add(getpass.getuser())
     try:
         lines = Path("/etc/subuid").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -226,7 +228,7 @@ def _have(program: str) -> bool:
                 "/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec",
             )),
         ]  # fmt: skip
-        return any((place / program).is_file() for place in places)
+        return any(os.access(place / program, os.X_OK) for place in places)
     # sbin is not on everybody's PATH
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     return shutil.which(program, path=path) is not None

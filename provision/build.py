@@ -22,6 +22,7 @@ from provision.pipeline import (
     build_image,
     builder_here,
     check_disk,
+    check_names,
     default_tag,
     dry_run_argv,
     gpus_to_request,
@@ -59,6 +60,7 @@ def build(
     come as `Failure`; the exit code is 0, or 1 when a check failed in the image that was built.
     """
     locked = read_lock_file(lock_file) if lock_file is not None else None
+    check_names(require)
     if locked is None:
         with console.step("detect", "reading the host"):
             asked = hosts()

@@ -8,14 +8,16 @@ place that catches: a known failure becomes its sentence, its fix and its exit c
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from images.errors import Failure
 from provision.console import Console
@@ -29,7 +31,22 @@ from provision.request import (
 )
 from provision.version import VERSION
 
+if TYPE_CHECKING:
+    from images.registry import Reference
+
 _LEVELS = ("quick", "standard", "full")
+# What a lock has decided already, and the options that would say otherwise.
+_DECIDED_BY_LOCK = {
+    "cuda": "--cuda",
+    "framework_version": "--framework-version",
+    "python": "--python",
+    "companions": "--with",
+    "base": "--base",
+    "host": "--host",
+    "driver": "--driver",
+    "gpus": "--gpu",
+}
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,50 +59,117 @@ class Command:
     run: Callable[[argparse.Namespace, Console], int]
 
 
+class OutputError(Failure):
+    """The result was made and cannot be written."""
+
+    code = "output-unwritable"
+    exit_code = Exit.USAGE
+
+
+class HostResourceError(Failure):
+    """This machine has no room left to work in: disk, or open files."""
+
+    code = "no-room"
+    exit_code = Exit.HOST_UNFIT
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, do, and turn every failure into its exit code."""
-    args = build_parser().parse_args(argv)
-    console = Console(verbose=getattr(args, "verbose", False))
-    command: Command = args.command
+    words = sys.argv[1:] if argv is None else list(argv)
+    console = Console()
+    as_json = "--json" in words
+    name = words[0] if words else ""
     try:
+        args = build_parser().parse_args(words)
+        console = Console(verbose=args.verbose)
+        as_json = args.json
+        command: Command = args.command
         return command.run(args, console)
     except Failure as failure:
-        if args.json:
-            _print_json(_failure_json(command.name, failure))
-        console.fail(failure.message, failure.fix, failure.detail)
-        return failure.exit_code
+        return _fail(console, failure, command=name, as_json=as_json)
     except KeyboardInterrupt:
         console.say("interrupted: nothing was tagged, nothing half-made is left.")
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        raise
+    except OSError as error:
+        if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
+            return _fail(console, _no_room(error), command=name, as_json=as_json)
+        return _bug(console)
     except Exception:  # noqa: BLE001  the one place that may: a bug becomes a report, not a wall
         return _bug(console)
 
 
+def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) -> int:
+    if as_json and not isinstance(failure, OutputError):
+        try:
+            _print_json(_failure_json(command, failure))
+        except OutputError as unwritable:
+            console.fail(unwritable.message, unwritable.fix)
+    console.fail(failure.message, failure.fix, failure.detail)
+    return failure.exit_code
+
+
+def _no_room(error: OSError) -> Failure:
+    where = f" ({error.filename})" if error.filename else ""
+    return HostResourceError(
+        f"This machine has no room to work in: {error.strerror or error}{where}.",
+        fix="Free some, or name a directory that has room: TMPDIR=/path provision ...",
+    )
+
+
 def run() -> NoReturn:
     """Entry point of the `provision` command."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone (| head): not an error of ours, and nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.DONE
-    except OSError as error:
-        print(f"error: stdout cannot be written: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.USAGE
+    code = main()
+    # What argparse or an interrupt left in a buffer must not fail while Python shuts down.
+    for stream in (sys.stdout, sys.stderr):
+        _flush(stream)
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Started with `>&-` a stream is None, and its number would go to the next file opened."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+
+
+def _flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except OSError:
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is still written to this stream vanish."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with our way of saying what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        clean = "".join(c if c.isprintable() else "?" for c in message)
+        raise BadInputError(
+            f"{clean[:300]}{'...' if len(clean) > 300 else ''}.",
+            fix=f"See what there is: {self.prog} --help",
+        )
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        # Only --help and --version come here: results, which a pipe may refuse as any other.
+        del file
+        _print(message.rstrip("\n"))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="provision",
         description="Reads the GPU host, decides with proof, builds the image, proves it here.",
         allow_abbrev=False,
@@ -191,7 +275,7 @@ def _do_detect(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         _print_json(host_to_json(facts))
     else:
-        print(describe(facts))
+        _print(describe(facts))
     return Exit.DONE
 
 
@@ -201,6 +285,10 @@ def _do_plan(args: argparse.Namespace, console: Console) -> int:
     from provision.resolve import resolve
 
     request = _request(args)
+    if args.ca_bundle is not None:
+        from provision.network import ca_bundle
+
+        ca_bundle(args.ca_bundle, {})
     hosts = _hosts(args, console)
     plan = resolve(hosts, request, load())
     if args.json:
@@ -208,13 +296,13 @@ def _do_plan(args: argparse.Namespace, console: Console) -> int:
     else:
         from provision.show import describe_plan
 
-        print(describe_plan(plan))
+        _print(describe_plan(plan))
     return Exit.DONE if plan.error is None else Exit.NOTHING_COMPATIBLE
 
 
 def _do_lock(args: argparse.Namespace, console: Console) -> int:
     from provision.catalog import load
-    from provision.lock import LOCK_NAME, write_lock
+    from provision.lock import LOCK_NAME, refuse_unwritable, write_lock
     from provision.pipeline import lock_for, pin_base, require_plan, show_warnings
     from provision.planfile import plan_to_json
     from provision.resolve import resolve
@@ -222,6 +310,7 @@ def _do_lock(args: argparse.Namespace, console: Console) -> int:
     request, output = _request(args), Path(args.output)
     if not LOCK_NAME.fullmatch(output.name):
         write_lock_name_error(output.name)
+    refuse_unwritable(output)
     settings = _settings(args)
     hosts = _hosts(args, console)
     plan = require_plan(resolve(hosts, request, load()))
@@ -243,8 +332,10 @@ def _do_lock(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         _print_json(result)
     else:
-        print(f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}")
-        print(f"next: provision build --lock {output}")
+        _print(
+            f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}\n"
+            f"next: provision build --lock {shlex.quote(str(output))}"
+        )
     return Exit.DONE
 
 
@@ -264,6 +355,8 @@ def _do_build(args: argparse.Namespace, console: Console) -> int:
         raise BadInputError(
             f"--builder {quoted(args.builder)} is not known.", fix="Use auto or docker."
         )
+    if args.lock is not None:
+        _refuse_against_lock(args)
     result, code = build(
         request=request,
         hosts=lambda: _hosts(args, console),
@@ -282,18 +375,28 @@ def _do_build(args: argparse.Namespace, console: Console) -> int:
     else:
         from provision.show import describe_build
 
-        print(describe_build(result))
+        _print(describe_build(result))
     return code
+
+
+def _refuse_against_lock(args: argparse.Namespace) -> None:
+    given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
+    if given:
+        raise BadInputError(
+            f"--lock has decided already what {' and '.join(given)} would decide.",
+            fix="Leave one of the two away; provision lock makes another lock.",
+        )
 
 
 def _do_verify(args: argparse.Namespace, console: Console) -> int:
     from images.docker import Docker
     from provision.host import detect
     from provision.labels import plan_of
-    from provision.pipeline import run_suite
+    from provision.pipeline import check_names, run_suite
     from provision.show import describe_report
 
     level, require = _level(args.level), _names(args.require)
+    check_names(require)
     image = _image(args.image)
     engine = Docker.connect(fix=_engine_fix())
     plan = plan_of(engine.labels(image), image)
@@ -307,7 +410,7 @@ def _do_verify(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         _print_json(report)
     else:
-        print(describe_report(report))
+        _print(describe_report(report))
     return _exit_of_report(report)
 
 
@@ -482,9 +585,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _tag(text: str | None) -> str | None:
     if text is None:
         return None
-    from images.registry import parse_reference
-
-    reference = parse_reference(text)
+    reference = _reference("--tag", text)
     if reference.digest is not None:
         raise BadInputError(
             "--tag takes a name and a tag, not a digest.", fix="For example: --tag team/torch:cu117"
@@ -495,15 +596,38 @@ def _tag(text: str | None) -> str | None:
 
 
 def _image(text: str) -> str:
-    from images.registry import parse_reference
-
     if not text.startswith("sha256:"):
-        parse_reference(text)
+        _reference("The image", text)
     return text
 
 
+def _reference(what: str, text: str) -> Reference:
+    from images.registry import parse_reference
+
+    if len(text) > 400:
+        raise BadInputError(
+            f"{what} {quoted(text)} is longer than the name of an image may be.",
+            fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
+        )
+    return parse_reference(text)
+
+
 def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    _print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print(text: str) -> None:
+    """A result on stdout. A reader that has gone (| head) is no error; a full disk is."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        raise OutputError(
+            f"The result cannot be written to standard output: {error.strerror}.",
+            fix="Make room where it is written to, or send it elsewhere.",
+        ) from error
 
 
 def _failure_json(command: str, failure: Failure) -> dict[str, Any]:
@@ -527,12 +651,15 @@ def _bug(console: Console) -> int:
         f"gpu-provision {VERSION}, Python {platform.python_version()}, {platform.platform()}\n"
         f"command: {sys.argv[1:2]}\n\n{traceback.format_exc()}"
     )
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="gpu-provision-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="gpu-provision-bug-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        where = f"the file {file.name} (read it first; it holds no secrets we know)"
+    except OSError:
+        where = "the command that you typed; no file could be written with the details"
     console.fail(
-        "This is a bug in gpu-provision, not in what you typed.",
-        f"Please report it with the file {file.name} (read it first; it holds no secrets we know).",
+        "This is a bug in gpu-provision, not in what you typed.", f"Please report it with {where}."
     )
     return Exit.BUG

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +18,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+WIDTH = 80
 _BUILDKIT_STEP = re.compile(r"#(\d+) \[(?:[^\]]*?)(\d+)/(\d+)\] (.*)")
-_BUILDKIT_DONE = re.compile(r"#(\d+) DONE ([\d.]+)s")
+_EXPORTED = re.compile(r"#\d+ exporting layers ([\d.]+)s done")
+_BUILDKIT_DONE = re.compile(r"#(\d+) DONE (\d+(?:\.\d+)?)s")
+# Steps of Dockerfile.cuda that take time, by what their command holds.
+_STEPS = (
+    ("apt-get install", "Python into the base"),
+    ("uv pip install", "wheels: download, check, unpack, byte code"),
+    ("uv.txt", "uv, to install them with"),
+)
+_UV_INSTALLING = re.compile(r" Prepared \d+ packages")
 _UV_DOWNLOADED = re.compile(r" Downloaded ([A-Za-z0-9_.\-]+)")
 
 
@@ -37,30 +47,33 @@ class Console:
         self.steps: list[Step] = []
         self._verbose = verbose
         self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._colour = self._terminal and "NO_COLOR" not in os.environ
+        self._colour = self._terminal and not os.environ.get("NO_COLOR")
 
     def say(self, text: str) -> None:
-        """One line."""
-        print(text, file=sys.stderr, flush=True)
+        """One line. A job does not end because nobody reads along (2>&1 | head)."""
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """A line that belongs to the step under way."""
-        self.say(f"    {text}")
+        self.say(_wrapped(_clean(text), "    ", "      "))
 
     def warn(self, message: str, fix: str) -> None:
         """Something unwelcome that does not stop the job."""
-        self.say(f"{self._paint('33', 'warning:')} {message}\n         fix: {fix}")
+        words = _wrapped(_clean(message), "warning: ", " " * 9)
+        told = words.replace("warning:", self._paint("33", "warning:"), 1)
+        self.say(f"{told}\n{_wrapped(_clean(fix), ' ' * 9 + 'fix: ', ' ' * 14)}")
 
     def fail(self, message: str, fix: str, detail: str = "") -> None:
         """Why the job ends here, and the way out."""
         if detail:
-            self.say("\n".join(f"    | {line}" for line in detail.splitlines()))
-        self.say(f"{self._paint('31;1', 'error:')} {message}\n  fix: {fix}")
+            self.say("\n".join(f"    | {_clean(line)}" for line in detail.splitlines()))
+        self.say(f"{self._paint('31;1', 'error:')} {_clean(message)}\n  fix: {_clean(fix)}")
 
     def detail(self, line: str) -> None:
         """Raw output, for those who asked for it."""
         if self._verbose:
-            self.say(f"    | {line}")
+            self.say(f"    | {_clean(line)}")
 
     @contextlib.contextmanager
     def step(self, name: str, what: str) -> Iterator[None]:
@@ -101,6 +114,28 @@ class Console:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
 
 
+def _wrapped(text: str, first: str, rest: str) -> str:
+    """Lines of at most 80 columns; what cannot be broken (an address, a command) stays whole."""
+    lines = text.splitlines() or [""]
+    if len(lines) > 1 or len(first) + len(text) <= WIDTH:
+        return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _clean(text: str) -> str:
+    """Text from outside (a path, a tool's output) may not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
+
+
 class BuildProgress:
     """Reads BuildKit's plain progress, line by line."""
 
@@ -121,12 +156,16 @@ class BuildProgress:
         """One line of the builder's output."""
         self._console.detail(text)
         if match := _BUILDKIT_STEP.match(text):
-            self._names[match[1]] = f"{match[2]}/{match[3]} {match[4]}"
+            self._names[match[1]] = _step_words(match[4])
             self._describe(f"step {match[2]}/{match[3]}")
         elif match := _BUILDKIT_DONE.match(text):
             self._done(self._names.pop(match[1], ""), float(match[2]))
         elif match := _UV_DOWNLOADED.search(text):
             self._downloaded(match[1])
+        elif _UV_INSTALLING.search(text):
+            self._describe("unpacking")
+        elif match := _EXPORTED.match(text):
+            self._done("layers written", float(match[1]))
         elif "exporting layers" in text:
             self._describe("writing layers")
 
@@ -141,4 +180,9 @@ class BuildProgress:
 
     def _done(self, name: str, seconds: float) -> None:
         if self._progress is None and name and seconds >= 1:
-            self._console.note(f"{seconds:5.1f} s  {name[:64]}")
+            self._console.note(f"{seconds:5.1f} s  {name[:62]}")
+
+
+def _step_words(command: str) -> str:
+    known = next((words for sign, words in _STEPS if sign in command), None)
+    return known or re.sub(r"--mount=\S+ ", "", command)

@@ -82,7 +82,7 @@ def _engine_to_json(engine: Engine) -> dict[str, object]:
 
 def read_host_file(path: str) -> HostFacts:
     """The facts in that file, or on standard input for "-"; `label` names the file."""
-    label = "standard input" if path == "-" else path
+    label = "standard input" if path == "-" else _short(path)
     try:
         if path == "-":
             data = sys.stdin.buffer.read(SIZE_LIMIT_BYTES + 1)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from provision.errors import BadInputError
+from provision.errors import BadInputError, LockFileError
 from provision.lock import Lock
 from provision.model import HostFacts, Plan
 from provision.planfile import plan_from_json, plan_to_json
@@ -44,7 +44,13 @@ def plan_of(labels: Mapping[str, str], image: str) -> Plan:
             fix="Build it with provision build, or run the suite in it without expectations: "
             "python3 -m verify",
         ) from None
-    return plan_from_json({"verdict": "unverified", **data} if isinstance(data, dict) else {})
+    try:
+        return plan_from_json({"verdict": "unverified", **data} if isinstance(data, dict) else {})
+    except LockFileError as error:
+        raise BadInputError(
+            f"The {PLAN} label of {image} is not as this version writes it: {error.message}",
+            fix="Build the image anew: provision build",
+        ) from error
 
 
 def expectations(plan: Plan, facts: HostFacts | None, image_id: str | None) -> dict[str, Any]:

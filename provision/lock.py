@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 TOOL = "gpu-provision"
+LOCK_LIMIT_BYTES = 64 << 20
 LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file names
 _UV_TIMEOUT_S = 300.0
 _HEAD_TIMEOUT_S = 15.0
@@ -119,13 +121,20 @@ def ask_index(
     """Let uv pick everything from one index, and see that it picked the build of the plan."""
     with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
         out = Path(name) / "pylock.toml"
-        done = process.run(
-            compile_argv(candidate, plan, out, offline=offline),
-            timeout_s=_UV_TIMEOUT_S,
-            env=uv_environment(os.environ, ca_bundle),
-            input="\n".join([candidate.requirement, *plan.requirements]) + "\n",
-            redact=url_secrets(candidate.url or ""),
-        )
+        environment = uv_environment(os.environ, ca_bundle)
+        merged = {**os.environ, **environment}
+        default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
+        try:
+            done = process.run(
+                compile_argv(candidate, plan, out, offline=offline),
+                timeout_s=_UV_TIMEOUT_S,
+                env=environment,
+                input="\n".join([candidate.requirement, *plan.requirements]) + "\n",
+                redact=(*url_secrets(candidate.url or ""), *url_secrets(default)),
+            )
+        except process.CommandTimedOut:
+            reason = f"out of reach: no full answer within {_UV_TIMEOUT_S:g} s"
+            return Attempt(candidate=candidate, outcome="unreachable", reason=reason)
         if not done.ok:
             outcome, reason = judge_uv(done.output)
             return Attempt(candidate=candidate, outcome=outcome, reason=reason)
@@ -169,14 +178,23 @@ def uv_program() -> str:
     """uv's own binary, which comes with this package."""
     from uv import find_uv_bin
 
-    return os.fspath(find_uv_bin())
+    try:
+        return os.fspath(find_uv_bin())
+    except FileNotFoundError as error:
+        raise process.ToolMissing(
+            "The uv package is here, and its program is not.",
+            fix="Install gpu-provision anew: python3 -m pip install --force-reinstall uv",
+        ) from error
 
 
 def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, str | None]:
     """What uv needs to hear: the CA bundle, pip's index where that is the one configured here, and
-    to give up on a silent server in seconds.
+    to give up on a silent server in seconds (unless the environment says how many).
     """
-    found: dict[str, str | None] = {"UV_HTTP_TIMEOUT": "15", "UV_HTTP_RETRIES": "1"}
+    found: dict[str, str | None] = {
+        "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
+        "UV_HTTP_RETRIES": env.get("UV_HTTP_RETRIES") or "1",
+    }
     if ca_bundle is not None:
         found["SSL_CERT_FILE"] = str(ca_bundle)
     if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (
@@ -210,6 +228,11 @@ def pip_index(env: Mapping[str, str]) -> str | None:
 def judge_uv(output: str) -> tuple[Outcome, str]:
     """uv's refusal -> what it means, in one line."""
     flat = " ".join(output.split())
+    if "network was disabled" in flat:
+        return "unreachable", "not on this machine, and --offline forbids to ask"
+    if denied := re.search(r"hint: (An index[^)]*\)[^.]*\b40[13]\b[^.]*)", flat):
+        # uv goes on as if such an index had nothing, so that this is only its hint
+        return "unreachable", _clip(f"refused: {denied[1].strip()}")
     if re.search(r"No solution found", flat):
         because = flat.partition("Because")[2].strip()
         absent = re.search(r"there is no version of torch|torch was not found", flat)
@@ -237,17 +260,23 @@ def wrong_build(text: str, plan: Plan) -> str | None:
 def read_lock_file(path: Path) -> Lock:
     """A lock from disk, checked whole before anything is done with it."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LOCK_LIMIT_BYTES + 1)
         text = data.decode("utf-8")
     except OSError as error:
         raise LockFileError(
-            f"The lock {path} cannot be read: {error.strerror}.",
+            f"The lock {_clip(str(path), 100)} cannot be read: {error.strerror}.",
             fix="Make one: provision lock --cuda 11.7",
         ) from error
     except UnicodeDecodeError as error:
         raise LockFileError(
             f"The lock {path} is no text file.", fix="Give a pylock.toml"
         ) from error
+    if len(data) > LOCK_LIMIT_BYTES:
+        raise LockFileError(
+            f"The lock {path} is larger than {LOCK_LIMIT_BYTES >> 20} MiB, which no lock is.",
+            fix="Give a pylock.toml",
+        )
     return read_lock(text)
 
 
@@ -261,7 +290,34 @@ def read_lock(text: str) -> Lock:
             fix="Make one: provision lock --cuda 11.7",
         )
     plan = plan_from_json(ours["plan"])
+    needed = ("framework_version", "cuda", "wheel_tag", "python", "arch", "base")
+    if missing := [name for name in needed if getattr(plan, name) is None]:
+        raise LockFileError(
+            f"The plan in the lock's [tool.{TOOL}] table lacks {', '.join(missing)}.",
+            fix="The lock was edited or made by another version: lock again with provision lock",
+        )
     return Lock(text=text, plan=plan, wheels=tuple(_wheel(p) for p in pylock.packages))
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Find out that a lock cannot be written there before a minute's work for it."""
+    folder = path.parent
+    if os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises for a name that is too long
+        reason = "it is a directory"
+    elif not os.path.isdir(folder):  # noqa: PTH112
+        reason = f"there is no directory {_clip(str(folder), 100)}"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        reason = "you may not write to its directory"
+    else:
+        return
+    raise _unwritable(path, reason)
+
+
+def _unwritable(path: Path, reason: str) -> BadInputError:
+    return BadInputError(
+        f"The lock cannot be written to {_clip(str(path), 100)}: {reason}.",
+        fix="Name a file in a directory that you may write to: --output DIR/pylock.toml",
+    )
 
 
 def write_lock(lock: Lock, path: Path) -> None:
@@ -272,18 +328,20 @@ def write_lock(lock: Lock, path: Path) -> None:
             fix="Choose such a name (PEP 751; installers look for it).",
         )
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=".pylock-", delete=False
-        ) as file:
-            temporary = Path(file.name)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=".pylock-")
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror)) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(lock.text)
         temporary.chmod(0o644)
         temporary.replace(path)
-    except OSError as error:
-        raise BadInputError(
-            f"The lock cannot be written to {path}: {error.strerror}.",
-            fix="Name a file in a directory that you may write to: --output DIR/pylock.toml",
-        ) from error
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritable(path, str(error.strerror)) from error
+        raise
 
 
 def with_base(plan: Plan, base: Base) -> Plan:
@@ -292,12 +350,17 @@ def with_base(plan: Plan, base: Base) -> Plan:
 
 
 def url_secrets(url: str) -> tuple[str, ...]:
-    """The words in an address that nobody may see, as written and decoded."""
-    parts = urlsplit(url)
-    words = {word for word in (parts.username, parts.password) if word}
-    if parts.password is None and parts.username is None:
+    """The words in an address that nobody may see, as written and decoded.
+
+    A name beside a password is none of them: short ones ("ci") would be struck out of every other
+    word of the output, and it would not be understood any more.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
         return ()
-    return tuple(words | {unquote(word) for word in words} | {parts.netloc.rpartition("@")[0]})
+    word = parts.password or parts.username
+    return (word, unquote(word), parts.netloc.rpartition("@")[0]) if word else ()
 
 
 def _finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) -> str:
@@ -385,19 +448,29 @@ def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None
     """Ask for the sizes that the index did not tell; a server that will not say is not pressed."""
     import urllib3
 
+    from images.registry import proxy_for
+
     missing = [wheel for wheel in wheels if "size" not in wheel]
     if not missing:
         return
-    pool = urllib3.PoolManager(
-        ca_certs=str(ca_bundle) if ca_bundle else None,
-        timeout=_HEAD_TIMEOUT_S,
-        retries=urllib3.Retry(total=2, redirect=5),
-        maxsize=8,
-    )
+
+    @cache
+    def pool(proxy: str | None) -> urllib3.PoolManager:
+        settings: dict[str, Any] = {
+            "ca_certs": str(ca_bundle) if ca_bundle else None,
+            "timeout": _HEAD_TIMEOUT_S,
+            "retries": urllib3.Retry(total=2, redirect=5),
+            "maxsize": 8,
+        }
+        if proxy is None:
+            return urllib3.PoolManager(**settings)
+        login = urllib3.util.parse_url(proxy).auth
+        headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
 
     def ask(wheel: dict[str, Any]) -> None:
         try:
-            answer = pool.request("HEAD", wheel["url"])
+            answer = pool(proxy_for(wheel["url"])).request("HEAD", wheel["url"])
         except urllib3.exceptions.HTTPError:
             return
         length = answer.headers.get("Content-Length", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,13 +16,16 @@ from provision.lock import pip_index, url_secrets
 # In the order in which a person would expect one to win over the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
 
+_CA_LIMIT = 16 << 20
+
 
 def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
     """The bundle that was named; else the first that the environment names and that exists."""
     if option is not None:
         path = Path(option)
         try:
-            text = path.read_text(encoding="ascii", errors="replace")
+            with path.open(encoding="ascii", errors="replace") as file:
+                text = file.read(_CA_LIMIT)
         except OSError as error:
             raise BadInputError(
                 f"--ca-bundle cannot be read: {error.strerror}.",
@@ -34,9 +38,16 @@ def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
             )
         return path
     for name in _CA_VARIABLES:
-        if (value := env.get(name)) and Path(value).is_file():
+        if (value := env.get(name)) and _is_readable_file(value):
             return Path(value)
     return None
+
+
+def _is_readable_file(name: str) -> bool:
+    try:
+        return Path(name).is_file() and os.access(name, os.R_OK)
+    except OSError:  # a name that is too long, say
+        return False
 
 
 def make_secrets(
@@ -46,8 +57,9 @@ def make_secrets(
     default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip_index(env) or ""
     logins: dict[str, tuple[str, str]] = {}
     words: set[str] = set()
+    wanted = set(hosts)
     for host, login in _netrc_logins(env).items():
-        if host in set(hosts):
+        if host in wanted and login[1]:
             logins[host] = login
             words.add(login[1])
     for url in (default, index or ""):
@@ -59,7 +71,7 @@ def make_secrets(
     return Secrets(
         ca_bundle=ca.read_text(encoding="utf-8", errors="replace") if ca else "",
         netrc="".join(
-            f"machine {host} login {user} password {word}\n"
+            f"machine {host} login {_netrc_word(user)} password {_netrc_word(word)}\n"
             for host, (user, word) in sorted(logins.items())
         ),
         pip_index=default,
@@ -67,10 +79,17 @@ def make_secrets(
     )
 
 
+def _netrc_word(text: str) -> str:
+    """As it must stand in a netrc file: what holds a blank, a quote or the like, in quotes."""
+    if re.fullmatch(r"[\w.@:/+~=!$%&*-]+", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def _netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     path = Path(env.get("NETRC") or Path(env.get("HOME") or os.sep) / ".netrc")
     try:
         found = netrc.netrc(path).hosts
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
         return {}
     return {host: (login or "", word or "") for host, (login, _, word) in found.items()}

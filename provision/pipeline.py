@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from images import process
 from images.docker import Builder, Docker, ask, build_argv, find_builder
 from images.errors import Failure
 from images.spec import BuiltImage, ImageSpec, RunJob, Secrets
 from provision import network
 from provision.catalog import Catalog
 from provision.console import Console
-from provision.errors import Exit, NothingCompatibleError
+from provision.errors import BadInputError, Exit, NothingCompatibleError
 from provision.labels import expectations, labels_for
 from provision.lock import Lock, make_lock
 from provision.model import Base, HostFacts, Plan, Request, Warned
@@ -28,6 +31,7 @@ from provision.resolve import resolve
 from provision.version import VERSION
 
 SUITE_PATH = "/run/gpu-provision/expect.json"
+_VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
 _SHM_BYTES = 1 << 30
 _STACK_BYTES = 64 << 20
 # Every file of a base made here bears this time, so that the same packages give the same digest.
@@ -220,14 +224,18 @@ def check_disk(lock: Lock, engine: Docker) -> None:
 
 def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
     """What the builder is told."""
-    plan = lock.plan
-    foreign = plan.base is not None and "/nvidia/cuda" in f"/{plan.base.reference}"
     return ImageSpec(
         base=base,
         lock=lock_path,
         labels=labels_for(lock, VERSION),
-        apt_packages=("python3", "python3-venv", "python3-dev") if foreign else (),
+        apt_packages=apt_packages(lock.plan),
     )
+
+
+def apt_packages(plan: Plan) -> tuple[str, ...]:
+    """NVIDIA's images bring compilers and no Python; their Ubuntu has it."""
+    nvidia = plan.base is not None and "/nvidia/cuda" in f"/{plan.base.reference}"
+    return ("python3", "python3-venv", "python3-dev") if nvidia else ()
 
 
 def default_tag(plan: Plan) -> str:
@@ -290,10 +298,25 @@ def dry_run_argv(plan: Plan, env: Mapping[str, str]) -> list[str]:
     except Failure:
         builder = Builder(cli="docker", kind="buildx", version="?")
     base = plan.base.reference if plan.base else "BASE"
-    spec = ImageSpec(base=base, lock=Path("pylock.toml"), labels={})
+    spec = ImageSpec(
+        base=base, lock=Path("pylock.toml"), labels={}, apt_packages=apt_packages(plan)
+    )
     return build_argv(
         builder, context=Path("CONTEXT"), spec=spec, iid=Path("IIDFILE"), secrets={}, network=None
     )
+
+
+def check_names(require: Sequence[str]) -> None:
+    """Refuse, before a build is made, a --require that the suite would refuse after it."""
+    if not require:
+        return
+    argv = [sys.executable, "-m", "verify", "--list", "--require", ",".join(require)]
+    done = process.run(argv, timeout_s=60.0, cwd=suite_directory().parent)
+    if not done.ok:
+        raise BadInputError(
+            done.last_lines(1).removeprefix("verify: "),
+            fix="verify --list in an image, or python3 -m verify --list, shows the checks.",
+        )
 
 
 def gpus_to_request(facts: HostFacts | None) -> str:
@@ -332,17 +355,45 @@ def run_suite(
         stack_bytes=_STACK_BYTES,
     )
     result = engine.run(job, console.note)
-    try:
-        report = json.loads(result.stdout)
-        verdict = report["verdict"]
-        assert isinstance(verdict, str)
-    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+    report = read_report(result.stdout)
+    if report is None or report["verdict"] != _VERDICTS.get(result.exit_code):
         raise BrokenReportError(
             f"The suite ended with exit code {result.exit_code} and without a report.",
             fix=f"Look inside: docker run --rm -it {image} python3 -m verify",
             detail=result.stderr_tail or result.stdout[-2000:],
-        ) from None
+        )
     return report, result.notes
+
+
+def read_report(stdout: str) -> dict[str, Any] | None:
+    """The report in what the suite wrote, or None. An entrypoint may print its banner before it
+    (those of nvidia/cuda do), and what only looks like a report is none.
+    """
+    for start in re.finditer(r"^\{$", stdout, re.MULTILINE):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(stdout, start.start())
+        except (ValueError, RecursionError):
+            continue
+        if _is_report(found):
+            return dict(found)
+    return None
+
+
+def _is_report(found: object) -> bool:
+    if not isinstance(found, dict) or found.get("verdict") not in _VERDICTS.values():
+        return False
+    checks = found.get("checks")
+    return (
+        isinstance(checks, list)
+        and bool(checks)
+        and all(
+            isinstance(check, dict)
+            and all(isinstance(check.get(part), str) for part in ("id", "status", "message"))
+            and all(isinstance(check.get(part), str | None) for part in ("cause", "fix"))
+            and isinstance(check.get("measured"), dict)
+            for check in checks
+        )
+    )
 
 
 def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:

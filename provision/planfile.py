@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 from provision.errors import LockFileError
@@ -155,12 +155,25 @@ class _Table:
         return tuple(self._make(f"{key}[{i}]", make, item) for i, item in enumerate(value))
 
     def _make(self, key: str, make: Callable[..., Any], value: Any) -> Any:  # noqa: ANN401
-        from dataclasses import fields
-
         if not isinstance(value, dict):
             raise self.wrong(key, "a table")
-        names = {field.name for field in fields(cast("Any", make))}
-        values = {name: value.get(name) for name in names}
-        if any(v is not None and not isinstance(v, (str, bool)) for v in values.values()):
-            raise self.wrong(key, "strings")
+        values = {}
+        for name, hint in get_type_hints(make).items():
+            values[name] = value.get(name)
+            if not _fits(values[name], hint):
+                raise self.wrong(f"{key}.{name}", _in_words(hint))
         return make(**values)
+
+
+def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type's own description
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if choices := get_args(hint):
+        return any(_fits(value, choice) for choice in choices)
+    return isinstance(value, hint)
+
+
+def _in_words(hint: Any) -> str:  # noqa: ANN401
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    return "true or false" if hint is bool else "a string"

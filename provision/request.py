@@ -142,9 +142,19 @@ def parse_index(text: str) -> str:
     return text
 
 
+def _names_an_image(text: str) -> bool:
+    from images.registry import BadReference, parse_reference
+
+    try:
+        parse_reference(text)
+    except BadReference:
+        return False
+    return True
+
+
 def parse_base(text: str) -> str:
     """ "bootstrap", or an image reference."""
-    if text == "bootstrap" or _REFERENCE.fullmatch(text):
+    if text == "bootstrap" or (_REFERENCE.fullmatch(text) and _names_an_image(text)):
         return text
     raise BadInputError(
         f"--base {quoted(text)} is no image reference.",

@@ -54,7 +54,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
     steps = ", ".join(f"{s['name']} {s['seconds']:.1f} s" for s in account["steps"])
     lines = [
         *_row("image", image["tag"] or "not tagged, since a check failed"),
-        *_row("digest", image["digest"]),
+        f"digest   {image['digest']}",  # 71 letters, and 80 columns
         *_row("size", f"{image['size_bytes'] / 1e9:.2f} GB"),
         *_row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
         *_row("took", steps),
@@ -65,10 +65,10 @@ def describe_build(account: Mapping[str, Any]) -> str:
     if report:
         lines += _failures(report)
     lines += _list("note", account["notes"])
-    lines.append("next:")
-    lines.append(f"  {account['next']}")
+    lines.append("next:" if image["tag"] else "to look inside:")
+    lines += _command(account["next"])
     if account["next_on_gpu_host"]:
-        lines += ["on a machine with NVIDIA GPUs:", f"  {account['next_on_gpu_host']}"]
+        lines += ["on a machine with NVIDIA GPUs:", *_command(account["next_on_gpu_host"])]
     return "\n".join(lines)
 
 
@@ -82,18 +82,23 @@ def describe_report(report: Mapping[str, Any]) -> str:
 
 
 def _failures(report: Mapping[str, Any]) -> list[str]:
-    lines: list[str] = []
+    """Checks that failed for one cause stand together; the cause and its fix are said once."""
+    together: dict[tuple[str | None, str | None], list[Mapping[str, Any]]] = {}
     for check in report["checks"]:
         if check["status"] in {"fail", "error"}:
+            together.setdefault((check.get("cause"), check.get("fix")), []).append(check)
+    lines: list[str] = []
+    for (cause, fix), checks in together.items():
+        for check in checks:
             lines += _row(check["status"], f"{check['id']}: {check['message']}")
-            lines += _row("cause", check["cause"]) if check["cause"] else []
-            lines += _row("fix", check["fix"]) if check["fix"] else []
+        lines += _row("cause", cause) if cause else []
+        lines += _row("fix", fix) if fix else []
     return lines
 
 
 def _gpu_table(plan: Plan) -> list[str]:
     rows = [
-        (g.name or "?", g.compute_capability or "?", g.runs, "ok" if g.ok else "no")
+        (_shortened(g.name or "?"), g.compute_capability or "?", g.runs, "ok" if g.ok else "no")
         for g in plan.gpus
     ]
     return _table([("GPU", "capability", "runs", ""), *rows]) if rows else []
@@ -107,6 +112,24 @@ def _alternatives(plan: Plan) -> list[str]:
             f"--cuda {row.cuda}: PyTorch {row.framework_version} ({row.wheel_tag}), {row.why}",
         )
     return lines
+
+
+def _shortened(name: str, limit: int = 44) -> str:
+    """A GPU's name that leaves room for the other columns."""
+    return name if len(name) <= limit else f"{name[: limit - 3]}..."
+
+
+def _command(text: str) -> list[str]:
+    """A command that can be pasted, over as many lines as it needs."""
+    words = textwrap.wrap(
+        text,
+        WIDTH - 2,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [*(f"{line} \\" for line in words[:-1]), words[-1]]
 
 
 def _list(label: str, items: Sequence[str]) -> list[str]:

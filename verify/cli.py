@@ -34,10 +34,10 @@ def main(argv: Optional[Sequence[str]] = None, checks: Sequence[Check] = CHECKS)
 
 
 def _main(options: argparse.Namespace, checks: Sequence[Check]) -> int:
-    if options.list:
+    chosen, required = choose(checks, options.level, options.only, options.require)
+    if options.list:  # after the names were checked, so that a caller can have them checked
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
-    chosen, required = choose(checks, options.level, options.only, options.require)
     context = Context(_read_expectations(options.expect), options.level)
     if options.report:
         _check_writable(options.report)

@@ -150,11 +150,14 @@ def judge_stage(ending: Ending, *, imported: bool) -> Outcome:
     how = "hung" if ending.timed_out else ending.how()
     words = last_words(ending.output)
     cause = _SIGNAL_CAUSES.get(ending.signal or "", "") if not ending.timed_out else "hang"
+    fix = _SIGNAL_FIXES.get(ending.signal or "")
+    if not imported and ending.signal == "SIGBUS":  # no shared memory is used that early
+        cause, fix = "a library file is cut short: the loader reached behind its end", None
     return Outcome(
         Status.ERROR,
         "not run: the process {} was lost: {}".format(when, how),
         cause="; ".join(part for part in (cause, words) if part) or None,
-        fix=_SIGNAL_FIXES.get(ending.signal or "") if not ending.timed_out else None,
+        fix=fix or "build the image again from its lock",
         measured={"output": ending.output} if ending.output else {},
     )
 

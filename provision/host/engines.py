@@ -58,7 +58,8 @@ def programs(name: str, env: Mapping[str, str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for directory in env.get("PATH", os.defpath).split(os.pathsep):
         path = Path(directory) / name
-        if directory and path.is_file() and os.access(path, os.X_OK):
+        # access first: where PATH has a directory that we may not search, is_file raises
+        if directory and os.access(path, os.X_OK) and path.is_file():
             found.setdefault(os.path.realpath(path), str(path))
     return tuple(found.values())[:_CLI_LIMIT]
 

@@ -47,17 +47,18 @@ def companion_requirements(
     build: TorchBuild, request: Request, catalog: Catalog
 ) -> tuple[str, ...]:
     """The packages beside the framework: torchvision and torchaudio at the release's own version,
-    NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for.
+    NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for,
+    which holds beside whatever else is asked of it.
     """
     release = catalog.torch_release(build.version)
     assert release is not None
     paired = {"torchvision": release.torchvision, "torchaudio": release.torchaudio}
-    lines: dict[str, str] = {"numpy": f"numpy{release.numpy or ''}"}
+    lines = [f"numpy{release.numpy or ''}"]
     for text in request.companions:
         name = name_of(text)
         pair = paired.get(name)
-        lines[name] = f"{name}=={pair}" if pair and text == name else text
-    return tuple(lines.values())
+        lines.append(f"{name}=={pair}" if pair and text == name else text)
+    return tuple(dict.fromkeys(lines))
 
 
 def name_of(requirement: str) -> str:

@@ -100,20 +100,22 @@ def test_verify_needs_nothing_at_import_but_the_standard_library() -> None:
     assert outside - {"verify", "__future__"} <= sys.stdlib_module_names
 
 
-def test_plan_starts_without_the_heavy_packages() -> None:
+def test_plan_starts_without_the_heavy_packages(tmp_path: Path) -> None:
     import json
     import subprocess
 
+    host = tmp_path / "host.json"
+    host.write_text("{}")
     code = (
         "import sys, json\n"
         "from provision import cli\n"
-        "sys.argv = ['provision', 'plan', '--host', '-', '--cuda', '11.7', '--json']\n"
-        "import io; sys.stdin = io.StringIO('{}'); sys.stdout = io.StringIO()\n"
-        "cli.main(sys.argv[1:])\n"
-        "print(json.dumps(sorted(sys.modules)), file=sys.__stdout__)\n"
+        f"code = cli.main(['plan', '--host', {str(host)!r}, '--cuda', '11.7', '--json'])\n"
+        "print(json.dumps([code, *sys.modules]), file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    loaded = set(json.loads(done.stdout))
+    code_, *loaded_ = json.loads(done.stderr)
+    assert code_ == 0
+    loaded = set(loaded_)
     assert not loaded & {"docker", "rich", "urllib3", "requests", "pynvml", "uv", "tomli_w"}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from provision import request
 from provision.errors import BadInputError
 
-
 PARSERS: tuple[Callable[[str], object], ...] = (
     request.parse_cuda,
     request.parse_python,

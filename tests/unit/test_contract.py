@@ -1,0 +1,241 @@
+"""The contract of `--json`: keys, types, values and exit codes, as the documentation has them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import cli
+from provision.errors import Exit
+
+DOCUMENTED = Path(__file__).parents[1] / "data" / "hosts" / "documented.json"
+TEXT_OR_NULL = (str, type(None))
+PLAN = {
+    "schema": int,
+    "verdict": str,
+    "cuda": TEXT_OR_NULL,
+    "wheel_tag": TEXT_OR_NULL,
+    "index": TEXT_OR_NULL,
+    "framework": dict,
+    "python": TEXT_OR_NULL,
+    "cudnn": TEXT_OR_NULL,
+    "nccl": TEXT_OR_NULL,
+    "driver": dict,
+    "gpus": list,
+    "reasons": list,
+    "warnings": list,
+    "alternatives": list,
+    "error": (dict, type(None)),
+    # beyond the contract, for the lock: see provision.planfile
+    "arch": TEXT_OR_NULL,
+    "flavour": str,
+    "base": (dict, type(None)),
+    "requirements": list,
+    "indexes": list,
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "gpus": {"name": TEXT_OR_NULL, "compute_capability": TEXT_OR_NULL, "runs": str, "ok": bool},
+    "reasons": {"code": str, "message": str, "source": str},
+    "warnings": {"code": str, "message": str, "fix": str},
+    "alternatives": {"cuda": str, "wheel_tag": str, "framework_version": str, "why": str},
+    "indexes": {"name": str, "url": TEXT_OR_NULL, "requirement": str, "why": str},
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "framework": {"name": str, "version": TEXT_OR_NULL},
+    "driver": {"have": TEXT_OR_NULL, "need": TEXT_OR_NULL},
+    "error": {"code": str, "message": str, "fix": str},
+    "base": {
+        "kind": str,
+        "reference": str,
+        "python": str,
+        "glibc": TEXT_OR_NULL,
+        "suite": TEXT_OR_NULL,
+        "digest": TEXT_OR_NULL,
+    },
+}
+HOSTS: dict[str, dict[str, Any]] = {
+    "unknown": {},
+    "rtx3090": json.loads(DOCUMENTED.read_text()),
+    "a100-470": {"driver": "470.82.01", "gpus": [{"name": "NVIDIA A100-SXM4-80GB"}]},
+    "h100": {"driver": "535.104.05", "gpus": [{"name": "NVIDIA H100 80GB HBM3"}]},
+    "nothing there": {"gpus": [], "driver": None, "arch": "aarch64"},
+    "no such gpu": {"driver": "535.104.05", "gpus": [{"name": "Voodoo 2"}]},
+}
+
+
+def run(words: list[str], stdin: str = "{}") -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(words)
+    finally:
+        sys.stdin = before
+    return int(code), out.getvalue(), err.getvalue()
+
+
+def plan(host: str, *words: str) -> tuple[int, dict[str, Any]]:
+    code, out, err = run(["plan", "--json", "--host", "-", *words], json.dumps(HOSTS[host]))
+    assert err == "" or code != 0
+    data: dict[str, Any] = json.loads(out)
+    return code, data
+
+
+def is_shaped(row: object, shape: dict[str, Any]) -> None:
+    assert isinstance(row, dict)
+    assert set(row) == set(shape)
+    assert [key for key, kind in shape.items() if not isinstance(row[key], kind)] == []
+
+
+@pytest.mark.parametrize(
+    ("host", "words", "verdict", "code"),
+    [
+        pytest.param("rtx3090", "--cuda 11.7", "direct", 0, id="a driver of that CUDA's own time"),
+        pytest.param("a100-470", "--cuda 11.7", "minor-version", 0, id="an older minor version"),
+        pytest.param(
+            "a100-470", "--cuda 12.1", "forward", 0, id="cuda-compat on a data-centre GPU"
+        ),
+        pytest.param("unknown", "--cuda 11.7", "unverified", 0, id="nothing is known"),
+        pytest.param("nothing there", "", "unverified", 0, id="no GPU there"),
+        pytest.param("no such gpu", "--cuda 11.8", "unverified", 0, id="a GPU nobody knows"),
+        pytest.param("h100", "--cuda 11.7", "none", 3, id="a GPU newer than the wheel"),
+        pytest.param("a100-470", "--cuda 13.0", "none", 3, id="a driver too old for any way"),
+        pytest.param("rtx3090", "--framework jax", "none", 3, id="a framework not covered"),
+        pytest.param("rtx3090", "--python 3.30", "none", 3, id="a Python that no wheel is for"),
+    ],
+)
+def test_a_plan_has_the_contract_s_shape(host: str, words: str, verdict: str, code: int) -> None:
+    exit_code, data = plan(host, *words.split())
+    assert (data["verdict"], exit_code) == (verdict, code)
+    is_shaped(data, PLAN)
+    assert data["schema"] == 1
+    for key, shape in ROWS.items():
+        for row in data[key]:
+            is_shaped(row, shape)
+    for key, shape in TABLES.items():
+        if data[key] is not None:
+            is_shaped(data[key], shape)
+    assert (data["error"] is None) == (verdict != "none")
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        pytest.param("rtx3090", "--cuda 11.7", id="it fits"),
+        pytest.param("unknown", "--cuda 12.1", id="nothing known"),
+        pytest.param("a100-470", "--cuda 12.1 --with torchvision", id="with a companion"),
+    ],
+)
+def test_a_plan_that_fits_says_everything_a_lock_needs(host: str, words: str) -> None:
+    _, data = plan(host, *words.split())
+    needed = ("cuda", "wheel_tag", "index", "python", "arch", "flavour", "base", "indexes")
+    assert [key for key in needed if not data[key]] == []
+    assert data["framework"]["name"] == "pytorch"
+    assert data["wheel_tag"] == "cu" + data["cuda"].replace(".", "")
+    assert data["reasons"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_what_runs_on_a_gpu_is_one_of_few_words(host: str) -> None:
+    import re
+
+    _, data = plan(host, "--cuda", "11.8")
+    words = re.compile(r"sm_\d{2,3}( binary)?|PTX|none|unknown")
+    assert [gpu["runs"] for gpu in data["gpus"] if not words.fullmatch(gpu["runs"])] == []
+    if data["verdict"] in {"direct", "minor-version", "forward"}:
+        assert all(gpu["ok"] for gpu in data["gpus"])
+
+
+def test_codes_are_kebab_case() -> None:
+    import re
+
+    for host in HOSTS:
+        _, data = plan(host, "--cuda", "11.7")
+        rows = [*data["reasons"], *data["warnings"], *([data["error"]] if data["error"] else [])]
+        assert [r for r in rows if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", r["code"])] == []
+
+
+def test_alternatives_are_plans_that_work() -> None:
+    _, refused = plan("h100", "--cuda", "11.7")
+    assert refused["alternatives"]
+    for row in refused["alternatives"]:
+        words = ("--cuda", row["cuda"], "--framework-version", row["framework_version"])
+        code, data = plan("h100", *words)
+        assert (code, data["wheel_tag"]) == (0, row["wheel_tag"])
+
+
+def test_the_documented_host_file_is_read_as_it_is() -> None:
+    _, data = plan("rtx3090", "--cuda", "11.7")
+    assert data["driver"] == {"have": "515.65.01", "need": "450.80.02"}
+    assert data["gpus"] == [
+        {
+            "name": "NVIDIA GeForce RTX 3090",
+            "compute_capability": "8.6",
+            "runs": "sm_86",
+            "ok": True,
+        }
+    ]
+    assert (data["python"], data["arch"]) == ("3.10", "x86_64")
+    assert (data["cudnn"], data["nccl"]) == ("8.5.0.96", "2.14.3")
+
+
+def test_one_plan_fits_several_hosts(tmp_path: Path) -> None:
+    words = ["plan", "--json", "--cuda", "11.8"]
+    for name in ("rtx3090", "h100"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(HOSTS[name]))
+        words += ["--host", str(tmp_path / f"{name}.json")]
+    code, out, _ = run(words)
+    data = json.loads(out)
+    assert code == 0
+    assert len(data["gpus"]) == 2
+    assert data["driver"]["have"] == "515.65.01"
+
+
+def test_what_detect_prints_is_a_host_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    code, out, err = run(["detect", "--json"])
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert {"schema", "driver", "arch", "glibc", "os", "python", "gpus"} <= set(facts)
+    code, planned, _ = run(["plan", "--json", "--host", "-", "--cuda", "11.7"], out)
+    assert code in {0, 3}
+    is_shaped(json.loads(planned), PLAN)
+    code, here, _ = run(["plan", "--json", "--cuda", "11.7"])
+    strip = ("warnings", "reasons")  # these name the host, "standard input" or this one
+    theirs, ours = json.loads(planned), json.loads(here)
+    assert [theirs.pop(key) and ours.pop(key) for key in strip]
+    assert theirs == ours
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    words = ["plan", "--json", "--host", "-", "--cuda", "11.7", "--with", "torchvision"]
+    assert run(words) == run(words)
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert {code.name: int(code) for code in Exit} == {
+        "DONE": 0,
+        "UNFIT": 1,
+        "USAGE": 2,
+        "NOTHING_COMPATIBLE": 3,
+        "HOST_UNFIT": 4,
+        "UNREACHABLE": 5,
+        "BUILD_FAILED": 6,
+        "NO_VERDICT": 7,
+        "BUG": 70,
+        "INTERRUPTED": 130,
+    }
+
+
+def test_no_login_is_in_a_plan() -> None:
+    _, data = plan("rtx3090", "--cuda", "11.7", "--index", "https://me:canary@e.example/simple")
+    assert data["index"] == "https://e.example/simple"
+    assert "canary" not in json.dumps(data)

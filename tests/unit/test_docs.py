@@ -1,0 +1,80 @@
+"""What the documents promise is what the code has: codes, commands, options, languages."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import images
+import provision
+from images.errors import Failure
+from provision.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+CODES = (ROOT / "docs/codes.md").read_text(encoding="utf-8")
+DOCUMENTED = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+|offline)`", CODES))
+
+
+def codes_in_the_source() -> set[str]:
+    pattern = re.compile(r'\bcode ?= ?"([a-z0-9-]+)"')
+    rooms = [path for room in ("provision", "images") for path in (ROOT / room).rglob("*.py")]
+    found = {code for path in rooms for code in pattern.findall(path.read_text(encoding="utf-8"))}
+    return found - {"failure"}
+
+
+def test_every_code_is_documented() -> None:
+    assert codes_in_the_source() - DOCUMENTED == set()
+
+
+def test_every_documented_error_exists() -> None:
+    table = CODES.split("## Errors")[1].split("## Reasons")[0]
+    documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
+    assert documented - codes_in_the_source() == set()
+
+
+def failures(base: type[Failure] = Failure) -> Iterator[type[Failure]]:
+    for found in base.__subclasses__():
+        yield found
+        yield from failures(found)
+
+
+def test_the_documented_exit_codes_are_those_of_the_classes() -> None:
+    for room in (provision, images):
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d, ]+) \|", CODES, re.MULTILINE)
+    documented = {code: {int(exit_) for exit_ in exits.split(",")} for code, exits in rows}
+    wrong = {
+        found.code: found.exit_code
+        for found in failures()
+        if found.code != "failure" and found.exit_code not in documented.get(found.code, set())
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_readme_names_every_command(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert [c.name for c in COMMANDS if f"provision {c.name}" not in text] == []
+
+
+def test_both_readmes_show_the_same_commands_and_output() -> None:
+    def blocks(name: str) -> list[str]:
+        return re.findall(
+            r"```(?:sh|console|text)\n.*?```", (ROOT / name).read_text("utf-8"), re.DOTALL
+        )
+
+    assert blocks("README.md") == blocks("README.zh-CN.md")
+
+
+def test_every_file_that_the_readme_links_is_there() -> None:
+    for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        links = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
+        assert [link for link in links if not (ROOT / link).exists()] == []

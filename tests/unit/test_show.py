@@ -1,0 +1,229 @@
+"""Plans, builds and reports as people read them: eighty columns, nothing cut off."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provision.catalog import load
+from provision.model import (
+    Alternative,
+    Base,
+    Gpu,
+    GpuVerdict,
+    HostFacts,
+    Plan,
+    PlanError,
+    Reason,
+    Request,
+    Warned,
+)
+from provision.planfile import plan_to_json
+from provision.resolve import resolve
+from provision.show import describe_build, describe_plan, describe_report
+
+PLAN = Plan(
+    verdict="minor-version",
+    framework="pytorch",
+    framework_version="2.0.1",
+    cuda="11.7",
+    wheel_tag="cu117",
+    index="https://index.example/cu117",
+    python="3.10",
+    cudnn="8.5.0.96",
+    arch="x86_64",
+    driver_have="470.82.01",
+    driver_need="450.80.02",
+    gpus=(
+        GpuVerdict(name="NVIDIA A100", compute_capability="8.0", runs="sm_80", ok=True),
+        GpuVerdict(name=None, compute_capability=None, runs="unknown", ok=False),
+    ),
+    base=Base(
+        kind="bootstrap", reference="bootstrap", python="3.10", glibc="2.36", suite="bookworm"
+    ),
+    reasons=(Reason(code="a", message="Because it is the newest release that fits.", source=""),),
+    warnings=(Warned(code="b", message="Something is left out.", fix="Upgrade the driver."),),
+    alternatives=(
+        Alternative(cuda="11.8", wheel_tag="cu118", framework_version="2.7.1", why="newer"),
+    ),
+)
+REPORT: dict[str, Any] = {
+    "verdict": "unfit",
+    "checks": [
+        {"id": "gpu.devices", "status": "pass", "message": "2 devices", "cause": "", "fix": ""},
+        {"id": "nccl.ring", "status": "skip", "message": "one GPU", "cause": None, "fix": None},
+        {
+            "id": "compute.matmul",
+            "status": "fail",
+            "message": "is off by 3.0 where 0.001 is allowed, which no rounding explains at all",
+            "cause": "a broken GPU",
+            "fix": "run nvidia-smi -q -d ECC",
+        },
+        {"id": "x", "status": "error", "message": ""},
+    ],
+}
+
+
+def account(**changes: object) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "image": {
+            "tag": "gpu-provision:pytorch2.0.1-cu117",
+            "digest": "sha256:" + "0" * 64,
+            "size_bytes": 4_508_876_800,
+        },
+        "plan": plan_to_json(PLAN),
+        "lock": {"path": "/home/me/pylock.toml", "sha256": "1" * 64},
+        "steps": [{"name": "plan", "seconds": 0.04}, {"name": "build", "seconds": 61.0}],
+        "verify": {"verdict": "fit", "checks": []},
+        "proven": ["gpu.devices: 2 devices", "compute.matmul: exact"],
+        "not_proven": ["nccl.ring: one GPU"],
+        "notes": ["ulimit memlock: not permitted on this machine, left out"],
+        "next": "docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
+        "next_on_gpu_host": None,
+        "command": None,
+    }
+    return {**found, **changes}
+
+
+def test_a_plan_reads_like_this() -> None:
+    assert describe_plan(PLAN).splitlines() == [
+        "verdict     minor-version",
+        "framework   PyTorch 2.0.1 (cu117)",
+        "cuda        11.7, cuDNN 8.5.0.96, NCCL not known",
+        "driver      470.82.01, needed 450.80.02",
+        "image       Python 3.10 on bootstrap (bookworm)",
+        "wheels      https://index.example/cu117",
+        "  GPU          capability  runs",
+        "  NVIDIA A100  8.0         sm_80    ok",
+        "  ?            ?           unknown  no",
+        "why         Because it is the newest release that fits.",
+        "warning     Something is left out.",
+        "            fix: Upgrade the driver.",
+        "or          --cuda 11.8: PyTorch 2.7.1 (cu118), newer",
+    ]
+
+
+def test_a_refusal_reads_like_this() -> None:
+    none = replace(
+        PLAN, verdict="none", gpus=(), error=PlanError(code="a", message="It cannot.", fix="Do so.")
+    )
+    assert describe_plan(none).splitlines() == [
+        "verdict     none",
+        "because     It cannot.",
+        "fix         Do so.",
+        "works here  --cuda 11.8: PyTorch 2.7.1 (cu118), newer",
+    ]
+
+
+def test_a_build_reads_like_this() -> None:
+    assert describe_build(account()).splitlines() == [
+        "image       gpu-provision:pytorch2.0.1-cu117",
+        "digest   sha256:" + "0" * 64,
+        "size        4.51 GB",
+        "lock        /home/me/pylock.toml",
+        "took        plan 0.0 s, build 61.0 s",
+        "verify      fit",
+        "proven      gpu.devices: 2 devices",
+        "            compute.matmul: exact",
+        "not proven  nccl.ring: one GPU",
+        "note        ulimit memlock: not permitted on this machine, left out",
+        "next:",
+        "  docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"verify": None}, "not run (--no-verify)", id="not verified is said"),
+        pytest.param(
+            {"image": {"tag": None, "digest": "sha256:1", "size_bytes": 1}},
+            "not tagged, since a check failed",
+            id="an unfit image has no name",
+        ),
+        pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),
+        pytest.param(
+            {"next_on_gpu_host": "docker run --gpus all x"},
+            "on a machine with NVIDIA GPUs:\n  docker run --gpus all x",
+            id="built where no GPU is",
+        ),
+        pytest.param(
+            {"verify": REPORT}, "fix         run nvidia-smi", id="failures with their fix"
+        ),
+    ],
+)
+def test_a_build_says_what_was_not_done(changes: dict[str, object], words: str) -> None:
+    assert words in describe_build(account(**changes))
+
+
+def test_a_dry_run_is_the_command_and_nothing_else() -> None:
+    assert describe_build(account(command="docker buildx build .")) == "docker buildx build ."
+
+
+def test_a_report_reads_like_this() -> None:
+    assert describe_report(REPORT).splitlines() == [
+        "pass  gpu.devices: 2 devices",
+        "skip  nccl.ring: one GPU",
+        "fail  compute.matmul: is off by 3.0 where 0.001 is allowed, which no rounding",
+        "      explains at all",
+        "error x:",
+        "fail        compute.matmul: is off by 3.0 where 0.001 is allowed, which no",
+        "            rounding explains at all",
+        "cause       a broken GPU",
+        "fix         run nvidia-smi -q -d ECC",
+        "error       x:",
+        "verdict     unfit",
+    ]
+
+
+def too_wide(text: str) -> list[str]:
+    """Lines over 80 columns, but for commands to copy and single words that cannot be broken."""
+    found, command = [], False
+    for line in text.splitlines():
+        alone = len(line.split()) <= 2 and re.search(r"\S{60,}", line)
+        if len(line) > 80 and not command and not alone:
+            found.append(line)
+        command = line in {"next:", "on a machine with NVIDIA GPUs:"}
+    return found
+
+
+REQUESTS = {
+    "nothing asked": Request(),
+    "one CUDA": Request(cuda="11.7"),
+    "companions": Request(cuda="11.7", companions=("torchvision", "transformers[torch]>=4.40")),
+    "a devel image": Request(cuda="13.0", flavour="devel"),
+    "a base made here": Request(cuda="12.1", base="bootstrap"),
+    "another framework": Request(framework="tensorflow"),
+    "no such version": Request(framework_version="==9.9"),
+    "a long address": Request(cuda="11.7", index="https://mirror.example/" + "long/" * 30),
+}
+HOSTS = [
+    HostFacts(),
+    HostFacts(driver="470.82.01", gpus=(Gpu(name="NVIDIA A100-SXM4-80GB"),), arch="x86_64"),
+    HostFacts(driver="535.104.05", gpus=(Gpu(name="NVIDIA H100 80GB HBM3"),), arch="x86_64"),
+    HostFacts(driver="515.65.01", gpus=(Gpu(name="x" * 1000), Gpu(name="word " * 200)), label="f"),
+    HostFacts(driver="304.1", gpus=(Gpu(compute_capability=(3, 5)),) * 3),
+]
+
+
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_a_plan_keeps_to_eighty_columns(asked: str) -> None:
+    for host in HOSTS:
+        assert too_wide(describe_plan(resolve([host], REQUESTS[asked], load()))) == []
+
+
+def test_a_build_and_a_report_keep_to_eighty_columns() -> None:
+    long = {**REPORT, "checks": [{**c, "message": "many words " * 50} for c in REPORT["checks"]]}
+    texts = [
+        describe_build(account(verify=long, notes=["a note " * 40], proven=["proof " * 40])),
+        describe_report(long),
+    ]
+    assert [too_wide(text) for text in texts] == [[], []]
+
+
+def test_nothing_is_coloured() -> None:
+    texts = [describe_plan(PLAN), describe_build(account(verify=REPORT)), describe_report(REPORT)]
+    assert [text for text in texts if "\x1b" in text] == []

@@ -26,7 +26,7 @@ _BUILDKIT_DONE = re.compile(r"#(\d+) DONE (\d+(?:\.\d+)?)s")
 _STEPS = (
     ("apt-get install", "Python into the base"),
     ("uv pip install", "wheels: download, check, unpack, byte code"),
-    ("uv.txt", "uv, to install them with"),
+    ("uv.txt", "uv, which installs the wheels"),
 )
 _UV_INSTALLING = re.compile(r" Prepared \d+ packages")
 _UV_DOWNLOADED = re.compile(r" Downloaded ([A-Za-z0-9_.\-]+)")

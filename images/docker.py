@@ -124,7 +124,9 @@ def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
         plugin, *numbers = (ask([cli, "buildx", "version"]) or "").split() or [""]
         if plugin.endswith("/buildx"):
             return Builder(cli=cli, kind="buildx", version=numbers[0] if numbers else "?")
-        version = (ask([cli, "version", "--format", "{{.Client.Version}}"]) or "").strip()
+        # not `docker version`, which fails where no engine answers
+        said = re.search(r"(?:^|Docker version )(\d[^,\s]*)", ask([cli, "--version"]) or "")
+        version = said[1] if said else ""
         major = re.match(r"\d+", version)
         if major and int(major[0]) in _INTEGRATED:
             return Builder(cli=cli, kind="integrated", version=version)
@@ -142,9 +144,10 @@ def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
 
 
 def ask(argv: list[str]) -> str | None:
-    """Run a short question; None when it failed."""
+    """Ask a client of itself; None when it failed. It is shown no engine, since one may hang."""
+    nobody = {"DOCKER_HOST": f"unix://{os.devnull}"}
     try:
-        done = process.run(argv, timeout_s=20.0, apart=True)
+        done = process.run(argv, timeout_s=20.0, env=nobody, apart=True)
     except (process.ToolMissing, process.CommandTimedOut):
         return None
     return done.stdout if done.ok else None

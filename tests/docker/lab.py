@@ -1,0 +1,127 @@
+"""Runs the product as a user does: a process of its own, in a world of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TAG = "gpu-provision-test:cu117"
+MARK = "GPU_PROVISION_TEST_WORLD"
+LIMIT_S = 400.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How the product ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def account(self) -> Any:
+        """Standard output under --json, which must be JSON and nothing else."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The image of the main job, and what the job said."""
+
+    tag: str
+    account: Any
+    lock: bytes
+
+
+@dataclass(frozen=True)
+class World:
+    """Directories of a test's own; only the Debian bases are shared, since making one is slow.
+
+    What the product starts bears the world's mark in its environment, so that it can be found.
+    """
+
+    place: Path
+    env: Mapping[str, str]
+
+    @property
+    def cache(self) -> Path:
+        return self.place / "cache"
+
+    @property
+    def temporary(self) -> Path:
+        return self.place / "tmp"
+
+    def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "provision", *args],
+            cwd=ROOT,
+            env={**self.env, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def provision(self, *args: str, **env: str) -> Done:
+        return finish(self.start(*args, **env))
+
+    def processes(self) -> list[int]:
+        """What runs on behalf of this world."""
+        mark = f"{MARK}={self.place}".encode()
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                marked = mark in environ.read_bytes().split(b"\0")
+            except OSError:  # it ended, or is not ours
+                marked = False
+            found += [int(environ.parent.name)] * marked
+        return found
+
+
+def finish(process: subprocess.Popen[str]) -> Done:
+    """Wait for the end, and see that it ended as a program for people does."""
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode != 70, err + "".join(
+        Path(line.split()[6]).read_text() for line in err.splitlines() if "with the file" in line
+    )
+    assert "Traceback" not in err, err
+    return Done(process.returncode, out, err)
+
+
+@contextmanager
+def new_world(**env: str) -> Iterator[World]:
+    """A world, gone afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="gpu-provision-world-"))
+    real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
+    (real / "bases").mkdir(parents=True, exist_ok=True)
+    ours = place / "cache" / "gpu-provision"
+    ours.mkdir(parents=True)
+    (ours / "bases").symlink_to(real / "bases")
+    (place / "tmp").mkdir()
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own = {
+        MARK: str(place),
+        "XDG_CACHE_HOME": str(place / "cache"),
+        "TMPDIR": str(place / "tmp"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        yield World(place, {**kept, **own, **env})
+    finally:
+        shutil.rmtree(place)

@@ -1,0 +1,235 @@
+"""A company's package index: TLS by its own authority, a login, and wheels made for the test."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import select
+import socket
+import ssl
+import subprocess
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from tests.docker import need
+
+USER = "ann"
+_JSON = "application/vnd.pypi.simple.v1+json"
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority and a server's certificate by it, for one address."""
+
+    address: str
+    bundle: Path
+    chain: Path
+
+
+def make_authority(place: Path, comment: str) -> Authority:
+    """Make both; `comment` stands in the bundle, as such files often say whose they are."""
+    openssl, address = need.program("openssl"), own_address()
+
+    def run(*args: str) -> None:
+        subprocess.run([openssl, *args], cwd=place, check=True, capture_output=True, timeout=60)
+
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    run(*new, "-x509", "-subj", "/CN=Test CA", "-keyout", "ca.key", "-out", "ca.pem")
+    run(*new, "-x509", "-subj", "/CN=index", "-addext", f"subjectAltName=IP:{address}",
+        "-addext", "basicConstraints=critical,CA:FALSE", "-CA", "ca.pem", "-CAkey", "ca.key",
+        "-keyout", "server.key", "-out", "server.pem")  # fmt: skip
+    bundle, chain = place / "bundle.pem", place / "chain.pem"
+    bundle.write_text(f"# {comment}\n{(place / 'ca.pem').read_text()}")
+    chain.write_text((place / "server.pem").read_text() + (place / "server.key").read_text())
+    return Authority(address, bundle, chain)
+
+
+def own_address() -> str:
+    """An address of this machine that a build reaches from either network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # nothing is sent
+        except OSError:
+            return "127.0.0.1"
+        address: str = probe.getsockname()[0]
+    return address
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel; `claims` is the size that the index tells, where that is not its true one."""
+
+    name: str
+    data: bytes
+    metadata: bytes = b""
+    claims: int | None = None
+
+    @property
+    def project(self) -> str:
+        return self.name.partition("-")[0]
+
+
+def make_wheel(
+    name: str, files: Mapping[str, bytes], *, claims: int | None = None, zeros: int = 0
+) -> Wheel:
+    """A wheel from its file name and its files; `zeros` bytes more, which take no space in it."""
+    project, version, *_, tags = name.removesuffix(".whl").split("-", 2)
+    info = f"{project}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n".encode()
+    pure = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tags}\n"
+    parts = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": pure.encode()}
+    if zeros:
+        parts[f"{project}/zeros.bin"] = bytes(zeros)
+    parts[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*parts, f"{info}/RECORD")).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path, data in parts.items():
+            archive.writestr(path, data)
+    return Wheel(name, buffer.getvalue(), metadata, claims)
+
+
+@dataclass
+class Index:
+    """A running index. A wheel named in `held` is given by half and then kept waiting for."""
+
+    address: str
+    wheels: dict[str, Wheel]
+    password: str
+    held: str = ""
+    port: int = 0
+    reached: threading.Event = field(default_factory=threading.Event)
+    left: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    logins: set[str] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        return f"https://{USER}:{quote(self.password, safe='')}@{self.address}:{self.port}/simple/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        index, path = self.server.index, unquote(self.path.partition("?")[0])
+        if not self._may():
+            self._send(401, b"", "text/plain", body=body)
+        elif path.startswith("/simple/"):
+            project = path.removeprefix("/simple/").strip("/")
+            found = [w for w in index.wheels.values() if w.project == project]
+            if not found:
+                self._send(404, b"", "text/plain", body=body)
+            else:
+                self._send(200, _page(project, found), _JSON, body=body)
+        elif (wheel := index.wheels.get(path.removeprefix("/files/"))) is not None:
+            self._wheel(wheel, body=body)
+        elif (wheel := index.wheels.get(path[len("/files/") : -len(".metadata")])) is not None:
+            self._send(200, wheel.metadata, "text/plain", body=body)
+        else:
+            self._send(404, b"", "text/plain", body=body)
+
+    def _may(self) -> bool:
+        login = f"{USER}:{self.server.index.password}".encode()
+        given = self.headers.get("Authorization") == f"Basic {base64.b64encode(login).decode()}"
+        if given:
+            agent = self.headers.get("User-Agent", "").partition("/")[0]
+            self.server.index.logins.add(agent)
+        return given
+
+    def _wheel(self, wheel: Wheel, *, body: bool) -> None:
+        index = self.server.index
+        if not body or wheel.name != index.held:
+            self._send(200, wheel.data, "application/octet-stream", body=body)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(wheel.data)))
+        self.end_headers()
+        self.wfile.write(wheel.data[: len(wheel.data) // 2])
+        self.wfile.flush()
+        index.reached.set()
+        while not index.over.is_set():
+            if select.select([self.connection], [], [], 0.1)[0]:
+                break
+        index.left.set()
+
+    def _send(self, status: int, data: bytes, kind: str, *, body: bool) -> None:
+        self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Basic realm="index"')
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    index: Index
+
+    def __init__(self, index: Index, chain: Path) -> None:
+        super().__init__(("", 0), _Handler)
+        self.index = index
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(chain)
+
+    def finish_request(self, request: object, client_address: object) -> None:
+        """Greet in the request's own thread, so that a silent client keeps nobody waiting."""
+        assert isinstance(request, socket.socket)
+        request.settimeout(20)
+        try:
+            with self._tls.wrap_socket(request, server_side=True) as secure:
+                super().finish_request(secure, client_address)
+        except (OSError, ValueError):  # it hung up
+            return
+
+
+def _page(project: str, wheels: list[Wheel]) -> bytes:
+    files = [
+        {
+            "filename": wheel.name,
+            "url": f"/files/{quote(wheel.name)}",
+            "hashes": {"sha256": hashlib.sha256(wheel.data).hexdigest()},
+            "size": wheel.claims or len(wheel.data),
+            "core-metadata": {"sha256": hashlib.sha256(wheel.metadata).hexdigest()}
+            if wheel.metadata
+            else False,
+        }
+        for wheel in wheels
+    ]
+    versions = sorted({wheel.name.split("-")[1] for wheel in wheels})
+    page = {"meta": {"api-version": "1.1"}, "name": project, "files": files, "versions": versions}
+    return json.dumps(page).encode()
+
+
+@contextmanager
+def serve(authority: Authority, *wheels: Wheel, password: str, held: str = "") -> Iterator[Index]:
+    """The index, up while the block runs."""
+    index = Index(authority.address, {wheel.name: wheel for wheel in wheels}, password, held)
+    with _Server(index, authority.chain) as server:
+        index.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
+        thread.start()
+        try:
+            yield index
+        finally:
+            index.over.set()
+            server.shutdown()
+            thread.join()

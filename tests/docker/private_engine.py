@@ -115,13 +115,14 @@ def private_engine(place: Path | None = None) -> Iterator[PrivateEngine]:
         yield engine
     finally:
         engine.stop()
-        _unmount_below(own)
-        _unmount_below(engine.data)
+        unmount_below(own)
+        unmount_below(engine.data)
         shutil.rmtree(engine.data, ignore_errors=True)
         shutil.rmtree(own)
 
 
-def _unmount_below(folder: Path) -> None:
+def unmount_below(folder: Path) -> None:
+    """dockerd binds its data onto itself, and a killed one leaves that behind."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in sorted(mounts, reverse=True):
         if mount.startswith(f"{folder}/"):

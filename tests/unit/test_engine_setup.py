@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -438,47 +436,7 @@ def test_nothing_is_done_where_only_words_are_wanted(
     assert world.ran == []
 
 
-# --- a real engine ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    # a socket's path has to be short
-    directory = Path(tempfile.mkdtemp(prefix="gp-"))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-@pytest.mark.docker
-def test_a_real_engine_starts_with_less_and_is_stopped_by_its_id(place: Path) -> None:
-    if os.geteuid() != 0 or not module._have("dockerd"):
-        reason = "needs root and dockerd"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    host, log = f"unix://{place}/s", place / "log"
-    said: list[str] = []
-    arguments = (
-        # its own network would get in the way of the machine's engine
-        *module._NO_FIREWALL[:1], *module._NO_BRIDGE,
-        "--data-root", f"{place}/data", "--exec-root", f"{place}/exec", "--pidfile", f"{place}/pid",
-        "--storage-driver", "zfs",  # which no machine of ours has: something is to be left out
-    )  # fmt: skip
-    started = start_engine(
-        host=host, log=log, say=said.append, doors=module.real_doors(host, log), arguments=arguments
-    )
-    try:
-        assert started.version
-        assert int((place / "pid").read_text()) == started.pid
-        assert os.getsid(started.pid) == started.pid
-        assert "--storage-driver=vfs" in [
-            argument for step in started.left_out for argument in step.arguments
-        ]
-        assert [line for line in said if line.startswith("dockerd did not start: ")]
-    finally:
-        module.stop_pid(started.pid)
-    assert not process.is_alive(started.pid)
-    assert not module.ask_engine(host).is_up
+# --- stopping ---------------------------------------------------------------------------------
 
 
 def test_a_stubborn_process_is_stopped(tmp_path: Path) -> None:

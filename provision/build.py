@@ -25,6 +25,7 @@ from provision.pipeline import (
     check_names,
     default_tag,
     dry_run_argv,
+    gpu_runtime_warning,
     gpus_to_request,
     image_spec,
     lock_for,
@@ -75,6 +76,9 @@ def build(
         argv = dry_run_argv(plan, settings.env)
         return _account(plan=plan, tag=tag, dry_run=shlex.join(argv)), Exit.DONE
     engine, builder = _preflight(settings)
+    here = facts()
+    if verify and (warning := gpu_runtime_warning(here)):
+        show_warnings([warning], console)
     archive: Path | None = None
     with console.step("base", "pinning the base image"):
         if locked is None:
@@ -107,7 +111,6 @@ def build(
         kept = _keep_lock(path, tag, settings)
     report: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    here = facts()
     if verify:
         with console.step("verify", f"inside the image, at level {level}"):
             report, notes = run_suite(

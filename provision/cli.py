@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Failure as failure:
         return _fail(console, failure, command=name, as_json=as_json)
     except KeyboardInterrupt:
-        console.say("interrupted: nothing was tagged, nothing half-made is left.")
+        console.say("interrupted: no tag was given or moved.")
         return Exit.INTERRUPTED
     except OSError as error:
         if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):

@@ -319,6 +319,22 @@ def check_names(require: Sequence[str]) -> None:
         )
 
 
+def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
+    """Told before the build, since the verification after it would be the first to fail. Only a
+    warning: an engine that uses the toolkit's hook does not say so.
+    """
+    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
+    if not facts.gpus or docker is None or docker.gpu_runtime is not False or docker.cdi_devices:
+        return None
+    return Warned(
+        code="gpu-runtime-not-seen",
+        message="This host has GPUs, but its Docker engine shows neither the NVIDIA runtime nor "
+        "CDI devices; the suite may not get to them.",
+        fix="Install the NVIDIA Container Toolkit, then: "
+        "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
+    )
+
+
 def gpus_to_request(facts: HostFacts | None) -> str:
     """How the engine is asked for GPUs: not at all where there are none, by CDI where only that
     is set up, by the NVIDIA runtime else.

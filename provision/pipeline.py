@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from images import process
-from images.docker import Builder, Docker, ask, build_argv, find_builder
+from images.buildkit import Builder, ask, build_argv, find_builder
+from images.docker import Docker
 from images.errors import Failure
 from images.spec import BuiltImage, ImageSpec, RunJob, Secrets
 from provision import network

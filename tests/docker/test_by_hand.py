@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from images.docker import ask, find_builder
+from images.buildkit import ask, find_builder
 from provision.network import ca_bundle
 from tests.docker import need
 from tests.docker.lab import ROOT, Built, World

@@ -18,19 +18,22 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from requests.exceptions import ConnectionError as RequestsConnectionError
 
 from images import docker as module
-from images.docker import (
+from images.buildkit import (
     Builder,
-    BuildFailedError,
-    DiskFullError,
-    Docker,
-    EngineError,
     NoBuildKitError,
-    NoEngineError,
-    NoGpuRuntimeError,
+    ask,
     build_argv,
     find_builder,
     secret_files,
     staged_context,
+)
+from images.docker import (
+    BuildFailedError,
+    DiskFullError,
+    Docker,
+    EngineError,
+    NoEngineError,
+    NoGpuRuntimeError,
 )
 from images.errors import Failure
 from images.spec import ImageSpec, RunJob, Secrets
@@ -161,9 +164,9 @@ def test_where_none_can_it_is_said_what_to_install(
 
 
 def test_a_question_to_a_missing_or_failing_program_has_no_answer(tmp_path: Path) -> None:
-    assert module.ask([str(tmp_path / "none")]) is None
-    assert module.ask(["false"]) is None
-    assert module.ask(["echo", "yes"]) == "yes\n"
+    assert ask([str(tmp_path / "none")]) is None
+    assert ask(["false"]) is None
+    assert ask(["echo", "yes"]) == "yes\n"
 
 
 # --- the command line and what it needs -------------------------------------------------------
@@ -684,9 +687,9 @@ def test_what_the_sdk_raises_never_leaves_the_room(error: Exception) -> None:
     with pytest.raises(EngineError):
         docker.run(JOB, print)
     client.images.error = error
-    for ask in (docker.labels, docker.image_id, docker.size_bytes):
+    for look in (docker.labels, docker.image_id, docker.size_bytes):
         with pytest.raises(EngineError):
-            ask("i")
+            look("i")
     with pytest.raises(EngineError):
         docker.tag("i", "a:b")
 

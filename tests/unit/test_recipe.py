@@ -201,6 +201,6 @@ def test_every_file_that_is_copied_exists() -> None:
 
 
 def test_arguments_that_the_builder_gives_are_declared() -> None:
-    text = (ROOT / "images/docker.py").read_text(encoding="utf-8")
+    text = (ROOT / "images/buildkit.py").read_text(encoding="utf-8")
     given = set(re.findall(r'"--build-arg", f"(\w+)=', text))
     assert given == set(defaults())

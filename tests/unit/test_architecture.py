@@ -17,12 +17,13 @@ MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verif
 LAYERS = (
     {"errors", "version"},
     {"model"},
-    {"request", "facts", "planfile", "console", "catalog"},
+    {"request", "facts", "planfile", "console", "catalog", "output"},
     {"host", "resolve", "show"},
     {"lock"},
     {"labels", "network"},
     {"pipeline"},
-    {"build"},
+    {"build", "options"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 )

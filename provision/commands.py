@@ -1,0 +1,194 @@
+"""One function a command: read the options, do it, print the result, give the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any, NoReturn
+
+from provision.console import Console
+from provision.errors import BadInputError, Exit
+from provision.options import (
+    engine_fix,
+    read_hosts,
+    read_image,
+    read_level,
+    read_names,
+    read_request,
+    read_settings,
+    read_tag,
+    this_host,
+)
+from provision.output import print_json, print_result
+from provision.request import quoted
+
+# What a lock has decided already, and the options that would say otherwise.
+_DECIDED_BY_LOCK = {
+    "cuda": "--cuda",
+    "framework_version": "--framework-version",
+    "python": "--python",
+    "companions": "--with",
+    "base": "--base",
+    "host": "--host",
+    "driver": "--driver",
+    "gpus": "--gpu",
+}
+
+
+def do_detect(args: argparse.Namespace, console: Console) -> int:
+    """What is known of this machine."""
+    del console
+    from provision.facts import host_to_json
+    from provision.host import describe, detect
+
+    facts = detect()
+    if args.json:
+        print_json(host_to_json(facts))
+    else:
+        print_result(describe(facts))
+    return Exit.DONE
+
+
+def do_plan(args: argparse.Namespace, console: Console) -> int:
+    """What fits, or why nothing does."""
+    del console
+    from provision.catalog import load
+    from provision.planfile import plan_to_json
+    from provision.resolve import resolve
+
+    request = read_request(args)
+    if args.ca_bundle is not None:
+        from provision.network import ca_bundle
+
+        ca_bundle(args.ca_bundle, {})
+    hosts = read_hosts(args)
+    plan = resolve(hosts, request, load())
+    if args.json:
+        print_json(plan_to_json(plan))
+    else:
+        from provision.show import describe_plan
+
+        print_result(describe_plan(plan))
+    return Exit.DONE if plan.error is None else Exit.NOTHING_COMPATIBLE
+
+
+def do_lock(args: argparse.Namespace, console: Console) -> int:
+    """Plan, pin the base, choose the wheels, write the file."""
+    from provision.catalog import load
+    from provision.lock import LOCK_NAME, refuse_unwritable, write_lock
+    from provision.pipeline import lock_for, pin_base, require_plan, show_warnings
+    from provision.planfile import plan_to_json
+    from provision.resolve import resolve
+
+    request, output = read_request(args), Path(args.output)
+    if not LOCK_NAME.fullmatch(output.name):
+        write_lock_name_error(output.name)
+    refuse_unwritable(output)
+    settings = read_settings(args)
+    hosts = read_hosts(args)
+    plan = require_plan(resolve(hosts, request, load()))
+    show_warnings(plan.warnings, console)
+    with console.step("base", "pinning the base image"):
+        plan, _ = pin_base(plan, hosts, request, load(), settings, console, None)
+    with console.step("lock", "choosing the wheels"):
+        lock = lock_for(plan, request, settings, console)
+    write_lock(lock, output)
+    result = {
+        "schema": 1,
+        "path": str(output),
+        "sha256": lock.sha256,
+        "packages": len(lock.wheels),
+        "download_bytes": lock.download_bytes,
+        "plan": plan_to_json(lock.plan),
+        "error": None,
+    }
+    if args.json:
+        print_json(result)
+    else:
+        print_result(
+            f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}\n"
+            f"next: provision build --lock {shlex.quote(str(output))}"
+        )
+    return Exit.DONE
+
+
+def write_lock_name_error(name: str) -> NoReturn:
+    """Found out before the network is asked for anything."""
+    raise BadInputError(
+        f"--output {quoted(name)}: a lock file is called pylock.toml or pylock.NAME.toml.",
+        fix="Choose such a name (PEP 751; installers look for it).",
+    )
+
+
+def do_build(args: argparse.Namespace, console: Console) -> int:
+    """The main job."""
+    from provision.build import build
+
+    request = read_request(args)
+    if args.builder not in {"auto", "docker"}:
+        raise BadInputError(
+            f"--builder {quoted(args.builder)} is not known.", fix="Use auto or docker."
+        )
+    if args.lock is not None:
+        _refuse_against_lock(args)
+    result, code = build(
+        request=request,
+        hosts=lambda: read_hosts(args),
+        facts=this_host,
+        lock_file=Path(args.lock) if args.lock is not None else None,
+        tag=read_tag(args.tag),
+        settings=read_settings(args),
+        level=read_level(args.level),
+        require=read_names(args.require),
+        verify=not args.no_verify,
+        dry_run=args.dry_run,
+        console=console,
+    )
+    if args.json:
+        print_json(result)
+    else:
+        from provision.show import describe_build
+
+        print_result(describe_build(result))
+    return code
+
+
+def _refuse_against_lock(args: argparse.Namespace) -> None:
+    given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
+    if given:
+        raise BadInputError(
+            f"--lock has decided already what {' and '.join(given)} would decide.",
+            fix="Leave one of the two away; provision lock makes another lock.",
+        )
+
+
+def do_verify(args: argparse.Namespace, console: Console) -> int:
+    """The suite inside an image that is there."""
+    from images.docker import Docker
+    from provision.host import detect
+    from provision.labels import plan_of
+    from provision.pipeline import check_names, run_suite
+    from provision.show import describe_report
+
+    level, require = read_level(args.level), read_names(args.require)
+    check_names(require)
+    image = read_image(args.image)
+    engine = Docker.connect(fix=engine_fix())
+    plan = plan_of(engine.labels(image), image)
+    facts = detect()
+    with console.step("verify", f"{image}, inside it, at level {level}"):
+        report, notes = run_suite(
+            engine, image, plan, facts, level=level, require=require, console=console
+        )
+    for note in notes:
+        console.note(note)
+    if args.json:
+        print_json(report)
+    else:
+        print_result(describe_report(report))
+    return _exit_of_report(report)
+
+
+def _exit_of_report(report: dict[str, Any]) -> int:
+    return {"fit": Exit.DONE, "unfit": Exit.UNFIT}.get(report["verdict"], Exit.NO_VERDICT)

@@ -1,0 +1,172 @@
+"""Parsed options -> values, each checked; what is wrong is refused before anything slow begins."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.errors import BadInputError
+from provision.model import Flavour, Gpu, HostFacts, Request
+from provision.request import parse_compute_capability, parse_driver, parse_request, quoted
+
+if TYPE_CHECKING:
+    from images.registry import Reference
+    from provision.pipeline import Settings
+
+_LEVELS = ("quick", "standard", "full")
+
+
+def read_request(args: argparse.Namespace) -> Request:
+    if args.flavour not in {"runtime", "devel"}:
+        raise BadInputError(
+            f"--flavour {quoted(args.flavour)} is not known.", fix="Use runtime or devel."
+        )
+    flavour: Flavour = "devel" if args.flavour == "devel" else "runtime"
+    request = parse_request(
+        cuda=args.cuda,
+        framework=args.framework,
+        framework_version=args.framework_version,
+        python=args.python,
+        companions=args.companions,
+        flavour=flavour,
+        base=args.base,
+        index=args.index,
+    )
+    if request.cuda is not None:
+        _refuse_unknown_cuda(request.cuda)
+    return request
+
+
+def _refuse_unknown_cuda(cuda: str) -> None:
+    from provision.catalog import load
+
+    catalog = load()
+    if catalog.toolkit(cuda) is None:
+        known = ", ".join(catalog.cuda_versions())
+        raise BadInputError(
+            f"There is no CUDA {cuda} that this catalog knows of.", fix=f"Known are: {known}"
+        )
+
+
+def this_host() -> HostFacts:
+    """What is known of the machine that we run on."""
+    from provision.host import detect
+
+    return detect()
+
+
+def read_hosts(args: argparse.Namespace) -> tuple[HostFacts, ...]:
+    """The hosts the plan is for: those of the files, else this one; what-if laid over each."""
+    from provision.facts import read_host_file
+
+    driver = None if args.driver is None else parse_driver(args.driver)
+    gpus = tuple(_what_if_gpu(text) for text in args.gpus)
+    if args.host.count("-") > 1:
+        raise BadInputError("--host - was given twice.", fix="Standard input holds one file.")
+    hosts = tuple(read_host_file(path) for path in args.host) or (this_host(),)
+    return tuple(_what_if(facts, driver, gpus) for facts in hosts)
+
+
+def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> HostFacts:
+    if driver is not None:
+        facts = replace(facts, driver=driver, driver_cuda=None, user_mode_driver=None)
+    return replace(facts, gpus=gpus) if gpus else facts
+
+
+def _what_if_gpu(text: str) -> Gpu:
+    capability = parse_compute_capability(text)
+    if capability is not None:
+        return Gpu(compute_capability=capability)
+    from provision.catalog import load
+
+    match = load().find_gpu(text)
+    if match.compute_capability is not None:
+        name = match.rows[0].name if len(match.rows) == 1 else text
+        return Gpu(name=name, compute_capability=match.compute_capability)
+    if match.status == "ambiguous":
+        names = ", ".join(f"{row.name}" for row in match.rows[:6])
+        raise BadInputError(
+            f"--gpu {quoted(text)} could be several GPUs: {names}.",
+            fix="Give the whole name, or the compute capability: --gpu 8.6",
+        )
+    near = f" Did you mean {' or '.join(match.suggestions[:3])}?" if match.suggestions else ""
+    raise BadInputError(
+        f"--gpu {quoted(text)} is not in the catalog.{near}",
+        fix="Give its compute capability, which "
+        "nvidia-smi --query-gpu=compute_cap --format=csv prints: --gpu 8.6",
+    )
+
+
+def read_settings(args: argparse.Namespace) -> Settings:
+    from provision.network import ca_bundle
+    from provision.pipeline import Settings
+
+    return Settings(
+        ca=ca_bundle(args.ca_bundle, os.environ),
+        offline=args.offline,
+        state=state_directory(),
+        env=os.environ,
+    )
+
+
+def state_directory() -> Path:
+    """Where bases, locks and bug reports are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "/") / ".cache"
+    return Path(base) / "gpu-provision"
+
+
+def engine_fix() -> str:
+    from images.engine_setup import fix_text
+
+    return fix_text()
+
+
+def read_level(text: str) -> str:
+    if text not in _LEVELS:
+        raise BadInputError(
+            f"--level {quoted(text)} is not known.", fix="Use quick, standard, full"
+        )
+    return text
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if len(name) > 60 or not all(c.isalnum() or c in ".-_" for c in name):
+            raise BadInputError(
+                f"--require {quoted(name)} is no check.", fix="python3 -m verify --list shows them"
+            )
+    return names
+
+
+def read_tag(text: str | None) -> str | None:
+    if text is None:
+        return None
+    reference = _reference("--tag", text)
+    if reference.digest is not None:
+        raise BadInputError(
+            "--tag takes a name and a tag, not a digest.", fix="For example: --tag team/torch:cu117"
+        )
+    return (
+        text if reference.tag is not None and ":" in text.rpartition("/")[2] else f"{text}:latest"
+    )
+
+
+def read_image(text: str) -> str:
+    if not text.startswith("sha256:"):
+        _reference("The image", text)
+    return text
+
+
+def _reference(what: str, text: str) -> Reference:
+    from images.registry import parse_reference
+
+    if len(text) > 400:
+        raise BadInputError(
+            f"{what} {quoted(text)} is longer than the name of an image may be.",
+            fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
+        )
+    return parse_reference(text)

@@ -1,0 +1,57 @@
+"""Results on stdout: whole, flushed, and no error where the reader has simply gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TextIO
+
+from images.errors import Failure
+from provision.errors import Exit
+
+
+class OutputError(Failure):
+    """The result was made and cannot be written."""
+
+    code = "output-unwritable"
+    exit_code = Exit.USAGE
+
+
+def open_closed_streams() -> None:
+    """Started with `>&-` a stream is None, and its number would go to the next file opened."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+
+
+def flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Let what is still written to this stream vanish."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def print_json(value: object) -> None:
+    print_result(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_result(text: str) -> None:
+    """A result on stdout. A reader that has gone (| head) is no error; a full disk is."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        discard(sys.stdout)
+    except OSError as error:
+        discard(sys.stdout)
+        raise OutputError(
+            f"The result cannot be written to standard output: {error.strerror}.",
+            fix="Make room where it is written to, or send it elsewhere.",
+        ) from error

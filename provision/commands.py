@@ -90,7 +90,7 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     plan = require_plan(resolve(hosts, request, load()))
     show_warnings(plan.warnings, console)
     with console.step("base", "pinning the base image"):
-        plan, _ = pin_base(plan, hosts, request, load(), settings, console, None)
+        plan, _ = pin_base(plan, hosts, request, load(), settings, console, None, only_lock=True)
     with console.step("lock", "choosing the wheels"):
         lock = lock_for(plan, request, settings, console)
     write_lock(lock, output)

@@ -96,12 +96,15 @@ def pin_base(
     settings: Settings,
     console: Console,
     engine: Docker | None,
+    *,
+    only_lock: bool = False,
 ) -> tuple[Plan, Path | None]:
     """Give the base its digest: from its registry, or from an engine that has it, or by making it.
 
     Where no registry answers and the base was ours to choose, the plan is made anew for the
     bootstrap base, since base, Python and wheel belong together. Gives the plan, and the archive
-    of the base when it was made here.
+    of the base when it was made here. For a lock alone (`only_lock`) a base that cannot be made on
+    this machine may stay without a digest, with a warning: the build will make it.
     """
     base = plan.base
     assert base is not None
@@ -121,7 +124,18 @@ def pin_base(
             console.note(f"{failure.message}")
             console.note("so the base is made here, from Debian's packages (--base bootstrap)")
             plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
-    return make_bootstrap(plan, settings, console)
+    try:
+        return make_bootstrap(plan, settings, console)
+    except Failure as failure:
+        if not only_lock or failure.code != "bootstrap-tool-missing":
+            raise
+        warning = Warned(
+            code="base-not-pinned",
+            message=f"The lock names its base without a digest: {failure.message}",
+            fix=f"{failure.fix}, and lock again; or let the build make it.",
+        )
+        show_warnings([warning], console)
+        return replace(plan, warnings=(*plan.warnings, warning)), None
 
 
 def _digest(plan: Plan, settings: Settings, engine: Docker | None) -> str:

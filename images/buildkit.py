@@ -113,6 +113,8 @@ def build_argv(
     argv += ["--build-arg", f"BASE={spec.base}", "--build-arg", f"LOCK={spec.lock.name}"]
     if spec.apt_packages:
         argv += ["--build-arg", f"APT_PACKAGES={' '.join(spec.apt_packages)}"]
+    if spec.nvcc_flags:
+        argv += ["--build-arg", f"NVCC_FLAGS={spec.nvcc_flags}"]
     for name, value in sorted(spec.labels.items()):
         argv += ["--label", f"{name}={value}"]
     for name, file in sorted(secrets.items()):

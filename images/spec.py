@@ -13,13 +13,14 @@ class ImageSpec:
 
     `base` is a reference the engine can resolve (with its digest when a registry gave it);
     `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` bring Python to a
-    base that has none.
+    base that has none; `nvcc_flags` become NVCC_APPEND_FLAGS of the image.
     """
 
     base: str
     lock: Path
     labels: Mapping[str, str]
     apt_packages: tuple[str, ...] = ()
+    nvcc_flags: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ SUITE_PATH = "/run/gpu-provision/expect.json"
 _VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
 _SHM_BYTES = 1 << 30
 _STACK_BYTES = 64 << 20
+_COMPILER_PACKAGES = ("g++", "make", "python3-dev")  # the host compiler that nvcc drives
 # Every file of a base made here bears this time, so that the same packages give the same digest.
 _EPOCH = 1_700_000_000
 # The wheels are cached, unpacked and committed as a layer: measured on the cu117 set (2.3 GB of
@@ -114,11 +115,11 @@ def pin_base(
         except Failure as failure:
             if request.base is not None:
                 raise
-            if request.flavour == "devel":
+            if request.flavour == "devel" and not catalog.compiler_wheels(plan.cuda or ""):
                 raise NoDevelBaseError(
-                    f"A devel image stands on {base.reference}, whose registry is out of reach.",
-                    fix="Name a mirror of it with --base, or use --flavour runtime. (NVIDIA's "
-                    "compiler wheels hold no nvcc for this CUDA, so they cannot replace it.)",
+                    f"A devel image stands on {base.reference}, whose registry is out of reach, "
+                    f"and NVIDIA's packages for CUDA {plan.cuda} hold no nvcc to replace it.",
+                    fix="Name a mirror of it with --base, or use --flavour runtime.",
                     detail=failure.message,
                 ) from failure
             console.note(f"{failure.message}")
@@ -169,7 +170,7 @@ class OfflineError(Failure):
 
 def make_bootstrap(plan: Plan, settings: Settings, console: Console) -> tuple[Plan, Path]:
     """Make the Debian base of the plan, or take the one made before."""
-    from images.bootstrap import bootstrap
+    from images.bootstrap import DEFAULT_PACKAGES, bootstrap
 
     base = plan.base
     assert base is not None
@@ -179,6 +180,7 @@ def make_bootstrap(plan: Plan, settings: Settings, console: Console) -> tuple[Pl
         python=base.python,
         arch=plan.arch or "x86_64",
         store=settings.state,
+        packages=(*DEFAULT_PACKAGES, *(_COMPILER_PACKAGES if plan.flavour == "devel" else ())),
         epoch=_EPOCH,
         on_line=console.detail,
     )
@@ -244,7 +246,14 @@ def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
         lock=lock_path,
         labels=labels_for(lock, VERSION),
         apt_packages=apt_packages(lock.plan),
+        nvcc_flags=nvcc_flags(lock.plan),
     )
+
+
+def nvcc_flags(plan: Plan) -> str:
+    """Some CUDA versions' packages hold the shared runtime only; nvcc would link the static one."""
+    wheels = plan.flavour == "devel" and plan.base is not None and plan.base.kind == "bootstrap"
+    return "--cudart=shared" if wheels else ""
 
 
 def apt_packages(plan: Plan) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from provision.catalog.gpus import GpuMatch, GpuNames
 from provision.catalog.reading import DataFile, WrongError
 from provision.catalog.rows import (
+    CompilerWheels,
     Conflict,
     CudaFamily,
     CudaToolkit,
@@ -61,6 +62,7 @@ class Catalog:
     ubuntu_releases: tuple[UbuntuRelease, ...]
     python_images: tuple[PythonImage, ...]
     devel: tuple[DevelImage, ...]
+    compilers: tuple[CompilerWheels, ...]
     conflicts: tuple[Conflict, ...]
     excused: tuple[Excused, ...]
     pytorch_index_template: str
@@ -127,6 +129,10 @@ class Catalog:
         """
         return tuple([row for row in self.devel if row.cuda == cuda and not row.cudnn])
 
+    def compiler_wheels(self, cuda: str) -> CompilerWheels | None:
+        """NVIDIA's compiler for CUDA X.Y as packages, where they hold one."""
+        return next((row for row in self.compilers if row.cuda == cuda), None)
+
     def find_gpu(self, name: str) -> GpuMatch:
         """The GPU that a name means; see `provision.catalog.gpus`."""
         return self._gpu_names.find(name)
@@ -183,6 +189,7 @@ def load(directory: str | Path | None = None) -> Catalog:
             "python_images", _python_image(bases.text("python_reference"), suites)
         ),
         devel=bases.rows("devel_images", _devel_image(bases.text("devel_reference"), ubuntus)),
+        compilers=bases.rows("compiler_wheels", CompilerWheels),
         conflicts=tuple([row for file in files for row in file.rows("conflicts", Conflict)]),
         excused=tuple([row for file in files for row in file.rows("exceptions", Excused)]),
         pytorch_index_template=torch.text("index"),

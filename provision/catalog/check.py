@@ -89,6 +89,7 @@ def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
         ("bases.json ubuntu_releases", [row.release for row in catalog.ubuntu_releases]),
         ("bases.json python_images", [row.reference for row in catalog.python_images]),
         ("bases.json devel_images", [row.reference for row in catalog.devel]),
+        ("bases.json compiler_wheels", [row.cuda for row in catalog.compilers]),
     ]
     for table, names in tables:
         for name, count in Counter(names).items():

@@ -331,6 +331,7 @@ _TABLES: dict[str, Table] = {
         },
         {"confidence": _CONFIDENCE},
     ),
+    "compiler_wheels": Table({"cuda": _text, "requirement": _text, "source": _text}, {}),
     "conflicts": Table({"what": _text, "a": _text, "b": _text, "use": _text, "source": _text}, {}),
     "exceptions": Table({"rule": _text, "row": _text, "reason": _text, "source": _text}, {}),
 }

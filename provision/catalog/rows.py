@@ -211,6 +211,15 @@ class DevelImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerWheels:
+    """NVIDIA's compiler and headers of CUDA X.Y as packages of the index: one requirement line."""
+
+    cuda: str
+    requirement: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
     """Two sources that disagree, and which one the rows follow."""
 

@@ -42,6 +42,8 @@ def _fits(base: Base, glibc: str | None) -> bool:
 
 def _candidates(request: Request, cuda: str, python: str, catalog: Catalog) -> list[Base]:
     if request.base == "bootstrap":
+        if request.flavour == "devel" and catalog.compiler_wheels(cuda) is None:
+            return []
         return [
             Base(
                 kind="bootstrap",

@@ -168,6 +168,8 @@ def _base_blocker(
         return None
     if request.flavour == "devel":
         message = f"No nvidia/cuda devel image for CUDA {build.cuda} with Python {python} is known."
+        if request.base == "bootstrap":
+            message = f"NVIDIA's packages for CUDA {build.cuda} hold no nvcc, and Debian has none."
         return Blocker(
             code="no-devel-base",
             message=message,

@@ -6,6 +6,9 @@ from provision.catalog import Catalog
 from provision.catalog.rows import TorchBuild
 from provision.model import IndexCandidate, Request
 
+EVERYWHERE = ("pip",)  # people type pip in an image
+FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension asks for them
+
 
 def index_candidates(
     build: TorchBuild, request: Request, catalog: Catalog
@@ -48,12 +51,17 @@ def companion_requirements(
 ) -> tuple[str, ...]:
     """The packages beside the framework: torchvision and torchaudio at the release's own version,
     NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for,
-    which holds beside whatever else is asked of it.
+    which holds beside whatever else is asked of it; and the compiler, where no base brings it.
     """
     release = catalog.torch_release(build.version)
     assert release is not None
     paired = {"torchvision": release.torchvision, "torchaudio": release.torchaudio}
-    lines = [f"numpy{release.numpy or ''}"]
+    lines = [f"numpy{release.numpy or ''}", *EVERYWHERE]
+    if request.flavour == "devel":
+        lines += FOR_COMPILING
+    compiler = catalog.compiler_wheels(build.cuda or "")
+    if compiler and request.flavour == "devel" and request.base == "bootstrap":
+        lines.append(compiler.requirement)
     for text in request.companions:
         name = name_of(text)
         pair = paired.get(name)

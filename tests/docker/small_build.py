@@ -11,6 +11,7 @@ from tests.docker.private_index import Authority, Index, Wheel, make_wheel, serv
 
 TORCH = "torch-2.0.1+cu117-cp311-cp311-linux_x86_64.whl"
 NUMPY = make_wheel("numpy-1.26.4-py3-none-any.whl", {"numpy/__init__.py": b""})
+PIP = make_wheel("pip-26.1-py3-none-any.whl", {"pip/__init__.py": b""})
 CA_CANARY = "canary-in-the-authority-2f9d"
 PASSWORD = "canary/in the:login@81c3"
 
@@ -35,7 +36,7 @@ class Source:
         """An index with a torch whose whole code is `torch`."""
         code = {"torch/__init__.py": torch.encode()}
         wheel = make_wheel(TORCH, code, claims=claims, zeros=zeros)
-        wheels = (wheel, NUMPY, self.uv_wheel)
+        wheels = (wheel, NUMPY, PIP, self.uv_wheel)
         with serve(self.authority, *wheels, password=password, held=held) as index:
             yield index
 

@@ -203,6 +203,21 @@ def test_a_devel_image_stands_on_nvidia_s() -> None:
     assert made.python == "3.10"
 
 
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        pytest.param(Request(cuda="13.0", flavour="devel", base="bootstrap"), None,
+                     id="NVIDIA's packages for 13.0 hold nvcc"),
+        pytest.param(Request(cuda="11.7", flavour="devel", base="bootstrap"), "no-devel-base",
+                     id="those for 11.7 do not"),
+    ],
+)  # fmt: skip
+def test_a_devel_image_without_a_registry(request_: Request, code: str | None) -> None:
+    made = plan(request_, host("580.95.05", "8.6"))
+    assert (made.error.code if made.error else None) == code
+    assert any(line.startswith("cuda-toolkit[nvcc") for line in made.requirements) == (not code)
+
+
 def test_a_fleet_gets_one_plan_for_its_weakest() -> None:
     made = plan(
         Request(cuda="11.7"), host("515.65.01", "8.6"), replace(host("470.82.01", "7.0"), label="b")

@@ -534,10 +534,12 @@ def _no_index(attempts: Sequence[Attempt], request: Request) -> Failure:
         f"{a.candidate.name} ({a.candidate.requirement}): {a.reason}" for a in attempts
     )
     wanted = attempts[0].candidate.requirement if attempts else "the wheels"
-    if attempts and all(a.outcome in {"unsolvable", "absent"} for a in attempts):
+    outcomes = {attempt.outcome for attempt in attempts}
+    # One index that has the build and no solution is answer enough, whoever else is out of reach.
+    if "unsolvable" in outcomes or outcomes == {"absent"}:
         asked = f" with {', '.join(request.companions)}" if request.companions else ""
         return NoSolutionError(
-            f"The indexes answered, but none has {wanted}{asked} as one consistent set.",
+            f"No index that answers has {wanted}{asked} as one consistent set.",
             fix="Loosen or drop what --with asks for, or name another index with --index.",
             detail=told,
         )

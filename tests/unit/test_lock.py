@@ -218,6 +218,25 @@ def test_uv_hears_of_pip_s_index(tmp_path: Path) -> None:
     assert "UV_DEFAULT_INDEX" not in lock.uv_environment(mine, None)
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "exit_code"),
+    [
+        pytest.param(["unreachable", "unreachable"], 5, id="nobody answers"),
+        pytest.param(["unreachable", "absent"], 5, id="who answers does not have it"),
+        pytest.param(["absent", "absent"], 3, id="all answer and none has it"),
+        pytest.param(["unreachable", "unsolvable"], 3, id="one has it and cannot add the rest"),
+    ],
+)
+def test_who_is_to_blame_when_nothing_can_be_locked(
+    outcomes: list[lock.Outcome], exit_code: int
+) -> None:
+    attempts = [
+        lock.Attempt(candidate=PLAN.indexes[0], outcome=outcome, reason="so")
+        for outcome in outcomes
+    ]
+    assert lock._no_index(attempts, Request()).exit_code == exit_code
+
+
 def test_when_no_index_answers_each_is_named() -> None:
     attempts = [
         lock.Attempt(candidate=PLAN.indexes[0], outcome="unreachable", reason="out of reach: dns")

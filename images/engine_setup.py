@@ -439,7 +439,9 @@ def start_engine(
 def stop_pid(pid: int, *, sudo: Sequence[str] = (), wait_s: float = 15.0) -> None:
     """End an engine by its process id: asked first, then forced."""
     for name, seconds in (("TERM", wait_s), ("KILL", 5.0)):
-        process.run([*sudo, "kill", "-s", name, str(pid)], timeout_s=60, terminal=bool(sudo))
+        # The shell's own: a minimal system has no program of that name.
+        kill = ("sh", "-c", f"kill -s {name} {pid}")
+        process.run([*sudo, *kill], timeout_s=60, terminal=bool(sudo))
         deadline = time.monotonic() + seconds
         while process.is_alive(pid) and time.monotonic() < deadline:
             time.sleep(0.05)

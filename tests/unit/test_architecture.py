@@ -101,6 +101,13 @@ def test_verify_needs_nothing_at_import_but_the_standard_library() -> None:
     assert outside - {"verify", "__future__"} <= sys.stdlib_module_names
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "verify").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_verify_is_written_in_the_oldest_python_of_any_image(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
 def test_plan_starts_without_the_heavy_packages(tmp_path: Path) -> None:
     import json
     import subprocess

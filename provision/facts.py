@@ -33,8 +33,6 @@ _FIX = (
     "Write the file with `provision detect --json > host.json` on that machine, "
     "or correct the fields named above; what is not known may be left out."
 )
-_MISSING = object()
-
 T = TypeVar("T")
 
 

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from images import process
 from images.errors import Failure
 from provision.errors import BadInputError, IndexUnreachableError, LockFileError
-from provision.model import Base, IndexCandidate, Plan, Reason, Request
+from provision.model import IndexCandidate, Plan, Reason, Request
 from provision.planfile import (
     plan_from_json,
     plan_to_json,
@@ -342,11 +342,6 @@ def write_lock(lock: Lock, path: Path) -> None:
         if isinstance(error, OSError):
             raise _unwritable(path, str(error.strerror)) from error
         raise
-
-
-def with_base(plan: Plan, base: Base) -> Plan:
-    """The plan with its base image pinned."""
-    return replace(plan, base=base)
 
 
 def url_secrets(url: str) -> tuple[str, ...]:

@@ -92,10 +92,6 @@ class Catalog:
         """Whether the table has the branch of this driver itself."""
         return _branch_number(driver) in self._branch_numbers
 
-    def newest_branch(self) -> DriverBranch:
-        """The newest branch of the table."""
-        return self.branches[-1]
-
     def forward_compat(self, cuda: str) -> ForwardCompat | None:
         """The cuda-compat package that brings CUDA X.Y onto an older driver."""
         return self._compat.get(cuda)

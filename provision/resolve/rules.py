@@ -282,12 +282,5 @@ def choose_python(
     return newest, "the newest that both the wheel and a base image have"
 
 
-def glibc_fits(build: TorchBuild, glibc: str | None) -> bool:
-    """A manylinux wheel loads on its glibc or a newer one; what is unknown is not held against
-    it.
-    """
-    return build.glibc is None or glibc is None or version(build.glibc) <= version(glibc)
-
-
 def _on(facts: HostFacts) -> str:
     return "" if facts.label == "this host" else f"{facts.label}: "

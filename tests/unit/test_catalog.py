@@ -219,9 +219,6 @@ class TestDrivers:
         assert (row and row.branch) == branch
         assert catalog.is_known_branch(driver) is known
 
-    def test_newest_branch_is_the_last(self, catalog: Catalog) -> None:
-        assert catalog.newest_branch().branch == max(row.branch for row in catalog.branches)
-
     @pytest.mark.parametrize(
         ("driver", "lowest"),
         [("470.256.02", (3, 0)), ("495.29.05", (5, 0)), ("580.95.05", (5, 0)), ("590.48", (7, 5))],

@@ -1,56 +1,102 @@
 """The knowledge: what goes with what, as data. A file an upstream, a row a fact, with its source.
 
 `load` reads the tables of `data/` into rows and raises CatalogError at the first value of the wrong
-shape; `provision.catalog.check` holds how rows fit together. How rows are joined into a decision is
-code (`provision.resolve`); nothing joined is stored.
+shape; those that a PyTorch plan does not need are read when they are first asked for.
+`provision.catalog.check` holds how rows fit together. How rows are joined into a decision is code
+(`provision.resolve`); nothing joined is stored. `current` lays over them what the user's own copy
+holds (`provision.catalog.overlay`).
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from provision.catalog.gpus import GpuMatch, GpuNames
-from provision.catalog.reading import DataFile, WrongError
+from provision.catalog.reading import DataFiles, WrongError, overlay_file
 from provision.catalog.rows import (
+    BinaryNote,
     CompilerWheels,
-    Conflict,
     CudaFamily,
     CudaToolkit,
     DebianSuite,
-    DevelImage,
     DriverBranch,
-    Excused,
     ForwardCompat,
     GpuModel,
     PythonImage,
     TorchBuild,
     TorchRelease,
-    UbuntuRelease,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from provision.catalog.later_rows import (
+        CudaImage,
+        CudnnRelease,
+        DevelImage,
+        Flavour,
+        JaxPlugin,
+        JaxRelease,
+        NcclRelease,
+        PtxFailure,
+        StartRule,
+        TensorflowGpu,
+        TensorflowRelease,
+        TensorflowWheel,
+        UbuntuRelease,
+    )
+    from provision.catalog.overlay import Overlay
+    from provision.catalog.side_rows import Conflict, CudaDropped, Excused, HighestMajor
     from provision.model import ComputeCapability
 
-__all__ = ["DATA", "FILES", "Catalog", "GpuMatch", "load"]
+__all__ = ["DATA", "FILES", "LATER", "Catalog", "GpuMatch", "current", "load"]
 
 DATA = os.path.join(os.path.dirname(__file__), "data")  # noqa: PTH118, PTH120  pathlib starts slowly
 """Where the tables lie."""
 
-FILES = ("cuda.json", "drivers.json", "gpus.json", "torch.json", "bases.json")
-"""The tables, in the order in which they are read."""
+FILES = (
+    "cuda.json",
+    "drivers.json",
+    "gpus.json",
+    "torch.json",
+    "bases.json",
+    "tensorflow.json",
+    "jax.json",
+    "nvidia.json",
+    "images.json",
+)
+"""The files of tables; the first five are read at every start."""
+
+LATER = (
+    "dropped",
+    "highest_majors",
+    "binary_notes",
+    "ubuntu_releases",
+    "tensorflow_releases",
+    "tensorflow_wheels",
+    "tensorflow_gpu",
+    "ptx_failures",
+    "jax_releases",
+    "jax_plugins",
+    "cudnn",
+    "nccl",
+    "images",
+    "start_rules",
+)
+"""The tables that are read when they are first asked for; `Catalog` has each by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalog:
     """Every row, in the order of the files, and the look-ups that the rules need."""
 
+    files: DataFiles
     families: tuple[CudaFamily, ...]
     toolkits: tuple[CudaToolkit, ...]
     branches: tuple[DriverBranch, ...]  # oldest first
@@ -59,12 +105,8 @@ class Catalog:
     torch_releases: tuple[TorchRelease, ...]
     torch: tuple[TorchBuild, ...]
     debian_suites: tuple[DebianSuite, ...]  # the one to prefer first, as all that follow
-    ubuntu_releases: tuple[UbuntuRelease, ...]
     python_images: tuple[PythonImage, ...]
-    devel: tuple[DevelImage, ...]
     compilers: tuple[CompilerWheels, ...]
-    conflicts: tuple[Conflict, ...]
-    excused: tuple[Excused, ...]
     pytorch_index_template: str
 
     def family(self, cuda: str) -> CudaFamily | None:
@@ -118,20 +160,194 @@ class Catalog:
         """The PyTorch index of one wheel tag: "cu117", "cpu"."""
         return self.pytorch_index_template.format(tag=tag)
 
+    def cuda_images(
+        self, cuda: str, flavour: Flavour, *, cudnn: bool | None
+    ) -> tuple[CudaImage, ...]:
+        """NVIDIA's images for CUDA X.Y with or without cuDNN (None: either), the newest first.
+
+        Of one toolkit the newest Ubuntu comes first; images that also hold TensorRT are left out.
+        """
+        from provision.catalog.images import newest_first
+
+        return newest_first(
+            [
+                row
+                for row in self.images
+                if row.cuda == cuda
+                and row.flavour == flavour
+                and (cudnn is None or row.cudnn == cudnn)
+                and not row.tensorrt
+            ]
+        )
+
     def devel_images(self, cuda: str) -> tuple[DevelImage, ...]:
         """NVIDIA's images with compiler for CUDA X.Y, the newest Ubuntu first.
 
         Without cuDNN: the wheels bring theirs, and a second one would be found before it.
         """
-        return tuple([row for row in self.devel if row.cuda == cuda and not row.cudnn])
+        from provision.catalog.images import best_first
+
+        return best_first([row for row in self.devel if row.cuda == cuda and not row.cudnn])
+
+    def cuda_image(self, tag: str) -> CudaImage | None:
+        """NVIDIA's image of one tag."""
+        return self._images.get(tag)
+
+    def start_rule(self, cuda_full: str, os: str) -> StartRule | None:
+        """What the images of one toolkit ("12.8.1") ask of the driver on one system
+        ("ubuntu24.04"); None where it was not read.
+        """
+        return self._start_rules.get((cuda_full, os))
 
     def compiler_wheels(self, cuda: str) -> CompilerWheels | None:
         """NVIDIA's compiler for CUDA X.Y as packages, where they hold one."""
         return next((row for row in self.compilers if row.cuda == cuda), None)
 
+    def binary_note(self, capability: str) -> BinaryNote | None:
+        """What is known of older code on the GPUs of one capability ("12.1")."""
+        wanted = tuple(int(figure) for figure in capability.split(".") if figure.isdigit())
+        return next((row for row in self.binary_notes if row.compute_capability == wanted), None)
+
     def find_gpu(self, name: str) -> GpuMatch:
         """The GPU that a name means; see `provision.catalog.gpus`."""
         return self._gpu_names.find(name)
+
+    def gpus_of(self, capability: ComputeCapability) -> tuple[GpuModel, ...]:
+        """Every GPU of one compute capability."""
+        return tuple([row for row in self.gpus if row.compute_capability == capability])
+
+    @cached_property
+    def shipped_date(self) -> str:
+        """The day on which the newest of the files was drawn up."""
+        return max(self.files[name].text("date") for name in FILES)
+
+    @cached_property
+    def dropped(self) -> tuple[CudaDropped, ...]:
+        """Which CUDA stopped to compile for which GPUs, oldest first."""
+        from provision.catalog.side_rows import CudaDropped
+
+        def make(**values: object) -> CudaDropped:
+            row: Callable[..., CudaDropped] = CudaDropped
+            return row(cuda=values.pop("in"), **values)
+
+        return self.files["cuda.json"].rows("dropped", make)
+
+    @cached_property
+    def highest_majors(self) -> tuple[HighestMajor, ...]:
+        """The CUDA majors of driver branches, as NVIDIA's page has them."""
+        from provision.catalog.side_rows import HighestMajor
+
+        return self.files["drivers.json"].rows("highest_majors", HighestMajor)
+
+    @cached_property
+    def binary_notes(self) -> tuple[BinaryNote, ...]:
+        """GPUs that few wheels have code of their own for."""
+        return self.files["gpus.json"].rows("binary_notes", BinaryNote)
+
+    @cached_property
+    def ubuntu_releases(self) -> tuple[UbuntuRelease, ...]:
+        """What NVIDIA's images stand on, the newest first."""
+        from provision.catalog.later_rows import UbuntuRelease
+
+        return self.files["bases.json"].rows("ubuntu_releases", UbuntuRelease)
+
+    @cached_property
+    def tensorflow_releases(self) -> tuple[TensorflowRelease, ...]:
+        """TensorFlow's releases and candidates, oldest first."""
+        from provision.catalog.later_rows import TensorflowRelease
+
+        return self.files["tensorflow.json"].rows("tensorflow_releases", TensorflowRelease)
+
+    @cached_property
+    def tensorflow_wheels(self) -> tuple[TensorflowWheel, ...]:
+        """Their wheels, a row a machine."""
+        from provision.catalog.later_rows import TensorflowWheel
+
+        return self.files["tensorflow.json"].rows("tensorflow_wheels", TensorflowWheel)
+
+    @cached_property
+    def tensorflow_gpu(self) -> tuple[TensorflowGpu, ...]:
+        """The releases of the old package tensorflow-gpu."""
+        from provision.catalog.later_rows import TensorflowGpu
+
+        return self.files["tensorflow.json"].rows("tensorflow_gpu", TensorflowGpu)
+
+    @cached_property
+    def ptx_failures(self) -> tuple[PtxFailure, ...]:
+        """GPUs that are reported not to run a framework's PTX."""
+        from provision.catalog.later_rows import PtxFailure
+
+        return self.files["tensorflow.json"].rows("ptx_failures", PtxFailure)
+
+    @cached_property
+    def jax_releases(self) -> tuple[JaxRelease, ...]:
+        """The releases of jaxlib, oldest first."""
+        from provision.catalog.later_rows import JaxRelease
+
+        return self.files["jax.json"].rows("jax_releases", JaxRelease)
+
+    @cached_property
+    def jax_plugins(self) -> tuple[JaxPlugin, ...]:
+        """Their CUDA plugins."""
+        from provision.catalog.later_rows import JaxPlugin
+
+        return self.files["jax.json"].rows("jax_plugins", JaxPlugin)
+
+    @cached_property
+    def cudnn(self) -> tuple[CudnnRelease, ...]:
+        """The releases of cuDNN by CUDA major, oldest first."""
+        from provision.catalog.later_rows import CudnnRelease
+
+        return self.files["nvidia.json"].rows("cudnn", CudnnRelease)
+
+    @cached_property
+    def nccl(self) -> tuple[NcclRelease, ...]:
+        """The releases of NCCL by CUDA major, oldest first."""
+        from provision.catalog.later_rows import NcclRelease
+
+        return self.files["nvidia.json"].rows("nccl", NcclRelease)
+
+    @cached_property
+    def images(self) -> tuple[CudaImage, ...]:
+        """NVIDIA's images, by tag."""
+        from provision.catalog.images import image_maker
+
+        file = self.files["images.json"]
+        return file.rows("images", image_maker(file.text("image_reference"), self.ubuntu_releases))
+
+    @cached_property
+    def devel(self) -> tuple[DevelImage, ...]:
+        """Those with compiler and headers on an Ubuntu, without TensorRT."""
+        from provision.catalog.later_rows import DevelImage
+
+        return tuple(
+            [row for row in self.images if isinstance(row, DevelImage) and not row.tensorrt]
+        )
+
+    @cached_property
+    def start_rules(self) -> tuple[StartRule, ...]:
+        """What images ask of the driver before they start."""
+        from provision.catalog.later_rows import StartRule
+
+        return self.files["images.json"].rows("start_rules", StartRule)
+
+    @cached_property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Where sources disagree, over all files."""
+        from provision.catalog.side_rows import Conflict
+
+        return tuple(
+            [row for name in FILES for row in self.files[name].rows("conflicts", Conflict)]
+        )
+
+    @cached_property
+    def excused(self) -> tuple[Excused, ...]:
+        """The rows that are known to break a rule, over all files."""
+        from provision.catalog.side_rows import Excused
+
+        return tuple(
+            [row for name in FILES for row in self.files[name].rows("exceptions", Excused)]
+        )
 
     @cached_property
     def tegra_capabilities(self) -> frozenset[ComputeCapability]:
@@ -160,18 +376,58 @@ class Catalog:
         return {row.version: row for row in self.torch_releases}
 
     @cached_property
+    def _images(self) -> dict[str, CudaImage]:
+        return {row.tag: row for row in self.images}
+
+    @cached_property
+    def _start_rules(self) -> dict[tuple[str, str], StartRule]:
+        from provision.catalog.images import rules_by_image
+
+        return rules_by_image(self.start_rules)
+
+    @cached_property
     def _gpu_names(self) -> GpuNames:
         return GpuNames(self.gpus)
 
 
+def load(directory: str | Path | None = None, overlay: Overlay | None = None) -> Catalog:
+    """The shipped catalog, or that of another directory, with the overlay's rows laid over it.
+
+    CatalogError: a shipped row is malformed. OverlayError: one of the overlay's makes it so.
+    """
+    name = DATA if directory is None else str(directory)
+    return _shipped(name) if overlay is None else _read(name, overlay)
+
+
+def current(env: Mapping[str, str]) -> tuple[Catalog, str | None]:
+    """The catalog that this user has: the shipped one with the user's own copy laid over it.
+
+    Where that copy is broken: the shipped catalog, and a sentence with what to do. Where there is
+    none, this costs one look at the disk.
+    """
+    with suppress(OSError, ValueError):  # what is wrong with the file is said below
+        if not _is_there(overlay_file(env)):
+            return load(), None
+    from provision.catalog.overlay import OverlayError, overlay_path, read_overlay
+
+    try:
+        overlay = read_overlay(overlay_path(env))
+        return load(overlay=overlay), None
+    except OverlayError as error:
+        return load(), f"Your catalog copy is left aside. {error.message} {error.fix}"
+
+
 @cache
-def load(directory: str | Path | None = None) -> Catalog:
-    """The shipped catalog, or that of another directory."""
-    files = [DataFile(DATA if directory is None else str(directory), name) for name in FILES]
-    cuda, drivers, gpus, torch, bases = files
+def _shipped(directory: str) -> Catalog:
+    return _read(directory, None)
+
+
+def _read(directory: str, overlay: Overlay | None) -> Catalog:
+    files = DataFiles(directory, overlay)
+    cuda, drivers, gpus, torch, bases = [files[name] for name in FILES[:5]]
     suites = bases.rows("debian_suites", DebianSuite)
-    ubuntus = bases.rows("ubuntu_releases", UbuntuRelease)
-    return Catalog(
+    catalog = Catalog(
+        files=files,
         families=cuda.rows("families", CudaFamily),
         toolkits=cuda.rows("toolkits", CudaToolkit),
         branches=drivers.rows("branches", DriverBranch),
@@ -180,16 +436,17 @@ def load(directory: str | Path | None = None) -> Catalog:
         torch_releases=torch.rows("releases", TorchRelease),
         torch=torch.rows("builds", TorchBuild),
         debian_suites=suites,
-        ubuntu_releases=ubuntus,
         python_images=bases.rows(
             "python_images", _python_image(bases.text("python_reference"), suites)
         ),
-        devel=bases.rows("devel_images", _devel_image(bases.text("devel_reference"), ubuntus)),
         compilers=bases.rows("compiler_wheels", CompilerWheels),
-        conflicts=tuple([row for file in files for row in file.rows("conflicts", Conflict)]),
-        excused=tuple([row for file in files for row in file.rows("exceptions", Excused)]),
         pytorch_index_template=torch.text("index"),
     )
+    # Whether an overlay's rows can be read is known now, not in the middle of a command.
+    for table in LATER:
+        if overlay is not None and table in overlay.tables:
+            getattr(catalog, table)
+    return catalog
 
 
 def _python_image(template: str, suites: tuple[DebianSuite, ...]) -> Callable[..., PythonImage]:
@@ -206,24 +463,12 @@ def _python_image(template: str, suites: tuple[DebianSuite, ...]) -> Callable[..
     return make
 
 
-def _devel_image(template: str, ubuntus: tuple[UbuntuRelease, ...]) -> Callable[..., DevelImage]:
-    by_release = {row.release: row for row in ubuntus}
-    image: Callable[..., DevelImage] = DevelImage
-
-    def make(*, ubuntu: str, tag: str, **values: object) -> DevelImage:
-        below = by_release.get(ubuntu)
-        if below is None:
-            raise WrongError(f"ubuntu {ubuntu} is not among ubuntu_releases")
-        return image(
-            ubuntu=ubuntu,
-            tag=tag,
-            reference=template.format(tag=tag),
-            python=below.python,
-            glibc=below.glibc,
-            **values,
-        )
-
-    return make
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)  # noqa: PTH116  pathlib starts slowly
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _branch_number(driver: str) -> int:

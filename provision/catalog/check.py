@@ -7,38 +7,30 @@ reason; an exception that excuses nothing is itself a problem.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
-from provision.catalog import Catalog
-from provision.catalog.rows import ForwardCompat, TorchBuild
-
-_PYTHON_TAG = re.compile(r"(cp3\d+)-(?:\1[mt]?)")
-_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}(T[\d:]+)?)?")
-
-
-class Problem(NamedTuple):
-    """A row that breaks a rule. `name` is how an exception would name the row."""
-
-    rule: str
-    place: str
-    name: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.place} ({self.name}): {self.what} [{self.rule}]"
+from provision.catalog import FILES, Catalog
+from provision.catalog.later_checks import LATER_RULES
+from provision.catalog.problems import (
+    Problem,
+    as_version,
+    below,
+    doubled,
+    is_date,
+    is_specifier,
+    rising,
+    wrong_python_tags,
+    wrong_targets,
+)
+from provision.catalog.rows import DriverBranch, ForwardCompat, TorchBuild
 
 
 def check(catalog: Catalog) -> list[str]:
     """Every broken invariant, as sentences that name file and row; [] is a sound catalog."""
-    problems = [problem for rule in _RULES for problem in rule(catalog)]
+    problems = [problem for rule in (*_RULES, *LATER_RULES) for problem in rule(catalog)]
     broken = {(problem.rule, problem.name) for problem in problems}
     excused = {(row.rule, row.row) for row in catalog.excused}
     idle = [
@@ -60,9 +52,11 @@ def _versions_read(catalog: Catalog) -> Iterator[Problem]:
     for i, t in enumerate(catalog.toolkits):
         named.append((f"cuda.json toolkits[{i}]", t.full, (t.cuda, t.full, t.driver)))
     for i, f in enumerate(catalog.families):
-        named.append((f"cuda.json families[{i}]", str(f.major), (f.min_driver,)))
+        floors = (f.min_driver, f.min_driver_windows)
+        named.append((f"cuda.json families[{i}]", str(f.major), floors))
     for i, b in enumerate(catalog.branches):
-        named.append((f"drivers.json branches[{i}]", str(b.branch), (b.max_cuda, b.first_version)))
+        versions = (b.max_cuda, b.first_version, b.latest_seen)
+        named.append((f"drivers.json branches[{i}]", str(b.branch), versions))
     for i, r in enumerate(catalog.torch_releases):
         companions = (r.version, r.torchvision, r.torchaudio)
         named.append((f"torch.json releases[{i}]", r.version, companions))
@@ -70,7 +64,7 @@ def _versions_read(catalog: Catalog) -> Iterator[Problem]:
         named.append((f"torch.json builds[{i}]", build_name(w), (w.cudnn, w.nccl, w.glibc)))
     for place, name, texts in named:
         for text in texts:
-            if text is not None and _version(text) is None:
+            if text is not None and as_version(text) is None:
                 yield Problem("version-read", place, name, f"{text!r} is no version")
 
 
@@ -88,29 +82,25 @@ def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
         ("bases.json debian_suites", [row.suite for row in catalog.debian_suites]),
         ("bases.json ubuntu_releases", [row.release for row in catalog.ubuntu_releases]),
         ("bases.json python_images", [row.reference for row in catalog.python_images]),
-        ("bases.json devel_images", [row.reference for row in catalog.devel]),
         ("bases.json compiler_wheels", [row.cuda for row in catalog.compilers]),
     ]
     for table, names in tables:
-        for name, count in Counter(names).items():
-            if count > 1:
-                position = len(names) - 1 - names[::-1].index(name)
-                yield Problem("no-duplicates", f"{table}[{position}]", name, f"{count} times")
+        yield from doubled(table, names)
 
 
 def _newer_needs_no_less(catalog: Catalog) -> Iterator[Problem]:
     """A newer CUDA needs at least as new a driver; rows stand oldest first."""
     floors = [(str(row.major), row.min_driver) for row in catalog.families]
-    yield from _rising("newer-needs-no-less", "cuda.json families", floors)
+    yield from rising("newer-needs-no-less", "cuda.json families", floors)
     shipped = [(row.full, row.driver) for row in catalog.toolkits]
-    yield from _rising("newer-needs-no-less", "cuda.json toolkits", shipped)
+    yield from rising("newer-needs-no-less", "cuda.json toolkits", shipped)
 
 
 def _branches_rise(catalog: Catalog) -> Iterator[Problem]:
     """Branches stand oldest first; a newer one supports no older CUDA and drives no older GPU."""
     table = "drivers.json branches"
     rows = catalog.branches
-    yield from _rising("branches-rise", table, [(str(r.branch), r.max_cuda) for r in rows])
+    yield from rising("branches-rise", table, [(str(r.branch), r.max_cuda) for r in rows])
     for position, (before, row) in enumerate(pairwise(rows), start=1):
         if row.dropped_below < before.dropped_below:
             what = f"drives older GPUs than branch {before.branch} before it"
@@ -118,17 +108,23 @@ def _branches_rise(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _branch_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A branch's first version is of that branch; it adds nothing below what it drives."""
+    """A branch's versions are of that branch; it adds nothing below what it drives."""
     for position, row in enumerate(catalog.branches):
-        place = f"drivers.json branches[{position}]"
-        if row.first_version and row.first_version.partition(".")[0] != str(row.branch):
-            what = f"first version {row.first_version} is of another branch"
+        for what in _branch_faults(row):
+            place = f"drivers.json branches[{position}]"
             yield Problem("branch-row", place, str(row.branch), what)
-        if any(capability < row.dropped_below for capability in row.adds):
-            yield Problem("branch-row", place, str(row.branch), "adds a GPU that it does not drive")
-        if row.end_of_life and not _DATE.fullmatch(row.end_of_life):
-            what = f"end of life {row.end_of_life} is no date"
-            yield Problem("branch-row", place, str(row.branch), what)
+
+
+def _branch_faults(row: DriverBranch) -> Iterator[str]:
+    for said, version in (("first", row.first_version), ("newest", row.latest_seen)):
+        if version and version.partition(".")[0] != str(row.branch):
+            yield f"{said} version {version} is of another branch"
+    if row.latest_seen and row.first_version and below(row.latest_seen, row.first_version):
+        yield f"newest version {row.latest_seen} is older than the first"
+    if any(capability < row.dropped_below for capability in row.adds):
+        yield "adds a GPU that it does not drive"
+    if row.end_of_life and not is_date(row.end_of_life):
+        yield f"end of life {row.end_of_life} is no date"
 
 
 def _toolkit_rows(catalog: Catalog) -> Iterator[Problem]:
@@ -146,7 +142,7 @@ def _toolkit_rows(catalog: Catalog) -> Iterator[Problem]:
         if branch is None or not catalog.is_known_branch(row.driver):
             what = f"the branch of its driver {row.driver} is not in drivers.json"
             yield Problem("toolkit-driver-branch", place, row.full, what)
-        elif _below(branch.max_cuda, row.cuda):
+        elif below(branch.max_cuda, row.cuda):
             what = f"its driver {row.driver} supports no more than CUDA {branch.max_cuda}"
             yield Problem("toolkit-driver-branch", place, row.full, what)
 
@@ -183,11 +179,11 @@ def _release_rows(catalog: Catalog) -> Iterator[Problem]:
         if row.version not in built:
             yield Problem("release-row", place, row.version, "has no build")
         for specifier in (row.requires_python, row.numpy or ""):
-            if not _is_specifier(specifier):
+            if not is_specifier(specifier):
                 yield Problem("release-row", place, row.version, f"{specifier!r} is no specifier")
         if (row.numpy is None) != (row.numpy_source is None):
             yield Problem("release-row", place, row.version, "numpy and its source go together")
-        if not _DATE.fullmatch(row.upload_time):
+        if not is_date(row.upload_time):
             yield Problem("release-row", place, row.version, f"{row.upload_time!r} is no time")
 
 
@@ -218,27 +214,14 @@ def _targets_known(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
         if build.sm or build.ptx or build.cudnn or build.nccl:
             yield "a CPU build with GPU code or libraries"
         return
-    toolkits = catalog.toolkits_of(build.cuda)
-    if not toolkits:
-        yield f"CUDA {build.cuda} has no toolkit"
-        return
-    possible = {sm for toolkit in toolkits for sm in toolkit.sm_targets}
-    for major, minor in (*build.sm, *((build.ptx,) if build.ptx else ())):
-        if (major, minor) not in possible:
-            yield f"CUDA {build.cuda} cannot compile for sm_{major}{minor}"
-    if tuple(sorted(set(build.sm))) != build.sm:
-        yield "architectures are not in order, or doubled"
+    possible = [sm for toolkit in catalog.toolkits_of(build.cuda) for sm in toolkit.sm_targets]
+    yield from wrong_targets(build.cuda, build.sm, build.ptx, possible)
 
 
 def _python_tags_read(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
-    """cp311-cp311, cp313-cp313t; and within what the release asks for."""
+    """Well formed, and within what the release asks for."""
     release = catalog.torch_release(build.version)
-    wanted = release.requires_python if release and _is_specifier(release.requires_python) else ""
-    for tag in build.python_tags:
-        if not _PYTHON_TAG.fullmatch(tag):
-            yield f"{tag!r} is no Python tag"
-        elif not SpecifierSet(wanted).contains(f"3.{tag.partition('-')[0][3:]}.99"):
-            yield f"{tag} is outside {wanted}"
+    yield from wrong_python_tags(build.python_tags, release.requires_python if release else None)
 
 
 def _places_known(build: TorchBuild, _: Catalog) -> Iterator[str]:
@@ -277,16 +260,12 @@ def _one_pypi_build(catalog: Catalog) -> Iterator[Problem]:
         seen.add((row.version, row.arch))
 
 
-def _base_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A devel image is of a known toolkit, and its tag says what the row says."""
-    full = {row.full for row in catalog.toolkits}
-    for position, row in enumerate(catalog.devel):
-        place = f"bases.json devel_images[{position}]"
-        if row.full not in full or not row.full.startswith(f"{row.cuda}."):
-            yield Problem("base-row", place, row.tag, f"{row.full} is no toolkit of {row.cuda}")
-        says = row.tag.startswith(f"{row.full}-") and row.tag.endswith(f"-ubuntu{row.ubuntu}")
-        if not says or ("-cudnn" in row.tag) != row.cudnn or "-devel-" not in row.tag:
-            yield Problem("base-row", place, row.tag, "the tag and the row disagree")
+def _files_dated(catalog: Catalog) -> Iterator[Problem]:
+    """A file says on which day it was drawn up."""
+    for name in FILES:
+        date = catalog.files[name].text("date")
+        if len(date) != len("2026-11-21") or not is_date(date):
+            yield Problem("file-date", name, name, f"{date!r} is no day")
 
 
 _RULES: tuple[Callable[[Catalog], Iterable[Problem]], ...] = (
@@ -300,7 +279,7 @@ _RULES: tuple[Callable[[Catalog], Iterable[Problem]], ...] = (
     _release_rows,
     _build_rows,
     _one_pypi_build,
-    _base_rows,
+    _files_dated,
 )
 _BUILD_RULES: dict[str, Callable[[TorchBuild, Catalog], Iterator[str]]] = {
     "release-known": _release_known,
@@ -310,36 +289,3 @@ _BUILD_RULES: dict[str, Callable[[TorchBuild, Catalog], Iterator[str]]] = {
     "places-known": _places_known,
     "pins-agree": _pins_agree,
 }
-
-
-def _rising(rule: str, table: str, rows: Sequence[tuple[str, str | None]]) -> Iterator[Problem]:
-    """(name, value) rows whose names rise, and whose values never fall; None is passed over."""
-    highest = Version("0")
-    for position, (name, text) in enumerate(rows):
-        place = f"{table}[{position}]"
-        if position and not _below(rows[position - 1][0], name):
-            yield Problem(rule, place, name, f"stands after {rows[position - 1][0]}")
-        value = _version(text) if text else None
-        if value is not None and value < highest:
-            yield Problem(rule, place, name, f"{text} is older than the {highest} before it")
-        highest = max(highest, value or highest)
-
-
-def _below(one: str, other: str) -> bool:
-    first, second = _version(one), _version(other)
-    return first is not None and second is not None and first < second
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
-
-
-def _is_specifier(text: str) -> bool:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        return False
-    return True

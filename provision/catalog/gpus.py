@@ -2,15 +2,16 @@
 
 Steps, the first that finds rows decides: the whole name without the maker and brand words that
 drivers and people leave out; then the asked words in one piece inside a name ("V100"); then all of
-them anywhere in it ("A100 40GB"); then as the start of a name's word ("K40"). Rows found together
-must agree on the compute capability: what could be two different things is ambiguous, never
-guessed.
+them anywhere in it ("A100 40GB"); then as the start of a name's word ("K40"). Where nothing is
+found, what a name says besides the model is left out, and the steps are gone again: a slice of the
+card, a virtual one, its board number, rack or memory, a laptop's suffix. Rows found together must
+agree on the compute capability: what could be two different things is ambiguous, never guessed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,17 @@ _BRANDS = frozenset({"nvidia", "geforce", "tesla", "jetson"})
 # A word that tells models apart; memory sizes and sockets are shared by many.
 _MODEL = re.compile(r"(?!(?:\d+gb?|sxm\d*|hbm\d\w*)$)(?:titan\w*|\w*\d\w*)$")
 _LONGEST_NAME = 100
+
+# Compiled when a name is not found as it is, which is seldom.
+# "A100-SXM4-40GB MIG 1g.5gb", "A100-PG509-200", "GB200 NVL72", "RTX 3080 12GB"
+_BESIDES = r" mig \S+$|-pg\d+-\d+$| nvl\d+$|[ -]\d+ ?g(?:i?b)?$"
+# "GRID T4-16Q", "NVIDIA A100-3-20C": https://docs.nvidia.com/vgpu/ names the types so; the letters
+# behind a board's number ("V100D") are its memory or form.
+_VIRTUAL = r"(?:grid|nvidia) (\S.*?)-(?:\d-)?\d+[abcq]\d?(?:me|s)?"
+_BOARD_LETTERS = r"(?<=\d)[a-z]{1,2}$"
+# A laptop's chip has its desktop card's capability for every model of the GeForce RTX 20 to 50
+# series that exists as both, not before (https://developer.nvidia.com/cuda-gpus).
+_LAPTOP = r"(.*\brtx ?[2-5]0[5-9]0\b.*?) (?:laptop gpu|laptop|with max-q design|max-q)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +69,31 @@ class GpuNames:
 
     def _find(self, name: str) -> GpuMatch:
         if not self._words:
-            self._words = [(row, _words(row.name)) for row in self._rows]
-        asked = _words(name[:_LONGEST_NAME])
-        rows = self._rows_for(asked)
+            spelled = [
+                (row, spelling) for row in self._rows for spelling in (row.name, *row.aliases)
+            ]
+            self._words = [(row, _words(spelling)) for row, spelling in spelled]
+        spoken = " ".join(name[:_LONGEST_NAME].casefold().split())
+        rows = self._rows_for(_words(spoken)) or self._rows_said_shorter(spoken)
         if not rows:
             return GpuMatch(
                 status="unknown",
                 compute_capability=None,
                 rows=(),
-                suggestions=self._near("".join(asked)),
+                suggestions=self._near("".join(_words(spoken))),
             )
         capabilities = {row.compute_capability for row in rows}
         if len(capabilities) > 1:
             return GpuMatch(status="ambiguous", compute_capability=None, rows=rows)
         return GpuMatch(status="one", compute_capability=capabilities.pop(), rows=rows)
+
+    def _rows_said_shorter(self, spoken: str) -> tuple[GpuModel, ...]:
+        for shorter in _said_shorter(spoken):
+            if rows := self._rows_for(_words(shorter)):
+                return rows
+        laptop = re.fullmatch(_LAPTOP, spoken)
+        together = "".join(_words(laptop[1])) if laptop else ""
+        return self._rows_where(lambda words: bool(together) and "".join(words) == together)
 
     def _rows_for(self, asked: list[str]) -> tuple[GpuModel, ...]:
         together = "".join(asked)
@@ -88,13 +111,23 @@ class GpuNames:
         )
 
     def _rows_where(self, fits: Callable[[list[str]], bool]) -> tuple[GpuModel, ...]:
-        return tuple([row for row, words in self._words if fits(words)])
+        return tuple(dict.fromkeys(row for row, words in self._words if fits(words)))
 
     def _near(self, together: str) -> tuple[str, ...]:
         from difflib import get_close_matches
 
         names = {"".join(words): row.name for row, words in self._words}
         return tuple(names[key] for key in get_close_matches(together, names, n=3, cutoff=0.6))
+
+
+def _said_shorter(spoken: str) -> Iterator[str]:
+    """The name with less and less of what does not change the model."""
+    if virtual := re.fullmatch(_VIRTUAL, spoken):
+        yield virtual[1]
+        yield re.sub(_BOARD_LETTERS, "", virtual[1])
+    while (shorter := re.sub(_BESIDES, "", spoken)) != spoken:
+        yield shorter
+        spoken = shorter
 
 
 def _words(name: str) -> list[str]:

@@ -10,10 +10,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from provision.errors import CatalogError
 from provision.model import ComputeCapability
+
+if TYPE_CHECKING:
+    from provision.catalog.overlay import Overlay
 
 Reader = Callable[[object], object]
 Row = TypeVar("Row")
@@ -30,16 +33,31 @@ class Table(NamedTuple):
     optional: Mapping[str, Reader]
 
 
-class DataFile:
-    """One data file, read row by row."""
+class DataFiles:
+    """The data files of one directory, each read when it is first asked for."""
 
-    def __init__(self, directory: str, name: str) -> None:
+    def __init__(self, directory: str, overlay: Overlay | None = None) -> None:
+        self._directory = directory
+        self._overlay = overlay
+        self._read: dict[str, DataFile] = {}
+
+    def __getitem__(self, name: str) -> DataFile:
+        if name not in self._read:
+            self._read[name] = DataFile(self._directory, name, self._overlay)
+        return self._read[name]
+
+
+class DataFile:
+    """One data file, read row by row, with the rows of an overlay laid over its own."""
+
+    def __init__(self, directory: str, name: str, overlay: Overlay | None = None) -> None:
         self.name = name
         self.raw = read_raw(directory, name)
         sources = self.raw.get("sources")
         if not isinstance(sources, dict):
             raise bad(name, "sources", "expected a table of source texts")
         self.sources: dict[str, object] = sources
+        self.overlay = overlay
 
     def text(self, key: str) -> str:
         """A text at the head of the file."""
@@ -53,7 +71,25 @@ class DataFile:
         entries = self.raw.get(table, [] if table in _MAY_BE_ABSENT else None)
         if not isinstance(entries, list):
             raise bad(self.name, table, "expected a list of rows")
-        return tuple(self._rows(table, entries, make))
+        if self.overlay is None or table not in self.overlay.tables:
+            return tuple(self._rows(table, entries, make))
+        try:
+            return tuple(self._rows(table, self._with_overlay(table, entries), make))
+        except CatalogError as error:
+            from provision.catalog.overlay import unfit
+
+            raise unfit(error.message) from error
+
+    def _with_overlay(self, table: str, entries: list[object]) -> list[object]:
+        """Our keys of sources and the overlay's may be the same word: its own get a prefix."""
+        from provision.catalog.overlay import merged, with_source_keys
+
+        shipped = [entry for entry in entries if isinstance(entry, dict)]
+        if self.overlay is None or len(shipped) < len(entries):
+            return entries
+        self.sources |= {f"overlay {key}": text for key, text in self.overlay.sources.items()}
+        overlaid = [with_source_keys(row, "overlay {}") for row in self.overlay.tables[table]]
+        return list(merged(table, shipped, overlaid, self.text("date")))
 
     def _rows(self, table: str, entries: list[object], make: Callable[..., Row]) -> Iterator[Row]:
         spec = _TABLES[table]
@@ -97,6 +133,17 @@ def read_raw(directory: str, name: str) -> dict[str, object]:
     return raw
 
 
+def overlay_file(env: Mapping[str, str]) -> str:
+    """Where the user's own copy lies; a relative XDG_DATA_HOME is to be ignored.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    base = env.get("XDG_DATA_HOME") or ""
+    if not base.startswith(os.sep):
+        base = os.path.join(env.get("HOME") or os.sep, ".local", "share")  # noqa: PTH118
+    return os.path.join(base, "gpu-provision", "catalog.json")  # noqa: PTH118
+
+
 def bad(name: str, where: str, what: str) -> CatalogError:
     """The error of one place in one file."""
     return CatalogError(
@@ -133,6 +180,29 @@ def _number(value: object) -> int:
     return value
 
 
+def _quantity(value: object) -> float:
+    if (type(value) is int or type(value) is float) and 0 <= value < 1e12:
+        return value
+    raise WrongError("expected a number")
+
+
+def _rates(value: object) -> dict[str, float | None]:
+    """Peak rates by kind of number; each kind is named."""
+    if type(value) is not dict or value.keys() != _RATES:
+        raise WrongError(f"expected an object of {', '.join(sorted(_RATES))}")
+    for rate in value.values():
+        if rate is not None:
+            _quantity(rate)
+    return value
+
+
+def _brands(value: object) -> dict[int, object]:
+    """Brands of GPUs by driver branch; [] where they were not read."""
+    if type(value) is not dict or not all(_digits(branch) for branch in value):
+        raise WrongError("expected an object of brands by driver branch")
+    return {int(branch): _BRANDS_OF_ONE(brands) for branch, brands in value.items()}
+
+
 def _capability(value: object) -> ComputeCapability:
     """ "8.6" -> (8, 6)."""
     major, _, minor = value.partition(".") if type(value) is str else ("", "", "")
@@ -156,7 +226,7 @@ def _architecture(text: str, prefix: str) -> ComputeCapability | None:
 
 
 def _digits(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _sms(value: object) -> tuple[ComputeCapability, ...]:
@@ -203,13 +273,22 @@ _MAYBE_TEXT = _maybe(_text)
 _MAYBE_NUMBER = _maybe(_number)
 _NUMBERS = _many(_number, "whole numbers", empty=True)
 _CAPABILITIES = _many(_capability, "compute capabilities", empty=True)
+_MAYBE_QUANTITY = _maybe(_quantity)
+_RATES = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
+_BRANDS_OF_ONE = _many(_text, "brands", empty=True)
+_PYTHON_TAGS = _many(_text, "Python tags")
 _ARCH = _one_of("x86_64", "aarch64")
+_ARCHS = _many(_ARCH, "x86_64, aarch64", empty=True)
 _CONFIDENCE = _one_of("confirmed", "likely", "doubtful", "assumed")
-_SOURCES = frozenset({"source", "sm_source", "type_source", "dropped_source", "numpy_source"})
+_SOURCES = frozenset(
+    {"source", "sm_source", "type_source", "dropped_source", "numpy_source", "driver_source"}
+)
 _MAY_BE_ABSENT = frozenset({"conflicts", "exceptions"})
 
 _TABLES: dict[str, Table] = {
-    "families": Table({"major": _number, "min_driver": _text, "source": _text}, {}),
+    "families": Table(
+        {"major": _number, "min_driver": _text, "min_driver_windows": _text, "source": _text}, {}
+    ),
     "toolkits": Table(
         {
             "cuda": _text,
@@ -218,11 +297,13 @@ _TABLES: dict[str, Table] = {
             "driver": _MAYBE_TEXT,
             "minor_version_compatibility": _flag,
             "sm_targets": _sms,
+            "on_pypi": _flag,
             "source": _text,
             "sm_source": _text,
         },
-        {"confidence": _CONFIDENCE},
+        {"confidence": _CONFIDENCE, "gcc_max": _text},
     ),
+    "dropped": Table({"in": _text, "sm": _sms, "generation": _text, "source": _text}, {}),
     "branches": Table(
         {
             "branch": _number,
@@ -240,6 +321,8 @@ _TABLES: dict[str, Table] = {
             "adds_confidence": _CONFIDENCE,
             "confidence": _CONFIDENCE,
             "note": _text,
+            "open_modules": _one_of("optional", "required-from-blackwell"),
+            "latest_seen": _text,
         },
     ),
     "forward_compat": Table(
@@ -252,6 +335,7 @@ _TABLES: dict[str, Table] = {
         },
         {"accepted_base_branches": _NUMBERS, "confidence": _CONFIDENCE, "note": _text},
     ),
+    "highest_majors": Table({"branch": _number, "cuda_major": _number, "source": _text}, {}),
     "gpus": Table(
         {
             "name": _text,
@@ -263,9 +347,20 @@ _TABLES: dict[str, Table] = {
             "data_centre": _flag,
             "forward_compat_eligible": _maybe(_flag),
             "memory_gb": _MAYBE_NUMBER,
+            "memory_bandwidth_gbs": _MAYBE_QUANTITY,
+            "tflops": _rates,
+            "nvlink": _maybe(_flag),
             "source": _text,
         },
-        {"confidence": _CONFIDENCE, "note": _text},
+        {
+            "confidence": _CONFIDENCE,
+            "note": _text,
+            "figures_confidence": _CONFIDENCE,
+            "aliases": _many(_text, "names"),
+        },
+    ),
+    "binary_notes": Table(
+        {"compute_capability": _capability, "proven": _flag, "source": _text}, {}
     ),
     "releases": Table(
         {
@@ -286,7 +381,7 @@ _TABLES: dict[str, Table] = {
             "tag": _text,
             "cuda": _MAYBE_TEXT,
             "arch": _ARCH,
-            "python_tags": _many(_text, "Python tags"),
+            "python_tags": _PYTHON_TAGS,
             "sm": _maybe(_sms, ()),
             "ptx": _maybe(_ptx),
             "cudnn": _MAYBE_TEXT,
@@ -317,21 +412,128 @@ _TABLES: dict[str, Table] = {
         {"python": _text, "suite": _text, "source": _text},
         {"confidence": _CONFIDENCE, "note": _text},
     ),
-    "devel_images": Table(
+    "compiler_wheels": Table({"cuda": _text, "requirement": _text, "source": _text}, {}),
+    "tensorflow_releases": Table(
         {
-            "cuda": _text,
-            "full": _text,
-            "ubuntu": _text,
+            "version": _text,
+            "cuda": _MAYBE_TEXT,
+            "cudnn": _MAYBE_TEXT,
+            "libraries": _one_of("system", "extra"),
+            "requires_python": _MAYBE_TEXT,
+            "upload_time": _text,
+            "yanked": _flag,
+            "prerelease": _flag,
+            "sm": _maybe(_sms, ()),
+            "ptx": _maybe(_ptx),
+            "source": _text,
+        },
+        {"sm_source": _text, "sm_confidence": _CONFIDENCE, "note": _text},
+    ),
+    "tensorflow_wheels": Table(
+        {
+            "version": _text,
+            "arch": _ARCH,
+            "gpu": _flag,
+            "python_tags": _PYTHON_TAGS,
+            "glibc": _text,
+            "size_max_bytes": _number,
+            "source": _text,
+        },
+        {
+            "pins": _many(_text, "requirements"),
+            "stands_for": _many(_text, "packages"),
+            "confidence": _CONFIDENCE,
+        },
+    ),
+    "tensorflow_gpu": Table(
+        {
+            "version": _text,
+            "content": _one_of("wheel", "stub"),
+            "python_tags": _many(_text, "Python tags", empty=True),
+            "source": _text,
+        },
+        {},
+    ),
+    "ptx_failures": Table(
+        {
+            "framework": _one_of("pytorch", "tensorflow", "jax"),
+            "compute_capability": _capability,
+            "what": _text,
+            "source": _text,
+        },
+        {},
+    ),
+    "jax_releases": Table(
+        {
+            "version": _text,
+            "python_tags": _PYTHON_TAGS,
+            "archs": _ARCHS,
+            "glibc": _text,
+            "source": _text,
+        },
+        {"note": _text},
+    ),
+    "jax_plugins": Table(
+        {
+            "version": _text,
+            "cuda_major": _number,
+            "package": _text,
+            "extra": _text,
+            "cuda_runtime": _MAYBE_TEXT,
+            "cudnn": _MAYBE_TEXT,
+            "nccl": _MAYBE_TEXT,
+            "min_driver": _text,
+            "sm_min": _capability,
+            "source": _text,
+            "driver_source": _text,
+        },
+        {"plugin_extra": _text},
+    ),
+    "cudnn": Table(
+        {
+            "version": _text,
+            "cuda_major": _number,
+            "capabilities": _CAPABILITIES,
+            "min_driver": _text,
+            "archs": _ARCHS,
+            "upload_date": _text,
+            "yanked": _flag,
+            "source": _text,
+            "sm_source": _text,
+        },
+        {"sm_confidence": _CONFIDENCE},
+    ),
+    "nccl": Table(
+        {
+            "version": _text,
+            "cuda_major": _number,
+            "sm_min": _capability,
+            "archs": _ARCHS,
+            "upload_date": _text,
+            "source": _text,
+        },
+        {"sm_confidence": _CONFIDENCE},
+    ),
+    "images": Table(
+        {
             "tag": _text,
-            "cudnn": _flag,
-            "cudnn_version": _MAYBE_TEXT,
-            "archs": _maybe(_many(_ARCH, "x86_64, aarch64")),
+            "archs": _maybe(_ARCHS),
             "status": _one_of("supported", "end-of-life", "seen", "inferred"),
             "source": _text,
         },
-        {"confidence": _CONFIDENCE},
+        {"cudnn": _text, "confidence": _CONFIDENCE},
     ),
-    "compiler_wheels": Table({"cuda": _text, "requirement": _text, "source": _text}, {}),
+    "start_rules": Table(
+        {
+            "cuda": _text,
+            "os": _many(_text, "systems"),
+            "min_cuda": _text,
+            "brands": _brands,
+            "eol": _maybe(_flag),
+            "source": _text,
+        },
+        {"confidence": _CONFIDENCE, "note": _text},
+    ),
     "conflicts": Table({"what": _text, "a": _text, "b": _text, "use": _text, "source": _text}, {}),
     "exceptions": Table({"rule": _text, "row": _text, "reason": _text, "source": _text}, {}),
 }

@@ -2,14 +2,69 @@
 
 `source` is the full text of where the fact was read; several are joined by "; ". Where part of a
 row is less sure than the rest, a `*_confidence` beside it says so.
+
+Making a dataclass costs more than reading its table: those that a PyTorch plan does not need lie in
+modules of their own, and come from here too when somebody asks for them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from provision.model import ComputeCapability
+
+if TYPE_CHECKING:
+    from provision.catalog.later_rows import (
+        CudaImage,
+        CudnnRelease,
+        DevelImage,
+        JaxPlugin,
+        JaxRelease,
+        NcclRelease,
+        PtxFailure,
+        StartRule,
+        TensorflowGpu,
+        TensorflowRelease,
+        TensorflowWheel,
+        UbuntuRelease,
+    )
+    from provision.catalog.side_rows import Conflict, CudaDropped, Excused, HighestMajor
+
+__all__ = [
+    "Arch",
+    "BinaryNote",
+    "CompilerWheels",
+    "Confidence",
+    "Conflict",
+    "CudaDropped",
+    "CudaFamily",
+    "CudaImage",
+    "CudaToolkit",
+    "CudnnRelease",
+    "DebianSuite",
+    "DevelImage",
+    "DriverBranch",
+    "Excused",
+    "ForwardCompat",
+    "GpuModel",
+    "HighestMajor",
+    "JaxPlugin",
+    "JaxRelease",
+    "NcclRelease",
+    "Place",
+    "PtxFailure",
+    "PythonImage",
+    "StartRule",
+    "TensorflowGpu",
+    "TensorflowRelease",
+    "TensorflowWheel",
+    "TorchBuild",
+    "TorchRelease",
+    "UbuntuRelease",
+]
 
 Confidence: TypeAlias = Literal["confirmed", "likely", "doubtful", "assumed"]
 """confirmed: read at the source. likely, doubtful: how far it is believed. assumed: not read
@@ -21,10 +76,14 @@ Place: TypeAlias = Literal["pytorch", "pypi"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaFamily:
-    """A CUDA major with minor-version compatibility, and the one driver floor of its minors."""
+    """A CUDA major with minor-version compatibility, and the one driver floor of its minors.
+
+    `min_driver` is the floor of Linux; the driver of Windows also serves WSL.
+    """
 
     major: int
     min_driver: str
+    min_driver_windows: str
     source: str
 
 
@@ -32,7 +91,8 @@ class CudaFamily:
 class CudaToolkit:
     """One toolkit release: cuda "11.7", full "11.7.1", update 1.
 
-    `driver` is the Linux driver it shipped with; None where none was published.
+    `driver` is the Linux driver it shipped with; None where none was published. `on_pypi` is
+    whether the package cuda-toolkit has it; `gcc_max` the newest GCC that nvcc takes (likely).
     """
 
     cuda: str
@@ -41,9 +101,11 @@ class CudaToolkit:
     driver: str | None
     minor_version_compatibility: bool
     sm_targets: tuple[ComputeCapability, ...]
+    on_pypi: bool
     source: str
     sm_source: str
     confidence: Confidence = "confirmed"
+    gcc_max: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +113,8 @@ class DriverBranch:
     """A driver branch: the number before the first dot of a driver version.
 
     `max_cuda` is what it supports natively; `dropped_below` the lowest compute capability that it
-    still drives; `adds` those that it was the first to drive.
+    still drives; `adds` those that it was the first to drive. `open_modules`: whether its open
+    kernel modules, which serve Turing and later, are the only ones for Blackwell and later.
     """
 
     branch: int
@@ -67,6 +130,8 @@ class DriverBranch:
     adds_confidence: Confidence = "confirmed"
     confidence: Confidence = "confirmed"
     note: str | None = None
+    open_modules: Literal["optional", "required-from-blackwell"] | None = None
+    latest_seen: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +155,10 @@ class ForwardCompat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """A GPU by the name that NVML prints.
+    """A GPU by the name that NVML prints; `aliases` are other names of the same chip.
 
-    `forward_compat_eligible` None: only select server models of that card are.
+    `forward_compat_eligible` None: only select server models of that card are. `tflops` are peak
+    rates, dense, by fp32, tf32, fp16, bf16, fp8; None: it has none, or it is not known.
     """
 
     name: str
@@ -102,9 +168,14 @@ class GpuModel:
     data_centre: bool
     forward_compat_eligible: bool | None
     memory_gb: int | None
+    memory_bandwidth_gbs: float | None
+    tflops: Mapping[str, float | None] = field(hash=False)
+    nvlink: bool | None
     source: str
     confidence: Confidence = "confirmed"
     note: str | None = None
+    figures_confidence: Confidence = "doubtful"
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,16 +237,6 @@ class DebianSuite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UbuntuRelease:
-    """An Ubuntu release with its own Python and glibc: what NVIDIA's images stand on."""
-
-    release: str
-    python: str
-    glibc: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonImage:
     """An official Python image. `reference` and `glibc` follow from its suite."""
 
@@ -189,25 +250,12 @@ class PythonImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevelImage:
-    """An nvidia/cuda image with compiler and headers; Python and glibc are its Ubuntu's.
+class BinaryNote:
+    """Whether anybody showed that code of the same major and a lower minor runs on a GPU."""
 
-    `archs` None: not recorded. `status` inferred: its existence follows from another tag's.
-    """
-
-    cuda: str
-    full: str
-    ubuntu: str
-    tag: str
-    cudnn: bool
-    cudnn_version: str | None
-    archs: tuple[Arch, ...] | None
-    status: Literal["supported", "end-of-life", "seen", "inferred"]
-    reference: str
-    python: str
-    glibc: str
+    compute_capability: ComputeCapability
+    proven: bool
     source: str
-    confidence: Confidence = "confirmed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,22 +267,11 @@ class CompilerWheels:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """Two sources that disagree, and which one the rows follow."""
+if not TYPE_CHECKING:
 
-    what: str
-    a: str
-    b: str
-    use: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excused:
-    """A row that is known to break an invariant of `provision.catalog.check`, and why."""
-
-    rule: str
-    row: str
-    reason: str
-    source: str
+    def __getattr__(name: str) -> type:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        side = name in {"Conflict", "CudaDropped", "Excused", "HighestMajor"}
+        module = import_module(f"provision.catalog.{'side' if side else 'later'}_rows")
+        return getattr(module, name)

@@ -1,0 +1,209 @@
+"""The rows that a PyTorch plan on a plain Python image does not need: TensorFlow, JAX, the
+libraries that they leave open, and NVIDIA's images.
+
+The conventions are those of `provision.catalog.rows`, which gives these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from provision.catalog.rows import Arch, Confidence
+from provision.model import ComputeCapability, Framework
+
+Flavour: TypeAlias = Literal["base", "runtime", "devel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorflowRelease:
+    """A TensorFlow release: the CUDA X.Y and cuDNN it was built and tested with.
+
+    `libraries`: "extra" brings CUDA with tensorflow[and-cuda], "system" expects it in the image.
+    `cuda` None: a candidate whose CUDA was not published. `sm` () and `ptx` None: not read.
+    """
+
+    version: str
+    cuda: str | None
+    cudnn: str | None
+    libraries: Literal["system", "extra"]
+    requires_python: str | None
+    upload_time: str
+    yanked: bool
+    prerelease: bool
+    sm: tuple[ComputeCapability, ...]
+    ptx: ComputeCapability | None
+    source: str
+    sm_source: str | None = None
+    sm_confidence: Confidence = "confirmed"
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorflowWheel:
+    """The Linux wheels of one release for one machine; `gpu` is whether they hold GPU code.
+
+    `pins` are the requirements of the and-cuda extra; `stands_for` the packages that an empty
+    wheel points to.
+    """
+
+    version: str
+    arch: Arch
+    gpu: bool
+    python_tags: tuple[str, ...]
+    glibc: str
+    size_max_bytes: int
+    source: str
+    pins: tuple[str, ...] = ()
+    stands_for: tuple[str, ...] = ()
+    confidence: Confidence = "confirmed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorflowGpu:
+    """A release of the old package tensorflow-gpu; a "stub" only fails, on purpose."""
+
+    version: str
+    content: Literal["wheel", "stub"]
+    python_tags: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PtxFailure:
+    """A GPU that should run a framework's PTX, and is reported not to; `what` it says then."""
+
+    framework: Framework
+    compute_capability: ComputeCapability
+    what: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JaxRelease:
+    """A release of jaxlib. `glibc` is what every wheel of it can do with."""
+
+    version: str
+    python_tags: tuple[str, ...]
+    archs: tuple[Arch, ...]
+    glibc: str
+    source: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JaxPlugin:
+    """The CUDA plugin of one jaxlib release: what it asks for, as specifier sets; None: nothing.
+
+    `extra` is that of the package jax ("jax[cuda12]"), `plugin_extra` the plugin's own.
+    """
+
+    version: str
+    cuda_major: int
+    package: str
+    extra: str
+    cuda_runtime: str | None
+    cudnn: str | None
+    nccl: str | None
+    min_driver: str
+    sm_min: ComputeCapability
+    source: str
+    driver_source: str
+    plugin_extra: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnRelease:
+    """A cuDNN release for one CUDA major, as a package. `archs` (): only for Windows."""
+
+    version: str
+    cuda_major: int
+    capabilities: tuple[ComputeCapability, ...]
+    min_driver: str
+    archs: tuple[Arch, ...]
+    upload_date: str
+    yanked: bool
+    source: str
+    sm_source: str
+    sm_confidence: Confidence = "confirmed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclRelease:
+    """An NCCL release for one CUDA major, as a package."""
+
+    version: str
+    cuda_major: int
+    sm_min: ComputeCapability
+    archs: tuple[Arch, ...]
+    upload_date: str
+    source: str
+    sm_confidence: Confidence = "confirmed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UbuntuRelease:
+    """An Ubuntu release with its own Python and glibc: what NVIDIA's images stand on."""
+
+    release: str
+    python: str
+    glibc: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaImage:
+    """An nvidia/cuda image: cuda "11.7", full "11.7.1", all of it read from the tag.
+
+    `cudnn` is whether cuDNN is inside, `cudnn_version` which one (None: none, or not known).
+    `python` and `glibc` are its Ubuntu's; None for other systems. `archs` None: not recorded.
+    `status` seen: met outside NVIDIA's list; inferred: it follows from another tag.
+    """
+
+    tag: str
+    cuda: str
+    full: str
+    flavour: Flavour
+    cudnn: bool
+    cudnn_version: str | None
+    tensorrt: bool
+    os: str
+    archs: tuple[Arch, ...] | None
+    status: Literal["supported", "end-of-life", "seen", "inferred"]
+    reference: str
+    python: str | None
+    glibc: str | None
+    source: str
+    confidence: Confidence = "confirmed"
+
+    @property
+    def listed(self) -> bool:
+        """Whether NVIDIA's own list has it."""
+        return self.status in {"supported", "end-of-life"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevelImage(CudaImage):
+    """One with compiler and headers whose Python is known."""
+
+    python: str
+    glibc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRule:
+    """What images of one CUDA ask of the driver before they start, on each system of `os`.
+
+    The driver supports `min_cuda`, or its branch and the GPU's brand are among `brands`; a branch
+    with no brand: which brands was not read. `eol` None: not known.
+    """
+
+    cuda: str
+    os: tuple[str, ...]
+    min_cuda: str
+    brands: Mapping[int, tuple[str, ...]] = field(hash=False)
+    eol: bool | None
+    source: str
+    confidence: Confidence = "confirmed"
+    note: str | None = None

@@ -1,0 +1,50 @@
+"""Rows that no plan reads: for `provision catalog`, for its checks and for those who ask why.
+
+The conventions are those of `provision.catalog.rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provision.model import ComputeCapability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaDropped:
+    """GPUs of one generation that CUDA X.Y ("13.0") was the first not to compile for."""
+
+    cuda: str
+    sm: tuple[ComputeCapability, ...]
+    generation: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighestMajor:
+    """The highest CUDA major that NVIDIA's page gives a driver branch without a compat package."""
+
+    branch: int
+    cuda_major: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Two sources that disagree, and which one the rows follow."""
+
+    what: str
+    a: str
+    b: str
+    use: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excused:
+    """A row that is known to break an invariant of `provision.catalog.check`, and why."""
+
+    rule: str
+    row: str
+    reason: str
+    source: str

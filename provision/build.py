@@ -11,12 +11,13 @@ from typing import Any
 
 from images.docker import Docker
 from images.spec import BuiltImage
-from provision.catalog import load
+from provision.catalog import Catalog
 from provision.console import Console
 from provision.errors import Exit
 from provision.lock import Lock, read_lock_file, write_lock
-from provision.model import HostFacts, Plan, Request
+from provision.model import TITLES, HostFacts, Plan, Request
 from provision.pipeline import (
+    PROVEN_BY_SUITE,
     Settings,
     base_from_lock,
     build_image,
@@ -44,6 +45,7 @@ from provision.resolve import resolve
 def build(
     *,
     request: Request,
+    catalog: Catalog,
     hosts: Callable[[], Sequence[HostFacts]],
     facts: Callable[[], HostFacts],
     lock_file: Path | None,
@@ -66,7 +68,7 @@ def build(
         with console.step("detect", "reading the host"):
             asked = hosts()
         with console.step("plan", "deciding"):
-            plan = require_plan(resolve(asked, request, load()))
+            plan = require_plan(resolve(asked, request, catalog))
             console.note(_in_words(plan))
         show_warnings(plan.warnings, console)
     else:
@@ -82,7 +84,7 @@ def build(
     archive: Path | None = None
     with console.step("base", "pinning the base image"):
         if locked is None:
-            plan, archive = pin_base(plan, asked, request, load(), settings, console, engine)
+            plan, archive = pin_base(plan, asked, request, catalog, settings, console, engine)
             assert plan.base is not None
             base = plan.base.reference
             if plan.base.kind == "registry":
@@ -111,7 +113,11 @@ def build(
         kept = _keep_lock(path, tag, settings)
     report: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    if verify:
+    if verify and locked.plan.framework not in PROVEN_BY_SUITE:
+        notes = (
+            f"the suite has no checks for {TITLES[locked.plan.framework]} yet: nothing was proven",
+        )
+    elif verify:
         with console.step("verify", f"inside the image, at level {level}"):
             report, notes = run_suite(
                 engine,
@@ -161,7 +167,7 @@ def _keep_lock(path: Path, tag: str, settings: Settings) -> Path | None:
 
 def _in_words(plan: Plan) -> str:
     return (
-        f"PyTorch {plan.framework_version} for CUDA {plan.cuda} ({plan.wheel_tag}), "
+        f"{TITLES[plan.framework]} {plan.framework_version} for CUDA {plan.cuda}, "
         f"Python {plan.python}: {plan.verdict}"
     )
 

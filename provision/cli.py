@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from images.errors import Failure
+from provision.catalog_commands import do_measure, do_refresh, do_show
 from provision.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.console import Console
 from provision.errors import BadInputError, Exit
@@ -125,21 +126,38 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpu-provision {VERSION}")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
-        verb = verbs.add_parser(
-            command.name, help=command.help, description=command.help, allow_abbrev=False
-        )
-        verb.set_defaults(command=command)
-        verb.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-        verb.add_argument("-v", "--verbose", action="store_true", help="show all output of tools")
-        for add in command.options:
-            add(verb)
+        _add_verb(verbs, command)
+    catalog = verbs.add_parser(
+        "catalog",
+        help="what is known: look it up, bring it up to date, measure it",
+        allow_abbrev=False,
+    )
+    actions = catalog.add_subparsers(metavar="ACTION", required=True)
+    for command in CATALOG_COMMANDS:
+        _add_verb(actions, command)
     return parser
+
+
+def _add_verb(verbs: Any, command: Command) -> None:  # noqa: ANN401  argparse names no such type
+    verb = verbs.add_parser(
+        command.name, help=command.help, description=command.help, allow_abbrev=False
+    )
+    verb.set_defaults(command=command)
+    verb.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    verb.add_argument("-v", "--verbose", action="store_true", help="show all output of tools")
+    for add in command.options:
+        add(verb)
 
 
 def _request_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("request")
     group.add_argument("--cuda", metavar="X.Y", help="CUDA of the image, e.g. 11.7 (or cu117)")
-    group.add_argument("--framework", metavar="NAME", default="pytorch", help="pytorch (default)")
+    group.add_argument(
+        "--framework",
+        metavar="NAME",
+        default="pytorch",
+        help="pytorch (default), tensorflow or jax",
+    )
     group.add_argument("--framework-version", metavar="SPEC", help="PEP 440, e.g. 2.0.1 or '>=2'")
     group.add_argument("--python", metavar="X.Y", help="Python of the image")
     group.add_argument(
@@ -153,6 +171,13 @@ def _request_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument("--base", metavar="IMAGE", help="base image, or 'bootstrap'")
     group.add_argument("--flavour", metavar="KIND", default="runtime", help="runtime or devel")
     group.add_argument("--index", metavar="URL", help="package index to ask first")
+
+
+def _plan_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--explain", action="store_true", help="every reason, with its source")
+    verb.add_argument(
+        "--matrix", action="store_true", help="every build of the framework: does it fit here?"
+    )
 
 
 def _host_options(verb: argparse.ArgumentParser) -> None:
@@ -214,6 +239,61 @@ def _image_argument(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("image", metavar="IMAGE", help="an image that provision build made")
 
 
+def _show_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "kind",
+        metavar="KIND",
+        help="torch, tensorflow, tensorflow-gpu, jax, cuda, driver, gpu, cudnn, nccl, image, "
+        "conflicts",
+    )
+    verb.add_argument("name", metavar="NAME", nargs="*", help="a version, a tag, a GPU's name")
+
+
+def _refresh_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--from",
+        dest="sources",
+        metavar="SOURCE",
+        action="append",
+        default=[],
+        help="ask this source only: pypi, pytorch or registry (repeatable)",
+    )
+    verb.add_argument("--index", metavar="URL", help="the default package index (default: pip's)")
+    verb.add_argument("--pytorch-index", metavar="URL", help="a mirror of the PyTorch index")
+    verb.add_argument("--registry", metavar="HOST", help="a mirror of the image registry")
+    verb.add_argument("--dry-run", action="store_true", help="show what is new, write nothing")
+    _network_options(verb)
+
+
+def _measure_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("wheel", metavar="WHEEL|URL", help="a .whl file, or its address")
+    verb.add_argument(
+        "--deep", action="store_true", help="read the code itself, not what the wheel says of it"
+    )
+    verb.add_argument("--write", action="store_true", help="keep it in your copy of the catalog")
+    verb.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
+
+
+CATALOG_COMMANDS = (
+    Command(
+        name="show",
+        help="rows of the catalog: provision catalog show torch 2.0.1",
+        options=(_show_arguments,),
+        run=do_show,
+    ),
+    Command(
+        name="refresh",
+        help="ask the indexes and registries what is new, and keep it in your copy",
+        options=(_refresh_options,),
+        run=do_refresh,
+    ),
+    Command(
+        name="measure",
+        help="read the compiled GPU architectures out of a wheel itself",
+        options=(_measure_options,),
+        run=do_measure,
+    ),
+)
 COMMANDS = (
     Command(
         name="detect",
@@ -224,7 +304,7 @@ COMMANDS = (
     Command(
         name="plan",
         help="decide what fits, and why",
-        options=(_request_options, _host_options, _network_options),
+        options=(_plan_options, _request_options, _host_options, _network_options),
         run=do_plan,
     ),
     Command(

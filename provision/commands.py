@@ -11,6 +11,7 @@ from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.options import (
     engine_fix,
+    read_catalog,
     read_hosts,
     read_image,
     read_level,
@@ -51,46 +52,50 @@ def do_detect(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_plan(args: argparse.Namespace, console: Console) -> int:
-    """What fits, or why nothing does."""
-    del console
-    from provision.catalog import load
-    from provision.planfile import plan_to_json
-    from provision.resolve import resolve
+    """What fits, or why nothing does; with --matrix every build and whether it fits."""
+    from provision.planfile import matrix_to_json, plan_to_json
+    from provision.resolve import matrix, resolve
 
-    request = read_request(args)
+    catalog = read_catalog(console)
+    request = read_request(args, catalog)
     if args.ca_bundle is not None:
         from provision.network import ca_bundle
 
         ca_bundle(args.ca_bundle, {})
-    hosts = read_hosts(args)
-    plan = resolve(hosts, request, load())
+    hosts = read_hosts(args, catalog)
+    plan = resolve(hosts, request, catalog)
+    cells = matrix(hosts, request, catalog) if args.matrix else ()
     if args.json:
-        print_json(plan_to_json(plan))
+        result = plan_to_json(plan)
+        print_json({**result, "matrix": matrix_to_json(cells)} if args.matrix else result)
     else:
-        from provision.show import describe_plan
+        from provision.show_plan import describe_matrix, describe_plan
 
-        print_result(describe_plan(plan))
+        if args.matrix:
+            print_result(describe_matrix(cells, plan))
+        else:
+            print_result(describe_plan(plan, explain=args.explain))
     return Exit.DONE if plan.error is None else Exit.NOTHING_COMPATIBLE
 
 
 def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
-    from provision.catalog import load
     from provision.lock import LOCK_NAME, refuse_unwritable, write_lock
     from provision.pipeline import lock_for, pin_base, require_plan, show_warnings
     from provision.planfile import plan_to_json
     from provision.resolve import resolve
 
-    request, output = read_request(args), Path(args.output)
+    catalog = read_catalog(console)
+    request, output = read_request(args, catalog), Path(args.output)
     if not LOCK_NAME.fullmatch(output.name):
         write_lock_name_error(output.name)
     refuse_unwritable(output)
     settings = read_settings(args)
-    hosts = read_hosts(args)
-    plan = require_plan(resolve(hosts, request, load()))
+    hosts = read_hosts(args, catalog)
+    plan = require_plan(resolve(hosts, request, catalog))
     show_warnings(plan.warnings, console)
     with console.step("base", "pinning the base image"):
-        plan, _ = pin_base(plan, hosts, request, load(), settings, console, None, only_lock=True)
+        plan, _ = pin_base(plan, hosts, request, catalog, settings, console, None, only_lock=True)
     with console.step("lock", "choosing the wheels"):
         lock = lock_for(plan, request, settings, console)
     write_lock(lock, output)
@@ -125,7 +130,8 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
     """The main job."""
     from provision.build import build
 
-    request = read_request(args)
+    catalog = read_catalog(console)
+    request = read_request(args, catalog)
     if args.builder not in {"auto", "docker"}:
         raise BadInputError(
             f"--builder {quoted(args.builder)} is not known.", fix="Use auto or docker."
@@ -134,7 +140,8 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
         _refuse_against_lock(args)
     result, code = build(
         request=request,
-        hosts=lambda: read_hosts(args),
+        catalog=catalog,
+        hosts=lambda: read_hosts(args, catalog),
         facts=this_host,
         lock_file=Path(args.lock) if args.lock is not None else None,
         tag=read_tag(args.tag),

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from images import process
 from images.errors import Failure
 from provision.errors import BadInputError, IndexUnreachableError, LockFileError
-from provision.model import IndexCandidate, Plan, Reason, Request
+from provision.model import PACKAGES, IndexCandidate, Plan, Reason, Request
 from provision.planfile import (
     plan_from_json,
     plan_to_json,
@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 TOOL = "gpu-provision"
 LOCK_LIMIT_BYTES = 64 << 20
 LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file names
+_UV_MANYLINUX = (17, 28, *range(31, 41))  # what uv's --python-platform knows of manylinux_2_N
 _UV_TIMEOUT_S = 300.0
 _HEAD_TIMEOUT_S = 15.0
+_ANY = f"({'|'.join(PACKAGES.values())})"
 Outcome = Literal["locked", "absent", "unreachable", "unsolvable"]
 
 
@@ -146,7 +148,7 @@ def ask_index(
 
 def compile_argv(candidate: IndexCandidate, plan: Plan, out: Path, *, offline: bool) -> list[str]:
     """uv's command line: wheels only, for the image's Python, CPU and glibc."""
-    platform = f"{plan.arch}-manylinux_{_glibc(plan).replace('.', '_')}"
+    platform = f"{plan.arch}-manylinux_2_{_glibc_of_uv(plan)}"
     argv = [
         uv_program(),
         "pip",
@@ -235,7 +237,7 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
         return "unreachable", _clip(f"refused: {denied[1].strip()}")
     if re.search(r"No solution found", flat):
         because = flat.partition("Because")[2].strip()
-        absent = re.search(r"there is no version of torch|torch was not found", flat)
+        absent = re.search(rf"there is no version of {_ANY}|{_ANY} was not found", flat)
         return ("absent" if absent else "unsolvable"), _clip(f"no solution: {because or flat}")
     if re.search(
         r"(Failed to fetch|dns error|timed out|Connect|certificate|network)", flat, re.IGNORECASE
@@ -248,13 +250,14 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
 
 def wrong_build(text: str, plan: Plan) -> str | None:
     """An index may hold another build under the same version; its local tag gives it away."""
+    name = PACKAGES[plan.framework]
     for package in _parse(text).packages:
-        if package.name == "torch":
+        if package.name == name:
             local = package.version.local if package.version else None
             if local is not None and local != plan.wheel_tag:
-                return f"has torch {package.version}, not the {plan.wheel_tag} build"
+                return f"has {name} {package.version}, not the {plan.wheel_tag} build"
             return None
-    return "picked no torch at all"
+    return f"picked no {name} at all"
 
 
 def read_lock_file(path: Path) -> Lock:
@@ -290,7 +293,8 @@ def read_lock(text: str) -> Lock:
             fix="Make one: provision lock --cuda 11.7",
         )
     plan = plan_from_json(ours["plan"])
-    needed = ("framework_version", "cuda", "wheel_tag", "python", "arch", "base")
+    needed = ["framework_version", "cuda", "python", "arch", "base"]
+    needed += ["wheel_tag"] if plan.framework == "pytorch" else []
     if missing := [name for name in needed if getattr(plan, name) is None]:
         raise LockFileError(
             f"The plan in the lock's [tool.{TOOL}] table lacks {', '.join(missing)}.",
@@ -437,6 +441,12 @@ def image_tags(plan: Plan) -> list[Tag]:
 def _glibc(plan: Plan) -> str:
     """The image's glibc; where the base is not known to us, one that every wheel of today needs."""
     return (plan.base.glibc if plan.base else None) or "2.28"
+
+
+def _glibc_of_uv(plan: Plan) -> int:
+    """The newest glibc 2.N that uv has a platform for, and the image has."""
+    have = int(_glibc(plan).split(".")[1])
+    return max((minor for minor in _UV_MANYLINUX if minor <= have), default=_UV_MANYLINUX[0])
 
 
 def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None:

@@ -11,12 +11,17 @@ Versions are strings in the upstream spelling ("450.80.02"); decisions compare t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
 Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
 Flavour: TypeAlias = Literal["runtime", "devel"]
 ComputeCapability: TypeAlias = tuple[int, int]  # (8, 6) for 8.6
+
+TITLES: dict[Framework, str] = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+"""How the frameworks write their own names."""
+PACKAGES: dict[Framework, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+"""What their packages are called on an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,7 @@ class Request:
 
     cuda: str | None = None
     framework: Framework = "pytorch"
+    asked_as: str | None = None  # an old name of the framework ("tensorflow-gpu")
     framework_version: str | None = None  # a PEP 440 specifier set
     python: str | None = None
     companions: tuple[str, ...] = ()  # PEP 508 requirements
@@ -118,9 +124,24 @@ class Alternative:
     """A neighbouring combination that was itself resolved and found to work."""
 
     cuda: str
-    wheel_tag: str
+    wheel_tag: str | None
     framework_version: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """One row of who blocks what: a GPU that shares no build with the others.
+
+    `host` None: the one host there is. `served_by` is what would serve it alone, in words; None:
+    nothing would.
+    """
+
+    host: str | None
+    gpu: str | None
+    compute_capability: str | None
+    served_by: str | None
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +221,23 @@ class Plan:
     driver_need: str | None = None
     gpus: tuple[GpuVerdict, ...] = ()
     base: Base | None = None
+    compat_package: str | None = None  # cuda-compat, which the base brings
     requirements: tuple[str, ...] = ()  # beside the framework's own line
     indexes: tuple[IndexCandidate, ...] = ()
     reasons: tuple[Reason, ...] = ()
     warnings: tuple[Warned, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
     error: PlanError | None = None
+
+
+class Cell(NamedTuple):
+    """One build as these hosts see it: its verdict, and what stands against it if anything does."""
+
+    framework_version: str
+    cuda: str
+    wheel_tag: str | None
+    verdict: Verdict
+    existence: str
+    code: str | None = None
+    message: str | None = None

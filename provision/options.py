@@ -14,12 +14,25 @@ from provision.request import parse_compute_capability, parse_driver, parse_requ
 
 if TYPE_CHECKING:
     from images.registry import Reference
+    from provision.catalog import Catalog
+    from provision.console import Console
     from provision.pipeline import Settings
 
 _LEVELS = ("quick", "standard", "full")
 
 
-def read_request(args: argparse.Namespace) -> Request:
+def read_catalog(console: Console) -> Catalog:
+    """The shipped catalog with what this machine has learned since laid over it."""
+    from provision.catalog import current
+
+    catalog, problem = current(os.environ)
+    if problem is not None:
+        console.note(problem)
+    return catalog
+
+
+def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
+    """What was asked for; a CUDA that never existed is no request."""
     if args.flavour not in {"runtime", "devel"}:
         raise BadInputError(
             f"--flavour {quoted(args.flavour)} is not known.", fix="Use runtime or devel."
@@ -36,18 +49,16 @@ def read_request(args: argparse.Namespace) -> Request:
         index=args.index,
     )
     if request.cuda is not None:
-        _refuse_unknown_cuda(request.cuda)
+        _refuse_unknown_cuda(request.cuda, catalog)
     return request
 
 
-def _refuse_unknown_cuda(cuda: str) -> None:
-    from provision.catalog import load
-
-    catalog = load()
+def _refuse_unknown_cuda(cuda: str, catalog: Catalog) -> None:
     if catalog.toolkit(cuda) is None:
         known = ", ".join(catalog.cuda_versions())
         raise BadInputError(
-            f"There is no CUDA {cuda} that this catalog knows of.", fix=f"Known are: {known}"
+            f"There is no CUDA {cuda} that this catalog knows of.",
+            fix=f"Known are: {known}. Is it newer than those? provision catalog refresh",
         )
 
 
@@ -58,12 +69,12 @@ def this_host() -> HostFacts:
     return detect()
 
 
-def read_hosts(args: argparse.Namespace) -> tuple[HostFacts, ...]:
+def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, ...]:
     """The hosts the plan is for: those of the files, else this one; what-if laid over each."""
     from provision.facts import read_host_file
 
     driver = None if args.driver is None else parse_driver(args.driver)
-    gpus = tuple(_what_if_gpu(text) for text in args.gpus)
+    gpus = tuple(_what_if_gpu(text, catalog) for text in args.gpus)
     if args.host.count("-") > 1:
         raise BadInputError("--host - was given twice.", fix="Standard input holds one file.")
     hosts = tuple(read_host_file(path) for path in args.host) or (this_host(),)
@@ -76,13 +87,11 @@ def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> Hos
     return replace(facts, gpus=gpus) if gpus else facts
 
 
-def _what_if_gpu(text: str) -> Gpu:
+def _what_if_gpu(text: str, catalog: Catalog) -> Gpu:
     capability = parse_compute_capability(text)
     if capability is not None:
         return Gpu(compute_capability=capability)
-    from provision.catalog import load
-
-    match = load().find_gpu(text)
+    match = catalog.find_gpu(text)
     if match.compute_capability is not None:
         name = match.rows[0].name if len(match.rows) == 1 else text
         return Gpu(name=name, compute_capability=match.compute_capability)

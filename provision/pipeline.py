@@ -27,10 +27,11 @@ from provision.console import Console
 from provision.errors import BadInputError, Exit, NothingCompatibleError
 from provision.labels import expectations, labels_for
 from provision.lock import Lock, make_lock
-from provision.model import Base, HostFacts, Plan, Request, Warned
+from provision.model import TITLES, Base, HostFacts, Plan, Request, Warned
 from provision.resolve import resolve
 from provision.version import VERSION
 
+PROVEN_BY_SUITE = frozenset({"pytorch"})
 SUITE_PATH = "/run/gpu-provision/expect.json"
 _VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
 _SHM_BYTES = 1 << 30
@@ -79,7 +80,8 @@ def require_plan(plan: Plan) -> Plan:
     if plan.error is None:
         return plan
     nearest = [
-        f"--cuda {a.cuda} (PyTorch {a.framework_version}, {a.why})" for a in plan.alternatives
+        f"--cuda {a.cuda} ({TITLES[plan.framework]} {a.framework_version}, {a.why})"
+        for a in plan.alternatives
     ]
     error = NothingCompatibleError(
         plan.error.message,
@@ -265,7 +267,8 @@ def apt_packages(plan: Plan) -> tuple[str, ...]:
 def default_tag(plan: Plan) -> str:
     """gpu-provision:pytorch2.0.1-cu117."""
     flavour = "" if plan.flavour == "runtime" else f"-{plan.flavour}"
-    return f"gpu-provision:{plan.framework}{plan.framework_version}-{plan.wheel_tag}{flavour}"
+    cuda = plan.wheel_tag or f"cu{(plan.cuda or '').replace('.', '')}"
+    return f"gpu-provision:{plan.framework}{plan.framework_version}-{cuda}{flavour}"
 
 
 def lock_for(plan: Plan, request: Request, settings: Settings, console: Console) -> Lock:

@@ -1,12 +1,13 @@
 """Plan <-> JSON, in the contract's shape.
 
 Beyond the contract's keys the object carries what a lock needs to be rebuilt from it: `arch`,
-`flavour`, `base`, `requirements`, `indexes`. No address in it holds a password.
+`flavour`, `base`, `compat_package`, `requirements`, `indexes`; and `blocked`, the table of who
+blocks what where nothing fits all. No address in it holds a password.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
@@ -15,6 +16,8 @@ from provision.errors import LockFileError
 from provision.model import (
     Alternative,
     Base,
+    Blocked,
+    Cell,
     Flavour,
     Framework,
     GpuVerdict,
@@ -56,12 +59,19 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "arch": plan.arch,
         "flavour": plan.flavour,
         "base": asdict(plan.base) if plan.base else None,
+        "compat_package": plan.compat_package,
         "requirements": list(plan.requirements),
         "indexes": [
             {**asdict(row), "url": without_credentials(row.url) if row.url else None}
             for row in plan.indexes
         ],
+        "blocked": [asdict(row) for row in plan.blocked],
     }
+
+
+def matrix_to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One object a build, newest release first."""
+    return [cell._asdict() for cell in cells]
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
@@ -85,11 +95,13 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         driver_need=driver.text("need"),
         gpus=take.rows("gpus", GpuVerdict),
         base=take.row("base", Base),
+        compat_package=take.text("compat_package"),
         requirements=tuple(take.texts("requirements")),
         indexes=take.rows("indexes", IndexCandidate),
         reasons=take.rows("reasons", Reason),
         warnings=take.rows("warnings", Warned),
         alternatives=take.rows("alternatives", Alternative),
+        blocked=take.rows("blocked", Blocked),
         error=take.row("error", PlanError),
     )
 

@@ -21,8 +21,11 @@ FRAMEWORKS: dict[str, Framework] = {
     "pytorch": "pytorch",
     "torch": "pytorch",
     "tensorflow": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
     "jax": "jax",
 }
+RENAMED = frozenset({"tensorflow-gpu"})
+"""Names that packages once had; taken, and answered with what became of them."""
 
 
 def quoted(text: str, limit: int = 40) -> str:
@@ -71,7 +74,7 @@ def parse_compute_capability(text: str) -> ComputeCapability | None:
 
 
 def parse_framework(text: str) -> Framework:
-    """The framework's name; `torch` is accepted for pytorch."""
+    """The framework's name; `torch` is accepted for pytorch, and so are old names."""
     try:
         return FRAMEWORKS[text]
     except KeyError:
@@ -177,6 +180,7 @@ def parse_request(
     return Request(
         cuda=None if cuda is None else parse_cuda(cuda),
         framework=parse_framework(framework),
+        asked_as=framework if framework in RENAMED else None,
         framework_version=None if framework_version is None else parse_specifier(framework_version),
         python=None if python is None else parse_python(python),
         companions=tuple(parse_requirement(word) for word in companions),

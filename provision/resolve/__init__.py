@@ -1,23 +1,28 @@
-"""Facts + request + catalog -> Plan. Pure: no file, no network, no clock.
+"""Facts + request + catalog -> Plan. Pure: no network, no clock, and no file but the catalog's.
 
-The way of a decision: every build of the catalog is held against every host (`examine`), each rule
-in `rules` either lets it pass or names a blocker; among the builds without a blocker the best is
-chosen (`preference`); with none, the build that came furthest explains why, and the builds that
-fit without the user's constraints are the alternatives.
+The way of a decision: hosts become a `Fleet` (what differs among them), the framework's builds are
+held against it one by one (`Examiner`), each rule in `rules` either lets a build pass or stands
+against it; among the builds that pass the best is chosen (`choose`); with none, the build that came
+nearest explains why, and the question with one demand let go gives the alternatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from provision.catalog import Catalog
-from provision.catalog.rows import TorchBuild
-from provision.model import Alternative, HostFacts, Plan, PlanError, Request
-from provision.resolve.candidates import Candidate, examine, preference
+from provision.model import Cell, HostFacts, Plan, PlanError, Request
+from provision.resolve.alternatives import alternatives
+from provision.resolve.builds import Build, builds_of
+from provision.resolve.candidates import Candidate, Examiner, nearness
+from provision.resolve.fleet import Fleet, read_fleet
 from provision.resolve.packages import companion_requirements, index_candidates
+from provision.resolve.refusals import no_build, no_common_build, who_blocks_what, why_blocked
 from provision.resolve.rules import version
 from provision.resolve.words import DEFAULT_ARCH, reasons, warnings
+
+__all__ = ["matrix", "resolve"]
 
 
 def resolve(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> Plan:
@@ -25,157 +30,115 @@ def resolve(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> P
 
     `hosts` is never empty; a machine of which nothing is known is `HostFacts()`.
     """
-    if request.framework != "pytorch":
-        return _refuse(request, hosts, _framework_error(request), ())
-    arch, arch_error = common_arch(hosts)
+    fleet = read_fleet(hosts, catalog)
+    arch, arch_error = common_arch(fleet)
     if arch_error is not None:
-        return _refuse(request, hosts, arch_error, ())
-    builds = [b for b in catalog.torch_builds(arch=arch) if b.cuda is not None]
-    candidates = [examine(build, hosts, request, catalog) for build in builds]
-    asked = [c for c in candidates if _is_asked_for(c.build, request, catalog)]
-    fitting = [c for c in asked if not c.blockers]
-    if not fitting:
-        alternatives = _alternatives(candidates, request, catalog)
-        if not asked:
-            return _refuse(request, hosts, _no_build_error(request, arch, catalog), alternatives)
-        nearest = max(asked, key=lambda c: (c.stage, -len(c.blockers), preference(c)))
-        return _refuse(request, hosts, _why_blocked(nearest), alternatives, nearest)
-    best = max(fitting, key=preference)
-    plan = _plan(best, hosts, request, arch, catalog)
-    others = _alternatives([c for c in candidates if c is not best], request, catalog, best)
-    return replace(plan, alternatives=others)
+        return _refuse(request, fleet, arch_error)
+    builds = builds_of(request.framework, arch, catalog)
+    examiner = Examiner(fleet, catalog)
+    asked = [build for build in builds if is_asked_for(build, request)]
+    candidates = [examiner.examine(build, request) for build in asked]
+    best = examiner.pick([c for c in candidates if c.fits], request)
+    if best is not None:
+        plan = _plan(best, fleet, examiner, request, catalog)
+        others = alternatives(builds, request, examiner, is_asked_for, best)
+        return replace(plan, alternatives=others)
+    others = alternatives(builds, request, examiner, is_asked_for, None)
+    if not asked:
+        error = no_build(request, arch, builds)
+        return replace(_refuse(request, fleet, error), alternatives=others)
+    whole = [examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates]
+    nearest = max(whole, key=nearness)
+    table = who_blocks_what(asked, request, fleet, catalog, nearest)
+    error = no_common_build(table, request) or why_blocked(nearest, request, examiner)
+    refusal = _refuse(request, fleet, error)
+    return replace(
+        refusal,
+        driver_need=nearest.driver.need,
+        gpus=examiner.gpus(nearest.build),
+        blocked=table,
+        alternatives=others,
+    )
 
 
-def common_arch(hosts: Sequence[HostFacts]) -> tuple[str, PlanError | None]:
+def common_arch(fleet: Fleet) -> tuple[str, PlanError | None]:
     """One image has one CPU architecture; hosts of several cannot share a plan."""
-    known = sorted({facts.arch for facts in hosts if facts.arch})
-    if len(known) > 1:
-        return known[0], PlanError(
+    if len(fleet.archs) > 1:
+        return fleet.archs[0], PlanError(
             code="mixed-cpu-architectures",
-            message=f"The hosts have different CPU architectures: {', '.join(known)}.",
+            message=f"The hosts have different CPU architectures: {', '.join(fleet.archs)}.",
             fix="Make one plan for each architecture.",
         )
-    return (known[0] if known else DEFAULT_ARCH), None
+    return (fleet.archs[0] if fleet.archs else DEFAULT_ARCH), None
 
 
-def _is_asked_for(build: TorchBuild, request: Request, catalog: Catalog) -> bool:
+def is_asked_for(build: Build, request: Request) -> bool:
+    """Whether a build is within what the user named; yanked releases and pre-releases have to be
+    named to be taken, and what hardly anybody believes to exist is taken by its CUDA only.
+    """
     if request.cuda is not None and build.cuda != request.cuda:
         return False
-    release = catalog.torch_release(build.version)
-    if release is not None and release.yanked:
+    if build.existence == "doubtful" and request.cuda is None:
         return False
     if request.framework_version is None:
-        return True
+        return not build.yanked and not build.prerelease
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(request.framework_version).contains(build.version, prereleases=True)
+    wanted = SpecifierSet(request.framework_version)
+    if build.yanked and str(wanted) != f"=={build.version}":
+        return False
+    return wanted.contains(build.version, prereleases=bool(wanted.prereleases))
 
 
-def _why_blocked(nearest: Candidate) -> PlanError:
-    sentences = dict.fromkeys(blocker.message for blocker in nearest.blockers)
-    fixes = dict.fromkeys(blocker.fix for blocker in nearest.blockers)
-    code = nearest.blockers[0].code
-    return PlanError(code=code, message=" ".join(sentences), fix=" ".join(fixes))
-
-
-def _no_build_error(request: Request, arch: str, catalog: Catalog) -> PlanError:
-    what = "PyTorch" + (f" {request.framework_version}" if request.framework_version else "")
-    on_cuda = f" for CUDA {request.cuda}" if request.cuda else ""
-    having = sorted(
-        {b.cuda for b in catalog.torch_builds(arch=arch) if b.cuda is not None}, key=version
-    )
-    return PlanError(
-        code="no-such-build",
-        message=f"There is no build of {what}{on_cuda} for {arch} Linux.",
-        fix=f"PyTorch was built for CUDA {', '.join(having)}; see the alternatives.",
-    )
-
-
-def _framework_error(request: Request) -> PlanError:
-    return PlanError(
-        code="framework-not-covered",
-        message=f"The catalog does not cover {request.framework} yet.",
-        fix="Use --framework pytorch.",
-    )
-
-
-def _alternatives(
-    candidates: Iterable[Candidate],
-    request: Request,
-    catalog: Catalog,
-    chosen: Candidate | None = None,
-) -> tuple[Alternative, ...]:
-    """What fits without the request's --cuda and --framework-version: the nearest CUDA below and
-    above, and the best of all. Each was examined like the plan itself.
-    """
-    fitting = [
-        c
-        for c in candidates
-        if not c.blockers
-        and _is_asked_for(c.build, replace(request, cuda=None, framework_version=None), catalog)
-    ]
-    picks: dict[str, Candidate] = {}
-    if fitting and chosen is None and request.cuda is not None:
-        want = version(request.cuda)
-        below = [c for c in fitting if version(c.build.cuda or "0") <= want]
-        above = [c for c in fitting if version(c.build.cuda or "0") > want]
-        if above:
-            nearest = min(version(c.build.cuda or "0") for c in above)
-            near = [c for c in above if version(c.build.cuda or "0") == nearest]
-            picks["the nearest newer CUDA that works here"] = max(near, key=preference)
-        if below:
-            nearest = max(version(c.build.cuda or "0") for c in below)
-            near = [c for c in below if version(c.build.cuda or "0") == nearest]
-            picks["the nearest CUDA not newer that works here"] = max(near, key=preference)
-    if fitting:
-        best = max(fitting, key=preference)
-        if chosen is None or preference(best) > preference(chosen):
-            picks["the newest PyTorch that runs here"] = best
-    rows: dict[str, Alternative] = {}
-    for why, candidate in picks.items():
-        build = candidate.build
-        rows.setdefault(
-            f"{build.version}+{build.tag}",
-            Alternative(
-                cuda=build.cuda or "",
-                wheel_tag=build.tag,
+def matrix(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> tuple[Cell, ...]:
+    """Every build of the framework and whether it fits these hosts, newest release first."""
+    fleet = read_fleet(hosts, catalog)
+    arch, _ = common_arch(fleet)
+    examiner = Examiner(fleet, catalog)
+    cells = []
+    for build in builds_of(request.framework, arch, catalog):
+        if build.prerelease or not is_asked_for(build, replace(request, cuda=build.cuda)):
+            continue
+        if request.cuda is not None and build.cuda != request.cuda:
+            continue
+        candidate = examiner.examine(build, request, whole=True)
+        blockers = () if candidate.fits else examiner.blockers(build, request)
+        cells.append(
+            Cell(
                 framework_version=build.version,
-                why=f"{why} ({candidate.verdict})",
-            ),
+                cuda=build.cuda,
+                wheel_tag=build.tag,
+                verdict=candidate.verdict if candidate.fits else "none",
+                code=blockers[0][1].code if blockers else None,
+                message=blockers[0][1].message if blockers else None,
+                existence=build.existence,
+            )
         )
-    return tuple(rows.values())
+    return tuple(sorted(cells, key=lambda c: (version(c.framework_version), version(c.cuda))))[::-1]
 
 
-def _refuse(
-    request: Request,
-    hosts: Sequence[HostFacts],
-    error: PlanError,
-    alternatives: tuple[Alternative, ...],
-    nearest: Candidate | None = None,
-) -> Plan:
+def _refuse(request: Request, fleet: Fleet, error: PlanError) -> Plan:
     return Plan(
         verdict="none",
         framework=request.framework,
         cuda=request.cuda,
         flavour=request.flavour,
-        driver_have=_drivers(hosts),
-        driver_need=nearest.drivers[0].need if nearest else None,
-        gpus=nearest.gpus if nearest else (),
+        driver_have=_oldest_driver(fleet),
         error=error,
-        alternatives=alternatives,
     )
 
 
-def _drivers(hosts: Sequence[HostFacts]) -> str | None:
+def _oldest_driver(fleet: Fleet) -> str | None:
     """The oldest driver of the hosts: the one that has to carry the plan."""
-    return min((facts.driver for facts in hosts if facts.driver), key=version, default=None)
+    return min((site.driver for site in fleet.sites if site.driver), key=version, default=None)
 
 
 def _plan(
-    best: Candidate, hosts: Sequence[HostFacts], request: Request, arch: str, catalog: Catalog
+    best: Candidate, fleet: Fleet, examiner: Examiner, request: Request, catalog: Catalog
 ) -> Plan:
     build = best.build
     indexes = index_candidates(build, request, catalog)
+    compat = catalog.forward_compat(build.cuda) if best.driver.verdict == "forward" else None
     return Plan(
         verdict=best.verdict,
         framework=request.framework,
@@ -184,16 +147,17 @@ def _plan(
         wheel_tag=build.tag,
         index=indexes[0].address,
         python=best.python,
-        cudnn=build.cudnn,
+        cudnn=examiner.cudnn(build),
         nccl=build.nccl,
-        arch=arch,
+        arch=build.arch,
         flavour=request.flavour,
-        driver_have=_drivers(hosts),
-        driver_need=best.drivers[0].need,
-        gpus=best.gpus,
+        driver_have=_oldest_driver(fleet),
+        driver_need=best.driver.need,
+        gpus=examiner.gpus(build),
         base=best.base,
-        requirements=companion_requirements(build, request, catalog),
+        compat_package=compat.package if compat else None,
+        requirements=companion_requirements(build, examiner.cudnn(build), request, catalog),
         indexes=indexes,
-        reasons=reasons(best, indexes, arch, catalog),
-        warnings=warnings(best, hosts, request, catalog),
+        reasons=reasons(best, examiner, indexes, request, catalog),
+        warnings=warnings(best, examiner, request, catalog),
     )

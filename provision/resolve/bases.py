@@ -1,67 +1,199 @@
-"""Which image lies below the wheels: base, Python and glibc are chosen together."""
+"""Which image lies below the wheels: base, Python and glibc are chosen together.
+
+The wheels bring CUDA, so a plain Python image serves. NVIDIA's images lie below only what needs
+something of theirs: the compiler (devel), CUDA itself (a TensorFlow that expects it of the system),
+or the cuda-compat package. Those have a start rule of their own, apart from what the wheel needs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
 from provision.catalog import Catalog
-from provision.catalog.rows import DevelImage, PythonImage
 from provision.model import Base, Request
-from provision.resolve.rules import version
+from provision.resolve.builds import Build
+from provision.resolve.fleet import Site
+from provision.resolve.rules import Blocker, image_starts, version
+
+if TYPE_CHECKING:
+    from provision.catalog.later_rows import CudaImage
+    from provision.catalog.rows import PythonImage
 
 
-def offered_pythons(request: Request, cuda: str, catalog: Catalog) -> tuple[str, ...]:
-    """The Pythons that the kind of base asked for can bring.
+class Offer(NamedTuple):
+    """The bases of the kind that build and request call for; `refused` would not start here."""
 
-    Of a base image that the user names the catalog may know the Python; else any is believed.
-    """
+    bases: tuple[Base, ...]
+    pythons: tuple[str, ...]
+    refused: tuple[CudaImage, ...] = ()
+    doubted: frozenset[str] = frozenset()  # Pythons of images that are only likely to exist
+
+
+def _offer(
+    bases: Iterable[Base],
+    refused: Iterable[CudaImage] = (),
+    doubted: frozenset[str] = frozenset(),
+) -> Offer:
+    found = tuple(bases)
+    pythons = tuple(dict.fromkeys(base.python for base in found))
+    return Offer(found, pythons, tuple(refused), doubted)
+
+
+def offer(
+    build: Build, request: Request, sites: Sequence[Site], catalog: Catalog, *, compat: bool
+) -> Offer:
+    """Every base that could lie below this build, the one to prefer first."""
     if request.base == "bootstrap":
-        return tuple(row.python for row in catalog.debian_suites)
-    if request.base is not None and (known := _known(request.base, catalog)):
-        return (known.python,)
-    if request.base is None and request.flavour == "devel":
-        return tuple(row.python for row in catalog.devel_images(cuda))
-    return tuple(dict.fromkeys(row.python for row in catalog.python_images))
+        return _offer(_bootstraps(build, request, catalog, compat=compat))
+    if request.base is not None:
+        return _named(request.base, build, sites, catalog)
+    if request.flavour == "devel":
+        return _nvidia(catalog.devel_images(build.cuda), sites, catalog)
+    if build.libraries == "system":
+        return _nvidia(catalog.cuda_images(build.cuda, "runtime", cudnn=True), sites, catalog)
+    if compat:
+        return _nvidia(catalog.cuda_images(build.cuda, "base", cudnn=None), sites, catalog)
+    sure = {row.python for row in catalog.python_images if row.confidence == "confirmed"}
+    bases = tuple(_python_base(row) for row in catalog.python_images)
+    return _offer(bases, doubted=frozenset(base.python for base in bases) - sure)
 
 
-def choose_base(
-    request: Request, cuda: str, python: str, glibc: str | None, catalog: Catalog
-) -> Base | None:
-    """The first base of the kind asked for that has this Python and at least this glibc."""
-    return next((b for b in _candidates(request, cuda, python, catalog) if _fits(b, glibc)), None)
+def choose_base(offered: Offer, python: str, glibc: str | None) -> Base | None:
+    """The first that has this Python and at least this glibc."""
+    for base in offered.bases:
+        if base.python == python and _fits(base, glibc):
+            return base
+    return None
 
 
-def _known(reference: str, catalog: Catalog) -> PythonImage | DevelImage | None:
-    """The catalog's row for an image, from whichever registry or mirror it is taken."""
+def base_blocker(
+    build: Build, request: Request, offered: Offer, python: str | None, *, compat: bool
+) -> Blocker | None:
+    """Why no base serves, in the order in which people can do something about it."""
+    if offered.refused and not offered.bases:
+        image = offered.refused[0]
+        return Blocker(
+            code="base-refuses-to-start",
+            message=f"nvidia/cuda:{image.tag} starts only where the driver supports CUDA "
+            f"{image.cuda} or its start rule lists driver branch and GPU, which it does not here.",
+            fix="Leave --base and --flavour devel away (the wheels bring their own CUDA), name "
+            "an image of an older CUDA, or upgrade the driver.",
+            source="NVIDIA_REQUIRE_CUDA of that image",
+        )
+    if compat and not offered.bases:
+        lacks = "no nvidia/cuda image that brings it is known"
+        if request.base == "bootstrap":
+            lacks = "Debian has none"
+        return Blocker(
+            code="no-compat-base",
+            message=f"CUDA {build.cuda} needs the cuda-compat package on this driver, and {lacks}.",
+            fix=f"Upgrade the driver to one for CUDA {build.cuda}"
+            + (", or leave --base away: an nvidia/cuda image brings it." if request.base else "."),
+        )
+    if build.libraries == "system" and not offered.bases:
+        return Blocker(
+            code="no-cuda-base",
+            message=f"{build.name} expects CUDA {build.cuda} and cuDNN in the image, and no such "
+            "base is known.",
+            fix="Take a release that brings CUDA with it (see the alternatives).",
+            source=build.source,
+        )
+    if request.flavour == "devel" and not offered.bases:
+        message = f"No nvidia/cuda devel image for CUDA {build.cuda} is known."
+        if request.base == "bootstrap":
+            message = f"NVIDIA's packages for CUDA {build.cuda} hold no nvcc, and Debian has none."
+        return Blocker(
+            code="no-devel-base",
+            message=message,
+            fix="Use --flavour runtime, or name a base image with --base.",
+        )
+    if python is None:
+        return None
+    return Blocker(
+        code="glibc-too-old",
+        message=f"{build.name} needs glibc {build.glibc} in the image; no base image with Python "
+        f"{python} has it.",
+        fix="Choose another --python, or name a newer base image with --base.",
+        source=build.source,
+    )
+
+
+def _bootstraps(
+    build: Build, request: Request, catalog: Catalog, *, compat: bool
+) -> tuple[Base, ...]:
+    lacks_compiler = request.flavour == "devel" and catalog.compiler_wheels(build.cuda) is None
+    if lacks_compiler or compat or build.libraries == "system":
+        return ()
+    return tuple(
+        Base(
+            kind="bootstrap",
+            reference="bootstrap",
+            python=row.python,
+            glibc=row.glibc,
+            suite=row.suite,
+        )
+        for row in catalog.debian_suites
+    )
+
+
+def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog) -> Offer:
+    """A base that the user names: of those the catalog knows Python, glibc and start rule are
+    held against the build; any other is believed.
+    """
     name = reference.partition("@")[0].rpartition("/")[2]
-    rows: tuple[PythonImage | DevelImage, ...] = (*catalog.python_images, *catalog.devel)
-    return next((row for row in rows if row.reference.rpartition("/")[2] == name), None)
+    for row in catalog.python_images:
+        if row.reference.rpartition("/")[2] == name:
+            return _offer((Base(kind="registry", reference=reference, python=row.python,
+                               glibc=row.glibc),))  # fmt: skip
+    image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
+    if image is not None and starts_everywhere(image, sites, catalog) is False:
+        return _offer((), (image,))
+    if image is not None and image.python is not None:
+        base = Base(kind="registry", reference=reference, python=image.python, glibc=image.glibc)
+        return _offer((base,))
+    pythons = {tag.partition("-")[0][3:] for tag in build.python_tags}
+    return _offer(
+        tuple(
+            Base(kind="registry", reference=reference, python=f"3.{minor}", glibc=None)
+            for minor in sorted(pythons, key=int)
+        )
+    )
+
+
+def _nvidia(rows: Iterable[CudaImage], sites: Sequence[Site], catalog: Catalog) -> Offer:
+    """NVIDIA's images that bring a Python and start on every host; the sure ones first."""
+    bases: dict[bool, list[Base]] = {True: [], False: []}
+    refused: list[CudaImage] = []
+    for row in rows:
+        if row.python is None:
+            continue
+        starts = starts_everywhere(row, sites, catalog)
+        if starts is False:
+            refused.append(row)
+            continue
+        base = Base(kind="registry", reference=row.reference, python=row.python, glibc=row.glibc)
+        bases[starts is True].append(base)
+    return _offer([*bases[True], *bases[False]], refused)
+
+
+def _python_base(row: PythonImage) -> Base:
+    return Base(kind="registry", reference=row.reference, python=row.python, glibc=row.glibc)
 
 
 def _fits(base: Base, glibc: str | None) -> bool:
     return glibc is None or base.glibc is None or version(glibc) <= version(base.glibc)
 
 
-def _candidates(request: Request, cuda: str, python: str, catalog: Catalog) -> list[Base]:
-    if request.base == "bootstrap":
-        if request.flavour == "devel" and catalog.compiler_wheels(cuda) is None:
-            return []
-        return [
-            Base(
-                kind="bootstrap",
-                reference="bootstrap",
-                python=row.python,
-                glibc=row.glibc,
-                suite=row.suite,
-            )
-            for row in catalog.debian_suites
-            if row.python == python
-        ]
-    if request.base is not None:
-        known = _known(request.base, catalog)
-        glibc = known.glibc if known else None
-        return [Base(kind="registry", reference=request.base, python=python, glibc=glibc)]
-    rows = catalog.devel_images(cuda) if request.flavour == "devel" else catalog.python_images
-    return [
-        Base(kind="registry", reference=row.reference, python=row.python, glibc=row.glibc)
-        for row in rows
-        if row.python == python
-    ]
+def starts_everywhere(image: CudaImage, sites: Sequence[Site], catalog: Catalog) -> bool | None:
+    """Whether it starts on every host; None: it hangs on something that is not known.
+
+    The rule of a tag that nobody has read is taken to be that of another of the same CUDA.
+    """
+    rule = catalog.start_rule(image.full, image.os) or max(
+        (row for row in catalog.start_rules if row.min_cuda == image.cuda),
+        key=lambda row: version(row.cuda),
+        default=None,
+    )
+    answers = [image_starts(image.cuda, rule, site) for site in sites]
+    return False if False in answers else None if None in answers else True

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from provision.catalog import Catalog
-from provision.catalog.rows import TorchBuild
-from provision.model import (
-    Base,
-    ComputeCapability,
-    Gpu,
-    GpuVerdict,
-    HostFacts,
-    Request,
-    Verdict,
-)
+from provision.model import Base, ComputeCapability, GpuVerdict, Request, Verdict
 from provision.resolve import rules
-from provision.resolve.bases import choose_base, offered_pythons
+from provision.resolve.bases import Offer, base_blocker, choose_base, offer
+from provision.resolve.builds import Build
+from provision.resolve.fleet import Device, Fleet, Site, show_capability
 from provision.resolve.rules import Blocker, DriverFit, version
 
 # From the best to the worst; what is true of the worst host is true of the plan.
-_RANK: dict[Verdict, int] = {
+RANK: dict[Verdict, int] = {
     "direct": 0,
     "minor-version": 1,
     "forward": 2,
@@ -34,155 +28,290 @@ _RANK: dict[Verdict, int] = {
 class Candidate:
     """One build held against all hosts: what it would be, and what stands against it.
 
-    `stage` counts how far it came, so that of many refused builds the nearest miss explains.
+    `stage` counts how far it came, and `against` how many GPUs and hosts speak against it there,
+    so that of many refused builds the nearest miss explains. `driver` is the fit of the host that
+    has to be content with the worst.
     """
 
-    build: TorchBuild
+    build: Build
     verdict: Verdict
-    drivers: tuple[DriverFit, ...]
-    gpus: tuple[GpuVerdict, ...]
+    driver: DriverFit
     python: str | None
     python_why: str
     base: Base | None
-    blockers: tuple[Blocker, ...]
     stage: int
+    against: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing stands against it."""
+        return self.against == 0
 
 
-def examine(
-    build: TorchBuild, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
-) -> Candidate:
-    """Hold one build against every host and collect everything that stands against it."""
-    assert build.cuda is not None
-    drivers = tuple(rules.fit_driver(facts, build.cuda, catalog) for facts in hosts)
-    gpus: list[GpuVerdict] = []
-    code: list[Blocker | None] = []
-    driver: list[Blocker | None] = []
-    for facts, fit in zip(hosts, drivers, strict=True):
-        driver.append(rules.driver_blocker(facts, fit))
-        for gpu in facts.gpus or ():
-            verdict, *blockers = _examine_gpu(gpu, facts, build, fit, catalog)
-            gpus.append(verdict)
-            code.extend(blockers)
-    python, why = rules.choose_python(
-        build, request.python, hosts, offered_pythons(request, build.cuda, catalog)
-    )
-    base = choose_base(request, build.cuda, python, build.glibc, catalog) if python else None
-    stages = (
-        _present(code),
-        _present(driver),
-        _present([_python_blocker(build, request, python)]),
-        _present([_base_blocker(build, request, python, base)]),
-    )
-    blocked = [i for i, stage in enumerate(stages) if stage]
-    return Candidate(
-        build=build,
-        verdict=_worst(drivers, hosts, gpus),
-        drivers=drivers,
-        gpus=tuple(gpus),
-        python=python,
-        python_why=why,
-        base=base,
-        blockers=tuple(blocker for stage in stages for blocker in stage),
-        stage=blocked[0] if blocked else len(stages),
-    )
+class _Cuda(NamedTuple):
+    """What one CUDA version means to every site."""
+
+    fits: tuple[DriverFit, ...]
+    worst: DriverFit
+    refusing: int
+    by_minor: frozenset[ComputeCapability]  # of GPUs on a site that runs it by minor-version
+
+
+class Examiner:
+    """Holds builds against one fleet; what builds have in common is found out once."""
+
+    def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
+        self.fleet = fleet
+        self.catalog = catalog
+        self._devices = fleet.devices
+        self._not_driven = sum(
+            rules.driven_blocker(site, device, catalog) is not None for site, device in fleet.gpus
+        )
+        self._blind = any(not site.devices for site in fleet.sites) or any(
+            device.capability is None for device in self._devices
+        )
+        self._position = {site: position for position, site in enumerate(fleet.sites)}
+        self._cuda: dict[str, _Cuda] = {}
+        self._offers: dict[tuple[object, ...], Offer] = {}
+
+    def examine(self, build: Build, request: Request, *, whole: bool = False) -> Candidate:
+        """Everything but the words: those are found for the build that has to explain itself.
+
+        A base that brings cuda-compat is looked for only when asked for the `whole`: the table of
+        NVIDIA's images is long, and most plans have no use for it. `pick` asks where it matters.
+        """
+        cuda = self._for_cuda(build.cuda)
+        against = self._not_driven + sum(
+            bool(self._against_gpu(build, device)) for device in self._devices
+        )
+        verdict = self._verdict(build, cuda)
+        stage, base = 0, None
+        if not against:
+            stage, against = 1, cuda.refusing
+        python, why = None, ""
+        compat = cuda.worst.verdict == "forward"
+        if not against and compat and request.base is None and not whole:
+            stage = 4
+        elif not against:
+            offered = self._offer(build, request, compat=compat)
+            python, why = self._python(build, request, offered)
+            base = choose_base(offered, python, build.glibc) if python else None
+            stage, against = (4, 0) if base else (2 if python is None else 3, 1)
+        return Candidate(
+            build=build,
+            verdict=verdict,
+            driver=cuda.worst,
+            python=python,
+            python_why=why,
+            base=base,
+            stage=stage,
+            against=against,
+        )
+
+    def pick(
+        self,
+        fitting: Sequence[Candidate],
+        request: Request,
+        best_of: Callable[[Sequence[Candidate]], Candidate] | None = None,
+    ) -> Candidate | None:
+        """The best candidate, whole; None where none of them is, once its base was looked for."""
+        left = list(fitting)
+        while left:
+            best = (best_of or choose)(left)
+            found = best if best.base else self.examine(best.build, request, whole=True)
+            if found.fits:
+                return found
+            left.remove(best)
+        return None
+
+    def blockers(self, build: Build, request: Request) -> tuple[tuple[str, Blocker], ...]:
+        """Everything that stands against a build, stage by stage, each with where it holds."""
+        cuda = self._for_cuda(build.cuda)
+        found: dict[Blocker, list[Site]] = {}
+
+        def add(site: Site, blocker: Blocker | None) -> None:
+            if blocker is not None:
+                found.setdefault(blocker, []).append(site)
+
+        for site, device in self.fleet.gpus:
+            add(site, rules.driven_blocker(site, device, self.catalog))
+            for blocker in self._against_gpu(build, device, site):
+                add(site, blocker)
+        for site, fit in zip(self.fleet.sites, cuda.fits, strict=True):
+            add(site, rules.driver_blocker(site, fit, self.catalog))
+        if found:
+            return tuple((_where(sites), blocker) for blocker, sites in found.items())
+        compat = cuda.worst.verdict == "forward"
+        offered = self._offer(build, request, compat=compat)
+        python, _ = self._python(build, request, offered)
+        if offered.bases and python is None:
+            return (("", python_blocker(build, request, offered)),)
+        if python is not None and choose_base(offered, python, build.glibc) is not None:
+            return ()
+        below = base_blocker(build, request, offered, python, compat=compat)
+        return (("", below),) if below is not None else ()
+
+    def gpus(self, build: Build) -> tuple[GpuVerdict, ...]:
+        """What each GPU runs of a build: one row a GPU for one host, one a kind for more."""
+        rows = (
+            GpuVerdict(
+                name=device.name,
+                compute_capability=show_capability(device.capability)
+                if device.capability
+                else None,
+                runs=self.code(build, device),
+                ok=device.capability is not None
+                and bool(build.sm)
+                and rules.driven_blocker(site, device, self.catalog) is None
+                and not self._against_gpu(build, device, site),
+            )
+            for site, device in self.fleet.gpus
+        )
+        return tuple(rows if self.fleet.one_host else dict.fromkeys(rows))
+
+    def code(self, build: Build, device: Device) -> str:
+        """Which code of a build a kind of GPU runs; "unknown" where a fact is missing."""
+        if device.capability is None:
+            return "unknown"
+        tegra = device.capability in self.catalog.tegra_capabilities
+        return rules.code_for(build, device.capability, tegra=tegra)
+
+    def drivers(self, cuda: str) -> tuple[DriverFit, ...]:
+        """How each site's driver runs a CUDA version."""
+        return self._for_cuda(cuda).fits
+
+    def _against_gpu(self, build: Build, device: Device, site: Site | None = None) -> list[Blocker]:
+        code = self.code(build, device)
+        cuda = self._for_cuda(build.cuda)
+        if site is not None:
+            minor = cuda.fits[self._position[site]].verdict == "minor-version"
+        else:
+            minor = device.capability in cuda.by_minor
+        found = (
+            rules.code_blocker(build, device, code),
+            rules.ptx_blocker(build, device, code, by_minor=minor),
+            rules.known_failure_blocker(build, device, code, self.catalog),
+        )
+        return [blocker for blocker in found if blocker is not None]
+
+    def _python(self, build: Build, request: Request, offered: Offer) -> tuple[str | None, str]:
+        return rules.choose_python(
+            build, request.python, self.fleet.pythons, offered.pythons, offered.doubted
+        )
+
+    def cudnn(self, build: Build) -> str | None:
+        """The cuDNN of a build; chosen, where the wheel leaves a range open."""
+        if build.cudnn is not None or build.cudnn_spec is None:
+            return build.cudnn
+        return rules.choose_cudnn(build.cudnn_spec, build.cuda, self._devices, self.catalog)
+
+    def _verdict(self, build: Build, cuda: _Cuda) -> Verdict:
+        """The worst host's; unverified when a needed fact is missing: a GPU, or whether the build
+        exists at all.
+        """
+        missing = self._blind or (bool(self._devices) and not build.sm)
+        if missing or build.existence == "doubtful":
+            return max(cuda.worst.verdict, "unverified", key=RANK.__getitem__)
+        return cuda.worst.verdict
+
+    def _for_cuda(self, cuda: str) -> _Cuda:
+        if cuda not in self._cuda:
+            sites = self.fleet.sites
+            fits = tuple(rules.fit_driver(site, cuda, self.catalog) for site in sites)
+            self._cuda[cuda] = _Cuda(
+                fits,
+                max(fits, key=lambda fit: RANK[fit.verdict]),
+                sum(fit.verdict == "none" for fit in fits),
+                frozenset(
+                    device.capability
+                    for site, fit in zip(sites, fits, strict=True)
+                    if fit.verdict == "minor-version"
+                    for device in site.devices or ()
+                    if device.capability is not None
+                ),
+            )
+        return self._cuda[cuda]
+
+    def _offer(self, build: Build, request: Request, *, compat: bool) -> Offer:
+        named = build.python_tags if request.base not in {None, "bootstrap"} else ()
+        key = (build.cuda, build.libraries, compat, request.base, request.flavour, named)
+        if key not in self._offers:
+            self._offers[key] = offer(build, request, self.fleet.sites, self.catalog, compat=compat)
+        return self._offers[key]
 
 
 def preference(candidate: Candidate) -> tuple[object, ...]:
-    """What we know exists before what we only heard of; no extra package before cuda-compat; the
-    newest release; in it direct before minor-version; then the highest CUDA, except that with no
-    driver to go by the build that most people run (PyPI's) comes first.
+    """What could be checked before what could not; no extra package before cuda-compat; the newest
+    release; in it direct before minor-version, what is known to exist before what is only likely,
+    and the highest CUDA; except that with no driver to go by the build that most people run
+    (PyPI's) comes first.
     """
-    build = candidate.build
-    assert build.cuda is not None
-    blind = candidate.verdict == "unverified"
+    build, driver = candidate.build, candidate.driver.verdict
+    blind = driver == "unverified"
     return (
-        build.existence == "confirmed",
-        build.existence == "likely",
-        candidate.verdict != "forward",
+        build.existence != "doubtful",
+        candidate.verdict != "unverified",
+        driver != "forward",
         version(build.version),
-        -_RANK[candidate.verdict],
+        -RANK[driver],
         blind and "pypi" in build.at,
+        build.existence == "confirmed",
         version(build.cuda),
     )
 
 
-def capability_of(gpu: Gpu, catalog: Catalog) -> ComputeCapability | None:
-    """The capability that was read; else the catalog's for exactly this name; never a guess."""
-    if gpu.compute_capability is not None or gpu.name is None:
-        return gpu.compute_capability
-    return catalog.find_gpu(gpu.name).compute_capability
+def nearness(candidate: Candidate) -> tuple[object, ...]:
+    """Of refused builds the one that came furthest explains; of those that exists, and asks for
+    the least new driver.
+    """
+    sure = candidate.build.existence == "confirmed"
+    need = version(candidate.driver.need) if candidate.driver.need else version("0")
+    asks = candidate.driver.verdict == "none"
+    least = (-need.major, -need.minor, -need.micro) if asks else (0, 0, 0)
+    return candidate.stage, -candidate.against, sure, least, preference(candidate)
 
 
-def _examine_gpu(
-    gpu: Gpu, facts: HostFacts, build: TorchBuild, fit: DriverFit, catalog: Catalog
-) -> tuple[GpuVerdict, Blocker | None, Blocker | None, Blocker | None]:
-    capability = capability_of(gpu, catalog)
-    if capability is None:
-        unknown = GpuVerdict(name=gpu.name, compute_capability=None, runs="unknown", ok=False)
-        return unknown, None, None, None
-    name = gpu.name or f"a GPU of compute capability {rules.show_capability(capability)}"
-    code = rules.code_for(build, capability, tegra=capability in catalog.tegra_capabilities)
-    blockers = (
-        rules.driven_blocker(facts, name, capability, catalog),
-        rules.code_blocker(facts, build, name, capability, code),
-        rules.ptx_blocker(facts, build, name, code, fit.verdict),
-    )
-    verdict = GpuVerdict(
-        name=gpu.name,
-        compute_capability=rules.show_capability(capability),
-        runs=code,
-        ok=not any(blockers),
-    )
-    return verdict, *blockers
+def choose(fitting: Sequence[Candidate]) -> Candidate:
+    """The most preferred; but where nobody has seen it, the most preferred of those seen that are
+    no worse a fit for the driver, else of all those seen. What is only likely to exist neither
+    displaces what exists, nor is it a reason to take a worse fit.
+    """
+    best = max(fitting, key=preference)
+    if best.build.existence == "confirmed":
+        return best
+    seen = [
+        c
+        for c in fitting
+        if c.build.existence == "confirmed"
+        and RANK[c.verdict] <= max(RANK[best.verdict], RANK["minor-version"])
+    ]
+    as_good = [c for c in seen if RANK[c.driver.verdict] <= RANK[best.driver.verdict]]
+    return max(as_good or seen or [best], key=preference)
 
 
-def _worst(
-    drivers: Sequence[DriverFit], hosts: Sequence[HostFacts], gpus: Sequence[GpuVerdict]
-) -> Verdict:
-    """The worst host's verdict; unverified when a GPU that should run it is not known."""
-    blind = any(not facts.gpus for facts in hosts) or any(g.runs == "unknown" for g in gpus)
-    verdicts: list[Verdict] = [fit.verdict for fit in drivers]
-    if blind:
-        verdicts.append("unverified")
-    return max(verdicts, key=_RANK.__getitem__)
-
-
-def _python_blocker(build: TorchBuild, request: Request, python: str | None) -> Blocker | None:
-    if python is not None:
-        return None
+def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
+    """A wheel is for one Python: the one asked for, or one that a base image brings."""
     have = rules.python_tags_of(build)
     asked = f"Python {request.python}" if request.python else "any Python that a base image has"
-    return Blocker(
-        code="no-wheel-for-python",
-        message=f"PyTorch {build.version}+{build.tag} has no wheel for {asked}; "
-        f"it has Python {have[0]} to {have[-1]}.",
-        fix=f"Use --python {have[-1]}, or leave --python away.",
-        source=build.source,
-    )
-
-
-def _base_blocker(
-    build: TorchBuild, request: Request, python: str | None, base: Base | None
-) -> Blocker | None:
-    if python is None or base is not None:
-        return None
-    if request.flavour == "devel":
-        message = f"No nvidia/cuda devel image for CUDA {build.cuda} with Python {python} is known."
-        if request.base == "bootstrap":
-            message = f"NVIDIA's packages for CUDA {build.cuda} hold no nvcc, and Debian has none."
-        return Blocker(
-            code="no-devel-base",
-            message=message,
-            fix="Use --flavour runtime, or name a base image with --base.",
+    span = f"Python {have[0]} to {have[-1]}" if have else "none for any Python"
+    message = f"{build.name} has no wheel for {asked}; it has {span}."
+    usable = [python for python in have if python in offered.pythons]
+    if request.python in have:
+        message = (
+            f"No base image of the kind asked for has Python {request.python}; they have "
+            f"{', '.join(offered.pythons)}."
         )
-    return Blocker(
-        code="glibc-too-old",
-        message=f"PyTorch {build.version}+{build.tag} needs glibc {build.glibc} in the image; no "
-        f"base image with Python {python} has it.",
-        fix="Choose another --python, or name a newer base image with --base.",
-        source=build.source,
+    fix = (
+        f"Use --python {usable[-1]}, or leave --python away."
+        if usable
+        else ("Leave --python and --base away.")
     )
+    return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)
 
 
-def _present(blockers: Iterable[Blocker | None]) -> tuple[Blocker, ...]:
-    return tuple(dict.fromkeys(b for b in blockers if b is not None))
+def _where(sites: Sequence[Site]) -> str:
+    labels = [label for site in dict.fromkeys(sites) for label in site.labels]
+    if len(labels) == 1:
+        return next(iter(sites)).where
+    shown = ", ".join(labels[:3])
+    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown

@@ -3,63 +3,67 @@
 from __future__ import annotations
 
 from provision.catalog import Catalog
-from provision.catalog.rows import TorchBuild
-from provision.model import IndexCandidate, Request
+from provision.model import TITLES, IndexCandidate, Request
+from provision.resolve.builds import Build
 
 EVERYWHERE = ("pip",)  # people type pip in an image
 FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension asks for them
+PYTORCH_INDEXES = "https://pytorch.org/get-started/locally/"
 
 
 def index_candidates(
-    build: TorchBuild, request: Request, catalog: Catalog
+    build: Build, request: Request, catalog: Catalog
 ) -> tuple[IndexCandidate, ...]:
     """The index that was named, then the PyTorch index, then PyPI where its default build is this
     one. The first that answers and has it serves, which the lock finds out.
     """
-    exact = f"torch=={build.version}+{build.tag}"
-    plain = f"torch=={build.version}"
+    plain = build.requirement
+    exact = f"{plain}+{build.tag}" if build.tag else plain
     found: list[IndexCandidate] = []
     if request.index is not None:
         spellings = [exact, plain] if "pypi" in build.at else [exact]
         found += [
             IndexCandidate(name="--index", url=request.index, requirement=line, why="named by you")
-            for line in spellings
+            for line in dict.fromkeys(spellings)
         ]
     if "pytorch" in build.at:
         found.append(
             IndexCandidate(
                 name=f"PyTorch index ({build.tag})",
-                url=catalog.pytorch_index(build.tag),
+                url=catalog.pytorch_index(build.tag or ""),
                 requirement=exact,
                 why="the project's own index, one folder a CUDA version",
             )
         )
     if "pypi" in build.at:
-        found.append(
-            IndexCandidate(
-                name="PyPI",
-                url=None,
-                requirement=plain,
-                why=f"its torch {build.version} is the {build.tag} build",
-            )
-        )
+        why = f"its torch {build.version} is the {build.tag} build"
+        if build.framework != "pytorch":
+            why = f"{TITLES[build.framework]} is published there"
+        found.append(IndexCandidate(name="PyPI", url=None, requirement=plain, why=why))
     return tuple(found)
 
 
 def companion_requirements(
-    build: TorchBuild, request: Request, catalog: Catalog
+    build: Build, cudnn: str | None, request: Request, catalog: Catalog
 ) -> tuple[str, ...]:
     """The packages beside the framework: torchvision and torchaudio at the release's own version,
     NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for,
-    which holds beside whatever else is asked of it; and the compiler, where no base brings it.
+    which holds beside whatever else is asked of it; what makes an open range ours; and the
+    compiler, where no base brings it.
     """
-    release = catalog.torch_release(build.version)
-    assert release is not None
-    paired = {"torchvision": release.torchvision, "torchaudio": release.torchaudio}
-    lines = [f"numpy{release.numpy or ''}", *EVERYWHERE]
+    lines = [*build.lines]
+    paired: dict[str, str | None] = {}
+    if build.framework == "pytorch":
+        release = catalog.torch_release(build.version)
+        assert release is not None
+        paired = {"torchvision": release.torchvision, "torchaudio": release.torchaudio}
+        lines.append(f"numpy{release.numpy or ''}")
+    elif build.cudnn is None and cudnn is not None:
+        lines.append(f"nvidia-cudnn-cu{build.cuda.partition('.')[0]}=={cudnn}")
+    lines += EVERYWHERE
     if request.flavour == "devel":
         lines += FOR_COMPILING
-    compiler = catalog.compiler_wheels(build.cuda or "")
+    compiler = catalog.compiler_wheels(build.cuda)
     if compiler and request.flavour == "devel" and request.base == "bootstrap":
         lines.append(compiler.requirement)
     for text in request.companions:
@@ -70,6 +74,7 @@ def companion_requirements(
 
 
 def name_of(requirement: str) -> str:
+    """The canonical name of the package that a requirement asks for."""
     from packaging.requirements import Requirement  # 17 ms that most plans do without
     from packaging.utils import canonicalize_name
 

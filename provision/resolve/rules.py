@@ -5,15 +5,26 @@ All are pure. Versions and names come from the catalog's rows, never from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from provision.catalog import Catalog
-from provision.catalog.rows import TorchBuild
-from provision.model import ComputeCapability, Gpu, HostFacts, Verdict
+from provision.catalog.rows import CudaToolkit
+from provision.model import ComputeCapability, Verdict
+from provision.resolve.builds import Build
+from provision.resolve.fleet import Device, Site, show_capability, show_sm
+
+if TYPE_CHECKING:
+    from provision.catalog.later_rows import StartRule
+
+_MINOR_VERSION = (
+    "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
+)
+_FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
 
 
 @cache
@@ -22,19 +33,9 @@ def version(text: str) -> Version:
     return Version(text)
 
 
-def show_capability(capability: ComputeCapability) -> str:
-    """(8, 6) -> "8.6"."""
-    return f"{capability[0]}.{capability[1]}"
-
-
-def show_sm(capability: ComputeCapability) -> str:
-    """(8, 6) -> "sm_86"."""
-    return f"sm_{capability[0]}{capability[1]}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Why one build does not serve one host: stable code, sentence, what would help."""
+    """Why one build does not serve: stable code, sentence, what would help."""
 
     code: str
     message: str
@@ -44,17 +45,23 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFit:
-    """How a driver runs a CUDA version: natively, by minor-version or forward compatibility."""
+    """How a driver runs a CUDA version: natively, by minor-version or forward compatibility.
+
+    `have` is the driver, or what is known of it; `need` the oldest that would do.
+    """
 
     verdict: Verdict
+    cuda: str
     have: str | None
     need: str | None
     native_up_to: str | None
-    message: str
     source: str
 
 
-def code_for(build: TorchBuild, capability: ComputeCapability, *, tegra: bool) -> str:
+# ---- the GPU's code ----
+
+
+def code_for(build: Build, capability: ComputeCapability, *, tegra: bool) -> str:
     """Binary code runs on its own major and an equal or higher minor; else PTX is compiled by
     the driver for its own capability and any later one; Tegra takes its exact binary only. Where
     nobody has read what a build was compiled for, it is unknown.
@@ -73,16 +80,101 @@ def code_for(build: TorchBuild, capability: ComputeCapability, *, tegra: bool) -
     return "none"
 
 
-def native_cuda(facts: HostFacts, catalog: Catalog) -> tuple[str | None, str]:
+def code_blocker(build: Build, device: Device, code: str) -> Blocker | None:
+    """A build without binary code or PTX for a GPU dies at its first kernel there."""
+    if code != "none" or device.capability is None:
+        return None
+    newest = max(build.sm, default=None)
+    span = f"stops at {show_sm(newest)}" if newest and newest < device.capability else "lacks it"
+    if build.compiled_on_host:
+        return Blocker(
+            code="no-gpu-code",
+            message=f"{build.name} compiles when it runs, and CUDA {build.cuda} cannot compile "
+            f"for {_with_capability(device)}.",
+            fix="Take a CUDA that can (see the alternatives).",
+            source=build.source,
+        )
+    ptx = "holds no PTX" if build.ptx is None else f"holds PTX only for {show_sm(build.ptx)}"
+    return Blocker(
+        code="no-gpu-code",
+        message=f"{_with_capability(device)} finds no code in {build.name}: its compiled code "
+        f"{span}, and it {ptx}.",
+        fix="Take a build with code for this GPU (see the alternatives).",
+        source=build.sm_source or build.source,
+    )
+
+
+def ptx_blocker(build: Build, device: Device, code: str, *, by_minor: bool) -> Blocker | None:
+    """Minor-version compatibility leaves out PTX: the older driver cannot compile the newer
+    toolkit's.
+    """
+    if code != "PTX" or not by_minor:
+        return None
+    return Blocker(
+        code="ptx-needs-newer-driver",
+        message=f"{_with_capability(device)} could run {build.name} by PTX only, and a driver "
+        f"older than CUDA {build.cuda} cannot compile that PTX.",
+        fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda}, or take a build "
+        "with binary code for this GPU.",
+        source=_MINOR_VERSION,
+    )
+
+
+def known_failure_blocker(
+    build: Build, device: Device, code: str, catalog: Catalog
+) -> Blocker | None:
+    """Code that should run by the rules and is reported not to, is not offered."""
+    if code != "PTX" or device.capability is None or build.framework == "pytorch":
+        return None
+    for row in catalog.ptx_failures:
+        if row.framework == build.framework and row.compute_capability == device.capability:
+            return Blocker(
+                code="known-failure",
+                message=f"{_with_capability(device)} finds no binary code in {build.name}, and "
+                f"its PTX is known to fail there: {row.what}.",
+                fix="Take a framework that has code for this GPU, or NVIDIA's own container.",
+                source=row.source,
+            )
+    return None
+
+
+def lowest_of_cudnn(cudnn: str | None, cuda: str, catalog: Catalog) -> ComputeCapability | None:
+    """The lowest capability of a cuDNN release, where its support matrix was read."""
+    major = cuda.partition(".")[0]
+    for row in catalog.cudnn:
+        if row.version == cudnn and str(row.cuda_major) == major:
+            return min(row.capabilities, default=None)
+    return None
+
+
+def choose_cudnn(spec: str, cuda: str, devices: Iterable[Device], catalog: Catalog) -> str | None:
+    """Of an open range the newest cuDNN that still serves every GPU."""
+    from packaging.specifiers import SpecifierSet
+
+    allowed = SpecifierSet(spec)
+    oldest = min((d.capability for d in devices if d.capability), default=None)
+    fitting = [
+        row.version
+        for row in catalog.cudnn
+        if str(row.cuda_major) == cuda.partition(".")[0]
+        and not row.yanked
+        and allowed.contains(row.version)
+        and (oldest is None or not row.capabilities or min(row.capabilities) <= oldest)
+    ]
+    return max(fitting, key=version, default=None)
+
+
+# ---- the driver ----
+
+
+def native_cuda(site: Site) -> tuple[str | None, str]:
     """The highest CUDA a driver supports natively is its branch's; the driver's own word counts
     where the branch is not in the table. Gives it with its source.
     """
-    if facts.driver is not None:
-        branch = catalog.branch_of(facts.driver)
-        if branch is not None and (catalog.is_known_branch(facts.driver) or not facts.driver_cuda):
-            return branch.max_cuda, branch.source
-    if facts.driver_cuda is not None:
-        return facts.driver_cuda, "the driver's own answer"
+    if site.branch is not None and (site.branch_known or not site.driver_cuda):
+        return site.branch.max_cuda, site.branch.source
+    if site.driver_cuda is not None:
+        return site.driver_cuda, "the driver's own answer"
     return None, ""
 
 
@@ -97,119 +189,95 @@ def driver_floor(cuda: str, catalog: Catalog) -> tuple[str | None, str]:
     return (toolkit.driver, toolkit.source) if toolkit else (None, "")
 
 
-def runs_natively(facts: HostFacts, cuda: str, catalog: Catalog) -> bool:
+def runs_natively(site: Site, cuda: str, toolkit: CudaToolkit | None) -> bool:
     """A driver natively supports the CUDA of its branch and all before, from the version on that
     the toolkit of that branch shipped with.
     """
-    highest, _ = native_cuda(facts, catalog)
+    highest, _ = native_cuda(site)
     if highest is None or version(highest) < version(cuda):
         return False
-    toolkit = catalog.toolkit(cuda)
-    if facts.driver is None or toolkit is None or toolkit.driver is None:
+    if site.driver is None or toolkit is None or toolkit.driver is None:
         return True
-    return version(facts.driver) >= version(toolkit.driver)
+    return version(site.driver) >= version(toolkit.driver)
 
 
-def runs_by_minor_version(facts: HostFacts, cuda: str, catalog: Catalog) -> bool:
+def runs_by_minor_version(
+    site: Site, cuda: str, toolkit: CudaToolkit | None, floor: str | None
+) -> bool:
     """From CUDA 11 on, a driver of the same CUDA major runs a newer minor if it is at or above
     the family's floor.
     """
-    highest, _ = native_cuda(facts, catalog)
-    toolkit = catalog.toolkit(cuda)
+    highest, _ = native_cuda(site)
     if highest is None or toolkit is None or not toolkit.minor_version_compatibility:
         return False
     if version(highest).major != version(cuda).major:
         return False
-    floor, _ = driver_floor(cuda, catalog)
-    return floor is not None and (facts.driver is None or version(facts.driver) >= version(floor))
+    return floor is not None and (site.driver is None or version(site.driver) >= version(floor))
 
 
-def runs_forward(facts: HostFacts, cuda: str, catalog: Catalog) -> bool:
+def runs_forward(site: Site, cuda: str, catalog: Catalog) -> bool:
     """The cuda-compat package carries a newer user-mode driver onto an older kernel driver, on
     data-centre GPUs and on the driver branches that NVIDIA lists for it, and nowhere else.
     Branches past their end of life are no longer on NVIDIA's page, but its images accept them.
     """
     row = catalog.forward_compat(cuda)
-    if row is None or facts.driver is None or not facts.gpus:
+    if row is None or site.driver is None or site.branch is None or not site.takes_compat:
         return False
-    branch = catalog.branch_of(facts.driver)
-    listed = {*(row.official_base_branches or ()), *row.accepted_base_branches}
-    if branch is None or branch.branch not in listed:
-        return False
-    return all(_forward_eligible(gpu, catalog) for gpu in facts.gpus)
+    return site.branch.branch in {*(row.official_base_branches or ()), *row.accepted_base_branches}
 
 
-def _forward_eligible(gpu: Gpu, catalog: Catalog) -> bool:
-    match = catalog.find_gpu(gpu.name) if gpu.name else None
-    return bool(
-        match and match.status == "one" and all(r.forward_compat_eligible for r in match.rows)
+def fit_driver(site: Site, cuda: str, catalog: Catalog) -> DriverFit:
+    """Direct before minor-version before forward; without a driver in sight, unverified."""
+    toolkit = catalog.toolkit(cuda)
+    floor, floor_source = driver_floor(cuda, catalog)
+    highest, native_source = native_cuda(site)
+    verdict: Verdict = "none"
+    source = floor_source
+    if highest is None and site.driver is None:
+        verdict = "unverified"
+    elif runs_natively(site, cuda, toolkit):
+        verdict, source = "direct", native_source
+    elif runs_by_minor_version(site, cuda, toolkit, floor):
+        verdict = "minor-version"
+    elif runs_forward(site, cuda, catalog):
+        row = catalog.forward_compat(cuda)
+        verdict, source = "forward", row.source if row else _FORWARD
+    have = site.driver or (f"one for CUDA {site.driver_cuda}" if site.driver_cuda else None)
+    return DriverFit(
+        verdict=verdict, cuda=cuda, have=have, need=floor, native_up_to=highest, source=source
     )
 
 
-def fit_driver(facts: HostFacts, cuda: str, catalog: Catalog) -> DriverFit:
-    """Direct before minor-version before forward; without a driver in sight, unverified."""
-    need, floor_source = driver_floor(cuda, catalog)
-    highest, native_source = native_cuda(facts, catalog)
-
-    def fit(verdict: Verdict, message: str, source: str) -> DriverFit:
-        return DriverFit(
-            verdict=verdict,
-            have=facts.driver,
-            need=need,
-            native_up_to=highest,
-            message=message,
-            source=source,
-        )
-
-    have = facts.driver or f"a driver for CUDA {facts.driver_cuda}"
-    if highest is None and facts.driver is None:
-        return fit("unverified", "No NVIDIA driver was seen; it was not checked.", floor_source)
-    if runs_natively(facts, cuda, catalog):
-        message = f"Driver {have} natively supports CUDA up to {highest}, so CUDA {cuda} too."
-        return fit("direct", message, native_source)
-    if runs_by_minor_version(facts, cuda, catalog):
-        message = (
-            f"Driver {have} natively supports CUDA {highest}; CUDA {cuda} runs on it by "
-            f"minor-version compatibility (floor {need})."
-        )
-        return fit("minor-version", message, floor_source)
-    if runs_forward(facts, cuda, catalog):
-        row = catalog.forward_compat(cuda)
-        assert row is not None
-        message = (
-            f"Driver {have} natively supports CUDA {highest}; CUDA {cuda} needs the package "
-            f"{row.package}, which these data-centre GPUs accept."
-        )
-        return fit("forward", message, row.source)
-    return fit("none", f"CUDA {cuda} needs driver {need} or newer; found {have}.", floor_source)
-
-
-def driver_blocker(facts: HostFacts, fit: DriverFit) -> Blocker | None:
+def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | None:
     """A driver below the floor, on a GPU that cuda-compat does not serve, runs nothing."""
     if fit.verdict != "none":
         return None
     usable = f" or take CUDA {fit.native_up_to} or older" if fit.native_up_to else ""
+    row = catalog.forward_compat(fit.cuda)
+    why = ""
+    if row is not None and site.devices and not site.takes_compat:
+        why = (
+            f" {row.package} would carry it on data-centre GPUs only; elsewhere it ends in "
+            "error 804."
+        )
     return Blocker(
         code="driver-too-old",
-        message=f"{_on(facts)}{fit.message}",
+        message=f"CUDA {fit.cuda} needs driver {fit.need} or newer; found {fit.have}.{why}",
         fix=f"Upgrade the NVIDIA driver to {fit.need} or newer{usable}.",
         source=fit.source,
     )
 
 
-def driven_blocker(
-    facts: HostFacts, name: str, capability: ComputeCapability, catalog: Catalog
-) -> Blocker | None:
+def driven_blocker(site: Site, device: Device, catalog: Catalog) -> Blocker | None:
     """A driver branch drives no GPU older than the generations it still supports."""
-    branch = catalog.branch_of(facts.driver) if facts.driver else None
-    if branch is None or capability >= branch.dropped_below:
+    branch, capability = site.branch, device.capability
+    if branch is None or capability is None or capability >= branch.dropped_below:
         return None
     return Blocker(
         code="gpu-not-driven",
-        message=f"{_on(facts)}driver {facts.driver} no longer drives {name} "
-        f"(compute capability {show_capability(capability)}).",
+        message=f"Driver {site.driver} no longer drives {_with_capability(device)}.",
         fix=f"Install driver branch {last_branch_for(capability, catalog)}, the last that does.",
-        source=branch.source,
+        source=branch.dropped_source,
     )
 
 
@@ -219,46 +287,34 @@ def last_branch_for(capability: ComputeCapability, catalog: Catalog) -> int | No
     return max(driving, default=None)
 
 
-def code_blocker(
-    facts: HostFacts, build: TorchBuild, name: str, capability: ComputeCapability, code: str
-) -> Blocker | None:
-    """A build without binary code or PTX for a GPU dies at its first kernel there."""
-    if code != "none":
-        return None
-    newest = max(build.sm, default=None)
-    span = f"stops at {show_sm(newest)}" if newest and newest < capability else "lacks it"
-    ptx = "holds no PTX" if build.ptx is None else f"holds PTX only for {show_sm(build.ptx)}"
-    return Blocker(
-        code="no-gpu-code",
-        message=f"{_on(facts)}{name} (compute capability {show_capability(capability)}) finds no "
-        f"code in PyTorch {build.version}+{build.tag}: its compiled code {span}, and it {ptx}.",
-        fix="Take a build with code for this GPU (see the alternatives).",
-        source=build.sm_source or build.source,
-    )
+def first_branch_for(capability: ComputeCapability, catalog: Catalog) -> int | None:
+    """The branch that is said to have been the first to drive this compute capability."""
+    return next((row.branch for row in catalog.branches if capability in row.adds), None)
 
 
-def ptx_blocker(
-    facts: HostFacts, build: TorchBuild, name: str, code: str, verdict: Verdict
-) -> Blocker | None:
-    """Minor-version compatibility leaves out PTX: the older driver cannot compile the newer
-    toolkit's.
-    """
-    if code != "PTX" or verdict != "minor-version":
-        return None
-    return Blocker(
-        code="ptx-needs-newer-driver",
-        message=f"{_on(facts)}{name} could run PyTorch {build.version}+{build.tag} by PTX only, "
-        f"and a driver older than CUDA {build.cuda} cannot compile that PTX.",
-        fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda}, or take a build "
-        "with binary code for this GPU.",
-        source="https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
-    )
+def is_old(capability: ComputeCapability, catalog: Catalog) -> bool:
+    """Whether the newest drivers no longer drive it: then it pays to ask who else dropped it."""
+    return capability < catalog.branches[-1].dropped_below
 
 
-def python_tags_of(build: TorchBuild) -> tuple[str, ...]:
+def is_proven(capability: ComputeCapability, catalog: Catalog) -> bool:
+    """Binary code of a lower minor runs by the rule; on a new generation only reports prove it."""
+    note = catalog.binary_note(show_capability(capability))
+    return note.proven if note is not None else bool(catalog.gpus_of(capability))
+
+
+# ---- the wheel and the image below it ----
+
+
+def python_tags_of(build: Build) -> tuple[str, ...]:
     """The Pythons that have a wheel, oldest first ("3.8"); free-threaded ABIs are left out."""
+    return _pythons(build.python_tags)
+
+
+@cache
+def _pythons(tags: tuple[str, ...]) -> tuple[str, ...]:
     found = set[tuple[int, int]]()
-    for tag in build.python_tags:
+    for tag in tags:
         interpreter, _, abi = tag.partition("-")
         if abi in {interpreter, f"{interpreter}m"} and interpreter.startswith("cp3"):
             found.add((3, int(interpreter[3:])))
@@ -266,21 +322,64 @@ def python_tags_of(build: TorchBuild) -> tuple[str, ...]:
 
 
 def choose_python(
-    build: TorchBuild, asked: str | None, hosts: Iterable[HostFacts], offered: Iterable[str]
+    build: Build,
+    asked: str | None,
+    own: frozenset[str | None],
+    offered: Collection[str],
+    doubted: frozenset[str] = frozenset(),
 ) -> tuple[str | None, str]:
     """The Python asked for; else the host's own, so that the user's code carries over; else the
-    newest that the build has a wheel for and a base image offers. Gives it and why.
+    newest that the build has a wheel for and a base image offers, where that image is sure to
+    exist. Gives it and why.
     """
-    wheels = python_tags_of(build)
-    usable = [python for python in wheels if python in set(offered)]
+    usable = [python for python in python_tags_of(build) if python in offered]
     if asked is not None:
         return (asked if asked in usable else None), "asked for"
-    own = {facts.python for facts in hosts}
-    if len(own) == 1 and (mine := own.pop()) in usable:
+    if len(own) == 1 and (mine := next(iter(own))) in usable:
         return mine, "the host's own, so that your code carries over"
-    newest = usable[-1] if usable else None
-    return newest, "the newest that both the wheel and a base image have"
+    sure = [python for python in usable if python not in doubted] or usable
+    return (sure[-1] if sure else None), "the newest that both the wheel and a base image have"
 
 
-def _on(facts: HostFacts) -> str:
-    return "" if facts.label == "this host" else f"{facts.label}: "
+def image_starts(cuda: str, rule: StartRule | None, site: Site) -> bool | None:
+    """An nvidia/cuda image starts where the driver reports at least its CUDA, or where its list
+    names the driver's branch together with the brand of the GPU; for every GPU. None: the list,
+    or the brand of a GPU, is not known, and it decides.
+    """
+    highest, _ = native_cuda(site)
+    if highest is None or version(highest) >= version(rule.min_cuda if rule else cuda):
+        return True
+    if rule is None:
+        return None
+    listed = frozenset(rule.brands.get(site.branch.branch, ())) if site.branch else frozenset()
+    answers = [
+        bool(listed & brands) if (brands := brands_of(device)) else None
+        for device in site.devices or ()
+    ]
+    if not listed or False in answers:
+        return False
+    return None if None in answers or not answers else True
+
+
+def brands_of(device: Device) -> frozenset[str]:
+    """The words by which an image's start rule may mean a GPU; empty where its kind is unknown."""
+    kinds = {row.kind for row in device.rows}
+    words: set[str] = set()
+    for kind in kinds:
+        words |= _BRANDS.get(kind, set())
+    # A capability that several kinds share does not tell the brand.
+    return frozenset(words) if len(kinds) == 1 else frozenset()
+
+
+_BRANDS: dict[str, set[str]] = {
+    "data-centre": {"tesla", "nvidia"},
+    "workstation": {"quadro", "quadrortx", "nvidiartx"},
+    "geforce": {"geforce", "geforcertx"},
+    "titan": {"titan", "titanrtx"},
+}
+
+
+def _with_capability(device: Device) -> str:
+    if device.name is None:
+        return device.words
+    return f"{device.name} (compute capability {show_capability(device.capability)})"

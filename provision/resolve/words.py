@@ -1,118 +1,262 @@
-"""A plan's reasons and warnings: each with its stable code (docs/codes.md)."""
+"""A plan's reasons and warnings: each with its stable code (docs/codes.md) and its source."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from provision.catalog import Catalog
-from provision.model import HostFacts, IndexCandidate, Reason, Request, Warned
-from provision.resolve.candidates import Candidate, capability_of
-from provision.resolve.packages import name_of
+from provision.model import TITLES, IndexCandidate, Reason, Request, Warned
+from provision.resolve.bases import starts_everywhere
+from provision.resolve.builds import Build
+from provision.resolve.candidates import Candidate, Examiner
+from provision.resolve.fleet import Device, Fleet, Site, show_capability
+from provision.resolve.packages import PYTORCH_INDEXES, name_of
+from provision.resolve.rules import (
+    DriverFit,
+    first_branch_for,
+    is_old,
+    is_proven,
+    lowest_of_cudnn,
+)
 
 DEFAULT_ARCH = "x86_64"
+_BINARY_RULE = (
+    "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility"
+)
+
+
+def driver_sentence(fit: DriverFit, catalog: Catalog) -> str:
+    """How a driver runs a CUDA version, in one sentence."""
+    have = f"Driver {fit.have}"
+    if fit.verdict == "unverified":
+        return "No NVIDIA driver was seen; it was not checked."
+    if fit.verdict == "direct":
+        return f"{have} natively supports CUDA up to {fit.native_up_to}, so CUDA {fit.cuda} too."
+    native = f"{have} natively supports CUDA {fit.native_up_to}"
+    if fit.verdict == "minor-version":
+        return (
+            f"{native}; CUDA {fit.cuda} runs on it by minor-version compatibility (floor "
+            f"{fit.need})."
+        )
+    if fit.verdict == "forward":
+        row = catalog.forward_compat(fit.cuda)
+        package = row.package if row else "cuda-compat"
+        return (
+            f"{native}; CUDA {fit.cuda} needs the package {package}, which these data-centre GPUs "
+            "accept."
+        )
+    return f"CUDA {fit.cuda} needs driver {fit.need} or newer; found {fit.have}."
 
 
 def reasons(
-    best: Candidate, indexes: Sequence[IndexCandidate], arch: str, catalog: Catalog
+    best: Candidate,
+    examiner: Examiner,
+    indexes: Sequence[IndexCandidate],
+    request: Request,
+    catalog: Catalog,
 ) -> tuple[Reason, ...]:
+    """Why this build, this driver verdict, this code, this Python, this base, this index."""
     build = best.build
-    release = catalog.torch_release(build.version)
-    assert release is not None
-    reasons = [
+    exact = "asked for" if request.framework_version else "the newest that fits everything asked"
+    found = [
         Reason(
             code="build-chosen",
-            message=f"PyTorch {build.version} was built for CUDA {build.cuda} ({build.tag}, "
-            f"{arch}); it is the newest release that fits everything asked.",
+            message=f"{build.name} for {build.arch} is {exact}; it was built for CUDA {build.cuda}."
+            if not build.compiled_on_host
+            else f"{build.name} for {build.arch} is {exact}; it loads whatever CUDA of this major "
+            f"is beside it, and {build.cuda} was chosen.",
             source=build.source,
         )
     ]
-    reasons += [
-        Reason(code=f"driver-{fit.verdict}", message=fit.message, source=fit.source)
-        for fit in dict.fromkeys(best.drivers)
+    found += [
+        Reason(
+            code=f"driver-{fit.verdict}", message=driver_sentence(fit, catalog), source=fit.source
+        )
+        for fit in dict.fromkeys(examiner.drivers(build.cuda))
     ]
-    reasons += [
+    found += [
         Reason(
             code="gpu-code",
             message=f"{gpu.name or 'A GPU'} ({gpu.compute_capability}) runs {gpu.runs} of this "
-            "build.",
+            "build" + (", compiled when it runs." if build.compiled_on_host else "."),
             source=build.sm_source or build.source,
         )
-        for gpu in dict.fromkeys(best.gpus)
+        for gpu in dict.fromkeys(examiner.gpus(build))
         if gpu.ok
     ]
-    reasons.append(
+    found.append(
         Reason(
             code="python-chosen",
             message=f"Python {best.python}: {best.python_why}.",
             source=build.source,
         )
     )
-    if release.numpy:
-        reasons.append(
+    found += _base_reasons(best, request, catalog)
+    release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
+    if release is not None and release.numpy:
+        found.append(
             Reason(
                 code="numpy-abi",
                 message=f"numpy{release.numpy}: this wheel was compiled for that NumPy ABI.",
                 source=release.numpy_source or release.source,
             )
         )
+    cudnn = examiner.cudnn(build)
+    if build.cudnn_spec and cudnn and build.cudnn is None:
+        found.append(
+            Reason(
+                code="cudnn-chosen",
+                message=f"cuDNN {cudnn}: the newest in the range that the wheel leaves open "
+                f"({build.cudnn_spec}) that serves every GPU here.",
+                source=build.source,
+            )
+        )
+    if build.framework == "pytorch" and build.arch != DEFAULT_ARCH and "pypi" not in build.at:
+        found.append(
+            Reason(
+                code="pypi-wheel-is-cpu",
+                message=f"PyPI's torch {build.version} for {build.arch} is a CPU build, whatever "
+                "its metadata lists; the CUDA build is on the PyTorch index only.",
+                source=build.source,
+            )
+        )
     first = indexes[0]
-    reasons.append(
-        Reason(code="index-order", message=f"{first.name} is asked first: {first.why}.", source="")
+    found.append(
+        Reason(
+            code="index-order",
+            message=f"{first.name} is asked first: {first.why}.",
+            source=PYTORCH_INDEXES if build.framework == "pytorch" else build.source,
+        )
     )
-    return tuple(reasons)
+    return tuple(found)
+
+
+def _base_reasons(best: Candidate, request: Request, catalog: Catalog) -> Iterable[Reason]:
+    base, build = best.base, best.build
+    if base is None or request.base is not None:
+        return
+    if best.driver.verdict == "forward":
+        row = catalog.forward_compat(build.cuda)
+        yield Reason(
+            code="base-chosen",
+            message=f"{base.reference} brings {row.package if row else 'cuda-compat'}.",
+            source=row.source if row else build.source,
+        )
+    elif build.libraries == "system":
+        yield Reason(
+            code="base-chosen",
+            message=f"{build.name} expects CUDA and cuDNN of the system; {base.reference} brings "
+            "them.",
+            source=build.source,
+        )
+    elif request.flavour == "runtime":
+        yield Reason(
+            code="base-chosen",
+            message="The wheels bring CUDA, so the base holds none: never two in one image.",
+            source=build.source,
+        )
 
 
 def warnings(
-    best: Candidate, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+    best: Candidate, examiner: Examiner, request: Request, catalog: Catalog
 ) -> tuple[Warned, ...]:
-    found = [*_host_warnings(hosts, catalog), *_build_warnings(best, request, catalog)]
+    """What is true and unwelcome of the hosts, of the build, of the base and of what was asked."""
+    fleet, build = examiner.fleet, best.build
+    found = [
+        *_name_warnings(best, request),
+        *_fleet_warnings(fleet, catalog),
+        *_driver_warnings(best, examiner, catalog),
+        *_code_warnings(build, examiner, catalog),
+        *_build_warnings(build, examiner, request, catalog),
+        *_base_warnings(best, fleet, catalog),
+    ]
     return tuple(dict.fromkeys(found))
 
 
-def _host_warnings(hosts: Sequence[HostFacts], catalog: Catalog) -> Iterable[Warned]:
-    for facts in hosts:
-        where = f" on {facts.label}" if facts.label != "this host" else ""
-        if facts.driver is None and facts.driver_cuda is None:
+def _name_warnings(best: Candidate, request: Request) -> Iterable[Warned]:
+    if request.asked_as is not None:
+        yield Warned(
+            code="framework-renamed",
+            message=f"{request.asked_as} is {TITLES[request.framework]}: up to 2.11 the package of "
+            "that name holds the same files, 2.12.0 is an empty stub that fails to install, and "
+            "nothing follows.",
+            fix=f"Ask for --framework {request.framework}; this plan installs "
+            f"{best.build.requirement}.",
+        )
+
+
+def _fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
+    for site in fleet.sites:
+        where = f" on {site.where}" if site.where else ""
+        if site.driver is None and site.driver_cuda is None:
             yield Warned(
                 code="driver-not-seen",
                 message=f"No NVIDIA driver was seen{where}; whether it can run this was not "
                 "checked.",
                 fix="Install the driver, or name it: --driver 515.65.01",
             )
-        elif facts.driver is not None and not catalog.is_known_branch(facts.driver):
+        elif site.driver is not None and not site.branch_known:
             yield Warned(
                 code="driver-branch-unknown",
-                message=f"Driver branch {facts.driver.split('.')[0]}{where} is not in the catalog; "
+                message=f"Driver branch {site.driver.split('.')[0]}{where} is not in the catalog; "
                 "it is taken as backward compatible with the nearest older one.",
-                fix="Update gpu-provision, or check with: nvidia-smi",
+                fix="Bring the catalog up to date: provision catalog refresh",
             )
-        if not facts.gpus:
-            seen = "is known" if facts.gpus is None else "was seen"
+        if not site.devices:
+            seen = "is known" if site.devices is None else "was seen"
             yield Warned(
                 code="gpu-not-seen",
                 message=f"No GPU {seen}{where}; whether the wheel has code for it was not checked.",
                 fix="Name it: --gpu 'RTX 3090' or --gpu 8.6",
             )
-        for gpu in facts.gpus or ():
-            if capability_of(gpu, catalog) is None:
-                yield Warned(
-                    code="gpu-unknown",
-                    message=f"The compute capability of {gpu.name or 'a GPU'}{where} is not known; "
-                    "it was not checked.",
-                    fix="Read it with: nvidia-smi --query-gpu=compute_cap --format=csv "
-                    "and give it: --gpu 8.6",
-                )
-        if facts.arch is None:
-            yield Warned(
-                code="arch-not-known",
-                message=f"The CPU architecture{where} is not known; {DEFAULT_ARCH} is assumed.",
-                fix='Add "arch" to the host facts file (uname -m prints it).',
-            )
+        for device in site.devices or ():
+            yield from _device_warnings(site, device, where, catalog)
+    for label in fleet.arch_missing[:1]:
+        where = f" on {label}" if not fleet.one_host else ""
+        yield Warned(
+            code="arch-not-known",
+            message=f"The CPU architecture{where} is not known; {DEFAULT_ARCH} is assumed.",
+            fix='Add "arch" to the host facts file (uname -m prints it).',
+        )
 
 
-def _build_warnings(best: Candidate, request: Request, catalog: Catalog) -> Iterable[Warned]:
+def _device_warnings(site: Site, device: Device, where: str, catalog: Catalog) -> Iterable[Warned]:
+    if device.capability is None:
+        match = catalog.find_gpu(device.name) if device.name else None
+        near = match.suggestions if match else ()
+        maybe = f" Is it one of: {', '.join(near)}?" if near else ""
+        yield Warned(
+            code="gpu-unknown",
+            message=f"The compute capability of {device.name or 'a GPU'}{where} is not known; "
+            f"it was not checked.{maybe}",
+            fix="Read it with: nvidia-smi --query-gpu=compute_cap --format=csv "
+            "and give it: --gpu 8.6",
+        )
+        return
+    listed = {row.compute_capability for row in device.rows}
+    if device.name and listed and device.capability not in listed:
+        yield Warned(
+            code="gpu-capability-differs",
+            message=f"The host says compute capability {show_capability(device.capability)} of "
+            f"{device.name}{where}, the catalog {show_capability(min(listed))}; the host is "
+            "believed.",
+            fix="Check it: nvidia-smi --query-gpu=name,compute_cap --format=csv",
+        )
+    first = first_branch_for(device.capability, catalog)
+    if first is not None and site.branch is not None and site.branch.branch < first:
+        yield Warned(
+            code="driver-older-than-gpu",
+            message=f"Driver branch {first} is said to be the first that drives {device.words}; "
+            f"{site.driver}{where} is older and may not see it at all.",
+            fix=f"Upgrade the driver to branch {first} or newer; nvidia-smi shows whether it "
+            "sees the GPU.",
+        )
+
+
+def _driver_warnings(best: Candidate, examiner: Examiner, catalog: Catalog) -> Iterable[Warned]:
     build = best.build
-    if best.verdict == "minor-version" or any(d.verdict == "minor-version" for d in best.drivers):
+    fits = dict.fromkeys(examiner.drivers(build.cuda))
+    if any(fit.verdict == "minor-version" for fit in fits):
         yield Warned(
             code="minor-version-limits",
             message=f"Minor-version compatibility leaves out PTX of CUDA {build.cuda}: kernels "
@@ -121,46 +265,93 @@ def _build_warnings(best: Candidate, request: Request, catalog: Catalog) -> Iter
             fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda} if you "
             "compile kernels yourself.",
         )
-    if best.verdict == "forward":
-        row = catalog.forward_compat(build.cuda or "")
-        package = row.package if row else "cuda-compat"
+    row = catalog.forward_compat(build.cuda)
+    for fit in fits:
+        if fit.verdict != "forward" or row is None or fit.have is None:
+            continue
         yield Warned(
             code="needs-cuda-compat",
-            message=f"The image must bring {package}, and it works on data-centre GPUs only.",
-            fix="Upgrade the driver, or use an nvidia/cuda base image, which brings it.",
+            message=f"The image must bring {row.package}, and it works on data-centre GPUs only.",
+            fix="Upgrade the driver, or keep the nvidia/cuda base of this plan, which brings it.",
         )
-        for fit in best.drivers:
-            branch = catalog.branch_of(fit.have) if fit.have else None
-            if row and branch and branch.branch not in (row.official_base_branches or ()):
-                yield Warned(
-                    code="compat-branch-not-listed",
-                    message=f"NVIDIA's current page no longer lists driver branch {branch.branch} "
-                    f"for {package}; its images still accept it.",
-                    fix="Upgrade the driver to a branch that is still supported.",
-                )
-    if build.existence != "confirmed":
-        yield Warned(
-            code=f"build-{build.existence}",
-            message=f"That PyTorch {build.version}+{build.tag} was published is {build.existence}, "
-            "not confirmed.",
-            fix="The lock will tell; else take an alternative.",
-        )
-    for gpu in best.gpus:
-        if gpu.ok and gpu.runs.endswith("binary"):
+        branch = catalog.branch_of(fit.have)
+        if branch and branch.branch not in (row.official_base_branches or ()):
             yield Warned(
-                code="older-binary-code",
-                message=f"{gpu.name or 'A GPU'} ({gpu.compute_capability}) runs code compiled for "
-                f"{gpu.runs.removesuffix(' binary')}: correct, not tuned for it.",
-                fix="Nothing to do.",
+                code="compat-branch-not-listed",
+                message=f"NVIDIA's current page no longer lists driver branch {branch.branch} "
+                f"for {row.package}; its images still accept it.",
+                fix="Upgrade the driver to a branch that is still supported.",
             )
+
+
+def _code_warnings(build: Build, examiner: Examiner, catalog: Catalog) -> Iterable[Warned]:
+    proven = {
+        show_capability(device.capability)
+        for device in examiner.fleet.devices
+        if device.capability and is_proven(device.capability, catalog)
+    }
+    for gpu in dict.fromkeys(examiner.gpus(build)):
+        name = f"{gpu.name or 'A GPU'} ({gpu.compute_capability})"
+        if gpu.ok and gpu.runs.endswith("binary"):
+            code = gpu.runs.removesuffix(" binary")
+            if gpu.compute_capability in proven:
+                yield Warned(
+                    code="older-binary-code",
+                    message=f"{name} runs code compiled for {code}: correct, not tuned for it.",
+                    fix="Nothing to do.",
+                )
+            else:
+                yield Warned(
+                    code="binary-unproven",
+                    message=f"{name} should run code compiled for {code}, which has the same "
+                    "major; nobody is known to have shown it on this generation.",
+                    fix="Prove it: provision verify IMAGE",
+                )
         if gpu.ok and gpu.runs == "PTX":
             yield Warned(
                 code="ptx-jit",
-                message=f"{gpu.name or 'A GPU'} ({gpu.compute_capability}) runs PTX, which the "
-                "driver compiles at first use: the first start takes minutes.",
+                message=f"{name} runs PTX, which the driver compiles at first use: the first start "
+                "takes minutes.",
                 fix="Keep CUDA_CACHE_PATH on a volume.",
             )
-    release = catalog.torch_release(build.version)
+        if gpu.runs == "unknown" and gpu.compute_capability:
+            yield Warned(
+                code="code-not-known",
+                message=f"What {build.name} for {build.arch} was compiled for is not known; "
+                f"{name} was not checked.",
+                fix="Read it out of the wheel: provision catalog measure URL",
+            )
+    if build.sm_doubted and build.sm:
+        yield Warned(
+            code="code-likely",
+            message=f"The architectures of {build.name} for {build.arch} were not read from the "
+            "wheel itself; they are likely.",
+            fix="Read them: provision catalog measure URL",
+        )
+
+
+def _build_warnings(
+    build: Build, examiner: Examiner, request: Request, catalog: Catalog
+) -> Iterable[Warned]:
+    if build.existence != "confirmed":
+        yield Warned(
+            code=f"build-{build.existence}",
+            message=f"That {build.name} was published is {build.existence}, not confirmed.",
+            fix="Ask the index: provision catalog refresh; else take an alternative.",
+        )
+    for device in examiner.fleet.devices:
+        if device.capability is None or not is_old(device.capability, catalog):
+            continue
+        cudnn = examiner.cudnn(build)
+        lowest = lowest_of_cudnn(cudnn, build.cuda, catalog)
+        if lowest is not None and device.capability < lowest:
+            yield Warned(
+                code="cudnn-dropped-gpu",
+                message=f"cuDNN {cudnn}, which {build.name} loads, lists no GPU below "
+                f"{show_capability(lowest)}; convolutions may fail on {device.words}.",
+                fix="Take a build with an older cuDNN (see provision plan --matrix).",
+            )
+    release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
     names = {name_of(text) for text in request.companions}
     for name in ("torchvision", "torchaudio"):
         if release and name in names and getattr(release, name) is None:
@@ -170,3 +361,26 @@ def _build_warnings(best: Candidate, request: Request, catalog: Catalog) -> Iter
                 "chooses one by its metadata.",
                 fix=f"Name the version that you have tested: --with '{name}==...'",
             )
+
+
+def _base_warnings(best: Candidate, fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
+    if best.base is None or best.base.kind != "registry":
+        return
+    name = best.base.reference.partition("@")[0].rpartition("/")[2]
+    image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
+    if image is None:
+        return
+    if starts_everywhere(image, fleet.sites, catalog) is None:
+        yield Warned(
+            code="base-start-not-known",
+            message=f"Whether nvidia/cuda:{image.tag} starts here depends on its start rule or on "
+            "the brand of a GPU, which is not known.",
+            fix="Name the GPU (--gpu 'RTX 3090'), or try: docker run --rm --gpus all "
+            f"nvidia/cuda:{image.tag} true",
+        )
+    if image.status == "end-of-life":
+        yield Warned(
+            code="base-end-of-life",
+            message=f"nvidia/cuda:{image.tag} is past its end of life; NVIDIA deletes such tags.",
+            fix="Copy it into a registry of yours and name it with --base.",
+        )

@@ -15,15 +15,15 @@ MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verif
 # Inside provision: a module may import those of lower ranks and its own rank's neighbours only by
 # name here. Read it as the way of the data: facts and request -> resolve -> lock -> pipeline.
 LAYERS = (
-    {"errors", "version"},
+    {"errors", "version", "text"},
     {"model"},
     {"request", "facts", "planfile", "console", "catalog", "output"},
-    {"host", "resolve", "show"},
+    {"host", "resolve", "show", "show_plan", "catalog_show", "measured"},
     {"lock"},
     {"labels", "network"},
     {"pipeline"},
     {"build", "options"},
-    {"commands"},
+    {"commands", "catalog_commands"},
     {"cli"},
     {"__main__"},
 )

@@ -36,6 +36,8 @@ PLAN = {
     "arch": TEXT_OR_NULL,
     "flavour": str,
     "base": (dict, type(None)),
+    "compat_package": TEXT_OR_NULL,
+    "blocked": list,
     "requirements": list,
     "indexes": list,
 }
@@ -43,7 +45,12 @@ ROWS: dict[str, dict[str, Any]] = {
     "gpus": {"name": TEXT_OR_NULL, "compute_capability": TEXT_OR_NULL, "runs": str, "ok": bool},
     "reasons": {"code": str, "message": str, "source": str},
     "warnings": {"code": str, "message": str, "fix": str},
-    "alternatives": {"cuda": str, "wheel_tag": str, "framework_version": str, "why": str},
+    "alternatives": {
+        "cuda": str,
+        "wheel_tag": TEXT_OR_NULL,
+        "framework_version": str,
+        "why": str,
+    },
     "indexes": {"name": str, "url": TEXT_OR_NULL, "requirement": str, "why": str},
 }
 TABLES: dict[str, dict[str, Any]] = {
@@ -108,7 +115,7 @@ def is_shaped(row: object, shape: dict[str, Any]) -> None:
         pytest.param("no such gpu", "--cuda 11.8", "unverified", 0, id="a GPU nobody knows"),
         pytest.param("h100", "--cuda 11.7", "none", 3, id="a GPU newer than the wheel"),
         pytest.param("a100-470", "--cuda 13.0", "none", 3, id="a driver too old for any way"),
-        pytest.param("rtx3090", "--framework jax", "none", 3, id="a framework not covered"),
+        pytest.param("rtx3090", "--framework jax", "none", 3, id="a framework for newer drivers"),
         pytest.param("rtx3090", "--python 3.30", "none", 3, id="a Python that no wheel is for"),
     ],
 )

@@ -15,26 +15,12 @@ from hypothesis import strategies as st
 from provision.catalog import load
 from provision.model import ComputeCapability, Gpu, HostFacts, Plan, Request
 from provision.resolve import resolve, rules
+from provision.resolve.builds import builds_of
+from provision.resolve.fleet import Device
+from tests.unit.hosts import host
 
 CATALOG = load()
 _RANK = ("direct", "minor-version", "forward", "unverified", "none")
-
-
-def host(driver: str | None = "580.95.05", *gpus: str, **facts: str) -> HostFacts:
-    """A host by its driver and its GPUs, each by name or as "8.6"."""
-    found = []
-    for text in gpus:
-        head, dot, tail = text.partition(".")
-        if dot and head.isdigit() and tail.isdigit():
-            found.append(Gpu(compute_capability=(int(head), int(tail))))
-        else:
-            found.append(Gpu(name=text))
-    return HostFacts(
-        driver=driver,
-        arch=facts.get("arch", "x86_64"),
-        gpus=tuple(found) or None,
-        python=facts.get("python"),
-    )
 
 
 def plan(request: Request, *hosts: HostFacts) -> Plan:
@@ -123,8 +109,6 @@ def test_what_comes_out(
                      "gpu-not-driven", "no longer drives", id="the driver dropped it"),
         pytest.param(plan(Request(), host(), replace(host(), arch="aarch64")),
                      "mixed-cpu-architectures", "aarch64, x86_64", id="two CPU architectures"),
-        pytest.param(plan(Request(framework="jax"), host()),
-                     "framework-not-covered", "jax", id="not covered yet"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_why(made: Plan, code: str, words: str) -> None:
@@ -318,12 +302,12 @@ def test_which_code_runs(
     tegra: bool,
     code: str,
 ) -> None:
-    build = replace(CATALOG.torch_builds()[0], sm=tuple(sm), ptx=ptx)
+    build = replace(builds_of("pytorch", "x86_64", CATALOG)[0], sm=tuple(sm), ptx=ptx)
     assert rules.code_for(build, capability, tegra=tegra) == code
 
 
 def test_minor_version_compatibility_leaves_ptx_out() -> None:
-    build = replace(CATALOG.torch_builds(cuda="11.7")[0], sm=((7, 5),), ptx=(7, 5))
-    facts = host("470.82.01", "8.6")
-    assert rules.ptx_blocker(facts, build, "a card", "PTX", "minor-version") is not None
-    assert rules.ptx_blocker(facts, build, "a card", "PTX", "direct") is None
+    build = replace(builds_of("pytorch", "x86_64", CATALOG)[0], sm=((7, 5),), ptx=(7, 5))
+    device = Device("a card", (8, 6))
+    assert rules.ptx_blocker(build, device, "PTX", by_minor=True) is not None
+    assert rules.ptx_blocker(build, device, "PTX", by_minor=False) is None

@@ -12,6 +12,8 @@ from provision.catalog import load
 from provision.model import (
     Alternative,
     Base,
+    Blocked,
+    Cell,
     Gpu,
     GpuVerdict,
     HostFacts,
@@ -22,8 +24,9 @@ from provision.model import (
     Warned,
 )
 from provision.planfile import plan_to_json
-from provision.resolve import resolve
-from provision.show import describe_build, describe_plan, describe_report
+from provision.resolve import matrix, resolve
+from provision.show import describe_build, describe_report
+from provision.show_plan import describe_matrix, describe_plan
 
 PLAN = Plan(
     verdict="minor-version",
@@ -44,7 +47,13 @@ PLAN = Plan(
     base=Base(
         kind="bootstrap", reference="bootstrap", python="3.10", glibc="2.36", suite="bookworm"
     ),
-    reasons=(Reason(code="a", message="Because it is the newest release that fits.", source=""),),
+    reasons=(
+        Reason(
+            code="a",
+            message="Because it is the newest release that fits.",
+            source="https://source.example",
+        ),
+    ),
     warnings=(Warned(code="b", message="Something is left out.", fix="Upgrade the driver."),),
     alternatives=(
         Alternative(cuda="11.8", wheel_tag="cu118", framework_version="2.7.1", why="newer"),
@@ -96,19 +105,72 @@ def test_a_plan_reads_like_this() -> None:
         "driver      470.82.01, needed 450.80.02",
         "image       Python 3.10 on bootstrap (bookworm)",
         "wheels      https://index.example/cu117",
-        "  GPU          capability  runs",
+        "  GPU          capability  runs     verdict",
         "  NVIDIA A100  8.0         sm_80    ok",
-        "  ?            ?           unknown  no",
-        "why         Because it is the newest release that fits.",
+        "  ?            ?           unknown  not checked",
         "warning     Something is left out.",
         "            fix: Upgrade the driver.",
         "or          --cuda 11.8: PyTorch 2.7.1 (cu118), newer",
+        "why         add --explain",
     ]
+
+
+def test_a_plan_explains_itself_when_asked() -> None:
+    text = describe_plan(PLAN, explain=True).splitlines()
+    assert "why         Because it is the newest release that fits. [a]" in text
+    assert "            source: https://source.example" in text
+    assert "why         add --explain" not in text
+
+
+def test_equal_gpus_share_a_row() -> None:
+    eight = replace(PLAN, gpus=(PLAN.gpus[0],) * 8)
+    assert "  8 x NVIDIA A100  8.0         sm_80  ok" in describe_plan(eight).splitlines()
+
+
+def test_who_blocks_what_is_a_table() -> None:
+    rows = tuple(
+        Blocked(host=None, gpu=gpu, compute_capability=cc, served_by=served, message="m")
+        for gpu, cc, served in (("GTX 1080 Ti", "6.1", "CUDA 10.2 to 12.6"), ("B", "12.0", None))
+    )
+    none = replace(PLAN, blocked=rows, error=PlanError(code="a", message="It cannot.", fix="Do."))
+    assert describe_plan(none).splitlines()[3:6] == [
+        "  GPU          cap.  alone served by",
+        "  GTX 1080 Ti  6.1   CUDA 10.2 to 12.6",
+        "  B            12.0  nothing",
+    ]
+
+
+def test_a_matrix_marks_the_choice_and_what_is_only_likely() -> None:
+    cells = [
+        Cell("2.1.0", "11.8", "cu118", "minor-version", "likely"),
+        Cell("2.0.1", "11.8", "cu118", "none", "confirmed", "no-gpu-code", "m"),
+        Cell("2.0.1", "11.7", "cu117", "minor-version", "confirmed"),
+    ]
+    assert describe_matrix(cells, PLAN).splitlines()[:3] == [
+        "  PyTorch 11.7 11.8",
+        "  2.1.0        m*",
+        "  2.0.1   [m]  -",
+    ]
+    assert "There is no build" in describe_matrix([], PLAN)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
+def test_the_matrix_of_the_whole_catalog_fits_a_terminal(framework: Any) -> None:  # noqa: ANN401
+    facts = HostFacts(driver="580.95.05", arch="x86_64", gpus=(Gpu(compute_capability=(8, 0)),))
+    request = Request(framework=framework)
+    cells = matrix((facts,), request, load())
+    text = describe_matrix(cells, resolve((facts,), request, load()))
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_a_refusal_reads_like_this() -> None:
     none = replace(
-        PLAN, verdict="none", gpus=(), error=PlanError(code="a", message="It cannot.", fix="Do so.")
+        PLAN,
+        verdict="none",
+        gpus=(),
+        reasons=(),
+        warnings=(),
+        error=PlanError(code="a", message="It cannot.", fix="Do so."),
     )
     assert describe_plan(none).splitlines() == [
         "verdict     none",

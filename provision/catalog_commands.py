@@ -1,0 +1,113 @@
+"""`provision catalog ...`: look knowledge up, bring it up to date, measure it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from provision.console import Console
+from provision.errors import BadInputError, Exit
+from provision.options import read_catalog, state_directory
+from provision.output import print_json, print_result
+from provision.request import quoted
+
+
+def do_show(args: argparse.Namespace, console: Console) -> int:
+    """The rows of the catalog that a question means."""
+    from provision.catalog_show import describe, find, to_json
+
+    if len(args.name) > 1 and args.kind != "gpu":
+        raise BadInputError(
+            f"catalog show {quoted(args.kind)} takes one name.",
+            fix="For example: provision catalog show torch 2.0.1",
+        )
+    found = find(read_catalog(console), args.kind, " ".join(args.name) or None)
+    if args.json:
+        print_json(to_json(found))
+    else:
+        print_result(describe(found))
+    return Exit.DONE
+
+
+def do_measure(args: argparse.Namespace, console: Console) -> int:
+    """What a wheel was compiled for, read out of the wheel; 0 also where the catalog disagrees."""
+    from images.inspect import measure
+    from provision.catalog.overlay import overlay_path, read_overlay, write_overlay
+    from provision.measured import compare, describe, kept, to_json
+    from provision.network import ca_bundle
+
+    catalog = read_catalog(console)
+    code = measure(
+        args.wheel,
+        ca_bundle=ca_bundle(args.ca_bundle, os.environ),
+        deep=args.deep,
+        on_progress=lambda name, done, total: console.detail(f"{name}: {done} of {total} bytes"),
+    )
+    found = compare(code, catalog)
+    written: str | None = None
+    if args.write:
+        if found.table is None:
+            raise BadInputError(
+                f"{found.sentence} A measurement belongs to a row.",
+                fix="Bring the catalog up to date first: provision catalog refresh",
+            )
+        path = overlay_path(os.environ)
+        write_overlay(path, kept(code, found, read_overlay(path), _today()))
+        written = str(path)
+    if args.json:
+        print_json(to_json(code, found, written))
+    else:
+        print_result(describe(code, found, written))
+    return Exit.DONE
+
+
+def do_refresh(args: argparse.Namespace, console: Console) -> int:
+    """What the indexes and registries have beyond the catalog, shown and kept."""
+    from provision.catalog import load
+    from provision.catalog.overlay import OverlayError, overlay_path, read_overlay, write_overlay
+    from provision.catalog.refresh import (
+        describe_changes,
+        refresh,
+        refreshed_to_json,
+        to_overlay,
+    )
+    from provision.network import ca_bundle
+
+    path = overlay_path(os.environ)
+    try:
+        previous = read_overlay(path)
+    except OverlayError as error:
+        console.note(f"{error.message} It is written anew.")
+        previous = None
+    found = refresh(
+        load(overlay=previous),
+        sources=tuple(args.sources),
+        index=args.index,
+        pytorch_index=args.pytorch_index,
+        registry=args.registry,
+        ca_bundle=ca_bundle(args.ca_bundle, os.environ),
+        offline=args.offline,
+        state=state_directory(),
+        today=_today(),
+        on_progress=console.detail,
+    )
+    written: Path | None = None
+    if found.rows and not args.dry_run:
+        write_overlay(path, to_overlay(found, previous))
+        written = path
+    for failure in found.failures:
+        console.warn(f"{failure.name}: {failure.message}", failure.fix)
+    if args.json:
+        print_json({**refreshed_to_json(found), "written": str(written) if written else None})
+    else:
+        print_result(describe_changes(found))
+        if written:
+            print_result(f"written: {written}")
+    return found.exit_code
+
+
+def _today() -> str:
+    from datetime import datetime, timezone
+
+    return datetime.now(timezone.utc).date().isoformat()

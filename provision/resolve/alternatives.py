@@ -1,0 +1,129 @@
+"""What else would work: the question with one demand let go, asked and answered anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from provision.model import TITLES, Alternative, Request
+from provision.resolve.builds import Build
+from provision.resolve.candidates import RANK, Candidate, Examiner, preference
+from provision.resolve.rules import version
+
+Asked = Callable[[Build, Request], bool]
+
+
+def alternatives(
+    builds: Sequence[Build],
+    request: Request,
+    examiner: Examiner,
+    is_asked_for: Asked,
+    chosen: Candidate | None,
+) -> tuple[Alternative, ...]:
+    """For a plan: what is newer, or fits the driver better, or is sure to exist. For a refusal: the
+    nearest that work, one demand of the request let go at a time. Each was examined like a plan.
+    """
+    rows: dict[tuple[str, str], Alternative] = {}
+    for why, candidate in _picks(builds, request, examiner, is_asked_for, chosen):
+        build = candidate.build
+        if chosen is not None and build == chosen.build:
+            continue
+        rows.setdefault(
+            (build.version, build.cuda),
+            Alternative(
+                cuda=build.cuda,
+                wheel_tag=build.tag,
+                framework_version=build.version,
+                why=f"{why} ({candidate.verdict})",
+            ),
+        )
+    return tuple(rows.values())
+
+
+def _picks(
+    builds: Sequence[Build],
+    request: Request,
+    examiner: Examiner,
+    is_asked_for: Asked,
+    chosen: Candidate | None,
+) -> Iterator[tuple[str, Candidate]]:
+    def fitting(relaxed: Request) -> list[Candidate]:
+        asked = (examiner.examine(b, relaxed) for b in builds if is_asked_for(b, relaxed))
+        return [c for c in asked if c.fits and c.build.existence != "doubtful"]
+
+    title = TITLES[request.framework]
+    free = replace(request, cuda=None, framework_version=None)
+    if chosen is None:
+        for why, relaxed in _relaxations(request, free):
+            found = fitting(relaxed)
+            if request.cuda is not None and relaxed.cuda is None:
+                yield from _around(request.cuda, found, why, relaxed, examiner)
+            elif (picked := examiner.pick(found, relaxed)) is not None:
+                yield why, picked
+    found = fitting(free)
+    newest = examiner.pick(found, free)
+    if newest is None:
+        return
+    if chosen is None:
+        yield f"the newest {title} that runs here", newest
+        return
+    if preference(newest) > preference(chosen):
+        yield f"the newest {title} that runs here", newest
+    if chosen.driver.verdict != "forward":
+        found = [c for c in found if c.driver.verdict != "forward"]
+    later = [c for c in found if version(c.build.version) > version(chosen.build.version)]
+    likely = examiner.pick(later, free, _preferred)
+    if likely is not None and likely.build.existence != "confirmed":
+        yield f"newer, and only {likely.build.existence} to exist", likely
+    latest = examiner.pick([c for c in later if _is_sure(c)], free, _latest)
+    if latest is not None:
+        yield f"the newest {title} that runs here", latest
+    has = RANK[chosen.driver.verdict]
+    fitter = [c for c in found if _is_sure(c) and RANK[c.driver.verdict] < has]
+    better = examiner.pick(fitter, free, _preferred)
+    if better is not None:
+        yield "the newest that this driver supports natively", better
+
+
+def _is_sure(candidate: Candidate) -> bool:
+    return candidate.build.existence == "confirmed"
+
+
+def _preferred(rows: Sequence[Candidate]) -> Candidate:
+    return max(rows, key=preference)
+
+
+def _latest(rows: Sequence[Candidate]) -> Candidate:
+    return max(rows, key=lambda c: (version(c.build.version), preference(c)))
+
+
+def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request]]:
+    if request.python is not None:
+        yield "without --python", replace(request, python=None)
+    if request.base is not None:
+        yield "without --base", replace(request, base=None)
+    if request.flavour == "devel":
+        yield "as --flavour runtime", replace(request, flavour="runtime")
+    if request.framework_version is not None and request.cuda is not None:
+        yield "the same release", replace(request, cuda=None)
+        yield "the same CUDA", replace(request, framework_version=None)
+    if request.cuda is not None:
+        yield "the nearest", free
+
+
+def _around(
+    cuda: str, found: Sequence[Candidate], why: str, relaxed: Request, examiner: Examiner
+) -> Iterator[tuple[str, Candidate]]:
+    """The nearest CUDA above and below; of each the best build."""
+    wanted = version(cuda)
+    by_cuda: dict[str, list[Candidate]] = {}
+    for candidate in found:
+        by_cuda.setdefault(candidate.build.cuda, []).append(candidate)
+    above = sorted((c for c in by_cuda if version(c) > wanted), key=version)
+    below = sorted((c for c in by_cuda if version(c) < wanted), key=version, reverse=True)
+    for words, nearest in (("newer", above), ("older", below)):
+        for one in nearest:
+            picked = examiner.pick(by_cuda[one], relaxed)
+            if picked is not None:
+                yield f"{why}, on the nearest {words} CUDA that works here", picked
+                break

@@ -1,0 +1,176 @@
+"""What could be installed: every framework's builds in one shape, so that the rules see no
+difference between PyTorch, TensorFlow and JAX.
+
+A PyTorch build is a row of the catalog. A TensorFlow build is a release and its wheel. A JAX build
+is a release, its plugin, and one of the toolkits that the plugin can load: JAX leaves the toolkit's
+version open, so we choose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from provision.catalog import Catalog
+from provision.model import TITLES, ComputeCapability, Framework
+
+# What jax-cudaNN-plugin[with-cuda] loads of the toolkit, as the cuda-toolkit package calls it.
+_JAX_LOADS = "cublas,cudart,cufft,cupti,cusolver,cusparse,nvcc,nvjitlink,nvrtc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One build of one framework for one CUDA and one CPU architecture.
+
+    `tag` is the PyTorch wheel tag ("cu117"), None elsewhere. `sm` has the capabilities with binary
+    code (`compiled_on_host`: those that the framework compiles for when it runs); () is not read.
+    `libraries`: "wheels" bring CUDA with them, "system" expects it in the image. `cudnn` is the
+    version, `cudnn_spec` the range where the wheel leaves it open. `lines` are the requirements
+    beside the framework's own that make it this build.
+    """
+
+    framework: Framework
+    version: str
+    cuda: str
+    arch: str
+    python_tags: tuple[str, ...]
+    sm: tuple[ComputeCapability, ...]
+    ptx: ComputeCapability | None
+    glibc: str | None
+    existence: Literal["confirmed", "likely", "doubtful"]
+    at: tuple[str, ...]
+    source: str
+    sm_source: str | None
+    requirement: str
+    tag: str | None = None
+    cudnn: str | None = None
+    cudnn_spec: str | None = None
+    nccl: str | None = None
+    libraries: Literal["wheels", "system"] = "wheels"
+    lines: tuple[str, ...] = ()
+    yanked: bool = False
+    prerelease: bool = False
+    sm_doubted: bool = False
+    compiled_on_host: bool = False
+
+    @property
+    def name(self) -> str:
+        """ "PyTorch 2.0.1+cu117", "TensorFlow 2.18.1 (CUDA 12.5)"."""
+        title = f"{TITLES[self.framework]} {self.version}"
+        return f"{title}+{self.tag}" if self.tag else f"{title} (CUDA {self.cuda})"
+
+
+@lru_cache(maxsize=16)
+def builds_of(framework: Framework, arch: str, catalog: Catalog) -> tuple[Build, ...]:
+    """Every build with GPU code of a framework for one CPU architecture."""
+    makers = {"pytorch": _pytorch, "tensorflow": _tensorflow, "jax": _jax}
+    return tuple(makers[framework](arch, catalog))
+
+
+def _pytorch(arch: str, catalog: Catalog) -> Iterator[Build]:
+    yanked = {row.version for row in catalog.torch_releases if row.yanked}
+    for row in catalog.torch:
+        if row.arch != arch or row.cuda is None:
+            continue
+        yield Build(
+            framework="pytorch",
+            version=row.version,
+            tag=row.tag,
+            cuda=row.cuda,
+            arch=arch,
+            python_tags=row.python_tags,
+            sm=row.sm,
+            ptx=row.ptx,
+            cudnn=row.cudnn,
+            nccl=row.nccl,
+            glibc=row.glibc,
+            existence=row.existence,
+            at=row.at,
+            source=row.source,
+            sm_source=row.sm_source,
+            sm_doubted=row.sm_confidence != "confirmed",
+            requirement=f"torch=={row.version}",
+            yanked=row.version in yanked,
+        )
+
+
+def _tensorflow(arch: str, catalog: Catalog) -> Iterator[Build]:
+    releases = {row.version: row for row in catalog.tensorflow_releases}
+    for wheel in catalog.tensorflow_wheels:
+        row = releases[wheel.version]
+        if wheel.arch != arch or not wheel.gpu or row.cuda is None:
+            continue
+        pins = dict(_split(pin) for pin in wheel.pins)
+        cudnn = next((spec for name, spec in pins.items() if "-cudnn-" in name), "")
+        nccl = next((spec for name, spec in pins.items() if "-nccl-" in name), "")
+        extra = row.libraries == "extra"
+        yield Build(
+            framework="tensorflow",
+            version=row.version,
+            cuda=row.cuda,
+            arch=arch,
+            python_tags=wheel.python_tags,
+            sm=row.sm,
+            ptx=row.ptx,
+            cudnn=_exactly(cudnn) or (None if extra else row.cudnn),
+            cudnn_spec=cudnn or None,
+            nccl=_exactly(nccl),
+            glibc=wheel.glibc,
+            existence="confirmed",
+            at=("pypi",),
+            source=row.source,
+            sm_source=row.sm_source,
+            libraries="wheels" if extra else "system",
+            requirement=f"tensorflow{'[and-cuda]' if extra else ''}=={row.version}",
+            yanked=row.yanked,
+            prerelease=row.prerelease,
+        )
+
+
+def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
+    from packaging.specifiers import SpecifierSet
+
+    releases = {row.version: row for row in catalog.jax_releases if arch in row.archs}
+    toolkits: dict[str, list[ComputeCapability]] = {}
+    for toolkit in catalog.toolkits:
+        if toolkit.on_pypi:
+            toolkits.setdefault(toolkit.cuda, []).extend(toolkit.sm_targets)
+    for plugin in catalog.jax_plugins:
+        release = releases.get(plugin.version)
+        if release is None:
+            continue
+        runtime = SpecifierSet(plugin.cuda_runtime or "")
+        for cuda, targets in toolkits.items():
+            # The newest update of a toolkit is what its "X.Y.*" gives.
+            if cuda.partition(".")[0] != str(plugin.cuda_major) or f"{cuda}.999" not in runtime:
+                continue
+            yield Build(
+                framework="jax",
+                version=release.version,
+                cuda=cuda,
+                arch=arch,
+                python_tags=release.python_tags,
+                sm=tuple(sorted({sm for sm in targets if sm >= plugin.sm_min})),
+                ptx=None,
+                cudnn_spec=plugin.cudnn,
+                glibc=release.glibc,
+                existence="confirmed",
+                at=("pypi",),
+                source=plugin.source,
+                sm_source=plugin.driver_source,
+                requirement=f"jax[{plugin.extra}]=={release.version}",
+                lines=(f"cuda-toolkit[{_JAX_LOADS}]=={cuda}.*",),
+                compiled_on_host=True,
+            )
+
+
+def _split(pin: str) -> tuple[str, str]:
+    """ "nvidia-cudnn-cu12<10.0,>=9.3" -> ("nvidia-cudnn-cu12", "<10.0,>=9.3")."""
+    end = next((i for i, c in enumerate(pin) if c in "<>=!~ "), len(pin))
+    return pin[:end], pin[end:].strip()
+
+
+def _exactly(spec: str) -> str | None:
+    return spec[2:] if spec.startswith("==") and "," not in spec and "*" not in spec else None

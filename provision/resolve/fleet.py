@@ -1,0 +1,165 @@
+"""The hosts, boiled down to what differs: a thousand equal nodes are one question.
+
+A rule asks about a driver or about a kind of GPU, never about a node, so a fleet costs what its
+different drivers and GPUs cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provision.catalog import Catalog
+from provision.catalog.rows import DriverBranch, GpuModel
+from provision.model import ComputeCapability, Gpu, HostFacts
+
+THIS_HOST = "this host"
+
+
+class Device(NamedTuple):
+    """A kind of GPU. `rows` are the catalog's for its name; `capability` None: not known."""
+
+    name: str | None
+    capability: ComputeCapability | None
+    rows: tuple[GpuModel, ...] = ()
+
+    def __hash__(self) -> int:  # the rows follow from the name, and there may be many
+        return hash((self.name, self.capability))
+
+    @property
+    def words(self) -> str:
+        """How it is called in a sentence."""
+        if self.name is not None:
+            return self.name
+        return f"a GPU of compute capability {show_capability(self.capability)}"
+
+    @property
+    def takes_compat(self) -> bool:
+        """Whether cuda-compat works on it: only where the catalog knows that it does."""
+        return bool(self.rows) and all(row.forward_compat_eligible for row in self.rows)
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """Hosts with the same driver and the same kinds of GPU.
+
+    `devices` None: not known; (): none there. `branch` is the newest known at or below the
+    driver's.
+    """
+
+    labels: tuple[str, ...]
+    driver: str | None
+    driver_cuda: str | None
+    devices: tuple[Device, ...] | None
+    branch: DriverBranch | None
+    branch_known: bool
+
+    @property
+    def where(self) -> str:
+        """ "node7 and 41 more"; "" for the one host that nobody named."""
+        if self.labels == (THIS_HOST,):
+            return ""
+        first, more = self.labels[0], len(self.labels) - 1
+        return f"{first} and {more} more" if more else first
+
+    @property
+    def takes_compat(self) -> bool:
+        """cuda-compat serves a host when it serves every GPU of it."""
+        return bool(self.devices) and all(d.takes_compat for d in self.devices or ())
+
+
+class Fleet(NamedTuple):
+    """What a plan has to serve. `gpus` has one entry a GPU for one host, one a kind for more."""
+
+    sites: tuple[Site, ...]
+    gpus: tuple[tuple[Site, Device], ...]
+    archs: tuple[str, ...]
+    arch_missing: tuple[str, ...]
+    pythons: frozenset[str | None]
+
+    @property
+    def one_host(self) -> bool:
+        """Whether it is one machine only."""
+        return len(self.sites) == 1 and len(self.sites[0].labels) == 1
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every kind of GPU, once."""
+        return tuple(dict.fromkeys(device for _, device in self.gpus))
+
+    def alone(self, site: Site, device: Device) -> Fleet:
+        """Only this kind of GPU on only this site's driver."""
+        one = Site(site.labels, site.driver, site.driver_cuda, (device,), site.branch,
+                   site.branch_known)  # fmt: skip
+        return Fleet((one,), ((one, device),), self.archs, self.arch_missing, self.pythons)
+
+
+def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
+    """Hosts -> what differs among them; `hosts` is never empty."""
+    kinds: dict[tuple[str | None, ComputeCapability | None], Device] = {}
+
+    def device(gpu: Gpu) -> Device:
+        key = (gpu.name, gpu.compute_capability)
+        if key not in kinds:
+            kinds[key] = _device(gpu, catalog)
+        return kinds[key]
+
+    labels: dict[tuple[object, ...], list[str]] = {}
+    found: dict[tuple[object, ...], tuple[HostFacts, tuple[Device, ...] | None]] = {}
+    for facts in hosts:
+        own = None
+        if facts.gpus is not None:
+            own = tuple(dict.fromkeys(device(gpu) for gpu in facts.gpus))
+        key = (facts.driver, facts.driver_cuda, None if own is None else frozenset(own))
+        labels.setdefault(key, []).append(facts.label)
+        found.setdefault(key, (facts, own))
+    sites = tuple(
+        Site(
+            tuple(labels[key]),
+            facts.driver,
+            facts.driver_cuda,
+            own,
+            catalog.branch_of(facts.driver) if facts.driver else None,
+            facts.driver is not None and catalog.is_known_branch(facts.driver),
+        )
+        for key, (facts, own) in found.items()
+    )
+    if len(hosts) == 1:
+        gpus = tuple((sites[0], device(gpu)) for gpu in hosts[0].gpus or ())
+    else:
+        gpus = tuple((site, one) for site in sites for one in site.devices or ())
+    return Fleet(
+        sites=sites,
+        gpus=gpus,
+        archs=tuple(sorted({facts.arch for facts in hosts if facts.arch})),
+        arch_missing=tuple(_once(facts.label for facts in hosts if facts.arch is None)),
+        pythons=frozenset(facts.python for facts in hosts),
+    )
+
+
+def _device(gpu: Gpu, catalog: Catalog) -> Device:
+    """The capability that was read; else the catalog's for exactly this name; never a guess.
+
+    Without a known name its rows are all GPUs of that capability: what is true of each of them is
+    true of this one.
+    """
+    match = catalog.find_gpu(gpu.name) if gpu.name else None
+    if match is not None and match.status == "one":
+        return Device(gpu.name, gpu.compute_capability or match.compute_capability, match.rows)
+    capability = gpu.compute_capability
+    return Device(gpu.name, capability, catalog.gpus_of(capability) if capability else ())
+
+
+def _once(labels: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(labels)
+
+
+def show_capability(capability: ComputeCapability | None) -> str:
+    """(8, 6) -> "8.6"."""
+    return "?" if capability is None else f"{capability[0]}.{capability[1]}"
+
+
+def show_sm(capability: ComputeCapability) -> str:
+    """(8, 6) -> "sm_86"."""
+    return f"sm_{capability[0]}{capability[1]}"

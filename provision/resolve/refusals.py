@@ -1,0 +1,130 @@
+"""Why nothing fits, in words that name what was found, what was needed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provision.catalog import Catalog
+from provision.model import TITLES, Blocked, PlanError, Request
+from provision.resolve.builds import Build
+from provision.resolve.candidates import Candidate, Examiner, choose
+from provision.resolve.fleet import Fleet, show_capability
+from provision.resolve.rules import version
+
+_SHOWN = 4
+
+
+def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
+    """Nothing of that name was ever built."""
+    title = TITLES[request.framework]
+    asked = (request.framework_version or "").removeprefix("==")
+    what = f"{title} {asked}".strip()
+    on_cuda = f" for CUDA {request.cuda}" if request.cuda else ""
+    by_cuda: dict[str, list[str]] = {}
+    for build in builds:
+        if build.prerelease:
+            continue
+        by_cuda.setdefault(build.cuda, []).append(build.version)
+    if not by_cuda:
+        return PlanError(
+            code="no-such-build",
+            message=f"There is no build of {title} with GPU code for {arch} Linux"
+            + (": its wheels for that CPU are CPU builds." if request.framework != "jax" else "."),
+            fix="Use another framework there, or NVIDIA's own container.",
+        )
+    having = sorted(by_cuda, key=version)
+    of_asked = [cuda for cuda in having if asked in by_cuda[cuda]]
+    verb = "runs on" if builds[0].compiled_on_host else "was built for"
+    fix = f"{title} {verb} CUDA {', '.join(having)}; see the alternatives."
+    if of_asked:
+        fix = f"{what} was built for CUDA {', '.join(of_asked)}; see the alternatives."
+    if request.framework == "tensorflow" and request.cuda is not None:
+        spans = [f"{cuda} ({_span(by_cuda[cuda])})" for cuda in having]
+        fix = f"{title} was built for CUDA {', '.join(spans)}; see the alternatives."
+        major = [cuda for cuda in having if cuda.split(".")[0] == request.cuda.split(".")[0]]
+        system = any(b.libraries == "system" for b in builds if b.cuda in major)
+        if major and system:
+            fix += (
+                f" Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
+                f"would load those of {request.cuda} too; nobody has tested that pair."
+            )
+    return PlanError(
+        code="no-such-build",
+        message=f"There is no build of {what}{on_cuda} for {arch} Linux.",
+        fix=fix,
+    )
+
+
+def why_blocked(nearest: Candidate, request: Request, examiner: Examiner) -> PlanError:
+    """What stands against the build that came nearest."""
+    found = examiner.blockers(nearest.build, request)
+    sentences = dict.fromkeys(
+        f"{where}: {blocker.message}" if where else blocker.message for where, blocker in found
+    )
+    fixes = dict.fromkeys(blocker.fix for _, blocker in found)
+    more = len(sentences) - _SHOWN
+    text = " ".join(list(sentences)[:_SHOWN]) + (f" And {more} more." if more > 0 else "")
+    return PlanError(
+        code=found[0][1].code if found else "nothing-compatible",
+        message=text or "Nothing fits.",
+        fix=" ".join(list(fixes)[:_SHOWN]) or "See provision plan --matrix.",
+    )
+
+
+def who_blocks_what(
+    builds: Sequence[Build], request: Request, fleet: Fleet, catalog: Catalog, nearest: Candidate
+) -> tuple[Blocked, ...]:
+    """Each kind of GPU with what would serve it alone, where more than one has to be served."""
+    if len({(site.where, device) for site, device in fleet.gpus}) < 2:
+        return ()
+    rows: dict[tuple[object, ...], Blocked] = {}
+    for site, device in fleet.gpus:
+        key = (device, site.driver, site.driver_cuda)
+        if key in rows or len(rows) >= 100:
+            continue
+        alone = Examiner(fleet.alone(site, device), catalog)
+        fitting = [c for b in builds if (c := alone.examine(b, request, whole=True)).fits]
+        against = alone.blockers(nearest.build, request)
+        rows[key] = Blocked(
+            host=site.where or None,
+            gpu=device.name,
+            compute_capability=show_capability(device.capability) if device.capability else None,
+            served_by=_served_by(fitting),
+            message=" ".join(dict.fromkeys(blocker.message for _, blocker in against))
+            or f"{nearest.build.name} would serve it.",
+        )
+    return tuple(rows.values())
+
+
+def no_common_build(rows: Sequence[Blocked], request: Request) -> PlanError | None:
+    """Each GPU could be served alone, and no build serves all."""
+    if len(rows) < 2 or any(row.served_by is None for row in rows):
+        return None
+    each = "; ".join(f"{_who(row)}: {row.served_by}" for row in rows[:_SHOWN])
+    more = f"; and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    commands = [f"--gpu '{row.gpu or row.compute_capability}'" for row in rows[:_SHOWN]]
+    return PlanError(
+        code="no-common-build",
+        message=f"No one build of {TITLES[request.framework]} serves all of these GPUs. Alone they "
+        f"would be served: {each}{more}.",
+        fix=f"Make one image for each kind: provision plan {' / '.join(dict.fromkeys(commands))}",
+    )
+
+
+def _served_by(fitting: Sequence[Candidate]) -> str | None:
+    if not fitting:
+        return None
+    newest = choose(fitting).build
+    cudas = sorted({c.build.cuda for c in fitting}, key=version)
+    span = f"CUDA {cudas[0]} to {cudas[-1]}" if len(cudas) > 1 else f"CUDA {cudas[0]}"
+    return f"{span}, up to {newest.name}"
+
+
+def _who(row: Blocked) -> str:
+    name = row.gpu or f"compute capability {row.compute_capability}"
+    return f"{name} on {row.host}" if row.host else name
+
+
+def _span(versions: Sequence[str]) -> str:
+    ordered = sorted(set(versions), key=version)
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"

@@ -113,11 +113,8 @@ def build(
         kept = _keep_lock(path, tag, settings)
     report: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    if verify and locked.plan.framework not in PROVEN_BY_SUITE:
-        notes = (
-            f"the suite has no checks for {TITLES[locked.plan.framework]} yet: nothing was proven",
-        )
-    elif verify:
+    not_verified = _why_not_verified(locked.plan, asked_for=verify)
+    if not_verified is None:
         with console.step("verify", f"inside the image, at level {level}"):
             report, notes = run_suite(
                 engine,
@@ -140,9 +137,19 @@ def build(
         console=console,
         report=report,
         notes=notes,
+        not_verified=not_verified,
         gpus=gpus_to_request(here),
     )
     return account, Exit.UNFIT if unfit else Exit.DONE
+
+
+def _why_not_verified(plan: Plan, *, asked_for: bool) -> str | None:
+    """Why the suite is not run, where it is not."""
+    if not asked_for:
+        return "--no-verify"
+    if plan.framework not in PROVEN_BY_SUITE:
+        return f"the suite has no checks for {TITLES[plan.framework]} yet: nothing was proven"
+    return None
 
 
 def _preflight(settings: Settings) -> tuple[Docker, Any]:
@@ -182,6 +189,7 @@ def _account(
     console: Console | None = None,
     report: dict[str, Any] | None = None,
     notes: Sequence[str] = (),
+    not_verified: str | None = None,
     gpus: str = "none",
     dry_run: str | None = None,
 ) -> dict[str, Any]:
@@ -209,6 +217,7 @@ def _account(
             for step in (console.steps if console else ())
         ],
         "verify": report,
+        "not_verified": not_verified,
         "proven": passed,
         "not_proven": missing,
         "notes": list(notes),

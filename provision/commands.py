@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from provision.console import Console
 from provision.errors import BadInputError, Exit
+from provision.model import Cell
 from provision.options import (
     engine_fix,
     read_catalog,
@@ -64,7 +67,11 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
         ca_bundle(args.ca_bundle, {})
     hosts = read_hosts(args, catalog)
     plan = resolve(hosts, request, catalog)
-    cells = matrix(hosts, request, catalog) if args.matrix else ()
+    cells: Sequence[Cell] = ()
+    if args.matrix:
+        cells = matrix(hosts, request, catalog)
+    elif args.explain:
+        cells = matrix(hosts, replace(request, cuda=None), catalog)
     if args.json:
         result = plan_to_json(plan)
         print_json({**result, "matrix": matrix_to_json(cells)} if args.matrix else result)
@@ -74,7 +81,7 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
         if args.matrix:
             print_result(describe_matrix(cells, plan))
         else:
-            print_result(describe_plan(plan, explain=args.explain))
+            print_result(describe_plan(plan, explain=args.explain, considered=cells))
     return Exit.DONE if plan.error is None else Exit.NOTHING_COMPATIBLE
 
 

@@ -21,7 +21,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
         *row("size", f"{image['size_bytes'] / 1e9:.2f} GB"),
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
         *row("took", steps),
-        *row("verify", report["verdict"] if report else "not run (--no-verify)"),
+        *row("verify", report["verdict"] if report else f"not run ({account['not_verified']})"),
     ]
     lines += listed("proven", account["proven"])
     lines += listed("not proven", account["not_proven"])

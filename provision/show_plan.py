@@ -23,14 +23,17 @@ _LEGEND = (
 )
 
 
-def describe_plan(plan: Plan, *, explain: bool = False) -> str:
-    """What was decided and for which GPU what runs; with `explain` every reason and its source."""
+def describe_plan(plan: Plan, *, explain: bool = False, considered: Sequence[Cell] = ()) -> str:
+    """What was decided and for which GPU what runs; with `explain` every reason and its source, and
+    what became of the builds beside the one that was chosen (`considered`).
+    """
     lines = _refusal(plan) if plan.error else _decision(plan)
     lines += _gpu_table(plan.gpus) if not plan.blocked else _blocked_table(plan.blocked)
     if explain:
         for reason in plan.reasons:
             lines += row("why", f"{reason.message} [{reason.code}]")
             lines += row("", f"source: {reason.source}") if reason.source else []
+        lines += _considered(plan, considered)
     for warning in plan.warnings:
         lines += [*row("warning", warning.message), *row("", f"fix: {warning.fix}")]
     lines += _alternatives(plan)
@@ -103,15 +106,37 @@ def _gpu_table(gpus: Sequence[GpuVerdict]) -> list[str]:
 def _blocked_table(blocked: Sequence[Blocked]) -> list[str]:
     rows = [
         (
-            _shortened(f"{b.gpu or '?'}" + (f", {b.host}" if b.host else ""), 34),
+            _shortened(f"{b.gpu or '?'}" + (f", {b.host}" if b.host else ""), 33),
             b.compute_capability or "?",
-            _shortened(b.served_by or "nothing", 52 - 14),
+            _shortened(b.served_by or "nothing", 37),
         )
         for b in blocked[:_MOST_ROWS]
     ]
     more = len(blocked) - _MOST_ROWS
     lines = table([("GPU", "cap.", "alone served by"), *rows])
     return [*lines, *([f"  and {more} more"] if more > 0 else [])]
+
+
+def _considered(plan: Plan, cells: Sequence[Cell]) -> list[str]:
+    """The other builds of the chosen release; where nothing fits, the newest build of each CUDA."""
+    if plan.error is None:
+        rows = [c for c in cells if c.framework_version == plan.framework_version]
+    else:
+        rows = list({cell.cuda: cell for cell in reversed(cells)}.values())
+    lines: list[str] = []
+    for cell in rows:
+        if (cell.framework_version, cell.cuda) == (plan.framework_version, plan.cuda):
+            continue
+        name = (
+            f"{cell.framework_version}+{cell.wheel_tag}"
+            if cell.wheel_tag
+            else (f"{cell.framework_version}, CUDA {cell.cuda}")
+        )
+        why = f"{cell.message} [{cell.code}]" if cell.message else cell.verdict
+        if cell.existence != "confirmed":
+            why += f" (its existence is {cell.existence})"
+        lines += row("considered" if not lines else "", f"{name}: {why}")
+    return lines
 
 
 def _alternatives(plan: Plan) -> list[str]:

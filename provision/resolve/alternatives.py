@@ -105,10 +105,10 @@ def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request
     if request.flavour == "devel":
         yield "as --flavour runtime", replace(request, flavour="runtime")
     if request.framework_version is not None and request.cuda is not None:
-        yield "the same release", replace(request, cuda=None)
+        yield "the same release on ", replace(request, cuda=None)
         yield "the same CUDA", replace(request, framework_version=None)
     if request.cuda is not None:
-        yield "the nearest", free
+        yield "", free
 
 
 def _around(
@@ -125,5 +125,5 @@ def _around(
         for one in nearest:
             picked = examiner.pick(by_cuda[one], relaxed)
             if picked is not None:
-                yield f"{why}, on the nearest {words} CUDA that works here", picked
+                yield f"{why}the nearest {words} CUDA that works here", picked
                 break

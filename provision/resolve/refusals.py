@@ -117,7 +117,8 @@ def _served_by(fitting: Sequence[Candidate]) -> str | None:
     newest = choose(fitting).build
     cudas = sorted({c.build.cuda for c in fitting}, key=version)
     span = f"CUDA {cudas[0]} to {cudas[-1]}" if len(cudas) > 1 else f"CUDA {cudas[0]}"
-    return f"{span}, up to {newest.name}"
+    build = f"{newest.version}+{newest.tag}" if newest.tag else newest.version
+    return f"{span}, up to {build}"
 
 
 def _who(row: Blocked) -> str:

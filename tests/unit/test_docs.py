@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 import images
 import provision
 from images.errors import Failure
+from provision import cli
 from provision.cli import COMMANDS
+from provision.model import HostFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 CODES = (ROOT / "docs/codes.md").read_text(encoding="utf-8")
@@ -71,6 +74,28 @@ def test_both_readmes_show_the_same_commands_and_output() -> None:
         )
 
     assert blocks("README.md") == blocks("README.zh-CN.md")
+
+
+TYPED = re.findall(
+    r"^\$ (provision (?:plan|catalog show) [^\n]*)\n(.*?)\n```",
+    (ROOT / "README.md").read_text("utf-8"),
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(("words", "printed"), TYPED, ids=[words for words, _ in TYPED])
+def test_what_the_readme_shows_is_what_is_printed(
+    words: str, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = HostFacts(arch="x86_64", python="3.11")
+    monkeypatch.setattr("provision.options.this_host", lambda: facts)
+    monkeypatch.setenv("XDG_DATA_HOME", "/nowhere")
+    cli.main(shlex.split(words)[1:])
+    assert capsys.readouterr().out.splitlines() == printed.splitlines()
+
+
+def test_the_readme_shows_the_telling_cases() -> None:
+    assert len(TYPED) >= 6
 
 
 def test_every_file_that_the_readme_links_is_there() -> None:

@@ -89,6 +89,7 @@ def account(**changes: object) -> dict[str, Any]:
         "verify": {"verdict": "fit", "checks": []},
         "proven": ["gpu.devices: 2 devices", "compute.matmul: exact"],
         "not_proven": ["nccl.ring: one GPU"],
+        "not_verified": None,
         "notes": ["ulimit memlock: not permitted on this machine, left out"],
         "next": "docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
         "next_on_gpu_host": None,
@@ -155,7 +156,7 @@ def test_a_matrix_marks_the_choice_and_what_is_only_likely() -> None:
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
-def test_the_matrix_of_the_whole_catalog_fits_a_terminal(framework: Any) -> None:  # noqa: ANN401
+def test_the_matrix_of_the_whole_catalog_fits_a_terminal(framework: Any) -> None:
     facts = HostFacts(driver="580.95.05", arch="x86_64", gpus=(Gpu(compute_capability=(8, 0)),))
     request = Request(framework=framework)
     cells = matrix((facts,), request, load())
@@ -200,7 +201,11 @@ def test_a_build_reads_like_this() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param({"verify": None}, "not run (--no-verify)", id="not verified is said"),
+        pytest.param(
+            {"verify": None, "not_verified": "--no-verify"},
+            "not run (--no-verify)",
+            id="not verified is said",
+        ),
         pytest.param(
             {"image": {"tag": None, "digest": "sha256:1", "size_bytes": 1}},
             "not tagged, since a check failed",

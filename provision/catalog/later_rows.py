@@ -45,7 +45,7 @@ class TensorflowWheel:
     """The Linux wheels of one release for one machine; `gpu` is whether they hold GPU code.
 
     `pins` are the requirements of the and-cuda extra; `stands_for` the packages that an empty
-    wheel points to.
+    wheel points to. `extra_python_tags` are those for which the extra can be installed; None: all.
     """
 
     version: str
@@ -57,6 +57,8 @@ class TensorflowWheel:
     source: str
     pins: tuple[str, ...] = ()
     stands_for: tuple[str, ...] = ()
+    extra_python_tags: tuple[str, ...] | None = None
+    extra_source: str | None = None
     confidence: Confidence = "confirmed"
 
 
@@ -96,7 +98,8 @@ class JaxRelease:
 class JaxPlugin:
     """The CUDA plugin of one jaxlib release: what it asks for, as specifier sets; None: nothing.
 
-    `extra` is that of the package jax ("jax[cuda12]"), `plugin_extra` the plugin's own.
+    `extra` is that of the package jax ("jax[cuda12]"), `plugin_extra` the plugin's own. `toolkits`
+    are the CUDA X.Y beside which it can be installed; `broken` says why it cannot be at all.
     """
 
     version: str
@@ -111,6 +114,9 @@ class JaxPlugin:
     source: str
     driver_source: str
     plugin_extra: str | None = None
+    toolkits: str = ""
+    toolkits_source: str | None = None
+    broken: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

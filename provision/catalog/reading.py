@@ -281,7 +281,16 @@ _ARCH = _one_of("x86_64", "aarch64")
 _ARCHS = _many(_ARCH, "x86_64, aarch64", empty=True)
 _CONFIDENCE = _one_of("confirmed", "likely", "doubtful", "assumed")
 _SOURCES = frozenset(
-    {"source", "sm_source", "type_source", "dropped_source", "numpy_source", "driver_source"}
+    {
+        "source",
+        "sm_source",
+        "type_source",
+        "dropped_source",
+        "numpy_source",
+        "driver_source",
+        "toolkits_source",
+        "extra_source",
+    }
 )
 _MAY_BE_ABSENT = frozenset({"conflicts", "exceptions"})
 
@@ -442,6 +451,8 @@ _TABLES: dict[str, Table] = {
         {
             "pins": _many(_text, "requirements"),
             "stands_for": _many(_text, "packages"),
+            "extra_python_tags": _many(_text, "Python tags", empty=True),
+            "extra_source": _text,
             "confidence": _CONFIDENCE,
         },
     ),
@@ -487,7 +498,12 @@ _TABLES: dict[str, Table] = {
             "source": _text,
             "driver_source": _text,
         },
-        {"plugin_extra": _text},
+        {
+            "plugin_extra": _text,
+            "toolkits": _text,
+            "toolkits_source": _text,
+            "broken": _text,
+        },
     ),
     "cudnn": Table(
         {

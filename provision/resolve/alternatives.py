@@ -57,9 +57,15 @@ def _picks(
         for why, relaxed in _relaxations(request, free):
             found = fitting(relaxed)
             if request.cuda is not None and relaxed.cuda is None:
-                yield from _around(request.cuda, found, why, relaxed, examiner)
+                for words, near in _around(request.cuda, found, relaxed, examiner, _cuda):
+                    yield f"{why}the nearest {words} CUDA that works here", near
             elif (picked := examiner.pick(found, relaxed)) is not None:
                 yield why, picked
+        exact = (request.framework_version or "").removeprefix("==")
+        if exact and exact[0].isdigit() and "*" not in exact:
+            relaxed = replace(request, framework_version=None)
+            for words, near in _around(exact, fitting(relaxed), relaxed, examiner, _release):
+                yield f"the nearest {words} release that works here", near
     found = fitting(free)
     newest = examiner.pick(found, free)
     if newest is None:
@@ -112,18 +118,29 @@ def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request
 
 
 def _around(
-    cuda: str, found: Sequence[Candidate], why: str, relaxed: Request, examiner: Examiner
+    wanted: str,
+    found: Sequence[Candidate],
+    request: Request,
+    examiner: Examiner,
+    value: Callable[[Candidate], str],
 ) -> Iterator[tuple[str, Candidate]]:
-    """The nearest CUDA above and below; of each the best build."""
-    wanted = version(cuda)
-    by_cuda: dict[str, list[Candidate]] = {}
+    """The nearest above and below, by CUDA or by release; of each the best build."""
+    groups: dict[str, list[Candidate]] = {}
     for candidate in found:
-        by_cuda.setdefault(candidate.build.cuda, []).append(candidate)
-    above = sorted((c for c in by_cuda if version(c) > wanted), key=version)
-    below = sorted((c for c in by_cuda if version(c) < wanted), key=version, reverse=True)
+        groups.setdefault(value(candidate), []).append(candidate)
+    above = sorted((v for v in groups if version(v) > version(wanted)), key=version)
+    below = sorted((v for v in groups if version(v) < version(wanted)), key=version, reverse=True)
     for words, nearest in (("newer", above), ("older", below)):
         for one in nearest:
-            picked = examiner.pick(by_cuda[one], relaxed)
+            picked = examiner.pick(groups[one], request)
             if picked is not None:
-                yield f"{why}the nearest {words} CUDA that works here", picked
+                yield words, picked
                 break
+
+
+def _cuda(candidate: Candidate) -> str:
+    return candidate.build.cuda
+
+
+def _release(candidate: Candidate) -> str:
+    return candidate.build.version

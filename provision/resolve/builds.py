@@ -106,12 +106,15 @@ def _tensorflow(arch: str, catalog: Catalog) -> Iterator[Build]:
         cudnn = next((spec for name, spec in pins.items() if "-cudnn-" in name), "")
         nccl = next((spec for name, spec in pins.items() if "-nccl-" in name), "")
         extra = row.libraries == "extra"
+        pythons = wheel.python_tags
+        if extra and wheel.extra_python_tags is not None:
+            pythons = wheel.extra_python_tags
         yield Build(
             framework="tensorflow",
             version=row.version,
             cuda=row.cuda,
             arch=arch,
-            python_tags=wheel.python_tags,
+            python_tags=pythons,
             sm=row.sm,
             ptx=row.ptx,
             cudnn=_exactly(cudnn) or (None if extra else row.cudnn),
@@ -139,12 +142,14 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
             toolkits.setdefault(toolkit.cuda, []).extend(toolkit.sm_targets)
     for plugin in catalog.jax_plugins:
         release = releases.get(plugin.version)
-        if release is None:
+        if release is None or plugin.broken:
             continue
         runtime = SpecifierSet(plugin.cuda_runtime or "")
+        beside = SpecifierSet(plugin.toolkits)
         for cuda, targets in toolkits.items():
-            # The newest update of a toolkit is what its "X.Y.*" gives.
-            if cuda.partition(".")[0] != str(plugin.cuda_major) or f"{cuda}.999" not in runtime:
+            if cuda.partition(".")[0] != str(plugin.cuda_major) or cuda not in beside:
+                continue
+            if f"{cuda}.999" not in runtime:  # the newest update is what "X.Y.*" gives
                 continue
             yield Build(
                 framework="jax",

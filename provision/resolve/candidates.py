@@ -293,8 +293,9 @@ def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
     """A wheel is for one Python: the one asked for, or one that a base image brings."""
     have = rules.python_tags_of(build)
     asked = f"Python {request.python}" if request.python else "any Python that a base image has"
-    span = f"Python {have[0]} to {have[-1]}" if have else "none for any Python"
-    message = f"{build.name} has no wheel for {asked}; it has {span}."
+    message = f"{build.name} cannot be installed: packages that it asks for have no wheel."
+    if have:
+        message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
     usable = [python for python in have if python in offered.pythons]
     if request.python in have:
         message = (
@@ -304,7 +305,7 @@ def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
     fix = (
         f"Use --python {usable[-1]}, or leave --python away."
         if usable
-        else ("Leave --python and --base away.")
+        else "Leave --python and --base away, or take another release (see the alternatives)."
     )
     return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)
 

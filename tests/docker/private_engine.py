@@ -39,8 +39,9 @@ class PrivateEngine:
         argv = [need.program("dockerd", "docker.io"), "--host", self.url, "--iptables=false"]
         argv += ["--data-root", str(self.data), "--exec-root", str(self.place / "exec")]
         argv += ["--pidfile", str(self.place / "pid"), "--ip6tables=false"]
-        # one containerd may serve the whole machine
-        name = self.place.name
+        # One containerd may serve the whole machine; a namespace may not end in an underscore, as
+        # a temporary directory's name may.
+        name = f"{self.place.name}x"
         argv += ["--containerd-namespace", name, "--containerd-plugins-namespace", f"{name}-p"]
         with (self.place / "log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -50,6 +50,16 @@ def jax(version: str | None = None, cuda: str | None = None) -> Request:
                      id="JAX with the highest CUDA that the driver supports"),
         pytest.param(jax(), host("570.124.06", "12.0"), "direct", "0.12.0.1", "12.8",
                      id="and on an older driver with the plugin for CUDA 12"),
+        pytest.param(jax(), host("535.104.05", "8.6"), "minor-version", "0.12.0.1", "12.9",
+                     id="no toolkit that it can stand beside is native to driver 535"),
+        pytest.param(jax("0.4.30"), host("535.104.05", "8.6"), "direct", "0.4.30", "12.2",
+                     id="an older JAX stands beside an older toolkit"),
+        pytest.param(jax("0.6.1"), host("580.95.05", "8.6"), "direct", "0.6.1", "12.8",
+                     id="one that is not beside the newest of its major"),
+        pytest.param(jax("0.4.32"), host("580.95.05", "8.6"), "none", "", None,
+                     id="one whose parts do not belong together is not offered"),
+        pytest.param(tensorflow("2.15.0"), host("580.95.05", "8.6"), "none", "", "",
+                     id="nor one whose extra cannot be installed"),
         pytest.param(jax(), host("580.95.05", "7.0"), "direct", "0.12.0.1", "12.9",
                      id="CUDA 13 cannot compile for a V100, 12 can"),
         pytest.param(jax(cuda="12.6"), host("580.95.05", "12.0"), "none", "", "12.6",
@@ -62,7 +72,8 @@ def test_what_comes_out(
     request_: Request, facts: HostFacts, verdict: str, version: str | None, cuda: str | None
 ) -> None:
     made = plan(request_, facts)
-    assert (made.verdict, made.cuda) == (verdict, cuda)
+    assert made.verdict == verdict
+    assert (made.cuda or "") == (cuda or "")
     assert (made.framework_version or "") == (version or "")
     assert made.wheel_tag is None
 
@@ -117,6 +128,11 @@ def test_tensorflow_gpu_is_answered_with_its_replacement(
     assert made.indexes[0].requirement == requirement
     assert requirement in said["framework-renamed"].fix
     assert "stub" in said["framework-renamed"].message
+
+
+def test_an_extra_is_planned_for_a_python_that_it_can_be_installed_for() -> None:
+    made = plan(tensorflow("2.14.1"), host("580.95.05", "8.6", python="3.11"))
+    assert made.python == "3.10"
 
 
 def test_jax_locks_the_toolkit_that_was_chosen() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provision.console import Console
 from provision.errors import BadInputError, Exit
-from provision.options import read_catalog, state_directory
+from provision.options import read_catalog
 from provision.output import print_json, print_result
 from provision.request import quoted
 
@@ -88,7 +88,6 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
         registry=args.registry,
         ca_bundle=ca_bundle(args.ca_bundle, os.environ),
         offline=args.offline,
-        state=state_directory(),
         today=_today(),
         on_progress=console.detail,
     )
@@ -96,8 +95,6 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
     if found.rows and not args.dry_run:
         write_overlay(path, to_overlay(found, previous))
         written = path
-    for failure in found.failures:
-        console.warn(f"{failure.name}: {failure.message}", failure.fix)
     if args.json:
         print_json({**refreshed_to_json(found), "written": str(written) if written else None})
     else:

@@ -13,8 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from images import process
 from images.errors import Failure
+from provision.configured import pip_index
 from provision.errors import BadInputError, IndexUnreachableError, LockFileError
 from provision.model import PACKAGES, IndexCandidate, Plan, Reason, Request
 from provision.planfile import (
@@ -43,7 +42,11 @@ if TYPE_CHECKING:
 TOOL = "gpu-provision"
 LOCK_LIMIT_BYTES = 64 << 20
 LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file names
-_UV_MANYLINUX = (17, 28, *range(31, 41))  # what uv's --python-platform knows of manylinux_2_N
+_UV_MANYLINUX: tuple[int, ...] = (
+    17,
+    28,
+    *range(31, 41),
+)  # what uv's --python-platform knows of manylinux_2_N
 _UV_TIMEOUT_S = 300.0
 _HEAD_TIMEOUT_S = 15.0
 _ANY = f"({'|'.join(PACKAGES.values())})"
@@ -204,27 +207,6 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
     ):
         found["UV_DEFAULT_INDEX"] = index
     return found
-
-
-def pip_index(env: Mapping[str, str]) -> str | None:
-    """The index that pip is configured for; companies set it there, and uv does not read it."""
-    if index := env.get("PIP_INDEX_URL"):
-        return index
-    pip = shutil.which("pip", path=env.get("PATH")) or shutil.which("pip3", path=env.get("PATH"))
-    if pip is None:
-        return None
-    try:
-        done = subprocess.run(
-            [pip, "config", "get", "global.index-url"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def judge_uv(output: str) -> tuple[Outcome, str]:
@@ -446,7 +428,7 @@ def _glibc(plan: Plan) -> str:
 def _glibc_of_uv(plan: Plan) -> int:
     """The newest glibc 2.N that uv has a platform for, and the image has."""
     have = int(_glibc(plan).split(".")[1])
-    return max((minor for minor in _UV_MANYLINUX if minor <= have), default=_UV_MANYLINUX[0])
+    return max([_UV_MANYLINUX[0], *(minor for minor in _UV_MANYLINUX if minor <= have)])
 
 
 def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None:

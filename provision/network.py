@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import netrc
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,8 +9,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from images.spec import Secrets
+from provision.configured import netrc_logins, pip_index
 from provision.errors import BadInputError
-from provision.lock import pip_index, url_secrets
+from provision.lock import url_secrets
 
 # In the order in which a person would expect one to win over the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
@@ -58,7 +58,7 @@ def make_secrets(
     logins: dict[str, tuple[str, str]] = {}
     words: set[str] = set()
     wanted = set(hosts)
-    for host, login in _netrc_logins(env).items():
+    for host, login in netrc_logins(env).items():
         if host in wanted and login[1]:
             logins[host] = login
             words.add(login[1])
@@ -84,12 +84,3 @@ def _netrc_word(text: str) -> str:
     if re.fullmatch(r"[\w.@:/+~=!$%&*-]+", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    path = Path(env.get("NETRC") or Path(env.get("HOME") or os.sep) / ".netrc")
-    try:
-        found = netrc.netrc(path).hosts
-    except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
-        return {}
-    return {host: (login or "", word or "") for host, (login, _, word) in found.items()}

@@ -49,6 +49,8 @@ def table(rows: Iterable[tuple[str, ...]], *, gap: int = 2) -> list[str]:
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return [
         "  "
-        + (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        + (" " * gap)
+        .join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        .rstrip()
         for row in table
     ]

@@ -56,7 +56,7 @@ def resolve_digest(
         http or open_http(ca_bundle=ca_bundle, timeout_s=timeout_s),
         login or (lambda: read_login(parsed.registry)),
     )
-    return _within(
+    return within(
         timeout_s,
         lambda: _resolve(client, _ARCH.get(arch, arch)),
         lambda: RegistryUnreachableError(
@@ -141,7 +141,7 @@ def _platform_of_image(
     return str(config.get("os", "linux")), str(config.get("architecture"))
 
 
-def _within(timeout_s: float, work: Callable[[], _T], late: Callable[[], Failure]) -> _T:
+def within(timeout_s: float, work: Callable[[], _T], late: Callable[[], Failure]) -> _T:
     """Do some work in a thread and wait for it no longer than this."""
     results: list[_T] = []
     errors: list[BaseException] = []

@@ -37,7 +37,8 @@ class Http(Protocol):
     ) -> Answer: ...
 
 
-def _context(ca_bundle: Path | None) -> ssl.SSLContext:
+def tls_context(ca_bundle: Path | None) -> ssl.SSLContext:
+    """The system's authorities, and those of a bundle. BadCaBundle: it cannot be read."""
     context = ssl.create_default_context()  # honours SSL_CERT_FILE and SSL_CERT_DIR
     if ca_bundle is not None:
         try:
@@ -64,7 +65,8 @@ def proxy_for(url: str) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _pool(url: str, context: ssl.SSLContext) -> urllib3.PoolManager:
+def pool_for(url: str, context: ssl.SSLContext) -> urllib3.PoolManager:
+    """Connections to one address, through the proxy that the environment names for it."""
     import urllib3
 
     proxy = proxy_for(url)
@@ -82,7 +84,7 @@ def open_http(*, ca_bundle: Path | None, timeout_s: float) -> Http:
     """Make an HTTP client: proxies and certificates as the environment says, and one retry."""
     import urllib3
 
-    context = _context(ca_bundle)
+    context = tls_context(ca_bundle)
     timeout = urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s)
     retries = urllib3.Retry(
         total=1,
@@ -97,7 +99,7 @@ def open_http(*, ca_bundle: Path | None, timeout_s: float) -> Http:
     def http(
         method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> Answer:
-        with _pool(url, context) as pool:
+        with pool_for(url, context) as pool:
             response = pool.request(
                 method,
                 url,

@@ -178,12 +178,12 @@ def _release_rows(catalog: Catalog) -> Iterator[Problem]:
         place = f"torch.json releases[{position}]"
         if row.version not in built:
             yield Problem("release-row", place, row.version, "has no build")
-        for specifier in (row.requires_python, row.numpy or ""):
+        for specifier in (row.requires_python or "", row.numpy or ""):
             if not is_specifier(specifier):
                 yield Problem("release-row", place, row.version, f"{specifier!r} is no specifier")
         if (row.numpy is None) != (row.numpy_source is None):
             yield Problem("release-row", place, row.version, "numpy and its source go together")
-        if not is_date(row.upload_time):
+        if row.upload_time is not None and not is_date(row.upload_time):
             yield Problem("release-row", place, row.version, f"{row.upload_time!r} is no time")
 
 

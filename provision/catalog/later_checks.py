@@ -117,7 +117,7 @@ def _tensorflow_release_faults(
         yield "release-row", "has no wheel"
     if row.requires_python is not None and not is_specifier(row.requires_python):
         yield "release-row", f"{row.requires_python!r} is no specifier"
-    if not is_date(row.upload_time):
+    if row.upload_time is not None and not is_date(row.upload_time):
         yield "release-row", f"{row.upload_time!r} is no time"
     version = as_version(row.version)
     if version is not None and version.is_prerelease != row.prerelease:
@@ -232,7 +232,7 @@ def _library_faults(
 ) -> Iterator[str]:
     if as_version(row.version) is None:
         yield f"{row.version!r} is no version"
-    if not is_date(row.upload_date):
+    if row.upload_date is not None and not is_date(row.upload_date):
         yield f"{row.upload_date!r} is no day"
     if not wanted or list(wanted) != sorted(set(wanted)):
         yield "capabilities are missing, not in order, or doubled"

@@ -29,7 +29,7 @@ class TensorflowRelease:
     cudnn: str | None
     libraries: Literal["system", "extra"]
     requires_python: str | None
-    upload_time: str
+    upload_time: str | None
     yanked: bool
     prerelease: bool
     sm: tuple[ComputeCapability, ...]
@@ -128,7 +128,7 @@ class CudnnRelease:
     capabilities: tuple[ComputeCapability, ...]
     min_driver: str
     archs: tuple[Arch, ...]
-    upload_date: str
+    upload_date: str | None
     yanked: bool
     source: str
     sm_source: str
@@ -143,7 +143,7 @@ class NcclRelease:
     cuda_major: int
     sm_min: ComputeCapability
     archs: tuple[Arch, ...]
-    upload_date: str
+    upload_date: str | None
     source: str
     sm_confidence: Confidence = "confirmed"
 

@@ -183,10 +183,10 @@ class TorchRelease:
     """A PyTorch release, its companions, and the NumPy that its wheels were compiled against."""
 
     version: str
-    requires_python: str
+    requires_python: str | None
     torchvision: str | None
     torchaudio: str | None
-    upload_time: str
+    upload_time: str | None
     yanked: bool
     numpy: str | None
     source: str

@@ -158,6 +158,7 @@ def choose_cudnn(spec: str, cuda: str, devices: Iterable[Device], catalog: Catal
         for row in catalog.cudnn
         if str(row.cuda_major) == cuda.partition(".")[0]
         and not row.yanked
+        and row.sm_confidence != "assumed"
         and allowed.contains(row.version)
         and (oldest is None or not row.capabilities or min(row.capabilities) <= oldest)
     ]

@@ -15,7 +15,7 @@ MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verif
 # Inside provision: a module may import those of lower ranks and its own rank's neighbours only by
 # name here. Read it as the way of the data: facts and request -> resolve -> lock -> pipeline.
 LAYERS = (
-    {"errors", "version", "text"},
+    {"errors", "version", "text", "configured"},
     {"model"},
     {"request", "facts", "planfile", "console", "catalog", "output"},
     {"host", "resolve", "show", "show_plan", "catalog_show", "measured"},

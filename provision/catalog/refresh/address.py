@@ -1,0 +1,76 @@
+"""Where the default package index is: what pip or uv is configured for, else uv's own default.
+
+No address is written here: what nobody configured is asked of uv, which comes with this package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.catalog.refresh.fetch import host_of
+from provision.catalog.refresh.model import SourceError
+from provision.configured import pip_index
+
+_TIMEOUT_S = 20.0
+_FIX = "Name the index: --index https://HOST/simple"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """An index. `url` may hold a login; `name` is what may be shown: "PyPI", or the host."""
+
+    url: str
+    name: str
+
+
+def default_index(index: str | None, env: Mapping[str, str]) -> Address:
+    """The index that was named; else the one that pip or uv would ask, in the order of a lock."""
+    builtin = _ask_uv({k: v for k, v in env.items() if not k.startswith(("UV_", "PIP_"))}, own=True)
+    url = (
+        index
+        or env.get("UV_DEFAULT_INDEX")
+        or env.get("UV_INDEX_URL")
+        or pip_index(env)
+        or _ask_uv(env)
+        or builtin
+    )
+    if url is None:
+        raise SourceError("No package index is configured, and uv names none.", fix=_FIX)
+    if not url.startswith(("https://", "http://")):
+        raise SourceError(f"The package index {url[:100]!r} is not on the network.", fix=_FIX)
+    known = builtin is not None and host_of(url) == host_of(builtin)
+    return Address(url=url.rstrip("/"), name="PyPI" if known else host_of(url))
+
+
+def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> str | None:
+    """What uv would ask: an empty lock says it, and needs no network. `own`: its built-in one."""
+    from uv import find_uv_bin
+
+    try:
+        program = os.fspath(find_uv_bin())
+    except FileNotFoundError:
+        return None
+    argv = [program, "pip", "compile", "-", "--offline", "--quiet", "--no-header"]
+    argv += ["--emit-index-url", *(["--no-config"] if own else [])]
+    found = re.search(r"^--index-url[ =](\S+)", _output(argv, env) or "", re.MULTILINE)
+    return found[1] if found else None
+
+
+def _output(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            input="",
+            env=dict(env),
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

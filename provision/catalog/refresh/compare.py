@@ -1,0 +1,187 @@
+"""What was read against what the catalog says -> changes, and the rows that are worth keeping.
+
+A column that the world may change (a new Python, a withdrawn release) is followed. One that cannot
+change after a wheel was uploaded (its CUDA, its pins) is filled where the catalog had not read it;
+where the catalog states something else, both are told and the catalog's is kept: one of the two is
+wrong, and a refresh cannot know which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.version import Version
+
+from provision.catalog.overlay import IDENTITIES
+from provision.catalog.refresh.known import Known, as_version, ident, key_of
+from provision.catalog.refresh.model import Absence, Change, Kind, Reading, Row
+from provision.catalog.refresh.words import say_change, say_seen
+
+_FOLLOWED = frozenset(
+    {
+        "archs",
+        "at",
+        "existence",
+        "on_pypi",
+        "python_tags",
+        "size_max_bytes",
+        "size_min_bytes",
+        "status",
+        "torchaudio",
+        "torchvision",
+        "yanked",
+    }
+)
+_UNJUDGED = frozenset({"upload_time", "upload_date", "confidence", "pairing_note", "note"})
+"""Of which wheel a time is differs between readings; the others are no facts of their own."""
+
+_CONFIDENCES = {"glibc": "glibc_confidence", "python_tags": "python_confidence"}
+_PLACES = ("pytorch", "pypi")
+"""Where a build can be had, the place to ask first in front."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Changes in the order of tables and rows; `rows`: (table, columns to keep, its source)."""
+
+    changes: tuple[Change, ...]
+    rows: tuple[tuple[str, Row, str], ...]
+
+
+def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str]) -> Compared:
+    """Compare everything that was read. `names`: what a source is called in sentences."""
+    changes: list[tuple[str, Change]] = []
+    rows: list[tuple[str, Row, str]] = []
+    for table, row, source in _joined(readings):
+        found = _judge(table, row, known, names[source])
+        changes += [(table, change) for change, _ in found]
+        rows += [(table, kept, source) for _, kept in found if kept is not None]
+    for gone, source in _lost(readings):
+        before = known.row(gone.table, gone.key) or gone.key
+        change = Change(
+            table=gone.table,
+            key=gone.key,
+            kind="gone",
+            before=None if gone.patch is None else {k: before.get(k) for k in gone.patch},
+            after=gone.patch,
+            sentence=say_seen(gone.table, gone.key, gone.words),
+        )
+        changes.append((gone.table, change))
+        if gone.patch is not None:
+            rows.append((gone.table, {**gone.key, **gone.patch}, source))
+    for reading in readings:
+        for seen in reading.seen:
+            change = Change(
+                table=seen.table,
+                key=seen.key,
+                kind=seen.kind,
+                before=None,
+                after=None,
+                sentence=say_seen(seen.table, seen.key, seen.words),
+            )
+            changes.append((seen.table, change))
+    changes.sort(key=lambda pair: (_rank(pair[0], pair[1].key), pair[1].kind))
+    rows.sort(key=lambda entry: _rank(entry[0], entry[1]))
+    return Compared(changes=tuple(change for _, change in changes), rows=tuple(rows))
+
+
+def _joined(readings: Iterable[Reading]) -> list[tuple[str, dict[str, object], str]]:
+    """One row a fact: of two sources that read the same one, the first that was sure counts."""
+    found: dict[tuple[str, str], tuple[dict[str, object], str]] = {}
+    for reading in readings:
+        for table, columns in reading.rows:
+            place = (table, ident(table, columns))
+            if place not in found:
+                found[place] = (dict(columns), reading.source)
+                continue
+            row = found[place][0]
+            for name, value in columns.items():
+                if name == "at":
+                    row[name] = _places(row.get(name), value)
+                elif row.get(name) is None:
+                    row[name] = value
+    return [(table, row, source) for (table, _), (row, source) in found.items()]
+
+
+def _lost(readings: Iterable[Reading]) -> list[tuple[Absence, str]]:
+    """What is absent, once a row: a build that is at none of its places any more is doubtful."""
+    found: dict[tuple[str, str], tuple[Absence, str]] = {}
+    for reading in readings:
+        for gone in reading.absent:
+            place = (gone.table, ident(gone.table, gone.key))
+            first = found.get(place)
+            if first is None:
+                found[place] = (gone, reading.source)
+            elif first[0].patch and "at" in first[0].patch:
+                words = f"{first[0].words}; {gone.words}"
+                both = replace(gone, patch={"existence": "doubtful"}, words=words)
+                found[place] = (both, reading.source)
+    return list(found.values())
+
+
+def _judge(
+    table: str, row: Mapping[str, object], known: Known, name: str
+) -> list[tuple[Change, Row | None]]:
+    key = key_of(table, row)
+    old = known.row(table, key)
+    if old is None:
+        said = {column: value for column, value in row.items() if column not in key}
+        return [(_change(table, key, "new", None, said, name), row)]
+    moved: dict[str, object] = {}
+    denied: dict[str, object] = {}
+    surer: dict[str, object] = {}
+    for column, value in row.items():
+        if column in key or value is None or column in _UNJUDGED or column not in old:
+            continue
+        confidence = _CONFIDENCES.get(column, "")
+        is_assumed = confidence in old and old[confidence] != "confirmed"
+        after = _places(old[column], value) if column == "at" else value
+        if not _same(old[column], after):
+            if column in _FOLLOWED or is_assumed or old[column] in (None, []):
+                moved[column] = after
+            else:
+                denied[column] = after
+                continue
+        if is_assumed:
+            surer[confidence] = "confirmed"
+    if row.get("confidence") == "confirmed" and old.get("confidence") != "confirmed":
+        surer["confidence"] = "confirmed"
+    found: list[tuple[Change, Row | None]] = []
+    for_certain = {"existence", "status"} & moved.keys()
+    if moved or surer:
+        only_surer = not (moved.keys() - for_certain)
+        kind: Kind = "confirmed" if only_surer else "changed"
+        changed = {**moved, **surer}
+        before = {column: old[column] for column in changed}
+        found.append((_change(table, key, kind, before, changed, name), {**key, **changed}))
+    if denied:
+        before = {column: old[column] for column in denied}
+        found.append((_change(table, key, "conflict", before, denied, name), None))
+    return found
+
+
+def _change(
+    table: str, key: Row, kind: Kind, before: Row | None, after: Row | None, name: str
+) -> Change:
+    sentence = say_change(table, key, kind, before, after, name)
+    return Change(table=table, key=key, kind=kind, before=before, after=after, sentence=sentence)
+
+
+def _same(before: object, after: object) -> bool:
+    """Lists are sets here: their order says nothing about the world."""
+    if isinstance(before, list) and isinstance(after, list):
+        return {str(item) for item in before} == {str(item) for item in after}
+    return before == after
+
+
+def _places(before: object, more: object) -> list[str]:
+    both = {str(p) for places in (before, more) if isinstance(places, list) for p in places}
+    return [place for place in _PLACES if place in both]
+
+
+def _rank(table: str, row: Row) -> tuple[int, tuple[tuple[Version, str], ...]]:
+    """Tables in the catalog's order; rows by their key, versions as versions."""
+    tables = list(IDENTITIES)
+    words = [str(row.get(name)) for name in IDENTITIES[table].keys]
+    return tables.index(table), tuple((as_version(w) or Version("0"), w) for w in words)

@@ -1,0 +1,124 @@
+"""One simple index, asked by several sources: each page once, METADATA in parallel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+from provision.catalog.refresh.fetch import Fetcher
+from provision.catalog.refresh.model import AbsentError, SourceError
+from provision.catalog.refresh.pages import ACCEPT, Page, PageError, parse_page
+from provision.catalog.refresh.remote import peek, read_metadata
+from provision.catalog.refresh.threads import Threads
+from provision.catalog.refresh.wheels import LinuxWheel, Metadata, best_first, linux_wheels
+
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
+_FIX = "See that it is a package index, and that nothing stands in between: --index URL"
+
+
+class Index:
+    """Pages and METADATA of one index. `name` is what people may see: "PyPI", or its host."""
+
+    def __init__(self, url: str, name: str, fetcher: Fetcher, threads: Threads) -> None:
+        self._url = fetcher.add_login(url).rstrip("/")
+        self.name = name
+        self.fetcher = fetcher
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._pages: dict[str, Future[Page]] = {}
+
+    def prefetch(self, projects: Iterable[str]) -> None:
+        """Begin to ask for these pages."""
+        for project in projects:
+            self._begin(project)
+
+    def page(self, project: str) -> Page:
+        """One project's page, "" the page above them. AbsentError: the index has no such project;
+        SourceError: why it could not be read.
+        """
+        return self._begin(project).result()
+
+    def pages(self, projects: Iterable[str], troubles: list[SourceError]) -> dict[str, Page]:
+        """Those of these projects that the index has, asked at once; all else is a trouble."""
+        wanted = list(projects)
+        self.prefetch(wanted)
+        found = {project: self.page_or_none(project, troubles) for project in wanted}
+        return {project: page for project, page in found.items() if page is not None}
+
+    def page_or_none(self, project: str, troubles: list[SourceError]) -> Page | None:
+        """One project's page. None: the index has no such project, or a trouble says more."""
+        try:
+            return self.page(project)
+        except AbsentError:
+            return None
+        except SourceError as error:
+            troubles.append(error)
+            return None
+
+    def wheels(self, project: str) -> list[LinuxWheel]:
+        """The wheels for Linux on one project's page."""
+        return linux_wheels(self.page(project).files, project)
+
+    def metadata(
+        self, groups: Mapping[_Key, list[LinuxWheel]], troubles: list[SourceError]
+    ) -> dict[_Key, tuple[LinuxWheel, Metadata]]:
+        """One METADATA a group of wheels that are one build; what cannot be read is a trouble."""
+        return self.each(groups, lambda group: _first_readable(group, self.fetcher), troubles)
+
+    def peek(self, wheel: LinuxWheel, *names: str) -> Mapping[str, bytes]:
+        """Some files out of a wheel, by ranges."""
+        return peek(wheel, names, self.fetcher)
+
+    def each(
+        self,
+        items: Mapping[_Key, _Item],
+        work: Callable[[_Item], _Done],
+        troubles: list[SourceError],
+    ) -> dict[_Key, _Done]:
+        """Do some work on every item in parallel, and collect what fails."""
+        running = {key: self._threads.submit(_attempt, work, item) for key, item in items.items()}
+        done = {key: future.result() for key, future in running.items()}
+        troubles += [found for found in done.values() if isinstance(found, SourceError)]
+        return {key: found for key, found in done.items() if not isinstance(found, SourceError)}
+
+    def _begin(self, project: str) -> Future[Page]:
+        with self._lock:
+            if project not in self._pages:
+                self._pages[project] = self._threads.submit(self._read, project)
+            return self._pages[project]
+
+    def _read(self, project: str) -> Page:
+        return read_page(f"{self._url}/{project}/" if project else f"{self._url}/", self.fetcher)
+
+
+def _attempt(work: Callable[[_Item], _Done], item: _Item) -> _Done | SourceError:
+    try:
+        return work(item)
+    except SourceError as error:
+        return error
+
+
+def read_page(url: str, fetcher: Fetcher) -> Page:
+    """One page of an index. SourceError: out of reach, or no such page."""
+    answer = fetcher.get(url, accept=ACCEPT, limit_bytes=fetcher.limits.page_bytes)
+    try:
+        return parse_page(answer.body, answer.headers.get("content-type", ""), answer.url)
+    except PageError as error:
+        raise SourceError(
+            f"{url} did not answer with a page of a package index: {error}.", fix=_FIX
+        ) from None
+
+
+def _first_readable(wheels: list[LinuxWheel], fetcher: Fetcher) -> tuple[LinuxWheel, Metadata]:
+    """Two tries: a damaged METADATA of one Python need not keep the release from being known."""
+    first, *others = best_first(wheels)[:2]
+    try:
+        return first, read_metadata(first, fetcher)
+    except SourceError as error:
+        if error.silent or not others:
+            raise
+    return others[0], read_metadata(others[0], fetcher)

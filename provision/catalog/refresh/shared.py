@@ -1,0 +1,71 @@
+"""What every reader of the default index does the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from packaging.version import Version
+
+from provision.catalog.refresh.index import Index
+from provision.catalog.refresh.known import Known, key_of
+from provision.catalog.refresh.model import Absence, Reading, Row, SourceError
+from provision.catalog.refresh.wheels import LinuxWheel
+
+
+def sizes_of(
+    group: Sequence[LinuxWheel], index: Index, troubles: list[SourceError], *, ask: bool
+) -> tuple[int | None, int | None]:
+    """The smallest and the largest of some wheels, in bytes; asked for where the page is silent.
+
+    (None, None) where one of them stays unknown.
+    """
+    sizes = {wheel.file.url: wheel.file.size for wheel in group}
+    silent = {url: url for url, size in sizes.items() if size is None}
+    if silent and ask:
+        sizes |= index.each(silent, index.fetcher.length, troubles)
+    known = [size for size in sizes.values() if size is not None]
+    return (min(known), max(known)) if known and len(known) == len(sizes) else (None, None)
+
+
+def first_upload(wheels: Iterable[LinuxWheel]) -> str | None:
+    """When the first of them came to the index; None: it does not say."""
+    return min((w.file.uploaded for w in wheels if w.file.uploaded is not None), default=None)
+
+
+def is_mirror(
+    reading: Reading, known: Iterable[Hashable], listed: Iterable[Hashable], name: str
+) -> bool:
+    """Whether an index has but the lesser part of what is known: there, absence means nothing."""
+    every = set(known)
+    here = len(every.intersection(listed))
+    if 2 * here >= len(every):
+        return False
+    reading.notes.append(
+        f"{name} has {here} of the {len(every)} rows of {reading.source} that the catalog "
+        "knows: what it lacks is not taken as gone."
+    )
+    return True
+
+
+def carried_over(
+    known: Known, table: str, version: Version, cuda_major: int, columns: Sequence[str]
+) -> dict[str, object] | None:
+    """What is not read of a new release, from the release before it of the same CUDA major.
+
+    The columns themselves, and the text of where they come from; None: there is none before it.
+    """
+    row = known.before(table, version, cuda_major)
+    if row is None:
+        return None
+    carried = {column: row[column] for column in columns}
+    source = "driver_source" if "driver_source" in row else "sm_source"
+    if source in row:
+        carried[source] = f"carried over from {row['version']}: {row[source]}"
+    if "sm_confidence" in row:
+        carried["sm_confidence"] = "assumed"
+    return carried
+
+
+def note_absent(reading: Reading, table: str, row: Row, patch: Row | None, words: str) -> None:
+    """A known row that is not listed any more."""
+    reading.absent.append(Absence(table=table, key=key_of(table, row), patch=patch, words=words))

@@ -1,0 +1,285 @@
+"""Names of wheels and their METADATA -> what they say about CUDA. Pure.
+
+Sources: https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/ (which
+glibc a manylinux tag stands for) and .../core-metadata/ (Requires-Dist).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name
+from packaging.utils import parse_sdist_filename as _parse_sdist
+from packaging.utils import parse_wheel_filename as _parse_wheel
+from packaging.version import InvalidVersion, Version
+
+from provision.catalog.refresh.pages import File
+
+_PLATFORM = re.compile(r"(manylinux1|manylinux2010|manylinux2014|manylinux_2_(\d{1,3})|linux)_(.+)")
+_GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+_CPYTHON = re.compile(r"cp3(\d{1,3})-cp3\1(m|t)?")
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
+ARCHS = ("x86_64", "aarch64")
+"""The machines that the catalog knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinuxWheel:
+    """A wheel that installs on Linux. `arch` None: on any machine.
+
+    `python_tags`: "cp312-cp312", "py3-none". `glibc`: the lowest that it takes; None: not said.
+    """
+
+    project: str
+    version: Version
+    arch: str | None
+    python_tags: tuple[str, ...]
+    glibc: str | None
+    file: File
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """A wheel's METADATA, as far as it matters here; a requirement that cannot be read is left out.
+
+    `extras`: their names, normalized, and as they are written.
+    """
+
+    name: str
+    version: Version
+    requires_python: str | None
+    requires: tuple[Requirement, ...]
+    extras: Mapping[str, str]
+
+
+def linux_wheels(files: Iterable[File], project: str) -> list[LinuxWheel]:
+    """The wheels of a project for Linux; other names on the page are none of our business."""
+    wheels = (read_wheel_name(file) for file in files)
+    return [wheel for wheel in wheels if wheel is not None and wheel.project == project]
+
+
+def listed_versions(files: Iterable[File], project: str) -> frozenset[Version]:
+    """Every version that a page has any file of, for whatever system."""
+    return frozenset(
+        version
+        for file in files
+        if (named := _name_and_version(file.name)) is not None
+        for name, version in [named]
+        if name == project
+    )
+
+
+def read_wheel_name(file: File) -> LinuxWheel | None:
+    """None: no wheel, or not for Linux with glibc on a machine that the catalog knows."""
+    try:
+        name, version, _, tags = _parse_wheel(file.name)
+    except (InvalidWheelFilename, InvalidVersion):
+        return None
+    platforms = {tag.platform for tag in tags}
+    readings = [reading for text in platforms if (reading := _read_platform(text)) is not None]
+    archs = {arch for arch, _ in readings}
+    if len(archs) > 1 or not (archs or platforms == {"any"}):
+        return None
+    floors = [glibc for _, glibc in readings if glibc is not None]
+    return LinuxWheel(
+        project=str(name),
+        version=version,
+        arch=archs.pop() if archs else None,
+        python_tags=sort_tags({f"{tag.interpreter}-{tag.abi}" for tag in tags}),
+        glibc=min(floors, key=Version) if floors else None,
+        file=file,
+    )
+
+
+def _read_platform(text: str) -> tuple[str, str | None] | None:
+    """ "manylinux_2_28_x86_64" -> ("x86_64", "2.28"); "linux_x86_64" says no glibc."""
+    found = _PLATFORM.fullmatch(text)
+    if found is None or found[3] not in ARCHS:
+        return None
+    return found[3], f"2.{int(found[2])}" if found[2] else _GLIBC.get(found[1])
+
+
+def _name_and_version(name: str) -> tuple[str, Version] | None:
+    try:
+        if name.endswith(".whl"):
+            project, version, _, _ = _parse_wheel(name)
+        else:
+            project, version = _parse_sdist(name)
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
+    return str(project), version
+
+
+def cpython_tags(wheels: Iterable[LinuxWheel]) -> tuple[str, ...]:
+    """The CPythons that these wheels are for, oldest first."""
+    tags = {tag for wheel in wheels for tag in wheel.python_tags}
+    return sort_tags(tag for tag in tags if _CPYTHON.fullmatch(tag))
+
+
+def sort_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """cp39 before cp310, cp313-cp313 before cp313-cp313t."""
+
+    def rank(tag: str) -> tuple[int, str]:
+        found = _CPYTHON.fullmatch(tag)
+        return (int(found[1]) if found else -1, tag)
+
+    return tuple(sorted(set(tags), key=rank))
+
+
+def glibc_of(wheels: Iterable[LinuxWheel]) -> str | None:
+    """The glibc that is enough for every one of these wheels; None where one does not say."""
+    floors = [wheel.glibc for wheel in wheels]
+    known = [glibc for glibc in floors if glibc is not None]
+    return max(known, key=Version) if known and len(known) == len(floors) else None
+
+
+def best_first(wheels: Iterable[LinuxWheel]) -> list[LinuxWheel]:
+    """The wheel to read on behalf of its build in front: METADATA at hand, the usual Pythons."""
+
+    def rank(wheel: LinuxWheel) -> tuple[bool, bool, str]:
+        plain = any(_CPYTHON.fullmatch(tag) and tag[-1].isdigit() for tag in wheel.python_tags)
+        return (not wheel.file.metadata, not plain, wheel.file.name)
+
+    return sorted(wheels, key=rank)
+
+
+def parse_metadata(data: bytes) -> Metadata:
+    """The file METADATA. ValueError: it names no project or no version, so it is none."""
+    raw, _ = parse_email(data)
+    name = raw.get("name")
+    if not name:
+        raise ValueError("it names no project")
+    try:
+        version = Version(raw.get("version") or "")
+    except InvalidVersion:
+        raise ValueError("it names no version") from None
+    return Metadata(
+        name=canonicalize_name(name),
+        version=version,
+        requires_python=raw.get("requires_python") or None,
+        requires=tuple(
+            found
+            for text in raw.get("requires_dist", [])
+            if (found := _read_requirement(text)) is not None
+        ),
+        extras={canonicalize_name(extra): extra for extra in raw.get("provides_extra", [])},
+    )
+
+
+def _read_requirement(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+def needed(
+    metadata: Metadata, arch: str, *, extra: str = "", python: str = "3.12"
+) -> tuple[Requirement, ...]:
+    """What an installer adds on Linux on that machine; with an extra: what the extra adds alone."""
+    environment = {
+        "os_name": "posix",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": arch,
+        "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "implementation_version": f"{python}.0",
+        "platform_release": "",
+        "platform_version": "",
+    }
+
+    def holds(requirement: Requirement, name: str) -> bool:
+        if requirement.marker is None:
+            return True
+        try:
+            return requirement.marker.evaluate({**environment, "extra": name})
+        except (InvalidMarker, InvalidVersion, UndefinedComparison, UndefinedEnvironmentName):
+            return False
+
+    chosen = [row for row in metadata.requires if holds(row, extra)]
+    if extra:
+        chosen = [row for row in chosen if not holds(row, "")]
+    return tuple(chosen)
+
+
+def python_of(wheel: LinuxWheel) -> str:
+    """A Python that the wheel is for, to read its markers by: "3.12"."""
+    found = next((m for tag in wheel.python_tags if (m := _CPYTHON.fullmatch(tag))), None)
+    return f"3.{found[1]}" if found else "3.12"
+
+
+def exact(requirement: Requirement) -> str | None:
+    """ "==9.1.0.70" -> "9.1.0.70"; None where several versions would do."""
+    clauses = list(requirement.specifier)
+    if len(clauses) == 1 and clauses[0].operator in {"==", "==="}:
+        return None if clauses[0].version.endswith("*") else clauses[0].version
+    return None
+
+
+def lowest(requirement: Requirement) -> str | None:
+    """The exact version, or the one lower bound that it names; None: it has none, or several."""
+    bounds = [clause.version for clause in requirement.specifier if clause.operator == ">="]
+    return exact(requirement) or (bounds[0] if len(bounds) == 1 else None)
+
+
+def named(requirements: Iterable[Requirement], prefix: str) -> Requirement | None:
+    """The requirement of "nvidia-cudnn", under that name or with "-cu12" behind it."""
+    pattern = re.compile(rf"{re.escape(prefix)}(-cu\d+)?")
+    return next((r for r in requirements if pattern.fullmatch(canonicalize_name(r.name))), None)
+
+
+def is_gpu_library(requirement: Requirement) -> bool:
+    """NVIDIA's own packages."""
+    return canonicalize_name(requirement.name).startswith(("nvidia-", "cuda-"))
+
+
+def gpu_pins(requirements: Iterable[Requirement]) -> tuple[str, ...]:
+    """NVIDIA's packages and the Triton of a build, as requirement strings without their extras."""
+    names = {"triton", "pytorch-triton"}
+    return tuple(
+        sorted(
+            f"{canonicalize_name(r.name)}{r.specifier}"
+            for r in requirements
+            if is_gpu_library(r) or canonicalize_name(r.name) in names
+        )
+    )
+
+
+def cuda_of(requirements: Sequence[Requirement], *, bounds: bool = False) -> str | None:
+    """CUDA X.Y by the pin of the toolkit or of its runtime; None: not said, or two are said.
+
+    `bounds`: a lower bound counts as well, where a framework names what it was built with so.
+    """
+    read = lowest if bounds else exact
+    said = [text for row in requirements if _is_cuda(row) and (text := read(row)) is not None]
+    versions = {minor_of(text) for text in said}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def minor_of(text: str) -> str | None:
+    """ "12.6.77" -> "12.6"; None: it has no such part."""
+    found = re.match(r"(\d+\.\d+)(?!\d)", text)
+    return found[1] if found else None
+
+
+def _is_cuda(requirement: Requirement) -> bool:
+    name = canonicalize_name(requirement.name)
+    return name == "cuda-toolkit" or _RUNTIME.fullmatch(name) is not None
+
+
+def is_specifier(text: str | None) -> bool:
+    """Whether an installer would understand it."""
+    try:
+        SpecifierSet(text or "")
+    except InvalidSpecifier:
+        return False
+    return bool(text)

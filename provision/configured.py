@@ -1,0 +1,41 @@
+"""What this machine's own configuration says of indexes: pip's, and the logins of a netrc file."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def pip_index(env: Mapping[str, str]) -> str | None:
+    """The index that pip is configured for; companies set it there, and uv does not read it."""
+    if index := env.get("PIP_INDEX_URL"):
+        return index
+    pip = shutil.which("pip", path=env.get("PATH")) or shutil.which("pip3", path=env.get("PATH"))
+    if pip is None:
+        return None
+    try:
+        done = subprocess.run(
+            [pip, "config", "get", "global.index-url"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Host -> (login, password) of $NETRC or ~/.netrc; {} where there is none to be read."""
+    path = Path(env.get("NETRC") or Path(env.get("HOME") or os.sep) / ".netrc")
+    try:
+        found = netrc.netrc(path).hosts
+    except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
+        return {}
+    return {host: (login or "", word or "") for host, (login, _, word) in found.items()}

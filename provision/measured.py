@@ -78,6 +78,8 @@ def kept(code: WheelCode, found: Comparison, previous: Overlay | None, today: st
         "as_of": today,
         "measured": True,
     }
+    if found.table == "builds":
+        new["existence"] = "confirmed"  # it was read
     tables = dict(previous.tables) if previous else {}
     rows = [r for r in tables.get(found.table, ()) if not _is_same(r, found.key)]
     tables[found.table] = (*rows, new)

@@ -33,26 +33,39 @@ def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
             fix="Use another framework there, or NVIDIA's own container.",
         )
     having = sorted(by_cuda, key=version)
-    of_asked = [cuda for cuda in having if asked in by_cuda[cuda]]
+    everything = [v for versions in by_cuda.values() for v in versions]
+    if request.framework_version is not None and not _is_within(everything, request):
+        return PlanError(
+            code="no-such-build",
+            message=f"The catalog has no {what} for {arch} Linux; it has {_span(everything)}.",
+            fix="Take one of those. Is it newer than they are? provision catalog refresh",
+        )
+    of_asked = [cuda for cuda in having if _is_within(by_cuda[cuda], request)]
+    spans = ", ".join(f"{cuda} ({_span(by_cuda[cuda])})" for cuda in of_asked)
+    if request.framework != "tensorflow":
+        spans = ", ".join(of_asked)
     verb = "runs on" if builds[0].compiled_on_host else "was built for"
-    fix = f"{title} {verb} CUDA {', '.join(having)}; see the alternatives."
-    if of_asked:
-        fix = f"{what} was built for CUDA {', '.join(of_asked)}; see the alternatives."
-    if request.framework == "tensorflow" and request.cuda is not None:
-        spans = [f"{cuda} ({_span(by_cuda[cuda])})" for cuda in having]
-        fix = f"{title} was built for CUDA {', '.join(spans)}; see the alternatives."
-        major = [cuda for cuda in having if cuda.split(".")[0] == request.cuda.split(".")[0]]
-        system = any(b.libraries == "system" for b in builds if b.cuda in major)
-        if major and system:
-            fix += (
-                f" Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
-                f"would load those of {request.cuda} too; nobody has tested that pair."
-            )
+    fix = "Take one of those (see the alternatives)."
+    major = [c for c in having if request.cuda and c.split(".")[0] == request.cuda.split(".")[0]]
+    if any(build.libraries == "system" for build in builds if build.cuda in major):
+        fix += (
+            f" Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
+            f"would load those of {request.cuda} too; nobody has tested that pair."
+        )
     return PlanError(
         code="no-such-build",
-        message=f"There is no build of {what}{on_cuda} for {arch} Linux.",
+        message=f"There is no build of {what}{on_cuda} for {arch} Linux; it {verb} CUDA {spans}.",
         fix=fix,
     )
+
+
+def _is_within(versions: Sequence[str], request: Request) -> bool:
+    if request.framework_version is None:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    wanted = SpecifierSet(request.framework_version)
+    return any(wanted.contains(v, prereleases=True) for v in versions)
 
 
 def why_blocked(nearest: Candidate, request: Request, examiner: Examiner) -> PlanError:

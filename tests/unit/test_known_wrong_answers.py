@@ -163,8 +163,8 @@ def test_13_no_tensorflow_was_built_on_11_7() -> None:
     )
     assert made.error is not None
     assert made.error.code == "no-such-build"
-    assert "11.2" in made.error.fix
-    assert "11.8" in made.error.fix
+    assert "11.2" in made.error.message
+    assert "11.8" in made.error.message
     assert {row.cuda for row in made.alternatives} >= {"11.2", "11.8"}
 
 

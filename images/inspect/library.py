@@ -1,0 +1,114 @@
+"""One shared library that comes in pieces: is it one for us, and what device code does it hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from images.inspect import elf
+from images.inspect.errors import ANEW_FIX, WheelUnreadableError
+from images.inspect.fatbin import Census, DamagedFatbin, FatbinScanner
+from images.inspect.model import LibraryCode
+
+_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+# The sections' names stand close to their table: 300 bytes before it where nothing touched the
+# file since it was linked, 900 kB in torch 2.15 for aarch64.
+_BEFORE_TABLE_BYTES = 8 << 20
+_BEHIND_TABLE_BYTES = 1 << 20
+
+
+class _Kept:
+    """The part of a stream that lies around one place."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin, self._end = max(0, begin), end
+        self.data = bytearray()
+
+    def feed(self, at: int, piece: bytes) -> None:
+        self.data += piece[max(0, self.begin - at) : max(0, self._end - at)]
+
+
+def read_library(
+    name: str, size: int, pieces: Iterable[bytes]
+) -> tuple[LibraryCode, Literal["x86_64", "aarch64"]]:
+    """Count the fatbins of a library of `size` bytes, in one pass, and say what machine it is for.
+
+    The section table stands at the end, where a stream comes last, so fatbins are found by their
+    magic; the table then tells which of them count.
+    """
+    scanner = FatbinScanner(size)
+    header: elf.ElfHeader | None = None
+    kept = _Kept(0, 0)
+    start = b""
+    at = 0
+    try:
+        for piece in pieces:
+            if header is None:
+                start += piece
+                if len(start) < min(elf.HEADER_BYTES, size):
+                    continue
+                header = elf.parse_header(start, name)
+                kept = _Kept(
+                    header.sections_at - _BEFORE_TABLE_BYTES,
+                    header.sections_end + _BEHIND_TABLE_BYTES if header.sections else 0,
+                )
+                whole = start
+            else:
+                whole = piece
+            kept.feed(at, whole)
+            scanner.feed(whole)
+            at += len(whole)
+        if header is None:
+            header = elf.parse_header(start, name)
+        scanner.finish()
+    except DamagedFatbin as error:
+        raise _damaged(name, error.at) from error
+    sections = elf.section_ranges(header, bytes(kept.data), kept.begin)
+    census, outside = _census(name, size, scanner, sections)
+    code = LibraryCode(
+        name=name,
+        fatbins=census.fatbins,
+        sass=_by_number(census.sass),
+        ptx=_by_number(census.ptx),
+        other=dict(sorted(census.other.items())),
+        outside=outside,
+    )
+    return code, header.machine
+
+
+def _census(
+    name: str,
+    size: int,
+    scanner: FatbinScanner,
+    sections: Mapping[str, tuple[int, int]] | None,
+) -> tuple[Census, int | None]:
+    """Count what the loader gets to see, and how many fatbins lie elsewhere, if that can be told.
+
+    As cuobjdump does: linked code counts, and code yet to be linked where there is no other. What
+    lies outside both sections is data, which the library hands to the driver itself (torch 2.15 has
+    kernels for one GPU each there); it counts where it is all there is, as in cuFFT. Without a
+    section table everything counts.
+    """
+    everything = scanner.count(0, size)
+    if sections is None:
+        return everything, None if everything.fatbins else 0
+    ranges = [sections[section] for section in _SECTIONS if section in sections]
+    for begin, end in ranges:
+        for stray in scanner.strays:
+            if begin <= stray < end:
+                raise _damaged(name, stray)
+    counted = [scanner.count(begin, end) for begin, end in ranges]
+    inside = sum(part.fatbins for part in counted)
+    census = next((part for part in counted if part.fatbins), everything)
+    return census, everything.fatbins - inside if inside else 0
+
+
+def _by_number(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (len(item[0].rstrip("af")), item[0])))
+
+
+def _damaged(name: str, at: int) -> WheelUnreadableError:
+    return WheelUnreadableError(
+        f"{name} holds a fatbin at byte {at} that is damaged, or newer than this program.",
+        fix=ANEW_FIX,
+    )

@@ -1,0 +1,238 @@
+"""Which part of a wheel is read, and in what order: the small texts first, libraries at need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from images.inspect.archive import Archive, Member
+from images.inspect.errors import ANEW_FIX, WheelUnreadableError
+from images.inspect.judge import (
+    Verdict,
+    judge_libraries,
+    judge_words,
+    notes_on_flags,
+    notes_on_libraries,
+)
+from images.inspect.library import read_library
+from images.inspect.model import How, LibraryCode, WheelCode
+from images.inspect.remote import is_url, open_url
+from images.inspect.source import Progress, Source, open_file
+from images.inspect.texts import (
+    Metadata,
+    assigned,
+    find_flags,
+    parse_build_info,
+    parse_metadata,
+    parse_tags,
+    pinned_cudnn,
+    printable,
+    two_parts,
+    versions_of,
+)
+
+_TEXT_BYTES = 4 << 20
+_LIBRARY_BYTES = 16 << 30
+_ALL_LIBRARIES_BYTES = 64 << 30
+_TORCH_VERSION = "torch/version.py"
+_TORCH_FLAGS = "torch/lib/libtorch_python.so"
+_TENSORFLOW = "tensorflow/python/platform/build_info.py"
+_LIBRARY = re.compile(r"\.so(\.\d+)*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the texts of a wheel say. `verdict` is None where only its libraries can tell."""
+
+    version: str
+    cuda: str | None = None
+    cudnn: str | None = None
+    flags: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    how: How = "fatbins"
+
+
+def measure(
+    source: str,
+    *,
+    ca_bundle: Path | None = None,
+    deep: bool = False,
+    on_progress: Progress | None = None,
+) -> WheelCode:
+    """Read what GPUs a wheel was compiled for out of the wheel itself.
+
+    `source` is a path, or an http(s) address, of which only the parts needed are fetched. `deep`
+    reads the libraries also where the build left word of its targets. `on_progress` hears a
+    member's name (the file's, where a server gives it only as a whole), how many bytes of it went
+    by, and of how many (0 where that is not known).
+    """
+    hears = on_progress or (lambda *_: None)
+    opened = (
+        open_url(source, ca_bundle=ca_bundle, on_progress=hears)
+        if is_url(source)
+        else open_file(source)
+    )
+    try:
+        return measure_source(opened, deep=deep, on_progress=hears)
+    finally:
+        opened.close()
+
+
+def measure_source(source: Source, *, deep: bool, on_progress: Progress) -> WheelCode:
+    """Measure an opened wheel."""
+    archive = Archive(source)
+    metadata = _metadata(archive, source)
+    python_tag, platforms = _tags(archive, source)
+    told = _told(archive, metadata, on_progress)
+    libraries: list[LibraryCode] = []
+    machines: set[Literal["x86_64", "aarch64"]] = set()
+    if deep or told.verdict is None:
+        for member in _library_members(archive, source):
+            library, machine = _library(archive, member, on_progress)
+            libraries.append(library)
+            machines.add(machine)
+    verdict = told.verdict or judge_libraries(libraries)
+    notes = [*source.notes, *verdict.notes, *notes_on_libraries(libraries)]
+    if told.verdict is not None:
+        notes += notes_on_flags(verdict.sm, libraries)
+    arch = _arch(platforms)
+    if arch is not None and machines - {arch}:
+        notes.append(f"Its tags say {arch}, and it holds a library for another machine.")
+    return WheelCode(
+        source=source.shown,
+        name=metadata.name,
+        version=told.version,
+        python_tag=python_tag,
+        platform_tags=platforms,
+        arch=arch or (machines.pop() if len(machines) == 1 else None),
+        cuda=told.cuda,
+        cudnn=told.cudnn,
+        flags=told.flags,
+        libraries=tuple(library for library in libraries if library.fatbins),
+        sm=verdict.sm,
+        ptx=verdict.ptx,
+        how=told.how,
+        requires=metadata.requires,
+        bytes_read=source.bytes_read,
+        bytes_total=source.size,
+        notes=tuple(notes),
+    )
+
+
+def _metadata(archive: Archive, source: Source) -> Metadata:
+    names = [name for name in archive.members if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+    found = parse_metadata(archive.read(names[0], _TEXT_BYTES)) if len(names) == 1 else None
+    if found is None:
+        raise WheelUnreadableError(
+            f"{source.shown} is a zip file and no wheel: it has no .dist-info/METADATA with a name "
+            "and a version.",
+            fix="Give the path or the address of a .whl file.",
+        )
+    return found
+
+
+def _tags(archive: Archive, source: Source) -> tuple[str, tuple[str, ...]]:
+    """Read the tags off the file's name, which may be narrower than what WHEEL says, or there."""
+    parts = source.file_name.removesuffix(".whl").split("-")
+    if source.file_name.endswith(".whl") and len(parts) in (5, 6):
+        python, abi, platforms = map(printable, parts[-3:])
+        return f"{python}-{abi}", tuple(platforms.split("."))
+    names = [name for name in archive.members if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name)]
+    tags = parse_tags(archive.read(names[0], _TEXT_BYTES)) if names else ()
+    return (tags[0][0] if tags else ""), tuple(dict.fromkeys(platform for _, platform in tags))
+
+
+def _arch(platforms: tuple[str, ...]) -> Literal["x86_64", "aarch64"] | None:
+    for platform in platforms:
+        if platform.endswith("_x86_64"):
+            return "x86_64"
+        if platform.endswith("_aarch64"):
+            return "aarch64"
+    return None
+
+
+def _told(archive: Archive, metadata: Metadata, on_progress: Progress) -> _Told:
+    told = _Told(version=metadata.version, cudnn=pinned_cudnn(metadata.requires))
+    top = re.sub(r"[-.]+", "_", metadata.name).lower()
+    own = f"{top}/version.py"
+    if own in archive.members:
+        values = assigned(archive.read(own, _TEXT_BYTES))
+        told = replace(told, version=versions_of(values, metadata.version))
+    if _TORCH_VERSION in archive.members:
+        return _told_by_torch(archive, told, on_progress)
+    if _TENSORFLOW in archive.members:
+        return _told_by_tensorflow(archive, told)
+    return told
+
+
+def _told_by_torch(archive: Archive, told: _Told, on_progress: Progress) -> _Told:
+    values = assigned(archive.read(_TORCH_VERSION, _TEXT_BYTES))
+    cuda = two_parts(values.get("cuda"))
+    if cuda is None:
+        return _without_cuda(told, _TORCH_VERSION)
+    told = replace(told, cuda=cuda)
+    member = archive.members.get(_TORCH_FLAGS)
+    flags = find_flags(_pieces(archive, member, on_progress)) if member else ()
+    if not flags:
+        return told
+    return replace(told, flags=flags, verdict=judge_words(flags), how="flags")
+
+
+def _told_by_tensorflow(archive: Archive, told: _Told) -> _Told:
+    info = parse_build_info(archive.read(_TENSORFLOW, _TEXT_BYTES))
+    if info.cuda_build is False:
+        return _without_cuda(told, _TENSORFLOW)
+    told = replace(told, cuda=info.cuda, cudnn=info.cudnn or told.cudnn)
+    if not info.capabilities:
+        return told
+    return replace(
+        told,
+        flags=info.capabilities,
+        verdict=judge_words(info.capabilities),
+        how="build-info",
+    )
+
+
+def _without_cuda(told: _Told, name: str) -> _Told:
+    """Believe it; a pin of cuDNN is for another machine's wheel of the same metadata then."""
+    verdict = Verdict(sm=(), ptx=None, notes=(f"{name} says that it was built without CUDA.",))
+    return replace(told, cudnn=None, verdict=verdict, how="build-info")
+
+
+def _library_members(archive: Archive, source: Source) -> list[Member]:
+    """List the shared libraries, in the order in which they lie in the file."""
+    found = [
+        member
+        for member in archive.members.values()
+        if _LIBRARY.search(member.name) and member.size
+    ]
+    foreign = [
+        name for name in archive.members if name.lower().endswith((".dll", ".pyd", ".dylib"))
+    ]
+    if foreign and not found:
+        raise WheelUnreadableError(
+            f"{source.shown} is for another system: it holds {foreign[0]} and no .so file.",
+            fix="Give a Linux wheel for x86_64 or aarch64.",
+        )
+    largest = max((member.size for member in found), default=0)
+    total = sum(member.size for member in found)
+    if largest > _LIBRARY_BYTES or total > _ALL_LIBRARIES_BYTES:
+        raise WheelUnreadableError(
+            f"{source.shown} says that its libraries have {total} bytes, the largest {largest}; "
+            f"{_ALL_LIBRARIES_BYTES} and {_LIBRARY_BYTES} are allowed.",
+            fix=ANEW_FIX,
+        )
+    return found
+
+
+def _library(
+    archive: Archive, member: Member, on_progress: Progress
+) -> tuple[LibraryCode, Literal["x86_64", "aarch64"]]:
+    return read_library(member.name, member.size, _pieces(archive, member, on_progress))
+
+
+def _pieces(archive: Archive, member: Member, on_progress: Progress) -> Iterator[bytes]:
+    return archive.stream(member, lambda done: on_progress(member.name, done, member.compressed))

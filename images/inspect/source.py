@@ -1,0 +1,92 @@
+"""Where the bytes of a wheel come from: a file of this machine, or anything that is like one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from images.inspect.errors import WheelUnreadableError
+
+PIECE_BYTES = 1 << 18
+Progress = Callable[[str, int, int], None]
+"""Hears what is read, how many bytes of it went by, and of how many."""
+
+
+class Source(Protocol):
+    """Bytes that can be read from any place; `shown` may be shown to anyone."""
+
+    shown: str
+    file_name: str
+    size: int
+    notes: tuple[str, ...]
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes travelled, or were read from the disk."""
+
+    def stream(self, offset: int, length: int) -> Generator[bytes, None, None]:
+        """Give `length` bytes from `offset` on, in pieces; a failure where that cannot be."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class FileSource:
+    """A wheel on this machine."""
+
+    def __init__(
+        self, file: BinaryIO, *, shown: str, file_name: str, notes: tuple[str, ...] = ()
+    ) -> None:
+        self._file = file
+        self.shown = shown
+        self.file_name = file_name
+        self.size = os.fstat(file.fileno()).st_size
+        self.fetched: int | None = None
+        """How much it took to have the file here at all, where it was fetched as a whole."""
+        self.notes = notes
+        self._read = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """What was read of it, or fetched."""
+        return self._read if self.fetched is None else self.fetched
+
+    def stream(self, offset: int, length: int) -> Generator[bytes, None, None]:
+        """Give `length` bytes from `offset` on, in pieces."""
+        end = offset + length
+        while offset < end:
+            try:
+                self._file.seek(offset)
+                piece = self._file.read(min(PIECE_BYTES, end - offset))
+            except OSError as error:
+                raise _unreadable(self.shown, error.strerror or str(error)) from error
+            if not piece:
+                raise _unreadable(self.shown, f"it ends at byte {offset}, {end} was needed")
+            offset += len(piece)
+            self._read += len(piece)
+            yield piece
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def open_file(name: str) -> FileSource:
+    """Open a wheel on this machine; a directory or a pipe is none."""
+    path = Path(name)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
+            raise _unreadable(name, "it is no regular file")
+        file = path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise _unreadable(name, getattr(error, "strerror", None) or str(error)) from error
+    return FileSource(file, shown=name, file_name=path.name)
+
+
+def _unreadable(name: str, why: str) -> WheelUnreadableError:
+    return WheelUnreadableError(
+        f"{name} cannot be read: {why}.", fix="Give the path or the address of a .whl file."
+    )

@@ -49,7 +49,7 @@ def compare(code: WheelCode, catalog: Catalog) -> Comparison:
         key, where = {"version": version}, "tensorflow_releases"
         for release in catalog.tensorflow_releases:
             if release.version == version:
-                known = (release.sm, release.ptx)
+                known = (_without(release.sm, release.ptx), release.ptx)
     if known is None:
         sentence = f"The catalog has no row of {code.name} {code.version} for {arch}."
         return Comparison(table=None, key=None, agrees=None, sentence=sentence)
@@ -62,15 +62,23 @@ def compare(code: WheelCode, catalog: Catalog) -> Comparison:
     return Comparison(table=where, key=key, agrees=agrees, sentence=sentence)
 
 
+def _without(
+    sm: tuple[ComputeCapability, ...], ptx: ComputeCapability | None
+) -> tuple[ComputeCapability, ...]:
+    """TensorFlow names what it builds as binary code and as PTX only once, as PTX."""
+    return tuple(capability for capability in sm if capability != ptx)
+
+
 def kept(code: WheelCode, found: Comparison, previous: Overlay | None, today: str) -> Overlay:
     """The user's copy with this measurement in it; `found.table` is not None."""
     assert found.table is not None
     assert found.key is not None
     file = f"{code.name}-{code.version}-{code.python_tag}"
     named = f"{_SOURCE}:{file}:{today}"
+    both = {*code.sm, code.ptx} if found.table == "tensorflow_releases" and code.ptx else code.sm
     new: dict[str, object] = {
         **found.key,
-        "sm": [_sm(capability) for capability in code.sm] or None,
+        "sm": [_sm(capability) for capability in sorted(both)] or None,
         "ptx": _sm(code.ptx, "compute_") if code.ptx else None,
         "sm_confidence": "confirmed",
         "sm_source": [named],

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         JaxPlugin,
         JaxRelease,
         NcclRelease,
-        PtxFailure,
         StartRule,
         TensorflowGpu,
         TensorflowRelease,
@@ -81,7 +80,6 @@ LATER = (
     "tensorflow_releases",
     "tensorflow_wheels",
     "tensorflow_gpu",
-    "ptx_failures",
     "jax_releases",
     "jax_plugins",
     "cudnn",
@@ -271,13 +269,6 @@ class Catalog:
         from provision.catalog.later_rows import TensorflowGpu
 
         return self.files["tensorflow.json"].rows("tensorflow_gpu", TensorflowGpu)
-
-    @cached_property
-    def ptx_failures(self) -> tuple[PtxFailure, ...]:
-        """GPUs that are reported not to run a framework's PTX."""
-        from provision.catalog.later_rows import PtxFailure
-
-        return self.files["tensorflow.json"].rows("ptx_failures", PtxFailure)
 
     @cached_property
     def jax_releases(self) -> tuple[JaxRelease, ...]:

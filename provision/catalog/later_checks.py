@@ -33,6 +33,7 @@ from provision.catalog.rows import (
 _OS = re.compile(
     r"ubuntu\d\d\.\d\d|(?:rockylinux|ubi|centos|oraclelinux|opensuse|amzn|cm|azl)\d+", re.ASCII
 )
+_PTX_TARGET = re.compile(r"sm_\d{2,3}a?")
 _CUDNN_MAJOR = re.compile(r"-cudnn(\d+)-")
 
 
@@ -119,6 +120,10 @@ def _tensorflow_release_faults(
         yield "release-row", f"{row.requires_python!r} is no specifier"
     if row.upload_time is not None and not is_date(row.upload_time):
         yield "release-row", f"{row.upload_time!r} is no time"
+    if row.ptx_only is not None and not _PTX_TARGET.fullmatch(row.ptx_only):
+        yield "release-row", f"{row.ptx_only!r} is no target of PTX"
+    if row.ptx_only_cuda is not None and catalog.toolkit(row.ptx_only_cuda) is None:
+        yield "release-row", f"PTX of CUDA {row.ptx_only_cuda}, which has no toolkit"
     version = as_version(row.version)
     if version is not None and version.is_prerelease != row.prerelease:
         yield "release-row", "its version and whether it is a candidate disagree"
@@ -355,7 +360,6 @@ def _notes(catalog: Catalog) -> Iterator[Problem]:
             yield Problem("note-row", place, str(row.branch), what)
     noted = {
         "gpus.json binary_notes": [r.compute_capability for r in catalog.binary_notes],
-        "tensorflow.json ptx_failures": [r.compute_capability for r in catalog.ptx_failures],
     }
     for table, capabilities in noted.items():
         for position, capability in enumerate(capabilities):

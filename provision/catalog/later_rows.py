@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from provision.catalog.rows import Arch, Confidence
-from provision.model import ComputeCapability, Framework
+from provision.model import ComputeCapability
 
 Flavour: TypeAlias = Literal["base", "runtime", "devel"]
 
@@ -22,6 +22,8 @@ class TensorflowRelease:
 
     `libraries`: "extra" brings CUDA with tensorflow[and-cuda], "system" expects it in the image.
     `cuda` None: a candidate whose CUDA was not published. `sm` () and `ptx` None: not read.
+    `ptx_only` is the target ("sm_90a") of kernels that are there as PTX only, `ptx_only_cuda` the
+    CUDA whose drivers are the first to compile that PTX.
     """
 
     version: str
@@ -37,6 +39,9 @@ class TensorflowRelease:
     source: str
     sm_source: str | None = None
     sm_confidence: Confidence = "confirmed"
+    ptx_only: str | None = None
+    ptx_only_cuda: str | None = None
+    ptx_only_source: str | None = None
     note: str | None = None
 
 
@@ -69,16 +74,6 @@ class TensorflowGpu:
     version: str
     content: Literal["wheel", "stub"]
     python_tags: tuple[str, ...]
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PtxFailure:
-    """A GPU that should run a framework's PTX, and is reported not to; `what` it says then."""
-
-    framework: Framework
-    compute_capability: ComputeCapability
-    what: str
     source: str
 
 

@@ -78,7 +78,6 @@ IDENTITIES: dict[str, Identity] = {
     "tensorflow_releases": Identity(("version",), ("version",)),
     "tensorflow_wheels": Identity(("version", "arch"), ("version",)),
     "tensorflow_gpu": Identity(("version",), ("version",)),
-    "ptx_failures": Identity(("framework", "compute_capability"), ("compute_capability",)),
     "jax_releases": Identity(("version",), ("version",)),
     "jax_plugins": Identity(("version", "cuda_major"), ("version", "cuda_major")),
     "cudnn": Identity(("version", "cuda_major"), ("cuda_major", "version")),

@@ -290,6 +290,7 @@ _SOURCES = frozenset(
         "driver_source",
         "toolkits_source",
         "extra_source",
+        "ptx_only_source",
     }
 )
 _MAY_BE_ABSENT = frozenset({"conflicts", "exceptions"})
@@ -436,7 +437,14 @@ _TABLES: dict[str, Table] = {
             "ptx": _maybe(_ptx),
             "source": _text,
         },
-        {"sm_source": _text, "sm_confidence": _CONFIDENCE, "note": _text},
+        {
+            "sm_source": _text,
+            "sm_confidence": _CONFIDENCE,
+            "ptx_only": _text,
+            "ptx_only_cuda": _text,
+            "ptx_only_source": _text,
+            "note": _text,
+        },
     ),
     "tensorflow_wheels": Table(
         {
@@ -461,15 +469,6 @@ _TABLES: dict[str, Table] = {
             "version": _text,
             "content": _one_of("wheel", "stub"),
             "python_tags": _many(_text, "Python tags", empty=True),
-            "source": _text,
-        },
-        {},
-    ),
-    "ptx_failures": Table(
-        {
-            "framework": _one_of("pytorch", "tensorflow", "jax"),
-            "compute_capability": _capability,
-            "what": _text,
             "source": _text,
         },
         {},

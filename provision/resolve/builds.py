@@ -52,6 +52,9 @@ class Build:
     lines: tuple[str, ...] = ()
     yanked: bool = False
     prerelease: bool = False
+    ptx_only: tuple[ComputeCapability, bool] | None = None  # of some kernels; True: no other GPU's
+    ptx_only_cuda: str | None = None
+    ptx_only_source: str | None = None
     sm_doubted: bool = False
     compiled_on_host: bool = False
 
@@ -125,6 +128,9 @@ def _tensorflow(arch: str, catalog: Catalog) -> Iterator[Build]:
             at=("pypi",),
             source=row.source,
             sm_source=row.sm_source,
+            ptx_only=_target(row.ptx_only) if row.ptx_only else None,
+            ptx_only_cuda=row.ptx_only_cuda,
+            ptx_only_source=row.ptx_only_source,
             libraries="wheels" if extra else "system",
             requirement=f"tensorflow{'[and-cuda]' if extra else ''}=={row.version}",
             yanked=row.yanked,
@@ -169,6 +175,12 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
                 lines=(f"cuda-toolkit[{_JAX_LOADS}]=={cuda}.*",),
                 compiled_on_host=True,
             )
+
+
+def _target(text: str) -> tuple[ComputeCapability, bool]:
+    """ "sm_90a" -> ((9, 0), True), "sm_80" -> ((8, 0), False)."""
+    number = text.removeprefix("sm_").removesuffix("a")
+    return (int(number[:-1]), int(number[-1])), text.endswith("a")
 
 
 def _split(pin: str) -> tuple[str, str]:

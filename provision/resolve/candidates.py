@@ -71,6 +71,7 @@ class Examiner:
             device.capability is None for device in self._devices
         )
         self._position = {site: position for position, site in enumerate(fleet.sites)}
+        self._oldest_native = _oldest_native(fleet)
         self._cuda: dict[str, _Cuda] = {}
         self._offers: dict[tuple[object, ...], Offer] = {}
 
@@ -185,12 +186,15 @@ class Examiner:
         cuda = self._for_cuda(build.cuda)
         if site is not None:
             minor = cuda.fits[self._position[site]].verdict == "minor-version"
+            native, _ = rules.native_cuda(site)
         else:
             minor = device.capability in cuda.by_minor
+            native = self._oldest_native.get(device.capability)
         found = (
             rules.code_blocker(build, device, code),
             rules.ptx_blocker(build, device, code, by_minor=minor),
-            rules.known_failure_blocker(build, device, code, self.catalog),
+            rules.partly_ptx_blocker(build, device, native, by_minor=minor),
+            rules.cudnn_blocker(build, device, self.catalog),
         )
         return [blocker for blocker in found if blocker is not None]
 
@@ -238,6 +242,17 @@ class Examiner:
         if key not in self._offers:
             self._offers[key] = offer(build, request, self.fleet.sites, self.catalog, compat=compat)
         return self._offers[key]
+
+
+def _oldest_native(fleet: Fleet) -> dict[ComputeCapability | None, str]:
+    """The lowest of what the drivers of each kind of GPU support natively."""
+    found: dict[ComputeCapability | None, str] = {}
+    for site, device in fleet.gpus:
+        native, _ = rules.native_cuda(site)
+        if native is not None:
+            before = found.get(device.capability, native)
+            found[device.capability] = min(before, native, key=version)
+    return found
 
 
 def preference(candidate: Candidate) -> tuple[object, ...]:

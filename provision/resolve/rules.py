@@ -120,31 +120,68 @@ def ptx_blocker(build: Build, device: Device, code: str, *, by_minor: bool) -> B
     )
 
 
-def known_failure_blocker(
-    build: Build, device: Device, code: str, catalog: Catalog
+def partly_ptx_blocker(
+    build: Build, device: Device, native: str | None, *, by_minor: bool
 ) -> Blocker | None:
-    """Code that should run by the rules and is reported not to, is not offered."""
-    if code != "PTX" or device.capability is None or build.framework == "pytorch":
+    """Where some kernels are there as PTX only, that PTX has to suit the GPU (that of an
+    accelerated target suits no other) and the driver has to be new enough to compile it.
+    """
+    if build.ptx_only is None or device.capability is None:
         return None
-    for row in catalog.ptx_failures:
-        if row.framework == build.framework and row.compute_capability == device.capability:
-            return Blocker(
-                code="known-failure",
-                message=f"{_with_capability(device)} finds no binary code in {build.name}, and "
-                f"its PTX is known to fail there: {row.what}.",
-                fix="Take a framework that has code for this GPU, or NVIDIA's own container.",
-                source=row.source,
-            )
-    return None
+    target, no_other = build.ptx_only
+    if device.capability < target:
+        return None
+    if no_other and device.capability != target:
+        return Blocker(
+            code="ptx-of-one-gpu",
+            message=f"{_with_capability(device)} finds no code for many kernels of {build.name}: "
+            f"they are there as PTX for {show_sm(target)}a, which no other GPU compiles.",
+            fix="Take a release or a framework with code for this GPU, or NVIDIA's own container.",
+            source=build.ptx_only_source or build.source,
+        )
+    too_old = native is None or version(native) < version(build.ptx_only_cuda or "0")
+    if not by_minor or not too_old:
+        return None
+    return Blocker(
+        code="ptx-needs-newer-driver",
+        message=f"{_with_capability(device)} finds many kernels of {build.name} as PTX only, and "
+        f"a driver older than CUDA {build.ptx_only_cuda} cannot compile that PTX.",
+        fix=f"Upgrade the driver to one that natively supports CUDA {build.ptx_only_cuda}, or take "
+        "an older release (see the alternatives).",
+        source=build.ptx_only_source or build.source,
+    )
 
 
-def lowest_of_cudnn(cudnn: str | None, cuda: str, catalog: Catalog) -> ComputeCapability | None:
-    """The lowest capability of a cuDNN release, where its support matrix was read."""
-    major = cuda.partition(".")[0]
-    for row in catalog.cudnn:
-        if row.version == cudnn and str(row.cuda_major) == major:
-            return min(row.capabilities, default=None)
-    return None
+def cudnn_blocker(build: Build, device: Device, catalog: Catalog) -> Blocker | None:
+    """A cuDNN from before a GPU's generation has no kernels for it; what a framework's own code
+    could do by PTX, cuDNN does not.
+    """
+    if device.capability is None or build.cudnn is None or build.framework == "pytorch":
+        return None
+    served = capabilities_of_cudnn(build.cudnn, build.cuda, catalog)
+    if not served or device.capability[0] <= max(served)[0]:
+        return None
+    return Blocker(
+        code="cudnn-lacks-gpu",
+        message=f"{_with_capability(device)} is newer than cuDNN {build.cudnn}, which {build.name} "
+        f"loads: it ends at compute capability {show_capability(max(served))}.",
+        fix="Take a release with a newer cuDNN (see the alternatives).",
+        source=build.source,
+    )
+
+
+def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[ComputeCapability, ...]:
+    """What a cuDNN serves by its support matrix, found by its whole version or its first figures;
+    of one older than the table what the next one serves, which is no less. () where that was not
+    read.
+    """
+    if not cudnn:
+        return ()
+    for row in catalog.cudnn:  # oldest first
+        same = row.version.startswith(f"{cudnn}.") or version(row.version) >= version(cudnn)
+        if same and str(row.cuda_major) == cuda.partition(".")[0]:
+            return row.capabilities
+    return ()
 
 
 def choose_cudnn(spec: str, cuda: str, devices: Iterable[Device], catalog: Catalog) -> str | None:

@@ -13,10 +13,10 @@ from provision.resolve.fleet import Device, Fleet, Site, show_capability
 from provision.resolve.packages import PYTORCH_INDEXES, name_of
 from provision.resolve.rules import (
     DriverFit,
+    capabilities_of_cudnn,
     first_branch_for,
     is_old,
     is_proven,
-    lowest_of_cudnn,
 )
 
 DEFAULT_ARCH = "x86_64"
@@ -321,6 +321,14 @@ def _code_warnings(build: Build, examiner: Examiner, catalog: Catalog) -> Iterab
                 f"{name} was not checked.",
                 fix="Read it out of the wheel: provision catalog measure URL",
             )
+    for device in examiner.fleet.devices:
+        if build.ptx_only and device.capability and device.capability >= build.ptx_only[0]:
+            yield Warned(
+                code="ptx-jit",
+                message=f"Many kernels of {build.name} are there as PTX only for {device.words}; "
+                "the driver compiles each at its first use.",
+                fix="Keep CUDA_CACHE_PATH on a volume.",
+            )
     if build.sm_doubted and build.sm:
         yield Warned(
             code="code-likely",
@@ -342,8 +350,8 @@ def _build_warnings(
     for device in examiner.fleet.devices:
         if device.capability is None or not is_old(device.capability, catalog):
             continue
-        cudnn = examiner.cudnn(build)
-        lowest = lowest_of_cudnn(cudnn, build.cuda, catalog)
+        cudnn = examiner.cudnn(build) or ""
+        lowest = min(capabilities_of_cudnn(cudnn, build.cuda, catalog), default=None)
         if lowest is not None and device.capability < lowest:
             yield Warned(
                 code="cudnn-dropped-gpu",

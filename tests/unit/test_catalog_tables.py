@@ -152,9 +152,12 @@ class TestTensorflow:
         last = catalog.tensorflow_gpu[-1]
         assert (last.version, last.content, last.python_tags) == ("2.12.0", "stub", ())
 
-    def test_the_ptx_of_2_x_fails_on_blackwell(self, catalog: Catalog) -> None:
-        (row,) = catalog.ptx_failures
-        assert (row.framework, row.compute_capability) == ("tensorflow", (12, 0))
+    def test_some_kernels_are_there_as_ptx_only(self, catalog: Catalog) -> None:
+        rows = {
+            row.version: (row.ptx_only, row.ptx_only_cuda) for row in catalog.tensorflow_releases
+        }
+        assert rows["2.18.1"] == ("sm_90a", "12.3")
+        assert rows["2.21.0"] == ("sm_90", "12.5")
 
 
 class TestJax:
@@ -634,9 +637,15 @@ PLUGIN = {"version": "0.7.2", "cuda_major": 12}
         ),
         pytest.param(
             "tensorflow.json",
-            put("ptx_failures", {}, compute_capability="1.1"),
-            "tensorflow.json ptx_failures[0] (1.1): no GPU has this capability [note-row]",
-            id="a failure is of a known GPU",
+            put("tensorflow_releases", {"version": "2.18.1"}, ptx_only_cuda="99.9"),
+            "(2.18.1): PTX of CUDA 99.9, which has no toolkit [release-row]",
+            id="PTX is of a known toolkit",
+        ),
+        pytest.param(
+            "tensorflow.json",
+            put("tensorflow_releases", {"version": "2.18.1"}, ptx_only="compute_90"),
+            "(2.18.1): 'compute_90' is no target of PTX [release-row]",
+            id="PTX names its target",
         ),
         pytest.param(
             "jax.json",

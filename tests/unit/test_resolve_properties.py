@@ -139,9 +139,11 @@ def test_nothing_known_to_exist_is_newer_and_fits_as_well(framework: str, host: 
 @settings(max_examples=100, deadline=None)
 @given(REQUESTS, HOSTS)
 def test_the_matrix_and_the_plan_agree(request_: Request, host: HostFacts) -> None:
+    """Builds that hardly exist are shown in the matrix, and planned by their CUDA only."""
     made = plan(request_, host)
     cells = matrix((host,), request_, CATALOG)
-    assert (made.error is None) == any(cell.verdict != "none" for cell in cells)
+    counted = [c for c in cells if c.existence != "doubtful" or request_.cuda is not None]
+    assert (made.error is None) == any(cell.verdict != "none" for cell in counted)
     assert all((cell.code is None) == (cell.verdict != "none") for cell in cells)
 
 

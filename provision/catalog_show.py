@@ -34,7 +34,9 @@ def find(catalog: Catalog, kind: str, name: str | None) -> Found:
     seeker = _KINDS.get(kind)
     if seeker is None:
         raise BadInputError(
-            f"catalog show {quoted(kind)}: there is no such kind.",
+            f"catalog show {quoted(kind)}: there is no such kind."
+            if kind
+            else "catalog show needs to know what.",
             fix=f"Use one of: {', '.join(_KINDS)}",
         )
     tables = {table: rows for table, rows in seeker(catalog, name).items() if rows}

@@ -243,6 +243,8 @@ def _show_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "kind",
         metavar="KIND",
+        nargs="?",
+        default="",
         help="torch, tensorflow, tensorflow-gpu, jax, cuda, driver, gpu, cudnn, nccl, image, "
         "conflicts",
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,29 +15,7 @@ from provision.catalog.canonical import dump
 from provision.catalog.check import check
 from provision.catalog.rows import TorchBuild
 from provision.errors import CatalogError
-
-Raw = dict[str, Any]
-Break = Callable[[Raw], None]
-
-
-@pytest.fixture
-def catalog() -> Catalog:
-    return load()
-
-
-@pytest.fixture
-def broken(tmp_path: Path) -> Callable[[str, Break], Path]:
-    """Copies the tables and lets the test break one of them."""
-
-    def make(name: str, change: Break) -> Path:
-        directory = tmp_path / "data"
-        shutil.copytree(DATA, directory)
-        raw = json.loads((directory / name).read_text(encoding="utf-8"))
-        change(raw)
-        (directory / name).write_text(dump(raw), encoding="utf-8")
-        return directory
-
-    return make
+from tests.unit.broken_catalog import Break, Raw, put
 
 
 def the_build(catalog: Catalog, version: str, tag: str, arch: str = "x86_64") -> TorchBuild:
@@ -53,15 +29,6 @@ def position(raw: Raw, table: str, **values: object) -> int:
         for place, row in enumerate(raw[table])
         if all(row[key] == value for key, value in values.items())
     )
-
-
-def put(table: str, where: Mapping[str, object], **changes: object) -> Break:
-    """Changes one row, found by some of its values."""
-
-    def change(raw: Raw) -> None:
-        raw[table][position(raw, table, **where)].update(changes)
-
-    return change
 
 
 def test_the_shipped_tables_break_no_invariant(catalog: Catalog) -> None:

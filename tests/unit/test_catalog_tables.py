@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from provision.catalog import DATA, LATER, Catalog, load
+from provision.catalog import LATER, Catalog, load
 from provision.catalog import rows as rows_module
-from provision.catalog.canonical import dump
 from provision.catalog.check import check
 from provision.errors import CatalogError
+from tests.unit.broken_catalog import Break, Raw, put
 
 ROOT = Path(__file__).resolve().parents[2]
-Raw = dict[str, Any]
-Break = Callable[[Raw], None]
-
-
-@pytest.fixture
-def catalog() -> Catalog:
-    return load()
-
-
-@pytest.fixture
-def broken(tmp_path: Path) -> Callable[[str, Break], Path]:
-    """Copies the tables and lets the test break one of them."""
-
-    def make(name: str, change: Break) -> Path:
-        directory = tmp_path / "data"
-        shutil.copytree(DATA, directory)
-        raw = json.loads((directory / name).read_text(encoding="utf-8"))
-        change(raw)
-        (directory / name).write_text(dump(raw), encoding="utf-8")
-        return directory
-
-    return make
-
-
-def put(table: str, where: Mapping[str, object], **changes: object) -> Break:
-    """Changes one row, found by some of its values."""
-
-    def change(raw: Raw) -> None:
-        row = next(r for r in raw[table] if all(r[key] == value for key, value in where.items()))
-        row.update(changes)
-
-    return change
 
 
 def again(table: str) -> Break:

@@ -1,0 +1,34 @@
+"""Fixtures of the unit lane."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.catalog import DATA, Catalog, load
+from provision.catalog.canonical import dump
+from tests.unit.broken_catalog import Break
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return load()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Callable[[str, Break], Path]:
+    """Copies the tables and lets the test break one of them."""
+
+    def make(name: str, change: Break) -> Path:
+        directory = tmp_path / "data"
+        shutil.copytree(DATA, directory)
+        raw = json.loads((directory / name).read_text(encoding="utf-8"))
+        change(raw)
+        (directory / name).write_text(dump(raw), encoding="utf-8")
+        return directory
+
+    return make

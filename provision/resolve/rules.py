@@ -236,7 +236,7 @@ def runs_natively(site: Site, cuda: str, toolkit: CudaToolkit | None) -> bool:
         return False
     if site.driver is None or toolkit is None or toolkit.driver is None:
         return True
-    return version(site.driver) >= version(toolkit.driver)
+    return driver_is_at_least(site.driver, toolkit.driver)
 
 
 def runs_by_minor_version(
@@ -250,7 +250,14 @@ def runs_by_minor_version(
         return False
     if version(highest).major != version(cuda).major:
         return False
-    return floor is not None and (site.driver is None or version(site.driver) >= version(floor))
+    return floor is not None and (site.driver is None or driver_is_at_least(site.driver, floor))
+
+
+def driver_is_at_least(driver: str, floor: str) -> bool:
+    """A driver named by its branch alone ("535") is taken as the newest of that branch."""
+    if "." not in driver:
+        return version(driver) >= version(floor.partition(".")[0])
+    return version(driver) >= version(floor)
 
 
 def runs_forward(site: Site, cuda: str, catalog: Catalog) -> bool:

@@ -195,6 +195,13 @@ def _fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
                 "checked.",
                 fix="Install the driver, or name it: --driver 515.65.01",
             )
+        elif site.driver is not None and "." not in site.driver:
+            yield Warned(
+                code="driver-branch-only",
+                message=f"Of the driver{where} only the branch {site.driver} is known; its newest "
+                "release is assumed.",
+                fix="Give the whole version, as nvidia-smi prints it: --driver 535.104.05",
+            )
         elif site.driver is not None and not site.branch_known:
             yield Warned(
                 code="driver-branch-unknown",

@@ -195,19 +195,19 @@ def _fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
                 "checked.",
                 fix="Install the driver, or name it: --driver 515.65.01",
             )
-        elif site.driver is not None and "." not in site.driver:
-            yield Warned(
-                code="driver-branch-only",
-                message=f"Of the driver{where} only the branch {site.driver} is known; its newest "
-                "release is assumed.",
-                fix="Give the whole version, as nvidia-smi prints it: --driver 535.104.05",
-            )
         elif site.driver is not None and not site.branch_known:
             yield Warned(
                 code="driver-branch-unknown",
                 message=f"Driver branch {site.driver.split('.')[0]}{where} is not in the catalog; "
                 "it is taken as backward compatible with the nearest older one.",
                 fix="Bring the catalog up to date: provision catalog refresh",
+            )
+        if site.driver is not None and "." not in site.driver:
+            yield Warned(
+                code="driver-branch-only",
+                message=f"Of the driver{where} only the branch {site.driver} is known; its newest "
+                "release is assumed.",
+                fix="Give the whole version, as nvidia-smi prints it: --driver 535.104.05",
             )
         if not site.devices:
             seen = "is known" if site.devices is None else "was seen"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit, urlunsplit
 
 from provision.errors import LockFileError
 from provision.model import (
@@ -34,6 +33,10 @@ SCHEMA = 1
 
 def without_credentials(url: str) -> str:
     """The address without `user:password@`."""
+    if "@" not in url:
+        return url
+    from urllib.parse import urlsplit, urlunsplit  # 2 ms that most plans do without
+
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 

@@ -54,8 +54,7 @@ def to_json(found: Found) -> dict[str, Any]:
     return {
         "schema": 1,
         "tables": {
-            table: [_plain(dataclasses.asdict(row_)) for row_ in rows]
-            for table, rows in found.tables.items()
+            table: [_plain(row_._asdict()) for row_ in rows] for table, rows in found.tables.items()
         },
         "error": None,
     }
@@ -80,7 +79,7 @@ def describe(found: Found) -> str:
 def _one(found: Any) -> list[str]:  # noqa: ANN401  any row
     shown = {
         key.replace("_", " "): _cell(found, key)
-        for key in _plain(dataclasses.asdict(found))
+        for key in _plain(found._asdict())
         if not key.endswith("source") and getattr(found, key) not in (None, (), {}, "confirmed")
     }
     width = max(len(key) for key in shown) + 2

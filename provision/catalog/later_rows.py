@@ -7,8 +7,7 @@ The conventions are those of `provision.catalog.rows`, which gives these too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from provision.catalog.rows import Arch, Confidence
 from provision.model import ComputeCapability
@@ -16,8 +15,7 @@ from provision.model import ComputeCapability
 Flavour: TypeAlias = Literal["base", "runtime", "devel"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorflowRelease:
+class TensorflowRelease(NamedTuple):
     """A TensorFlow release: the CUDA X.Y and cuDNN it was built and tested with.
 
     `libraries`: "extra" brings CUDA with tensorflow[and-cuda], "system" expects it in the image.
@@ -45,8 +43,7 @@ class TensorflowRelease:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorflowWheel:
+class TensorflowWheel(NamedTuple):
     """The Linux wheels of one release for one machine; `gpu` is whether they hold GPU code.
 
     `pins` are the requirements of the and-cuda extra; `stands_for` the packages that an empty
@@ -67,8 +64,7 @@ class TensorflowWheel:
     confidence: Confidence = "confirmed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorflowGpu:
+class TensorflowGpu(NamedTuple):
     """A release of the old package tensorflow-gpu; a "stub" only fails, on purpose."""
 
     version: str
@@ -77,8 +73,7 @@ class TensorflowGpu:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JaxRelease:
+class JaxRelease(NamedTuple):
     """A release of jaxlib. `glibc` is what every wheel of it can do with."""
 
     version: str
@@ -89,8 +84,7 @@ class JaxRelease:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JaxPlugin:
+class JaxPlugin(NamedTuple):
     """The CUDA plugin of one jaxlib release: what it asks for, as specifier sets; None: nothing.
 
     `extra` is that of the package jax ("jax[cuda12]"), `plugin_extra` the plugin's own. `toolkits`
@@ -114,8 +108,7 @@ class JaxPlugin:
     broken: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudnnRelease:
+class CudnnRelease(NamedTuple):
     """A cuDNN release for one CUDA major, as a package. `archs` (): only for Windows."""
 
     version: str
@@ -130,8 +123,7 @@ class CudnnRelease:
     sm_confidence: Confidence = "confirmed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclRelease:
+class NcclRelease(NamedTuple):
     """An NCCL release for one CUDA major, as a package."""
 
     version: str
@@ -143,8 +135,7 @@ class NcclRelease:
     sm_confidence: Confidence = "confirmed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UbuntuRelease:
+class UbuntuRelease(NamedTuple):
     """An Ubuntu release with its own Python and glibc: what NVIDIA's images stand on."""
 
     release: str
@@ -153,8 +144,7 @@ class UbuntuRelease:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaImage:
+class CudaImage(NamedTuple):
     """An nvidia/cuda image: cuda "11.7", full "11.7.1", all of it read from the tag.
 
     `cudnn` is whether cuDNN is inside, `cudnn_version` which one (None: none, or not known).
@@ -184,16 +174,16 @@ class CudaImage:
         return self.status in {"supported", "end-of-life"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DevelImage(CudaImage):
     """One with compiler and headers whose Python is known."""
 
-    python: str
-    glibc: str
+    __slots__ = ()
+    if TYPE_CHECKING:
+        python: str
+        glibc: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRule:
+class StartRule(NamedTuple):
     """What images of one CUDA ask of the driver before they start, on each system of `os`.
 
     The driver supports `min_cuda`, or its branch and the GPU's brand are among `brands`; a branch
@@ -203,8 +193,11 @@ class StartRule:
     cuda: str
     os: tuple[str, ...]
     min_cuda: str
-    brands: Mapping[int, tuple[str, ...]] = field(hash=False)
+    brands: Mapping[int, tuple[str, ...]]
     eol: bool | None
     source: str
     confidence: Confidence = "confirmed"
     note: str | None = None
+
+    def __hash__(self) -> int:  # the brands are a dict
+        return hash((self.cuda, self.os))

@@ -3,16 +3,16 @@
 `source` is the full text of where the fact was read; several are joined by "; ". Where part of a
 row is less sure than the rest, a `*_confidence` beside it says so.
 
-Making a dataclass costs more than reading its table: those that a PyTorch plan does not need lie in
-modules of their own, and come from here too when somebody asks for them.
+A class costs more to make than its table costs to read, a dataclass five times as much as a named
+tuple: so the rows are these, and those that a PyTorch plan does not need lie in modules of their
+own, from where they come when somebody asks for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from provision.model import ComputeCapability
 
@@ -72,8 +72,7 @@ Arch: TypeAlias = Literal["x86_64", "aarch64"]
 Place: TypeAlias = Literal["pytorch", "pypi"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaFamily:
+class CudaFamily(NamedTuple):
     """A CUDA major with minor-version compatibility, and the one driver floor of its minors.
 
     `min_driver` is the floor of Linux; the driver of Windows also serves WSL.
@@ -85,8 +84,7 @@ class CudaFamily:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaToolkit:
+class CudaToolkit(NamedTuple):
     """One toolkit release: cuda "11.7", full "11.7.1", update 1.
 
     `driver` is the Linux driver it shipped with; None where none was published. `on_pypi` is
@@ -106,8 +104,7 @@ class CudaToolkit:
     gcc_max: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverBranch:
+class DriverBranch(NamedTuple):
     """A driver branch: the number before the first dot of a driver version.
 
     `max_cuda` is what it supports natively; `dropped_below` the lowest compute capability that it
@@ -132,8 +129,7 @@ class DriverBranch:
     latest_seen: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardCompat:
+class ForwardCompat(NamedTuple):
     """A cuda-compat package and the kernel driver branches that it may be laid upon.
 
     `official_base_branches` is NVIDIA's current page (None: too old to be on it);
@@ -151,8 +147,7 @@ class ForwardCompat:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuModel:
+class GpuModel(NamedTuple):
     """A GPU by the name that NVML prints; `aliases` are other names of the same chip.
 
     `forward_compat_eligible` None: only select server models of that card are. `tflops` are peak
@@ -167,7 +162,7 @@ class GpuModel:
     forward_compat_eligible: bool | None
     memory_gb: int | None
     memory_bandwidth_gbs: float | None
-    tflops: Mapping[str, float | None] = field(hash=False)
+    tflops: Mapping[str, float | None]
     nvlink: bool | None
     source: str
     confidence: Confidence = "confirmed"
@@ -175,9 +170,11 @@ class GpuModel:
     figures_confidence: Confidence = "doubtful"
     aliases: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:  # the peak rates are a dict
+        return hash(self.name)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchRelease:
+
+class TorchRelease(NamedTuple):
     """A PyTorch release, its companions, and the NumPy that its wheels were compiled against."""
 
     version: str
@@ -192,8 +189,7 @@ class TorchRelease:
     pairing_note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchBuild:
+class TorchBuild(NamedTuple):
     """One Linux build of a release: (version, tag, arch) names it. A CPU build has no `cuda`.
 
     `sm` are the capabilities with binary code; (): a CPU build, or its list was not read.
@@ -223,8 +219,7 @@ class TorchBuild:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebianSuite:
+class DebianSuite(NamedTuple):
     """A Debian release with its own Python and glibc: what a bootstrap installs."""
 
     suite: str
@@ -234,8 +229,7 @@ class DebianSuite:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonImage:
+class PythonImage(NamedTuple):
     """An official Python image. `reference` and `glibc` follow from its suite."""
 
     python: str
@@ -247,8 +241,7 @@ class PythonImage:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryNote:
+class BinaryNote(NamedTuple):
     """Whether anybody showed that code of the same major and a lower minor runs on a GPU."""
 
     compute_capability: ComputeCapability
@@ -256,8 +249,7 @@ class BinaryNote:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerWheels:
+class CompilerWheels(NamedTuple):
     """NVIDIA's compiler and headers of CUDA X.Y as packages of the index: one requirement line."""
 
     cuda: str

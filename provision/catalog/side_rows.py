@@ -5,13 +5,12 @@ The conventions are those of `provision.catalog.rows`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from provision.model import ComputeCapability
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaDropped:
+class CudaDropped(NamedTuple):
     """GPUs of one generation that CUDA X.Y ("13.0") was the first not to compile for."""
 
     cuda: str
@@ -20,8 +19,7 @@ class CudaDropped:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HighestMajor:
+class HighestMajor(NamedTuple):
     """The highest CUDA major that NVIDIA's page gives a driver branch without a compat package."""
 
     branch: int
@@ -29,8 +27,7 @@ class HighestMajor:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Conflict(NamedTuple):
     """Two sources that disagree, and which one the rows follow."""
 
     what: str
@@ -40,8 +37,7 @@ class Conflict:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excused:
+class Excused(NamedTuple):
     """A row that is known to break an invariant of `provision.catalog.check`, and why."""
 
     rule: str

@@ -9,9 +9,8 @@ version open, so we choose it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provision.catalog import Catalog
 from provision.model import TITLES, ComputeCapability, Framework
@@ -20,8 +19,7 @@ from provision.model import TITLES, ComputeCapability, Framework
 _JAX_LOADS = "cublas,cudart,cufft,cupti,cusolver,cusparse,nvcc,nvjitlink,nvrtc"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class Build(NamedTuple):
     """One build of one framework for one CUDA and one CPU architecture.
 
     `tag` is the PyTorch wheel tag ("cu117"), None elsewhere. `sm` has the capabilities with binary
@@ -139,8 +137,6 @@ def _tensorflow(arch: str, catalog: Catalog) -> Iterator[Build]:
 
 
 def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
-    from packaging.specifiers import SpecifierSet
-
     releases = {row.version: row for row in catalog.jax_releases if arch in row.archs}
     toolkits: dict[str, list[ComputeCapability]] = {}
     for toolkit in catalog.toolkits:
@@ -150,12 +146,12 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
         release = releases.get(plugin.version)
         if release is None or plugin.broken:
             continue
-        runtime = SpecifierSet(plugin.cuda_runtime or "")
-        beside = SpecifierSet(plugin.toolkits)
         for cuda, targets in toolkits.items():
-            if cuda.partition(".")[0] != str(plugin.cuda_major) or cuda not in beside:
+            if cuda.partition(".")[0] != str(plugin.cuda_major):
                 continue
-            if f"{cuda}.999" not in runtime:  # the newest update is what "X.Y.*" gives
+            # the newest update is what "X.Y.*" gives
+            newest = f"{cuda}.999"
+            if not _within(cuda, plugin.toolkits) or not _within(newest, plugin.cuda_runtime or ""):
                 continue
             yield Build(
                 framework="jax",
@@ -175,6 +171,14 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
                 lines=(f"cuda-toolkit[{_JAX_LOADS}]=={cuda}.*",),
                 compiled_on_host=True,
             )
+
+
+@lru_cache(maxsize=1024)
+def _within(version: str, specifier: str) -> bool:
+    """Few specifiers are asked of few versions, and many times."""
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(version)
 
 
 def _target(text: str) -> tuple[ComputeCapability, bool]:

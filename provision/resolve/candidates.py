@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from provision.catalog import Catalog
@@ -24,8 +23,7 @@ RANK: dict[Verdict, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One build held against all hosts: what it would be, and what stands against it.
 
     `stage` counts how far it came, and `against` how many GPUs and hosts speak against it there,

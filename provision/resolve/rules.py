@@ -6,9 +6,8 @@ All are pure. Versions and names come from the catalog's rows, never from here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
@@ -33,8 +32,7 @@ def version(text: str) -> Version:
     return Version(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocker:
+class Blocker(NamedTuple):
     """Why one build does not serve: stable code, sentence, what would help."""
 
     code: str
@@ -43,8 +41,7 @@ class Blocker:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFit:
+class DriverFit(NamedTuple):
     """How a driver runs a CUDA version: natively, by minor-version or forward compatibility.
 
     `have` is the driver, or what is known of it; `need` the oldest that would do.

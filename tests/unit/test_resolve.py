@@ -306,12 +306,12 @@ def test_which_code_runs(
     tegra: bool,
     code: str,
 ) -> None:
-    build = replace(builds_of("pytorch", "x86_64", CATALOG)[0], sm=tuple(sm), ptx=ptx)
+    build = builds_of("pytorch", "x86_64", CATALOG)[0]._replace(sm=tuple(sm), ptx=ptx)
     assert rules.code_for(build, capability, tegra=tegra) == code
 
 
 def test_minor_version_compatibility_leaves_ptx_out() -> None:
-    build = replace(builds_of("pytorch", "x86_64", CATALOG)[0], sm=((7, 5),), ptx=(7, 5))
+    build = builds_of("pytorch", "x86_64", CATALOG)[0]._replace(sm=((7, 5),), ptx=(7, 5))
     device = Device("a card", (8, 6))
     assert rules.ptx_blocker(build, device, "PTX", by_minor=True) is not None
     assert rules.ptx_blocker(build, device, "PTX", by_minor=False) is None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -103,9 +103,8 @@ def as_version(value: object) -> Version | None:
         return None
 
 
-def _columns(row: object) -> Mapping[str, object]:
-    names = [field.name for field in dataclasses.fields(row)]  # type: ignore[arg-type]  # any row
-    return {name: _spelled(name, getattr(row, name)) for name in names}
+def _columns(row: Any) -> Mapping[str, object]:  # noqa: ANN401  any row
+    return {name: _spelled(name, value) for name, value in row._asdict().items()}
 
 
 def _spelled(column: str, value: object) -> object:

@@ -76,8 +76,9 @@ class Examiner:
     def examine(self, build: Build, request: Request, *, whole: bool = False) -> Candidate:
         """Everything but the words: those are found for the build that has to explain itself.
 
-        A base that brings cuda-compat is looked for only when asked for the `whole`: the table of
-        NVIDIA's images is long, and most plans have no use for it. `pick` asks where it matters.
+        A base that brings cuda-compat, or CUDA itself, is looked for only when asked for the
+        `whole`: the table of NVIDIA's images is long, and most plans have no use for it. `pick`
+        asks where it matters.
         """
         cuda = self._for_cuda(build.cuda)
         against = self._not_driven + sum(
@@ -89,7 +90,8 @@ class Examiner:
             stage, against = 1, cuda.refusing
         python, why = None, ""
         compat = cuda.worst.verdict == "forward"
-        if not against and compat and request.base is None and not whole:
+        stands_on_nvidia = compat or build.libraries == "system"
+        if not against and stands_on_nvidia and request.base is None and not whole:
             stage = 4
         elif not against:
             offered = self._offer(build, request, compat=compat)

@@ -23,6 +23,7 @@ from provision.catalog.refresh.known import Known, as_version
 from provision.catalog.refresh.model import Reading, SourceError
 from provision.catalog.refresh.shared import first_upload, is_mirror, note_absent, sizes_of
 from provision.catalog.refresh.wheels import (
+    PARSING,
     LinuxWheel,
     Metadata,
     cpython_tags,
@@ -128,7 +129,8 @@ def parse_build_info(data: bytes) -> BuildInfo | None:
     """`build_info.py`, read and not run; None: it says nothing that is understood."""
     found = _INFO.search(data.decode("utf-8", "replace"))
     try:
-        said = dict(ast.literal_eval(found[1])) if found else {}
+        with PARSING:
+            said = dict(ast.literal_eval(found[1])) if found else {}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     is_cuda, cuda = said.get("is_cuda_build"), said.get("cuda_version")

@@ -7,6 +7,7 @@ glibc a manylinux tag stands for) and .../core-metadata/ (Requires-Dist).
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,10 @@ _CPYTHON = re.compile(r"cp3(\d{1,3})-cp3\1(m|t)?")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 ARCHS = ("x86_64", "aarch64")
 """The machines that the catalog knows."""
+
+PARSING = threading.Lock()
+"""Held by whoever parses Python's syntax, as a marker's strings are: until 3.11.5 the interpreter
+counts the depth of that for all threads together and fails (python/cpython issue 106905)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +179,8 @@ def parse_metadata(data: bytes) -> Metadata:
 
 def _read_requirement(text: str) -> Requirement | None:
     try:
-        return Requirement(text)
+        with PARSING:
+            return Requirement(text)
     except InvalidRequirement:
         return None
 

@@ -23,6 +23,7 @@ def command(text: str) -> list[str]:
 
 
 def listed(label: str, items: Sequence[str]) -> list[str]:
+    """Lines of several values under one label."""
     lines: list[str] = []
     for position, item in enumerate(items):
         lines += row(label if position == 0 else "", item)
@@ -30,6 +31,7 @@ def listed(label: str, items: Sequence[str]) -> list[str]:
 
 
 def row(label: str, text: object) -> list[str]:
+    """Lines of one value: the label stands before the first."""
     paragraphs = str(text).splitlines() or [""]
     wrapped = [w for p in paragraphs for w in wrap(p.strip())]
     return [
@@ -38,6 +40,7 @@ def row(label: str, text: object) -> list[str]:
 
 
 def wrap(text: str) -> list[str]:
+    """The lines of a value, as wide as the label leaves room; at least one."""
     return textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False) or [
         ""
     ]

@@ -27,6 +27,9 @@ class Build(NamedTuple):
     `libraries`: "wheels" bring CUDA with them, "system" expects it in the image. `cudnn` is the
     version, `cudnn_spec` the range where the wheel leaves it open. `lines` are the requirements
     beside the framework's own that make it this build.
+
+    Some kernels may be there as PTX only: `ptx_only` is its target and whether no other GPU
+    compiles it, `ptx_only_cuda` the CUDA whose drivers are the first to do so.
     """
 
     framework: Framework
@@ -50,7 +53,7 @@ class Build(NamedTuple):
     lines: tuple[str, ...] = ()
     yanked: bool = False
     prerelease: bool = False
-    ptx_only: tuple[ComputeCapability, bool] | None = None  # of some kernels; True: no other GPU's
+    ptx_only: tuple[ComputeCapability, bool] | None = None
     ptx_only_cuda: str | None = None
     ptx_only_source: str | None = None
     sm_doubted: bool = False

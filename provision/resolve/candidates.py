@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from provision.catalog import Catalog
@@ -52,7 +52,9 @@ class _Cuda(NamedTuple):
     fits: tuple[DriverFit, ...]
     worst: DriverFit
     refusing: int
-    by_minor: frozenset[ComputeCapability]  # of GPUs on a site that runs it by minor-version
+    by_minor: Mapping[ComputeCapability, str]
+    """Of the GPUs on sites that run it by minor-version: what the oldest driver supports natively.
+    """
 
 
 class Examiner:
@@ -69,7 +71,6 @@ class Examiner:
             device.capability is None for device in self._devices
         )
         self._position = {site: position for position, site in enumerate(fleet.sites)}
-        self._oldest_native = _oldest_native(fleet)
         self._cuda: dict[str, _Cuda] = {}
         self._offers: dict[tuple[object, ...], Offer] = {}
 
@@ -185,11 +186,11 @@ class Examiner:
         code = self.code(build, device)
         cuda = self._for_cuda(build.cuda)
         if site is not None:
-            minor = cuda.fits[self._position[site]].verdict == "minor-version"
-            native, _ = rules.native_cuda(site)
+            fit = cuda.fits[self._position[site]]
+            minor, native = fit.verdict == "minor-version", fit.native_up_to
         else:
-            minor = device.capability in cuda.by_minor
-            native = self._oldest_native.get(device.capability)
+            native = cuda.by_minor.get(device.capability) if device.capability else None
+            minor = native is not None
         found = (
             rules.code_blocker(build, device, code),
             rules.ptx_blocker(build, device, code, by_minor=minor),
@@ -226,13 +227,7 @@ class Examiner:
                 fits,
                 max(fits, key=lambda fit: RANK[fit.verdict]),
                 sum(fit.verdict == "none" for fit in fits),
-                frozenset(
-                    device.capability
-                    for site, fit in zip(sites, fits, strict=True)
-                    if fit.verdict == "minor-version"
-                    for device in site.devices or ()
-                    if device.capability is not None
-                ),
+                _by_minor(sites, fits),
             )
         return self._cuda[cuda]
 
@@ -244,14 +239,16 @@ class Examiner:
         return self._offers[key]
 
 
-def _oldest_native(fleet: Fleet) -> dict[ComputeCapability | None, str]:
-    """The lowest of what the drivers of each kind of GPU support natively."""
-    found: dict[ComputeCapability | None, str] = {}
-    for site, device in fleet.gpus:
-        native, _ = rules.native_cuda(site)
-        if native is not None:
-            before = found.get(device.capability, native)
-            found[device.capability] = min(before, native, key=version)
+def _by_minor(sites: Sequence[Site], fits: Sequence[DriverFit]) -> dict[ComputeCapability, str]:
+    found: dict[ComputeCapability, str] = {}
+    for site, fit in zip(sites, fits, strict=True):
+        native = fit.native_up_to
+        if fit.verdict != "minor-version" or native is None:
+            continue
+        for device in site.devices or ():
+            if device.capability is not None:
+                before = found.get(device.capability, native)
+                found[device.capability] = min(before, native, key=version)
     return found
 
 

@@ -6,7 +6,7 @@ different drivers and GPUs cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -133,7 +133,7 @@ def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
         sites=sites,
         gpus=gpus,
         archs=tuple(sorted({facts.arch for facts in hosts if facts.arch})),
-        arch_missing=tuple(_once(facts.label for facts in hosts if facts.arch is None)),
+        arch_missing=tuple(dict.fromkeys(facts.label for facts in hosts if facts.arch is None)),
         pythons=frozenset(facts.python for facts in hosts),
     )
 
@@ -149,10 +149,6 @@ def _device(gpu: Gpu, catalog: Catalog) -> Device:
         return Device(gpu.name, gpu.compute_capability or match.compute_capability, match.rows)
     capability = gpu.compute_capability
     return Device(gpu.name, capability, catalog.gpus_of(capability) if capability else ())
-
-
-def _once(labels: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(labels)
 
 
 def show_capability(capability: ComputeCapability | None) -> str:

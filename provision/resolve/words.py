@@ -17,6 +17,7 @@ from provision.resolve.rules import (
     first_branch_for,
     is_old,
     is_proven,
+    version,
 )
 
 DEFAULT_ARCH = "x86_64"
@@ -163,7 +164,7 @@ def warnings(
     """What is true and unwelcome of the hosts, of the build, of the base and of what was asked."""
     fleet, build = examiner.fleet, best.build
     found = [
-        *_name_warnings(best, request),
+        *_name_warnings(best, request, catalog),
         *_fleet_warnings(fleet, catalog),
         *_driver_warnings(best, examiner, catalog),
         *_code_warnings(build, examiner, catalog),
@@ -173,16 +174,20 @@ def warnings(
     return tuple(dict.fromkeys(found))
 
 
-def _name_warnings(best: Candidate, request: Request) -> Iterable[Warned]:
-    if request.asked_as is not None:
-        yield Warned(
-            code="framework-renamed",
-            message=f"{request.asked_as} is {TITLES[request.framework]}: up to 2.11 the package of "
-            "that name holds the same files, 2.12.0 is an empty stub that fails to install, and "
-            "nothing follows.",
-            fix=f"Ask for --framework {request.framework}; this plan installs "
-            f"{best.build.requirement}.",
-        )
+def _name_warnings(best: Candidate, request: Request, catalog: Catalog) -> Iterable[Warned]:
+    if request.asked_as is None:
+        return
+    rows = catalog.tensorflow_gpu
+    last = max((row.version for row in rows if row.content == "wheel"), key=version)
+    stubs = ", ".join(row.version for row in rows if row.content == "stub")
+    yield Warned(
+        code="framework-renamed",
+        message=f"{request.asked_as} is {TITLES[request.framework]}: up to "
+        f"{last.rpartition('.')[0]} the package of that name holds the same files, {stubs} is an "
+        "empty stub that fails to install, and nothing follows.",
+        fix=f"Ask for --framework {request.framework}; this plan installs "
+        f"{best.build.requirement}.",
+    )
 
 
 def _fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
@@ -382,6 +387,14 @@ def _base_warnings(best: Candidate, fleet: Fleet, catalog: Catalog) -> Iterable[
     if best.base is None or best.base.kind != "registry":
         return
     name = best.base.reference.partition("@")[0].rpartition("/")[2]
+    if best.build.libraries == "system" and not name.startswith("cuda:"):
+        yield Warned(
+            code="base-must-bring-cuda",
+            message=f"{best.build.name} expects CUDA {best.build.cuda} and cuDNN "
+            f"{best.build.cudnn or ''} in the image; whether {best.base.reference} has them was "
+            "not checked, and without them it runs on the CPU.",
+            fix="Leave --base away: the plan then takes an nvidia/cuda image that has them.",
+        )
     image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
     if image is None:
         return

@@ -95,6 +95,22 @@ def test_a_tensorflow_that_expects_cuda_of_the_system_gets_a_base_with_it() -> N
     assert made.indexes[0].requirement == "tensorflow==2.13.1"
 
 
+def test_a_base_without_cuda_below_such_a_tensorflow_is_warned_of() -> None:
+    request = parse_request(
+        framework="tensorflow", framework_version="2.13.1", base="python:3.10-slim-bookworm"
+    )
+    made = plan(request, host("535.104.05", "8.6"))
+    assert "base-must-bring-cuda" in {warning.code for warning in made.warnings}
+
+
+def test_a_fleet_is_judged_by_the_drivers_that_run_by_minor_version() -> None:
+    new, old = host("535.104.05", "9.0", label="new"), host("470.82.01", "9.0", label="old")
+    request = tensorflow("2.16.2")
+    assert plan(request, new).verdict == "minor-version"
+    assert plan(request, old).verdict == "forward"
+    assert plan(request, new, old).verdict == "forward"
+
+
 def test_a_tensorflow_that_brings_cuda_gets_a_base_without() -> None:
     made = plan(tensorflow("2.18.1"), host("580.95.05", "8.6"))
     assert made.base is not None

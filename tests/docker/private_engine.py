@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,15 +34,17 @@ class PrivateEngine:
         self.place = place
         self.data = place / "data"
         self.url = f"unix://{place / 's'}"
+        # Not the folder's name: a temporary one may begin or end with an underscore, and a
+        # namespace may not hold a word that does.
+        self._namespace = f"gp-{uuid.uuid4().hex[:12]}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         argv = [need.program("dockerd", "docker.io"), "--host", self.url, "--iptables=false"]
         argv += ["--data-root", str(self.data), "--exec-root", str(self.place / "exec")]
         argv += ["--pidfile", str(self.place / "pid"), "--ip6tables=false"]
-        # One containerd may serve the whole machine; a namespace may not end in an underscore, as
-        # a temporary directory's name may.
-        name = f"{self.place.name}x"
+        # One containerd may serve the whole machine.
+        name = self._namespace
         argv += ["--containerd-namespace", name, "--containerd-plugins-namespace", f"{name}-p"]
         with (self.place / "log").open("ab") as log:
             self._process = subprocess.Popen(

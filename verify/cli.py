@@ -1,27 +1,37 @@
-"""The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict."""
+"""The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict.
+
+Without a command's name it runs the suite.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from typing import List, NoReturn, Optional, Sequence, Tuple
+from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from verify import environment, expectations, report, runner
+from verify import environment, expectations, frameworks, report, runner
 from verify.checks import CHECKS
-from verify.core import LEVELS, Check, Context, Result, demand, names
+from verify.core import LEVELS, Check, Context, Result, UsageError, demand, names
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 
 
-class UsageError(Exception):
-    """The command line or a file it names is no use."""
+# Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
+COMMANDS = ("batch", "compare", "monitor", "render")
 
 
-def main(argv: Optional[Sequence[str]] = None, checks: Sequence[Check] = CHECKS) -> int:
-    """Run the suite and give its exit code."""
+def main(
+    argv: Optional[Sequence[str]] = None, checks: Mapping[str, Sequence[Check]] = CHECKS
+) -> int:
+    """Run the suite, or the command that is named, and give the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _main(_parser().parse_args(argv), checks)
+        if words and words[0] in COMMANDS:
+            command = importlib.import_module("verify." + words[0])
+            return int(command.main(words[1:]))
+        return _main(_parser().parse_args(words), checks)
     except UsageError as error:
         return _say(str(error), USAGE)
     except KeyboardInterrupt:
@@ -33,15 +43,18 @@ def main(argv: Optional[Sequence[str]] = None, checks: Sequence[Check] = CHECKS)
         return _say("a bug in the suite: {}: {}".format(type(error).__name__, error), OUR_BUG)
 
 
-def _main(options: argparse.Namespace, checks: Sequence[Check]) -> int:
+def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> int:
+    expect = _read_expectations(options.expect)
+    framework = frameworks.choose(options.framework, expect.framework_name)
+    checks = lists[framework]
     chosen, required = choose(checks, options.level, options.only, options.require)
     if options.list:  # after the names were checked, so that a caller can have them checked
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
-    context = Context(_read_expectations(options.expect), options.level)
+    context = Context(expect, options.level, framework)
     if options.report:
         _check_writable(options.report)
-    facts = environment.read(context.expect.digest)
+    facts = environment.read(framework, expect.digest)
     results = _run(chosen, context, required)
     document = report.document(options.level, facts, results)
     if options.report:
@@ -139,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="verify", description="Prove this image on this machine.")
     add = parser.add_argument
     add("--level", choices=LEVELS, default="standard", help="how thorough (default: standard)")
+    add("--framework", choices=tuple(frameworks.FRAMEWORKS), help="default: the one that is here")
     add("--json", action="store_true", help="the report alone on stdout, as JSON")
     add("--report", metavar="FILE", help="write the report there, as JSON")
     add("--expect", metavar="FILE", help="what the image should be, as JSON")

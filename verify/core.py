@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from verify.expectations import Expectations
 
 LEVELS = ("quick", "standard", "full")
 EXIT_CODES = {"fit": 0, "unfit": 1, "no-verdict": 7}
+
+T = TypeVar("T")
+
+
+class UsageError(Exception):
+    """The command line or a file it names is no use."""
 
 
 class Status(Enum):
@@ -55,6 +61,11 @@ class Context:
 
     expect: Expectations = field(default_factory=Expectations)
     level: str = "standard"
+    framework: str = "pytorch"
+
+    def pick(self, quick: T, standard: T, full: T) -> T:
+        """The one for this level."""
+        return {"quick": quick, "standard": standard, "full": full}[self.level]
 
 
 @dataclass(frozen=True)
@@ -66,8 +77,8 @@ class Check:
     run: Callable[[Context], Outcome]
     level: str = "quick"  # the first level that runs it
     limit_s: float = 60.0
-    framework: bool = True  # runs in a process that has imported torch
-    gpu: bool = False  # proves nothing unless it ran on a GPU
+    framework: bool = True  # runs in a process that has imported the framework
+    gpu: bool = False  # without it having run on a GPU there is no verdict
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ class Result:
 
     def proven(self) -> bool:
         """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""
-        on_cpu = self.check.gpu and self.outcome.measured.get("device") == "cpu"
+        on_cpu = self.outcome.measured.get("device") == "cpu"
         return self.outcome.status is Status.PASS and not on_cpu
 
     def as_dict(self) -> Dict[str, Any]:

@@ -12,17 +12,18 @@ from typing import Any, Dict, Optional
 
 from verify import nvml
 from verify.children import Child
+from verify.frameworks import FRAMEWORKS
 
 DRIVER_LIMIT_S = 30.0
 
 
-def read(digest: Optional[str] = None) -> Dict[str, Any]:
-    """Everything; the framework's version by its metadata, since importing it is a check's work."""
+def read(framework: str, digest: Optional[str] = None) -> Dict[str, Any]:
+    """Everything that costs no import of a framework."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "image": digest,
         "python": platform.python_version(),
-        "framework": {"name": "pytorch", "version": _distribution("torch")},
+        "framework": {"name": framework, "version": FRAMEWORKS[framework].version()},
         "kernel": platform.release(),
         "arch": platform.machine(),
         "glibc": platform.libc_ver()[1] or None,
@@ -62,15 +63,6 @@ def _driver() -> Dict[str, Any]:
         "gpus": seen.get("gpus", []),
         "driver_error": error,
     }
-
-
-def _distribution(name: str) -> Optional[str]:
-    from importlib import metadata
-
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _shm_bytes() -> Optional[int]:

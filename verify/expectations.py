@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from verify.frameworks import FRAMEWORKS
 
 _VERSION = re.compile(r"\d+(\.\d+)*[0-9A-Za-z.+-]*")
 
@@ -18,19 +20,31 @@ class ExpectationsError(Exception):
 
 
 @dataclass(frozen=True)
+class Spec:
+    """A card's own figures: what its maker says it can do, without sparsity."""
+
+    memory_bandwidth_gbs: Optional[float] = None
+    tflops: Mapping[str, float] = field(default_factory=dict)  # by "fp32", "tf32", "fp16", ...
+    nvlink: Optional[bool] = None
+    sure: bool = True  # whether the figures are the maker's for this very card
+
+
+@dataclass(frozen=True)
 class ExpectedGpu:
     """One GPU that should be visible."""
 
     uuid: Optional[str] = None
     name: Optional[str] = None
     compute_capability: Optional[str] = None
+    spec: Optional[Spec] = None
 
 
 @dataclass(frozen=True)
 class Expectations:
     """What to compare with. `gpus` is None when nothing is known of them."""
 
-    framework: Optional[str] = None
+    framework_name: Optional[str] = None
+    framework: Optional[str] = None  # its version
     wheel_tag: Optional[str] = None
     cuda: Optional[str] = None
     cudnn: Optional[str] = None
@@ -71,11 +85,13 @@ class _Reader:
             self.problems.append("schema: expected 1, found {!r}".format(document.get("schema")))
         framework = self.table(document, "framework", "framework")
         name = self.text(framework, "name", "framework.name")
-        if name not in (None, "pytorch"):
-            self.problems.append("framework.name: this suite proves pytorch, not {!r}".format(name))
+        if name is not None and name not in FRAMEWORKS:
+            said = "framework.name: this suite proves {}, not {!r}"
+            self.problems.append(said.format(", ".join(FRAMEWORKS), name))
         image = self.table(document, "image", "image")
         plain = ("cuda", "cudnn", "nccl", "python")
         return Expectations(
+            framework_name=name,
             framework=self.version(framework, "version", "framework.version"),
             wheel_tag=self.text(document, "wheel_tag", "wheel_tag"),
             gpus=self.gpus(document.get("gpus")),
@@ -99,7 +115,38 @@ class _Reader:
             compute_capability=self.version(
                 table, "compute_capability", path + ".compute_capability"
             ),
+            spec=self.spec(table, path + ".spec"),
         )
+
+    def spec(self, gpu: Mapping[str, Any], path: str) -> Optional[Spec]:
+        if gpu.get("spec") is None:
+            return None
+        table = self.table(gpu, "spec", path)
+        rates = self.table(table, "tflops", path + ".tflops")
+        found = {kind: self.number(rates, kind, path + ".tflops." + kind) for kind in rates}
+        nvlink, sure = table.get("nvlink"), table.get("sure", True)
+        for name, value in (("nvlink", nvlink), ("sure", sure)):
+            if value is not None and not isinstance(value, bool):
+                said = "{}.{}: expected true or false, found {}"
+                self.problems.append(said.format(path, name, _kind(value)))
+        return Spec(
+            self.number(table, "memory_bandwidth_gbs", path + ".memory_bandwidth_gbs"),
+            {kind: rate for kind, rate in found.items() if rate is not None},
+            nvlink if isinstance(nvlink, bool) else None,
+            sure is True,
+        )
+
+    def number(self, outer: Mapping[str, Any], key: str, path: str) -> Optional[float]:
+        value = outer.get(key)
+        if value is None:
+            return None
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not usable or not 0 < value < 1e9:
+            self.problems.append(
+                "{}: expected a number above 0, found {!r:.40}".format(path, value)
+            )
+            return None
+        return float(value)
 
     def table(self, outer: Mapping[str, Any], key: str, path: str) -> Dict[str, Any]:
         value = outer.get(key)

@@ -8,6 +8,7 @@ import textwrap
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.core import EXIT_CODES, Result, Status, gpus, verdict
+from verify.frameworks import FRAMEWORKS
 
 WIDTH = 80
 _LEFT = 29  # status word and id
@@ -61,9 +62,10 @@ def exit_code(report: Mapping[str, Any]) -> int:
 
 
 def _heading(environment: Mapping[str, Any]) -> str:
+    framework = environment["framework"]
     parts = [
         "Python " + str(environment["python"]),
-        "torch " + str(environment["framework"]["version"] or "not installed"),
+        FRAMEWORKS[framework["name"]].module + " " + str(framework["version"] or "not installed"),
         "driver " + str(environment["driver"] or "not visible"),
         gpus(len(environment["gpus"])),
         "{} CPUs".format(environment["cpus"]),

@@ -1,8 +1,8 @@
-"""Runs checks, each in a child of its own; framework checks fork from one that imported torch.
+"""Runs checks, each in a child of its own; framework checks fork from one that imported it.
 
 The parent never imports the framework and never loads a driver library, so nothing that they do can
-take the report away. Framework checks are forked from one *stage*: it imports torch once, touches
-nothing more, and sends a JSON line for each check through a pipe.
+take the report away. Framework checks are forked from one *stage*: it imports the framework once,
+touches nothing more, and sends a JSON line for each check through a pipe.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 import os
 import select
 import time
-import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from verify.children import Child, Ending
 from verify.core import Check, Context, Outcome, Result, Status
+from verify.frameworks import FRAMEWORKS
 from verify.symptoms import explain, last_words
 
 IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
@@ -34,35 +34,34 @@ _SIGNAL_FIXES = {
 }
 
 
-def import_torch() -> None:
-    """What the stage does before it forks."""
-    warnings.simplefilter("ignore")  # they would stand in every check's output
-    import torch  # noqa: F401
-
-
 def run(
     checks: Sequence[Check],
     context: Context,
     *,
-    prepare: Callable[[], None] = import_torch,
+    prepare: Optional[Callable[[], None]] = None,
     import_limit_s: float = IMPORT_LIMIT_S,
 ) -> Iterator[Result]:
-    """Run the checks, those without a framework first, and yield each result as it comes."""
+    """Run the checks, those without a framework first, and yield each result as it comes.
+
+    `prepare` is what the stage does before it forks: it imports the framework, if nothing else.
+    """
     for check in checks:
         if not check.framework:
             yield run_check(check, context)
     staged = [check for check in checks if check.framework]
     if staged:
+        prepare = prepare or FRAMEWORKS[context.framework].load
         yield from _run_staged(staged, context, prepare, import_limit_s)
 
 
 def run_check(check: Check, context: Context) -> Result:
     """Run one check in a child."""
-    ending = Child(lambda: _outcome_of(check, context)).wait(check.limit_s)
+    ending = Child(lambda: outcome_of(check, context)).wait(check.limit_s)
     return Result(check, judge_ending(ending), ending.seconds)
 
 
-def _outcome_of(check: Check, context: Context) -> Dict[str, Any]:
+def outcome_of(check: Check, context: Context) -> Dict[str, Any]:
+    """What a check's child hands back."""
     outcome = check.run(context)
     if not isinstance(outcome, Outcome):
         raise TypeError("the check returned {!r:.80}, not an Outcome".format(outcome))
@@ -114,39 +113,40 @@ def _run_staged(
         stage.kill()
         os.close(source)
     for check in left:
-        yield Result(check, judge_stage(ending, imported=ready is not None), 0.0)
+        module = FRAMEWORKS[context.framework].module
+        yield Result(check, judge_stage(ending, module, imported=ready is not None), 0.0)
 
 
 def _serve(
     checks: Sequence[Check], context: Context, prepare: Callable[[], None], sink: int
 ) -> None:
     """The stage: import once, then fork for each check."""
-    problem = _import_problem(prepare)
+    problem = _import_problem(prepare, FRAMEWORKS[context.framework].module)
     _send(sink, {"ready": problem is None})
     for check in checks:
         result = Result(check, problem, 0.0) if problem else run_check(check, context)
         _send(sink, {"outcome": result.outcome.as_dict(), "seconds": result.seconds})
 
 
-def _import_problem(prepare: Callable[[], None]) -> Optional[Outcome]:
+def _import_problem(prepare: Callable[[], None], module: str) -> Optional[Outcome]:
     try:
         prepare()
     except BaseException as error:  # a library's initialiser may raise anything
-        return judge_import("{}: {}".format(type(error).__name__, error))
+        return judge_import("{}: {}".format(type(error).__name__, error), module)
     return None
 
 
-def judge_import(text: str) -> Outcome:
+def judge_import(text: str, module: str) -> Outcome:
     """A framework check's outcome where the framework cannot be imported."""
     cause, fix = explain(text)
-    message = "torch cannot be imported: " + text.replace("\n", " ")
+    message = "{} cannot be imported: {}".format(module, text.replace("\n", " "))
     cause, fix = cause or text.partition("\n")[0], fix or "build the image again from its lock"
     return Outcome(Status.ERROR, message, cause=cause, fix=fix)
 
 
-def judge_stage(ending: Ending, *, imported: bool) -> Outcome:
+def judge_stage(ending: Ending, module: str, *, imported: bool) -> Outcome:
     """A framework check's outcome where the process that was to run it was lost."""
-    when = "after importing torch" if imported else "importing torch"
+    when = ("after importing " if imported else "importing ") + module
     how = "hung" if ending.timed_out else ending.how()
     words = last_words(ending.output)
     cause = _SIGNAL_CAUSES.get(ending.signal or "", "") if not ending.timed_out else "hang"

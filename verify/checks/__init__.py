@@ -1,25 +1,53 @@
-"""The checks, cheap to dear. A new one is a function in one of these files and a line here."""
+"""The checks of each framework, cheap to dear. A family's own file lists its checks as `CHECKS`."""
 
 from __future__ import annotations
 
-from verify.checks import collectives, compute, devices, files, libraries, training
-from verify.core import Check
+from typing import Dict, Iterable, Tuple
 
-# fmt: off
-CHECKS = (
-    Check("devices.nvml", "NVML names the GPUs", devices.check_nvml, framework=False, gpu=True),
-    Check("libraries.framework", "The framework is the one asked for", libraries.check_framework),
-    Check("libraries.cuda", "The CUDA runtime is the one asked for", libraries.check_cuda),
-    Check("libraries.cudnn", "cuDNN loads and is the one asked for", libraries.check_cudnn),
-    Check("libraries.nccl", "NCCL loads and is the one asked for", libraries.check_nccl),
-    Check("libraries.files", "Each CUDA library is loaded once, from here", files.check_files),
-    Check("libraries.numpy", "NumPy and the framework share arrays", libraries.check_numpy),
-    Check("devices.count", "All see the same GPUs", devices.check_count, gpu=True),
-    Check("devices.architectures", "The build has code for them", devices.check_code, gpu=True),
-    Check("devices.kernel", "Kernels compute rightly", compute.check_kernel, limit_s=120, gpu=True),
-    Check("devices.convolution", "cuDNN convolves", compute.check_cudnn, limit_s=120, gpu=True),
-    Check("collectives.gloo", "Two processes all-reduce", collectives.check_gloo, "standard", 90),
-    Check("collectives.nccl", "GPUs all-reduce", collectives.check_nccl, "standard", 250, gpu=True),
-    Check("training.loss", "A model's loss falls", training.check_loss, "standard", 120, gpu=True),
+from verify.checks import (
+    collectives,
+    compute,
+    devices,
+    files,
+    health,
+    libraries,
+    links,
+    loading,
+    memory,
+    numerics,
+    on_jax,
+    parallel,
+    speed,
+    training,
+    versions,
 )
-# fmt: on
+from verify.checks.on_tensorflow import CHECKS as ON_TENSORFLOW
+from verify.core import LEVELS, Check
+
+_EVERYWHERE = (*devices.WITHOUT_FRAMEWORK, *health.CHECKS, *links.CHECKS)
+_PYTORCH = (
+    *libraries.CHECKS,
+    *files.CHECKS,
+    *versions.CHECKS,
+    *devices.CHECKS,
+    *compute.CHECKS,
+    *numerics.CHECKS,
+    *training.CHECKS,
+    *loading.CHECKS,
+    *memory.CHECKS,
+    *collectives.CHECKS,
+    *parallel.CHECKS,
+    *speed.CHECKS,
+)
+
+
+def _in_order(checks: Iterable[Check]) -> Tuple[Check, ...]:
+    """By level, and within one level as they were listed."""
+    return tuple(sorted(checks, key=lambda check: LEVELS.index(check.level)))
+
+
+CHECKS: Dict[str, Tuple[Check, ...]] = {
+    "pytorch": _in_order((*_EVERYWHERE, *_PYTORCH)),
+    "tensorflow": _in_order((*_EVERYWHERE, *ON_TENSORFLOW)),
+    "jax": _in_order((*_EVERYWHERE, *on_jax.CHECKS)),
+}

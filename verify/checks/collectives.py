@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Sequence
 
 from verify.checks.sight import judge_absent, look
 from verify.children import Child, Ending, wait_all
-from verify.core import Context, Outcome, Status
+from verify.core import Check, Context, Outcome, Status
 from verify.symptoms import explain, last_words
 
 LIMIT_S = {"gloo": 60.0, "nccl": 120.0}
@@ -142,3 +142,9 @@ def _default_fix(backend: str) -> str:
     if backend == "gloo":
         return "see that the loopback interface is up and GLOO_SOCKET_IFNAME names it"
     return "run again with NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1 (IOMMU, PCIe ACS) and --ipc host"
+
+
+CHECKS = (
+    Check("collectives.gloo", "Two processes all-reduce", check_gloo, "standard", 90),
+    Check("collectives.nccl", "GPUs all-reduce", check_nccl, "standard", 250, gpu=True),
+)

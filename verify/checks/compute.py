@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 from verify.checks.devices import compiled_architectures
 from verify.checks.sight import START_WITH_GPUS, judge_absent, look
-from verify.core import Context, Outcome, Status, gpus
+from verify.core import Check, Context, Outcome, Status, gpus
 from verify.symptoms import explain
 
 
@@ -134,3 +134,9 @@ def _explain_kernel(
         have = " ".join(architectures) or "none"
         cause = "compiled for {}; this GPU is {}".format(have, capabilities[answer.device])
     return cause or "the kernel failed", fix or "look at the host's kernel log for Xid lines"
+
+
+CHECKS = (
+    Check("devices.kernel", "Kernels compute rightly", check_kernel, limit_s=120, gpu=True),
+    Check("devices.convolution", "cuDNN convolves", check_cudnn, limit_s=120, gpu=True),
+)

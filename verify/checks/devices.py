@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify import driver, environment, nvml
 from verify.checks.sight import START_WITH_GPUS, Sight, judge_absent, look, short
-from verify.core import Context, Outcome, Status, gpus
+from verify.core import Check, Context, Outcome, Status, gpus
 from verify.expectations import ExpectedGpu
 from verify.symptoms import explain
 
@@ -273,3 +273,12 @@ def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Option
     if binaries:
         return max(binaries)[1]
     return "PTX " + max(ptx)[1] if ptx else None
+
+
+WITHOUT_FRAMEWORK = (
+    Check("devices.nvml", "NVML names the GPUs", check_nvml, framework=False, gpu=True),
+)
+CHECKS = (
+    Check("devices.count", "All see the same GPUs", check_count, gpu=True),
+    Check("devices.architectures", "The build has code for them", check_code, gpu=True),
+)

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.libraries import REBUILD
 from verify.checks.maps import mapped, read_maps
-from verify.core import Context, Outcome, Status
+from verify.core import Check, Context, Outcome, Status
 from verify.symptoms import explain
 
 
@@ -133,3 +133,6 @@ def _entry(path: str, places: Places) -> Optional[str]:
     folder = os.path.dirname(path)
     same = (e for e in places.library_path if folder in (e.rstrip("/"), os.path.realpath(e)))
     return next(same, None)
+
+
+CHECKS = (Check("libraries.files", "Each CUDA library is loaded once, from here", check_files),)

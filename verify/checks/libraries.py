@@ -10,7 +10,7 @@ import site
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from verify.checks.maps import mapped, read_maps
-from verify.core import Context, Outcome, Status
+from verify.core import Check, Context, Outcome, Status
 from verify.expectations import Expectations
 from verify.symptoms import explain
 
@@ -231,3 +231,12 @@ def judge_numpy(version: Optional[str], error: Optional[str], total: Optional[fl
         return Outcome(Status.FAIL, message, "NumPy's ABI differs", fix, measured, expected)
     message = "an array went to torch and back (NumPy {})".format(version)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+CHECKS = (
+    Check("libraries.framework", "The framework is the one asked for", check_framework),
+    Check("libraries.cuda", "The CUDA runtime is the one asked for", check_cuda),
+    Check("libraries.cudnn", "cuDNN loads and is the one asked for", check_cudnn),
+    Check("libraries.nccl", "NCCL loads and is the one asked for", check_nccl),
+    Check("libraries.numpy", "NumPy and the framework share arrays", check_numpy),
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, List, Sequence, Union
 
-from verify.checks.sight import judge_absent, look
-from verify.core import Context, Outcome, Status
+from verify.checks.place import find
+from verify.core import Check, Context, Outcome, Status
 
 STEPS = {"quick": 50, "standard": 200, "full": 2000}
 AGAIN = "look at what devices.kernel and devices.convolution say; build the image again"
@@ -15,12 +15,8 @@ FACTOR = 10.0  # measured on a CPU: 200 steps give a factor of about 330
 
 def check_loss(context: Context) -> Outcome:
     """Train on the first GPU, or on the CPU where nothing hints at a GPU."""
-    sight = look(context)
-    absent = judge_absent(sight)
-    if absent is not None and absent.status is Status.FAIL:
-        return absent
-    device = "cpu" if absent else "cuda"
-    return judge_loss(_train(device, STEPS[context.level]), device)
+    broken, place = find(context)
+    return broken or judge_loss(_train(place.kind, STEPS[context.level]), place.kind)
 
 
 def _train(device: str, steps: int) -> List[float]:
@@ -73,3 +69,6 @@ def _number(value: float) -> Union[float, str]:
     """JSON has no NaN and no infinity."""
     kept: Any = value if math.isfinite(value) else repr(value)
     return kept  # type: ignore[no-any-return]
+
+
+CHECKS = (Check("training.loss", "A model's loss falls", check_loss, "standard", 120, gpu=True),)

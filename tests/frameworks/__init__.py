@@ -1,0 +1,1 @@
+"""The suite on real frameworks, on the CPU where there is no GPU."""

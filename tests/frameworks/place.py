@@ -1,0 +1,41 @@
+"""A virtual environment for each framework, made once and kept in the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Builds that compute on a CPU. pip, not uv: a machine may be set up to find its own torch by pip.
+PINS = {
+    "pytorch": ("torch==2.13.0", "numpy"),
+    "tensorflow": ("tensorflow-cpu==2.21.0",),
+    "jax": ("jax==0.10.2",),
+}
+INSTALL_LIMIT_S = 900
+
+
+def python_of(framework: str) -> Path:
+    """The interpreter that has the framework; it is installed where it is not there yet."""
+    folder = ROOT / ".frameworks" / framework
+    stamp, wanted = folder / "stamp", " ".join((sys.version.split()[0], *PINS[framework]))
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        make = [sys.executable, "-m", "venv", "--clear", str(folder)]
+        subprocess.run(make, check=True, timeout=120)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q"]
+        done = subprocess.run(
+            [*pip, "--disable-pip-version-check", *PINS[framework]],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=INSTALL_LIMIT_S,
+        )
+        if done.returncode:
+            said = f"{framework} cannot be installed: {done.stderr[-500:]}"
+            pytest.fail(said) if os.environ.get("CI") == "true" else pytest.skip(said)
+        stamp.write_text(wanted)
+    return folder / "bin" / "python"

@@ -1,0 +1,74 @@
+"""Every check catches every fault that the mutation table seeds, on the real framework."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.frameworks.place import ROOT, python_of
+from tests.mutations import Row, tables
+from verify.checks import CHECKS
+
+pytestmark = pytest.mark.frameworks
+
+TABLES = tables()
+LIMIT_S = 900
+
+
+@pytest.fixture(scope="session")
+def said() -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
+    """What each row's check said, run once for each framework, all frameworks at a time."""
+    running = {
+        framework: subprocess.Popen(
+            [python_of(framework), "-m", "tests.mutations.runner", framework],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for framework in TABLES
+    }
+    found: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for framework, process in running.items():
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+        rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        found[framework] = {(row["check"], row["fault"]): row for row in rows}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("framework", "row"),
+    [
+        pytest.param(framework, row, id=f"{framework}: {row.check}: {row.fault}")
+        for framework, rows in TABLES.items()
+        for row in rows
+    ],
+)
+def test_the_fault_is_caught(
+    framework: str, row: Row, said: dict[str, dict[tuple[str, str], Mapping[str, Any]]]
+) -> None:
+    result = said[framework][row.check, row.fault]
+    assert result["sound"]["status"] == "pass", result["sound"]
+    seeded = result["seeded"]
+    words = " | ".join(filter(None, (seeded["message"], seeded["cause"], seeded["fix"])))
+    assert (seeded["status"], row.word in words) == (row.status, True), seeded
+    assert seeded["cause"]
+    assert seeded["fix"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "check"),
+    [(framework, check.id) for framework, checks in CHECKS.items() for check in checks],
+)
+def test_every_check_has_a_fault(framework: str, check: str) -> None:
+    """A check that is the same for every framework has its rows with the first."""
+    shared = framework != "pytorch" and check in {
+        c.id for c in CHECKS["pytorch"] if not c.framework
+    }
+    rows = TABLES.get("pytorch" if shared else framework, ())
+    assert check in {row.check for row in rows}

@@ -1,0 +1,104 @@
+"""What NVML measures of each GPU: memory, load, heat, clocks, errors, links. Values only.
+
+Each field is None where the driver would not tell (an older driver, a GPU without the feature).
+Units stand in the names; bytes are bytes, GB/s powers of ten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds memory of a GPU; in a container its number is the host's."""
+
+    pid: int
+    used_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Mig:
+    """One MIG device of a GPU in MIG mode."""
+
+    uuid: Optional[str] = None
+    name: Optional[str] = None
+    memory_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class NvLink:
+    """One NVLink of a GPU."""
+
+    link: int
+    active: Optional[bool] = None
+    version: Optional[int] = None
+    errors: Optional[int] = None  # replays, recoveries and CRC errors together
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One GPU now."""
+
+    index: int
+    name: Optional[str] = None
+    uuid: Optional[str] = None
+    compute_capability: Optional[str] = None
+    bus_id: Optional[str] = None
+    mig: Optional[bool] = None
+    mig_devices: Tuple[Mig, ...] = ()
+    memory_total_bytes: Optional[int] = None
+    memory_used_bytes: Optional[int] = None
+    processes: Optional[Tuple[Process, ...]] = None
+    utilization_percent: Optional[int] = None
+    memory_utilization_percent: Optional[int] = None
+    temperature_c: Optional[int] = None
+    slowdown_c: Optional[int] = None  # the temperature at which the card slows itself down
+    power_w: Optional[float] = None
+    power_limit_w: Optional[float] = None
+    clock_sm_mhz: Optional[int] = None
+    clock_sm_max_mhz: Optional[int] = None
+    clock_memory_mhz: Optional[int] = None
+    clock_memory_max_mhz: Optional[int] = None
+    throttle_reasons: Optional[Tuple[str, ...]] = None  # names, as nvidia-smi spells them
+    persistence: Optional[bool] = None
+    compute_mode: Optional[str] = None  # default, exclusive-process, prohibited
+    ecc_enabled: Optional[bool] = None
+    ecc_corrected: Optional[int] = None  # since the driver was loaded
+    ecc_uncorrected: Optional[int] = None
+    ecc_uncorrected_ever: Optional[int] = None
+    retired_pages: Optional[int] = None
+    retired_pending: Optional[bool] = None
+    remapped_rows: Optional[int] = None  # uncorrectable ones
+    remap_pending: Optional[bool] = None
+    remap_failed: Optional[bool] = None
+    pcie_generation: Optional[int] = None
+    pcie_generation_max: Optional[int] = None  # of this card in this slot
+    pcie_width: Optional[int] = None
+    pcie_width_max: Optional[int] = None
+    nvlinks: Tuple[NvLink, ...] = ()
+    fabric_state: Optional[str] = None  # not-supported, not-started, in-progress, completed
+    fabric_status: Optional[str] = None  # NVML's own word for the result, where it failed
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What lies between two GPUs. `path` is as `nvidia-smi topo -m` has it: NV4, PIX, PHB, SYS."""
+
+    first: int
+    second: int
+    path: Optional[str] = None
+    can_read: Optional[str] = None  # "ok", or NVML's reason why not
+    can_write: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class State:
+    """Every GPU and every pair. `error` says why nothing could be read."""
+
+    driver: Optional[str] = None
+    gpus: Tuple[GpuState, ...] = ()
+    pairs: Tuple[Pair, ...] = ()
+    error: Optional[str] = None
+    found: bool = False  # whether there is such a library at all

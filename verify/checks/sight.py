@@ -64,6 +64,7 @@ def look(context: Context) -> Sight:
         nvml=len(nvml.read().gpus),
         expected=context.expect.gpu_count,
         driver=error is not None
+        and torch.version.cuda is not None  # a CPU build does not ask libcuda
         and "no NVIDIA driver" not in error
         and "No CUDA GPUs" not in error,
     )

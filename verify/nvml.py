@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Collection, List, Optional, Tuple
 
+LIBRARY = "libnvidia-ml.so.1"
+NOT_SUPPORTED, FUNCTION_NOT_FOUND = 3, 13  # of nvmlReturn_t
 _TEXT = 96  # the longest of NVML's text buffers
 
 
@@ -37,10 +39,10 @@ class Nvml:
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
     """Load NVML and ask it everything."""
     try:
-        library = load("libnvidia-ml.so.1")
+        library = load(LIBRARY)
     except OSError as error:
-        return Nvml(found="cannot open shared object file" not in str(error), error=str(error))
-    session = _Session(library)
+        return Nvml(found=is_there(error), error=str(error))
+    session = Session(library)
     if session.call("nvmlInit_v2") is not None:
         return Nvml(found=True, error=session.error)
     try:
@@ -51,65 +53,105 @@ def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
         session.call("nvmlShutdown")
 
 
-class _Session:
-    """NVML's functions, each answering None instead of failing; the first error is kept."""
+def is_there(error: OSError) -> bool:
+    """Whether a library that could not be loaded is there at all: it may be damaged."""
+    return "cannot open shared object file" not in str(error)
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self.error: Optional[str] = None
+
+class Session:
+    """NVML's functions, each answering None instead of failing; the first error is kept.
+
+    `answers` are the error numbers that tell something of the GPU and nothing of trouble.
+    """
+
+    def __init__(self, library: Any, answers: Collection[int] = (NOT_SUPPORTED,)) -> None:
+        self.library = library
+        self._answers = answers
+        self.problems: List[str] = []
+
+    @property
+    def error(self) -> Optional[str]:
+        """The first thing that went wrong."""
+        return self.problems[0] if self.problems else None
+
+    def has(self, name: str) -> bool:
+        """Whether this driver's library has the function."""
+        return hasattr(self.library, name)
 
     def call(self, name: str, *arguments: Any) -> Optional[int]:
         """Call a function: None when it went well, else NVML's error number."""
         try:
-            code = int(getattr(self._library, name)(*arguments))
+            code = int(getattr(self.library, name)(*arguments))
         except AttributeError:
-            return 13  # NVML_ERROR_FUNCTION_NOT_FOUND: an older driver
+            return FUNCTION_NOT_FOUND  # an older driver
         if code == 0:
             return None
-        if self.error is None and code != 3:  # NVML_ERROR_NOT_SUPPORTED is an answer
-            self.error = "{}: {} ({})".format(name, self._error_text(code), code)
+        if code not in self._answers:
+            said = "{}: {} ({})".format(name, self.error_text(code), code)
+            if said not in self.problems:  # once, however many links and GPUs say so
+                self.problems.append(said)
         return code
 
     def text(self, name: str, *arguments: Any) -> Optional[str]:
+        """The answer of a function that fills a buffer."""
         buffer = ctypes.create_string_buffer(_TEXT)
         if self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT)) is not None:
             return None
         return buffer.value.decode("utf-8", "replace")
 
-    def number(self, name: str) -> Optional[int]:
-        value = ctypes.c_int()
-        return None if self.call(name, ctypes.byref(value)) is not None else value.value
+    def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> Optional[int]:
+        """The answer of a function that stores one number behind its last argument."""
+        value = kind()
+        unread = self.call(name, *arguments, ctypes.byref(value))
+        return None if unread is not None else int(value.value)
+
+    def fill(self, name: str, structure: Any, *arguments: Any) -> Any:
+        """The structure as the function filled it, or None."""
+        return None if self.call(name, *arguments, ctypes.byref(structure)) else structure
 
     def cuda(self) -> Optional[str]:
-        number = self.number("nvmlSystemGetCudaDriverVersion_v2")
+        """The newest CUDA that the driver supports."""
+        number = self.number("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
         return None if number is None else "{}.{}".format(number // 1000, number % 1000 // 10)
 
-    def gpus(self) -> Tuple[Gpu, ...]:
-        found: List[Gpu] = []
+    def handles(self) -> List[Optional[ctypes.c_void_p]]:
+        """A handle for each GPU; None for one that is lost."""
+        found: List[Optional[ctypes.c_void_p]] = []
         for index in range(self.number("nvmlDeviceGetCount_v2") or 0):
-            handle = ctypes.c_void_p()
-            lost = self.call(
-                "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle)
-            )
-            found.append(Gpu() if lost is not None else self._gpu(handle))
-        return tuple(found)
+            name, where = "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index)
+            found.append(self.fill(name, ctypes.c_void_p(), where))
+        return found
+
+    def capability(self, handle: ctypes.c_void_p) -> Optional[str]:
+        """The compute capability: "9.0"."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        name = "nvmlDeviceGetCudaComputeCapability"
+        unread = self.call(name, handle, ctypes.byref(major), ctypes.byref(minor))
+        return None if unread else "{}.{}".format(major.value, minor.value)
+
+    def mig(self, handle: ctypes.c_void_p) -> Optional[bool]:
+        """Whether MIG mode is on."""
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        name = "nvmlDeviceGetMigMode"
+        unread = self.call(name, handle, ctypes.byref(current), ctypes.byref(pending))
+        return None if unread else bool(current.value)
+
+    def gpus(self) -> Tuple[Gpu, ...]:
+        """Each GPU as NVML names it."""
+        return tuple(Gpu() if h is None else self._gpu(h) for h in self.handles())
 
     def _gpu(self, handle: ctypes.c_void_p) -> Gpu:
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        capability, mig = "nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMigMode"
-        unread = self.call(capability, handle, ctypes.byref(major), ctypes.byref(minor))
-        current, pending = ctypes.c_uint(), ctypes.c_uint()
-        no_mig = self.call(mig, handle, ctypes.byref(current), ctypes.byref(pending))
         return Gpu(
             name=self.text("nvmlDeviceGetName", handle),
             uuid=self.text("nvmlDeviceGetUUID", handle),
-            compute_capability=None if unread else "{}.{}".format(major.value, minor.value),
-            mig=None if no_mig else bool(current.value),
+            compute_capability=self.capability(handle),
+            mig=self.mig(handle),
         )
 
-    def _error_text(self, code: int) -> str:
+    def error_text(self, code: int) -> str:
+        """NVML's own words for an error number."""
         try:
-            function = self._library.nvmlErrorString
+            function = self.library.nvmlErrorString
             function.restype = ctypes.c_char_p
             return bytes(function(code)).decode("utf-8", "replace")
         except (AttributeError, TypeError):

@@ -33,7 +33,7 @@ class NvLink:
 
     link: int
     active: Optional[bool] = None
-    version: Optional[int] = None
+    version: Optional[int] = None  # the generation: 3 for Ampere, 4 for Hopper
     errors: Optional[int] = None  # replays, recoveries and CRC errors together
 
 
@@ -55,8 +55,10 @@ class GpuState:
     memory_utilization_percent: Optional[int] = None
     temperature_c: Optional[int] = None
     slowdown_c: Optional[int] = None  # the temperature at which the card slows itself down
+    slowdown_margin_c: Optional[int] = None  # degrees left until then, where the card tells that
     power_w: Optional[float] = None
     power_limit_w: Optional[float] = None
+    power_limit_default_w: Optional[float] = None
     clock_sm_mhz: Optional[int] = None
     clock_sm_max_mhz: Optional[int] = None
     clock_memory_mhz: Optional[int] = None
@@ -80,11 +82,15 @@ class GpuState:
     nvlinks: Tuple[NvLink, ...] = ()
     fabric_state: Optional[str] = None  # not-supported, not-started, in-progress, completed
     fabric_status: Optional[str] = None  # NVML's own word for the result, where it failed
+    fabric_health: Tuple[str, ...] = ()  # what the fabric says is wrong with this GPU's part of it
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What lies between two GPUs. `path` is as `nvidia-smi topo -m` has it: NV4, PIX, PHB, SYS."""
+    """What lies between two GPUs. `path` is as `nvidia-smi topo -m` has it: NV4, PIX, PHB, SYS.
+
+    "NV" without a number is NVLink of which the driver does not tell the number of links.
+    """
 
     first: int
     second: int
@@ -102,3 +108,4 @@ class State:
     pairs: Tuple[Pair, ...] = ()
     error: Optional[str] = None
     found: bool = False  # whether there is such a library at all
+    problems: Tuple[str, ...] = ()  # what NVML refused to tell although it was read

@@ -19,17 +19,17 @@ NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
 FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, UNKNOWN = 13, 15, 18, 999
 
 
-def build(directory: Path, *, old: bool = False) -> Path:
+def build(directory: Path, *, old: bool = False, switches: tuple[str, ...] = ()) -> Path:
     """Compile the library into the directory, which is then fit for LD_LIBRARY_PATH.
 
-    `old` leaves out the functions that old drivers lack.
+    `old` leaves out the functions that old drivers lack; `switches` are others of nvml.c.
     """
     gcc = shutil.which("gcc")
     if gcc is None:
         if os.environ.get("CI") == "true":
             pytest.fail("gcc is needed to build the fake driver, and CI must have it")
         pytest.skip("gcc is needed to build the fake driver")
-    flags = ["-DOLD_DRIVER"] if old else []
+    flags = [f"-D{name}" for name in (*(["OLD_DRIVER"] if old else []), *switches)]
     source = Path(__file__).with_name("nvml.c")
     library = directory / LIBRARY
     argv = [gcc, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
@@ -38,8 +38,10 @@ def build(directory: Path, *, old: bool = False) -> Path:
 
 
 def write_settings(path: Path, settings: Mapping[str, object]) -> Path:
-    """The file that FAKE_DRIVER names."""
-    path.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+    """The file that FAKE_DRIVER names. It changes at one stroke, since it is read at any moment."""
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+    partial.replace(path)
     return path
 
 

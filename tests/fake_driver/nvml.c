@@ -1,25 +1,76 @@
-/* A stand-in for libnvidia-ml.so.1, so that the real pynvml can be tested without a GPU.
+/* A stand-in for libnvidia-ml.so.1, so that the real pynvml and verify/state.py can be tested
+ * without a GPU.
  *
- * Written from NVML's documented API; it answers only what provision/host/nvml.py asks. Settings
- * come from the text file that $FAKE_DRIVER names, one "key = value" a line, read at each call:
+ * Written from NVML's documented API; it answers only what the two of them ask. Settings come from
+ * the text file that $FAKE_DRIVER names, one "key = value" a line, read at each call:
  *
  *     driver = 550.54.15      nvml = 12.550.54.15      cuda = 12040      count = 2
  *     gpu.N.name = NVIDIA L4  gpu.N.uuid = GPU-...     gpu.N.capability = 8.9
  *     gpu.N.memory = 24152899584                       gpu.N.mig = 1
+ *     gpu.N.used = 1073741824                          bytes
+ *     gpu.N.processes = 4711:1048576,4712:-1           pid and bytes; -1: not available
+ *     gpu.N.utilization, memory_utilization, temperature, power (mW), power_limit (mW), persistence,
+ *     compute_mode, throttle (the mask), ecc, retired_pending, pcie_generation, pcie_generation_max,
+ *     pcie_width, pcie_width_max, slowdown, margin, slowdown_tlimit
+ *     gpu.N.bus_id = 00000000:17:00.0
+ *     gpu.N.clock.T, clock_max.T                       T: 1 SM, 2 memory
+ *     gpu.N.ecc.C.E           C: 0 corrected, 1 uncorrected; E: 0 volatile, 1 aggregate
+ *     gpu.N.retired.C = 2     pages, by cause          gpu.N.remapped = 1 0 0 0
+ *     gpu.N.fabric = 3 0 0    state, status, health mask
+ *     gpu.N.mig.M.uuid        and name, memory, used   gpu.N.mig_slots = 7
+ *     gpu.N.nvlink.L.state    and version, error.K, remote (a bus id), remote_type
+ *     topology.I.J = 10       p2p.I.J.CAP = 0          process_stride = 32
  *     error.FUNCTION = 18     every call of FUNCTION returns that nvmlReturn_t
  *     error.FUNCTION.N = 15   the same, for GPU N only
+ *     sleep.FUNCTION = 60     every call of FUNCTION takes so many seconds
  *
  * A GPU's key that is not set answers NVML_ERROR_NOT_SUPPORTED (3).
  * Each call is appended to "<file>.log", so that a test can see that NVML was shut down.
  *
  *     gcc -shared -fPIC -o libnvidia-ml.so.1 nvml.c */
+#define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
+enum {
+    SUCCESS = 0,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    VERSION_MISMATCH = 25
+};
 
-typedef struct { unsigned long long total, free, used; } memory_t;
+typedef unsigned long long u64;
+typedef struct { u64 total, free, used; } memory_t;
+typedef struct { unsigned version; u64 total, reserved, free, used; } memory2_t;
+typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} pci_t;
+typedef struct { unsigned version; int margin; } margin_t;
+typedef struct {
+    unsigned id, scope;
+    long long timestamp, latency;
+    unsigned type, code;
+    union { int i; long long ll; } value;
+} field_t;
+typedef struct {
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+} fabric_t;
+typedef struct {
+    unsigned version;
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+    unsigned health;
+} fabric2_t;
 
 /* The value of a key, in a buffer of the caller's; NULL if it is not set. */
 static char *setting(const char *key, char *value, size_t size)
@@ -52,12 +103,17 @@ static int forced(const char *function, int gpu)
             fclose(log);
         }
     }
+    snprintf(key, sizeof key, "sleep.%s", function);
+    if (setting(key, value, sizeof value))
+        sleep((unsigned)atoi(value));
     snprintf(key, sizeof key, "error.%s.%d", function, gpu);
     if (setting(key, value, sizeof value))
         return atoi(value);
     snprintf(key, sizeof key, "error.%s", function);
     return setting(key, value, sizeof value) ? atoi(value) : SUCCESS;
 }
+
+enum { MIG_HANDLES = 1000 };
 
 /* A text answer: of the system (gpu -1) or of one GPU. */
 static int text(const char *function, int gpu, const char *name, char *out, unsigned size)
@@ -68,6 +124,8 @@ static int text(const char *function, int gpu, const char *name, char *out, unsi
         return error;
     if (gpu < 0)
         snprintf(key, sizeof key, "%s", name);
+    else if (gpu >= MIG_HANDLES)
+        snprintf(key, sizeof key, "gpu.%d.mig.%d.%s", gpu / MIG_HANDLES - 1, gpu % MIG_HANDLES, name);
     else
         snprintf(key, sizeof key, "gpu.%d.%s", gpu, name);
     if (!setting(key, value, sizeof value))
@@ -78,8 +136,27 @@ static int text(const char *function, int gpu, const char *name, char *out, unsi
     return SUCCESS;
 }
 
-/* Handles are 1 + the index: never NULL. */
+/* Handles are 1 + the index: never NULL. MIG device M of GPU N has index (N + 1) * 1000 + M. */
 static int index_of(void *device) { return (int)(size_t)device - 1; }
+
+/* A number: of the system (gpu -1) or of one GPU. */
+static int number(const char *function, int gpu, const char *name, u64 *out)
+{
+    char value[64] = "0";
+    int error = text(function, gpu, name, value, sizeof value);
+    if (!error)
+        *out = strtoull(value, NULL, 0);
+    return error;
+}
+
+static int small(const char *function, void *device, const char *name, unsigned *out)
+{
+    u64 value = 0;
+    int error = number(function, index_of(device), name, &value);
+    if (!error)
+        *out = (unsigned)value;
+    return error;
+}
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return forced("nvmlInit", -1); }
 int nvmlInit_v2(void) { return forced("nvmlInit", -1); }
@@ -157,11 +234,355 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
     return sscanf(value, "%d.%d", major, minor) == 2 ? SUCCESS : INVALID_ARGUMENT;
 }
 
-int nvmlDeviceGetMemoryInfo(void *device, memory_t *out)
+static int memory(const char *function, void *device, u64 *total, u64 *used)
 {
-    char value[64] = "0";
-    int error = text("nvmlDeviceGetMemoryInfo", index_of(device), "memory", value, sizeof value);
-    memset(out, 0, sizeof *out);
-    out->total = strtoull(value, NULL, 10);
+    *used = 0;
+    int error = number(function, index_of(device), "memory", total);
+    if (!error)
+        number(function, index_of(device), "used", used);
     return error;
 }
+
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *out)
+{
+    memset(out, 0, sizeof *out);
+    int error = memory("nvmlDeviceGetMemoryInfo", device, &out->total, &out->used);
+    out->free = out->total - out->used;
+    return error;
+}
+
+/* Functions that store one number behind their last argument. */
+#define NUMBER(function, name) \
+    int function(void *device, unsigned *out) { return small(#function, device, name, out); }
+
+NUMBER(nvmlDeviceGetPowerUsage, "power")
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, "power_limit")
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
+NUMBER(nvmlDeviceGetComputeMode, "compute_mode")
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, "retired_pending")
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation")
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation_max")
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max")
+
+int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *out)
+{
+    return sensor ? INVALID_ARGUMENT
+                  : small("nvmlDeviceGetTemperature", device, "temperature", out);
+}
+
+int nvmlDeviceGetTemperatureThreshold(void *device, unsigned which, unsigned *out)
+{
+    const char *function = "nvmlDeviceGetTemperatureThreshold";
+    return which == 1 ? small(function, device, "slowdown", out) : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetUtilizationRates(void *device, utilization_t *out)
+{
+    const char *function = "nvmlDeviceGetUtilizationRates";
+    int error = small(function, device, "utilization", &out->gpu);
+    return error ? error : small(function, device, "memory_utilization", &out->memory);
+}
+
+static int clock_of(const char *function, void *device, const char *name, unsigned type, unsigned *out)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.%u", name, type);
+    return small(function, device, key, out);
+}
+
+int nvmlDeviceGetClockInfo(void *device, unsigned type, unsigned *out)
+{
+    return clock_of("nvmlDeviceGetClockInfo", device, "clock", type, out);
+}
+
+int nvmlDeviceGetMaxClockInfo(void *device, unsigned type, unsigned *out)
+{
+    return clock_of("nvmlDeviceGetMaxClockInfo", device, "clock_max", type, out);
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, u64 *out)
+{
+    return number("nvmlDeviceGetCurrentClocksThrottleReasons", index_of(device), "throttle", out);
+}
+
+int nvmlDeviceGetEccMode(void *device, unsigned *current, unsigned *pending)
+{
+    int error = small("nvmlDeviceGetEccMode", device, "ecc", current);
+    *pending = *current;
+    return error;
+}
+
+int nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, u64 *out)
+{
+    char key[64];
+    snprintf(key, sizeof key, "ecc.%u.%u", type, counter);
+    return number("nvmlDeviceGetTotalEccErrors", index_of(device), key, out);
+}
+
+int nvmlDeviceGetRetiredPages(void *device, unsigned cause, unsigned *count, u64 *pages)
+{
+    char key[64];
+    unsigned have = 0, room = pages ? *count : 0;
+    snprintf(key, sizeof key, "retired.%u", cause);
+    int error = small("nvmlDeviceGetRetiredPages", device, key, &have);
+    if (error)
+        return error;
+    for (unsigned i = 0; i < have && i < room; i++)
+        pages[i] = 4096ull * (i + 1);
+    *count = have;
+    return have > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+static int pci(const char *function, int gpu, const char *key, pci_t *out, int with_long)
+{
+    char bus_id[32];
+    int error = text(function, gpu, key, bus_id, sizeof bus_id);
+    if (error)
+        return error;
+    memset(out, 0, sizeof *out);
+    if (sscanf(bus_id, "%x:%x:%x", &out->domain, &out->bus, &out->device) != 3)
+        return INVALID_ARGUMENT;
+    snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.0", out->domain & 0xffff,
+             out->bus & 0xff, out->device & 0xff);
+    if (with_long)
+        strcpy(out->bus_id, bus_id);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v2(void *device, pci_t *out)
+{
+    return pci("nvmlDeviceGetPciInfo_v2", index_of(device), "bus_id", out, 0);
+}
+
+/* Writes entries of this length; where it is 32, behind them what drivers 535.43 to 535.86 add. */
+static int processes(const char *function, void *device, unsigned *count, char *out, unsigned stride)
+{
+    char list[512], *next = list;
+    unsigned have = 0, room = out ? *count : 0;
+    int error = text(function, index_of(device), "processes", list, sizeof list);
+    if (error)
+        return error;
+    for (char *entry; (entry = strsep(&next, ",")) && *entry; have++) {
+        unsigned pid = 0, instances[2] = { 0xffffffff, 0xffffffff };
+        u64 fields[2] = { 0, 0 };
+        long long used = 0;
+        sscanf(entry, "%u:%lld", &pid, &used);
+        fields[0] = (u64)used;
+        if (have >= room)
+            continue;
+        char *at = out + have * stride;
+        memcpy(at, &pid, 4);
+        memcpy(at + 8, &fields[0], 8);
+        if (stride >= 24)
+            memcpy(at + 16, instances, 8);
+        if (stride >= 32)
+            memcpy(at + 24, &fields[1], 8);
+    }
+    *count = have;
+    return have > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, char *out)
+{
+    return processes("nvmlDeviceGetComputeRunningProcesses", device, count, out, 16);
+}
+
+static int link_number(const char *function, void *device, unsigned link, const char *name, u64 *out)
+{
+    char key[64];
+    snprintf(key, sizeof key, "nvlink.%u.%s", link, name);
+    return number(function, index_of(device), key, out);
+}
+
+int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *out)
+{
+    u64 value = 0;
+    if (link >= 18)
+        return INVALID_ARGUMENT;
+    int error = link_number("nvmlDeviceGetNvLinkState", device, link, "state", &value);
+    *out = (unsigned)value;
+    return error;
+}
+
+int nvmlDeviceGetNvLinkVersion(void *device, unsigned link, unsigned *out)
+{
+    u64 value = 0;
+    int error = link_number("nvmlDeviceGetNvLinkVersion", device, link, "version", &value);
+    *out = (unsigned)value;
+    return error;
+}
+
+int nvmlDeviceGetNvLinkErrorCounter(void *device, unsigned link, unsigned counter, u64 *out)
+{
+    char key[64];
+    snprintf(key, sizeof key, "error.%u", counter);
+    return link_number("nvmlDeviceGetNvLinkErrorCounter", device, link, key, out);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, pci_t *out)
+{
+    char key[64];
+    snprintf(key, sizeof key, "nvlink.%u.remote", link);
+    return pci("nvmlDeviceGetNvLinkRemotePciInfo_v2", index_of(device), key, out, 1);
+}
+
+static int pair(const char *function, const char *name, void *one, void *two, int cap, unsigned *out)
+{
+    char key[64];
+    u64 value = 0;
+    if (cap < 0)
+        snprintf(key, sizeof key, "%s.%d.%d", name, index_of(one), index_of(two));
+    else
+        snprintf(key, sizeof key, "%s.%d.%d.%d", name, index_of(one), index_of(two), cap);
+    int error = number(function, -1, key, &value);
+    *out = (unsigned)value;
+    return error;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *two, unsigned *out)
+{
+    return pair("nvmlDeviceGetTopologyCommonAncestor", "topology", one, two, -1, out);
+}
+
+int nvmlDeviceGetP2PStatus(void *one, void *two, unsigned capability, unsigned *out)
+{
+    return pair("nvmlDeviceGetP2PStatus", "p2p", one, two, (int)capability, out);
+}
+
+#ifdef ERROR_TEXTS /* without it pynvml is on its own for the codes it has no text for */
+const char *nvmlErrorString(int code)
+{
+    switch (code) {
+    case 4: return "Insufficient Permissions";
+    case 9: return "Driver Not Loaded";
+    case 15: return "GPU is lost";
+    case 18: return "Driver/library version mismatch";
+    case 999: return "Unknown Error";
+    default: return "An error";
+    }
+}
+#endif
+
+#ifndef OLD_DRIVER /* what old drivers lack */
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory2_t *out)
+{
+    if (out->version != (sizeof *out | 2u << 24))
+        return VERSION_MISMATCH;
+    int error = memory("nvmlDeviceGetMemoryInfo_v2", device, &out->total, &out->used);
+    out->reserved = 0;
+    out->free = out->total - out->used;
+    return error;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *device, pci_t *out)
+{
+    return pci("nvmlDeviceGetPciInfo_v3", index_of(device), "bus_id", out, 1);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, char *out)
+{
+    return processes("nvmlDeviceGetComputeRunningProcesses_v2", device, count, out, 24);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, char *out)
+{
+    u64 stride = 24;
+    number("nvmlDeviceGetComputeRunningProcesses_v3", -1, "process_stride", &stride);
+    return processes("nvmlDeviceGetComputeRunningProcesses_v3", device, count, out, (unsigned)stride);
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(void *device, u64 *out)
+{
+    return number("nvmlDeviceGetCurrentClocksEventReasons", index_of(device), "throttle", out);
+}
+
+int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected,
+                              unsigned *pending, unsigned *failed)
+{
+    char value[64];
+    int error = text("nvmlDeviceGetRemappedRows", index_of(device), "remapped", value, sizeof value);
+    if (error)
+        return error;
+    int read = sscanf(value, "%u %u %u %u", corrected, uncorrected, pending, failed);
+    return read == 4 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetMarginTemperature(void *device, margin_t *out)
+{
+    unsigned value = 0;
+    if (out->version != (sizeof *out | 1u << 24))
+        return VERSION_MISMATCH;
+    int error = small("nvmlDeviceGetMarginTemperature", device, "margin", &value);
+    out->margin = (int)value;
+    return error;
+}
+
+int nvmlDeviceGetFieldValues(void *device, int count, field_t *fields)
+{
+    int error = forced("nvmlDeviceGetFieldValues", index_of(device));
+    for (int i = 0; i < count && !error; i++) {
+        char value[64];
+        int known = fields[i].id == 194
+                    && !text("fields", index_of(device), "slowdown_tlimit", value, sizeof value);
+        fields[i].code = known ? SUCCESS : NOT_SUPPORTED;
+        fields[i].type = 5; /* NVML_VALUE_TYPE_SIGNED_INT */
+        fields[i].value.ll = 0;
+        fields[i].value.i = known ? atoi(value) : 0;
+    }
+    return error;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *out)
+{
+    return small("nvmlDeviceGetMaxMigDeviceCount", device, "mig_slots", out);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **out)
+{
+    char key[64], value[128];
+    int gpu = index_of(device), error = forced("nvmlDeviceGetMigDeviceHandleByIndex", gpu);
+    snprintf(key, sizeof key, "gpu.%d.mig.%u.uuid", gpu, index);
+    if (error || !setting(key, value, sizeof value))
+        return error ? error : NOT_FOUND;
+    *out = (void *)(size_t)((gpu + 1) * MIG_HANDLES + (int)index + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, unsigned *out)
+{
+    u64 value = 255;
+    const char *function = "nvmlDeviceGetNvLinkRemoteDeviceType";
+    int error = link_number(function, device, link, "remote_type", &value);
+    *out = (unsigned)value;
+    return error;
+}
+
+static int fabric(const char *function, void *device, unsigned *status, unsigned char *state,
+                  unsigned *health)
+{
+    char value[64];
+    unsigned read = 0;
+    int error = text(function, index_of(device), "fabric", value, sizeof value);
+    if (!error)
+        sscanf(value, "%u %u %i", &read, status, (int *)health);
+    *state = (unsigned char)read;
+    return error;
+}
+
+int nvmlDeviceGetGpuFabricInfo(void *device, fabric_t *out)
+{
+    unsigned health = 0;
+    return fabric("nvmlDeviceGetGpuFabricInfo", device, &out->status, &out->state, &health);
+}
+
+#ifndef NO_FABRIC_V /* drivers before 535 */
+int nvmlDeviceGetGpuFabricInfoV(void *device, fabric2_t *out)
+{
+    if (out->version != (sizeof *out | 2u << 24))
+        return VERSION_MISMATCH;
+    const char *function = "nvmlDeviceGetGpuFabricInfoV";
+    return fabric(function, device, &out->status, &out->state, &out->health);
+}
+#endif
+#endif

@@ -1,9 +1,380 @@
-"""Health: memory errors, throttling, heat, the kernel log and the NVSwitch fabric, by NVML."""
+"""Health: memory errors, throttling, heat, modes and the NVSwitch fabric, by NVML.
+
+Each check reads everything anew, in a child of its own, and judges one part of it.
+"""
 
 from __future__ import annotations
 
-from typing import Tuple
+import glob
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from verify.core import Check
+from verify import state
+from verify.checks.sight import START_WITH_GPUS
+from verify.checks.xids import LOG
+from verify.core import Check, Context, Outcome, Status, gpus
+from verify.measures import Table, pack
+from verify.telemetry import GpuState, State
 
-CHECKS: Tuple[Check, ...] = ()
+# NVIDIA's dynamic page retirement guide: a card with this many retired pages is to be replaced.
+RETIRED_PAGES_LIMIT = 60
+NEAR_C = 5  # degrees below its limit at which a card that does nothing is told of
+READINGS, APART_S = 3, 0.3  # hw_slowdown also shows for a moment when clocks change
+SLOWED = {
+    "hw_thermal_slowdown": "too hot: the card's hardware halves its clocks",
+    "sw_thermal_slowdown": "too hot: the driver lowers the clocks",
+    "hw_power_brake_slowdown": "the power supply asks for less (power brake)",
+    "hw_slowdown": "the card's hardware lowers its clocks: heat, power or a power brake",
+}
+_COOL = "check fans, airflow and the room's air; clean the card's heatsink"
+_POWER = "check the power supply, its cables and the chassis' power limit"
+RESET = "end what runs on the GPU and reset it (nvidia-smi --gpu-reset -i {}), or reboot the host"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong with one GPU."""
+
+    gpu: int
+    what: str
+    cause: str
+    fix: str
+
+
+def judged(found: State, judge: Callable[[State], Outcome]) -> Outcome:
+    """The judgement of what NVML said, or a skip where it said nothing."""
+    if found.error or not found.gpus:
+        reason = "no NVIDIA driver library in this container" if not found.found else ""
+        reason = reason or ("NVML fails: " + found.error if found.error else "NVML sees no GPU")
+        return Outcome(Status.SKIP, reason, fix=START_WITH_GPUS)
+    return judge(found)
+
+
+def outcome(
+    findings: Sequence[Finding], well: str, measured: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Outcome:
+    """A failure that names every finding, or a pass."""
+    if not findings:
+        return Outcome(Status.PASS, well, measured=measured, expected=expected)
+    message = "; ".join("GPU {}: {}".format(f.gpu, f.what) for f in findings)
+    cause = "; ".join(dict.fromkeys(finding.cause for finding in findings))
+    fix = "; ".join(dict.fromkeys(finding.fix for finding in findings))
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+
+
+def table(title: str, columns: Sequence[str], gpus: Sequence[GpuState]) -> Dict[str, Any]:
+    """A row for each GPU, the columns being fields of its state."""
+    rows = tuple(tuple(_cell(getattr(gpu, column)) for column in columns) for gpu in gpus)
+    return pack(tables=[Table(title, tuple(columns), rows)])
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else value
+
+
+def _numbers(rows: Sequence[GpuState]) -> str:
+    return ", ".join(str(gpu.index) for gpu in rows)
+
+
+def unread(found: State, rows: Sequence[GpuState], what: str) -> Outcome:
+    """The skip of a check of which no GPU tells anything."""
+    why = "; NVML refuses: " + "; ".join(found.problems[:2]) if found.problems else ""
+    verb = "does" if len(rows) == 1 else "do"
+    return Outcome(Status.SKIP, "{} {} not tell {}{}".format(gpus(len(rows)), verb, what, why))
+
+
+# Memory
+
+
+_MEMORY_COLUMNS = (
+    "index",
+    "ecc_enabled",
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "ecc_uncorrected_ever",
+    "retired_pages",
+    "retired_pending",
+    "remapped_rows",
+    "remap_pending",
+    "remap_failed",
+)
+
+
+def check_memory(_: Context) -> Outcome:
+    """Ask each GPU what its memory got wrong."""
+    return judged(state.read(), judge_memory)
+
+
+def judge_memory(found: State) -> Outcome:
+    """Nothing uncorrected since the driver was loaded, nothing waiting for a reset."""
+    measured = table("Memory errors", _MEMORY_COLUMNS, found.gpus)
+    expected = {"ecc_uncorrected": 0, "pending": False, "remap_failed": False}
+    findings = [finding for gpu in found.gpus for finding in _memory_findings(gpu)]
+    counting = [gpu for gpu in found.gpus if _counts(gpu)]
+    if not counting:
+        off = [gpu for gpu in found.gpus if gpu.ecc_enabled is False]
+        if not off:
+            return unread(found, found.gpus, "of memory errors (a card without ECC)")
+        said = "ECC is off on GPU {}: memory errors are not seen".format(_numbers(off))
+        fix = "switch ECC on (nvidia-smi -e 1, then reboot) where answers matter"
+        return Outcome(Status.SKIP, said, fix=fix, measured=measured)
+    return outcome(findings, _memory_words(counting, found.gpus), measured, expected)
+
+
+def _counts(gpu: GpuState) -> bool:
+    told = gpu.ecc_uncorrected, gpu.remap_pending, gpu.retired_pending
+    return any(value is not None for value in told)
+
+
+def _memory_findings(gpu: GpuState) -> List[Finding]:
+    replace = "take the GPU out of use and have it replaced"
+    reset = RESET.format(gpu.index)
+    rows = (
+        (
+            bool(gpu.remap_failed),
+            "a damaged row of memory could not be remapped",
+            "no spare row is left where one is needed",
+            replace,
+        ),
+        (
+            (gpu.retired_pages or 0) >= RETIRED_PAGES_LIMIT,
+            "{} retired pages".format(gpu.retired_pages),
+            "the memory wears out: {} is NVIDIA's limit".format(RETIRED_PAGES_LIMIT),
+            replace,
+        ),
+        (
+            bool(gpu.ecc_uncorrected),
+            "uncorrected ECC errors since the driver was loaded: {}".format(gpu.ecc_uncorrected),
+            "the GPU's memory lost data that ECC could not bring back",
+            reset + "; have the card replaced if they come again",
+        ),
+        (
+            bool(gpu.remap_pending or gpu.retired_pending),
+            "damaged memory waits to be replaced by spare memory",
+            "that happens only when the GPU is reset",
+            reset,
+        ),
+    )
+    return [Finding(gpu.index, what, cause, fix) for bad, what, cause, fix in rows if bad]
+
+
+def _memory_words(counting: Sequence[GpuState], all_of_them: Sequence[GpuState]) -> str:
+    words = ["no uncorrected memory errors on {}, none pending".format(gpus(len(counting)))]
+    words += [
+        "{} corrected on GPU {}".format(g.ecc_corrected, g.index)
+        for g in counting
+        if g.ecc_corrected
+    ]
+    silent = [gpu for gpu in all_of_them if gpu not in counting]
+    words += ["GPU {} counts none".format(_numbers(silent))] if silent else []
+    return "; ".join(words)
+
+
+# Clocks
+
+
+def check_clocks(_: Context) -> Outcome:
+    """Look once, and where a card is slowed down, again: only what stays is a finding."""
+    readings = [state.read()]
+    while _slowed(readings[-1].gpus) and len(readings) < READINGS:
+        time.sleep(APART_S)
+        readings.append(state.read())
+    return judged(readings[-1], lambda _: judge_clocks(readings))
+
+
+def _slowed(rows: Sequence[GpuState]) -> bool:
+    return any(set(gpu.throttle_reasons or ()) & set(SLOWED) for gpu in rows)
+
+
+def judge_clocks(readings: Sequence[State]) -> Outcome:
+    """No GPU is held back by heat or by its power supply in every reading."""
+    rows = readings[-1].gpus
+    columns = ("index", "clock_sm_mhz", "clock_sm_max_mhz", "clock_memory_mhz", "throttle_reasons")
+    measured = table("Clocks", columns, rows)
+    if all(gpu.throttle_reasons is None for gpu in rows):
+        return unread(readings[-1], rows, "what holds the clocks")
+    findings = [f for gpu in rows for f in _clock_findings(gpu, readings)]
+    said = ["nothing slows down {}".format(gpus(len(rows)))]
+    said += ["GPU {}: {}".format(gpu.index, words) for gpu in rows for words in _clock_words(gpu)]
+    return outcome(findings, "; ".join(said), measured, {"slowed_by": []})
+
+
+def _clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
+    lasting = set(SLOWED)
+    for reading in readings:
+        lasting &= {
+            r for g in reading.gpus if g.index == gpu.index for r in g.throttle_reasons or ()
+        }
+    reason = next((reason for reason in SLOWED if reason in lasting), None)
+    if reason is None:
+        return []
+    what = "slowed down ({}), {}".format(reason, _clock(gpu))
+    fix = _COOL if "thermal" in reason else _POWER if "brake" in reason else _COOL + "; " + _POWER
+    return [Finding(gpu.index, what, SLOWED[reason], fix)]
+
+
+def _clock(gpu: GpuState) -> str:
+    return "SM clock {} of {} MHz".format(gpu.clock_sm_mhz, gpu.clock_sm_max_mhz)
+
+
+def _clock_words(gpu: GpuState) -> List[str]:
+    reasons = set(gpu.throttle_reasons or ())
+    words = {
+        "sw_power_cap": "at its power limit",
+        "applications_clocks_setting": "clocks set by hand",
+    }
+    told = [word for reason, word in words.items() if reason in reasons]
+    return ["{}, {}".format(", ".join(told), _clock(gpu))] if told else []
+
+
+# Temperature
+
+
+def check_temperature(_: Context) -> Outcome:
+    """Ask each GPU how hot it is, and where it slows itself down."""
+    return judged(state.read(), judge_temperature)
+
+
+def judge_temperature(found: State) -> Outcome:
+    """Every GPU is below the temperature at which it slows down."""
+    measured = table(
+        "Heat", ("index", "temperature_c", "slowdown_c", "slowdown_margin_c"), found.gpus
+    )
+    left = {gpu.index: degrees_left(gpu) for gpu in found.gpus}
+    if all(value is None for value in left.values()):
+        return unread(found, found.gpus, "at which temperature the card slows down")
+    findings = []
+    for gpu in found.gpus:
+        degrees = left[gpu.index]
+        if degrees is not None and degrees <= 0:
+            what = "{} C, {} C over the limit at which it slows down".format(
+                gpu.temperature_c, -degrees
+            )
+            findings.append(Finding(gpu.index, what, "the card is not cooled well enough", _COOL))
+    said = "; ".join(_heat(gpu, left[gpu.index]) for gpu in found.gpus)
+    return outcome(findings, said, measured, {"degrees_left": "> 0"})
+
+
+def degrees_left(gpu: GpuState) -> Optional[int]:
+    """Degrees until the card slows itself down: as it says (Ada and later), or by its limit."""
+    if gpu.slowdown_margin_c is not None:
+        return gpu.slowdown_margin_c
+    if gpu.temperature_c is None or not gpu.slowdown_c:
+        return None
+    return gpu.slowdown_c - gpu.temperature_c
+
+
+def _heat(gpu: GpuState, left: Optional[int]) -> str:
+    if left is None:
+        return "GPU {}: {} C, its limit is not told".format(gpu.index, gpu.temperature_c)
+    near = ", so it will slow down under load" if left <= NEAR_C else ""
+    return "GPU {}: {} C, {} C left{}".format(gpu.index, gpu.temperature_c, left, near)
+
+
+# Modes
+
+
+def check_mode(_: Context) -> Outcome:
+    """Ask each GPU who may use it."""
+    return judged(state.read(), lambda found: judge_mode(found, mps=_mps()))
+
+
+def _mps() -> bool:
+    """Whether CUDA programs here go through NVIDIA's Multi-Process Service."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108
+    return bool(glob.glob(os.path.join(folder, "control")))
+
+
+def judge_mode(found: State, *, mps: bool = False) -> Outcome:
+    """CUDA programs may start on every GPU."""
+    columns = ("index", "compute_mode", "persistence", "mig")
+    measured = {**table("Modes", columns, found.gpus), "mps": mps}
+    if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus):
+        return unread(found, found.gpus, "the modes")
+    findings = [f for gpu in found.gpus for f in _mode_findings(gpu, mps=mps)]
+    said = ["CUDA may start on {}".format(gpus(len(found.gpus)))]
+    single = [gpu for gpu in found.gpus if "exclusive" in (gpu.compute_mode or "")]
+    idle = [gpu for gpu in found.gpus if gpu.persistence is False]
+    said += ["GPU {} takes one process at a time".format(_numbers(single))] if single else []
+    said += ["persistence mode is off: a first call takes longer"] if idle else []
+    return outcome(findings, "; ".join(said), measured, {"compute_mode": "default"})
+
+
+def _mode_findings(gpu: GpuState, *, mps: bool) -> List[Finding]:
+    default = "set it back as root: nvidia-smi -i {} -c DEFAULT".format(gpu.index)
+    found = []
+    if gpu.compute_mode == "prohibited":
+        cause = "compute mode PROHIBITED lets no CUDA program start"
+        found.append(Finding(gpu.index, "closed to CUDA programs", cause, default))
+    if "exclusive" in (gpu.compute_mode or "") and gpu.processes and not mps:
+        pids = ", ".join(str(process.pid) for process in gpu.processes)
+        cause = "compute mode {} lets one process in, and process {} is".format(
+            gpu.compute_mode, pids
+        )
+        fix = "end that process, or " + default + "; with MPS, share its pipe folder"
+        found.append(Finding(gpu.index, "busy: no other CUDA program may start", cause, fix))
+    if gpu.mig and not gpu.mig_devices:
+        cause = "MIG mode is on, and no MIG device was made, or none given to this container"
+        fix = "make one (nvidia-smi mig -i {0} -cgi 0 -C), or nvidia-smi -i {0} -mig 0"
+        found.append(Finding(gpu.index, "no MIG device to run on", cause, fix.format(gpu.index)))
+    return found
+
+
+# The NVSwitch fabric
+
+
+def check_fabric(_: Context) -> Outcome:
+    """Ask each GPU whether it has joined the fabric."""
+    return judged(state.read(), judge_fabric)
+
+
+def judge_fabric(found: State) -> Outcome:
+    """Every GPU that is part of an NVSwitch fabric has joined it."""
+    measured = table(
+        "Fabric", ("index", "fabric_state", "fabric_status", "fabric_health"), found.gpus
+    )
+    if all(gpu.fabric_state is None for gpu in found.gpus):
+        return unread(found, found.gpus, "of an NVSwitch fabric (drivers do from 525 on)")
+    part = [gpu for gpu in found.gpus if gpu.fabric_state not in (None, "not-supported")]
+    findings = [f for gpu in part for f in _fabric_findings(gpu, found.driver)]
+    well = "{} joined the NVSwitch fabric".format(gpus(len(part)))
+    well = (
+        well if part else "no NVSwitch fabric that {} would tell of".format(gpus(len(found.gpus)))
+    )
+    return outcome(findings, well, measured, {"fabric_state": "completed"})
+
+
+def _fabric_findings(gpu: GpuState, driver: Optional[str]) -> List[Finding]:
+    version = "driver's own version ({})".format(driver) if driver else "driver's own version"
+    fix = (
+        "start nvidia-fabricmanager of the {} on the host (systemctl enable --now "
+        "nvidia-fabricmanager); look at journalctl -u nvidia-fabricmanager"
+    ).format(version)
+    if gpu.fabric_state != "completed":
+        what = "has not joined the NVSwitch fabric: {}".format(gpu.fabric_state)
+        cause = "Fabric Manager does not run, is of another version, or is still at work"
+        return [Finding(gpu.index, what, cause, fix)]
+    if gpu.fabric_status:
+        what = "could not join the NVSwitch fabric: {}".format(gpu.fabric_status)
+        return [Finding(gpu.index, what, "Fabric Manager gave this GPU up", fix)]
+    what = "joined the NVSwitch fabric, but " + ", ".join(gpu.fabric_health)
+    cause = "NVLinks or NVSwitches of this GPU have failed"
+    return [Finding(gpu.index, what, cause, fix)] if gpu.fabric_health else []
+
+
+def _check(name: str, title: str, run: Callable[[Context], Outcome]) -> Check:
+    return Check("health." + name, title, run, limit_s=30, framework=False)
+
+
+CHECKS = (
+    _check("memory", "Memory has no errors", check_memory),
+    _check("clocks", "Nothing slows the GPUs down", check_clocks),
+    _check("temperature", "No GPU is too hot", check_temperature),
+    _check("mode", "CUDA may start on every GPU", check_mode),
+    _check("fabric", "The NVSwitch fabric is up", check_fabric),
+    LOG,
+)

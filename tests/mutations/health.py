@@ -1,0 +1,192 @@
+"""Faults of health: one field of a healthy machine of two GPUs is broken at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable
+
+from tests.mutations import Row
+
+RESET = "nvidia-smi --gpu-reset"
+BUS_IDS = ("00000000:17:00.0", "00000000:65:00.0")
+
+
+def healthy_gpu(index: int) -> Any:
+    """A card as NVML tells of it where nothing is wrong."""
+    from verify.telemetry import GpuState
+
+    return GpuState(
+        index,
+        name="NVIDIA H100 80GB HBM3",
+        uuid="GPU-0000000{}".format(index),
+        compute_capability="9.0",
+        bus_id=BUS_IDS[index],
+        mig=False,
+        memory_total_bytes=80 << 30,
+        memory_used_bytes=1 << 29,
+        processes=(),
+        utilization_percent=0,
+        memory_utilization_percent=0,
+        temperature_c=34,
+        slowdown_c=89,
+        power_w=71.5,
+        power_limit_w=700.0,
+        clock_sm_mhz=345,
+        clock_sm_max_mhz=1980,
+        clock_memory_mhz=2619,
+        clock_memory_max_mhz=2619,
+        throttle_reasons=("gpu_idle",),
+        persistence=True,
+        compute_mode="default",
+        ecc_enabled=True,
+        ecc_corrected=0,
+        ecc_uncorrected=0,
+        ecc_uncorrected_ever=0,
+        retired_pages=0,
+        retired_pending=False,
+        remapped_rows=0,
+        remap_pending=False,
+        remap_failed=False,
+        fabric_state="completed",
+    )
+
+
+def healthy() -> None:
+    """Two healthy GPUs, and a kernel log without trouble."""
+    from verify import kernel_log, state
+    from verify.telemetry import State
+
+    whole = State("580.65.06", (healthy_gpu(0), healthy_gpu(1)), found=True)
+    state.read = lambda *_: whole
+    line = kernel_log.Line("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06", 12.0)
+    kernel_log.read = lambda: kernel_log.Log((line,), "/dev/kmsg")
+
+
+def broken(**fields: Any) -> Callable[[], None]:
+    """The second GPU with these fields."""
+
+    def seed() -> None:
+        from verify import state
+
+        whole = state.read()
+        gpus = (whole.gpus[0], dataclasses.replace(whole.gpus[1], **fields))
+        state.read = lambda *_: dataclasses.replace(whole, gpus=gpus)
+
+    return seed
+
+
+def logged(*texts: str) -> Callable[[], None]:
+    """These lines in the kernel log."""
+
+    def seed() -> None:
+        from verify import kernel_log
+
+        log = kernel_log.read()
+        lines = (*log.lines, *(kernel_log.Line(text, 20.0) for text in texts))
+        kernel_log.read = lambda: dataclasses.replace(log, lines=lines)
+
+    return seed
+
+
+def busy() -> None:
+    """A process holds a GPU that takes one at a time."""
+    from verify.telemetry import Process
+
+    broken(compute_mode="exclusive-process", processes=(Process(4711, 1 << 30),))()
+
+
+def row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
+    """A row in the healthy world."""
+    return Row("health." + check, fault, seed, word, healthy, "quick")
+
+
+XID = "NVRM: Xid (PCI:0000:65:00): "
+ROWS = {
+    "pytorch": (
+        row(
+            "memory",
+            "an uncorrected ECC error",
+            broken(ecc_uncorrected=1),
+            "nvidia-smi --gpu-reset -i 1",
+        ),
+        row("memory", "a row waits to be remapped", broken(remap_pending=True), RESET),
+        row("memory", "a page waits to be retired", broken(retired_pending=True), RESET),
+        row("memory", "a row could not be remapped", broken(remap_failed=True), "replaced"),
+        row("memory", "the card has worn out", broken(retired_pages=60), "60 is NVIDIA's limit"),
+        row(
+            "clocks",
+            "the hardware slows it down",
+            broken(throttle_reasons=("hw_slowdown",)),
+            "hw_slowdown",
+        ),
+        row(
+            "clocks",
+            "it is too hot for its clocks",
+            broken(throttle_reasons=("hw_slowdown", "hw_thermal_slowdown")),
+            "fans",
+        ),
+        row(
+            "clocks",
+            "the driver cools it",
+            broken(throttle_reasons=("sw_thermal_slowdown",)),
+            "too hot",
+        ),
+        row(
+            "clocks",
+            "the power brake is on",
+            broken(throttle_reasons=("hw_power_brake_slowdown",)),
+            "power supply",
+        ),
+        row("temperature", "it is at its limit", broken(temperature_c=89), "not cooled"),
+        row(
+            "temperature",
+            "it tells no degrees left",
+            broken(slowdown_c=None, slowdown_margin_c=-1),
+            "1 C over",
+        ),
+        row("mode", "closed to CUDA", broken(compute_mode="prohibited"), "-c DEFAULT"),
+        row("mode", "one process at a time, and one is there", busy, "process 4711"),
+        row("mode", "MIG mode without a MIG device", broken(mig=True), "no MIG device"),
+        row(
+            "fabric", "Fabric Manager does not run", broken(fabric_state="in-progress"), "580.65.06"
+        ),
+        row(
+            "fabric",
+            "it was never started",
+            broken(fabric_state="not-started"),
+            "nvidia-fabricmanager",
+        ),
+        row(
+            "fabric",
+            "the fabric gave the GPU up",
+            broken(fabric_status="Unknown Error"),
+            "Unknown Error",
+        ),
+        row(
+            "fabric",
+            "a route is unhealthy",
+            broken(fabric_health=("a route is unhealthy",)),
+            "NVLinks",
+        ),
+        row(
+            "log",
+            "a GPU fell off the bus",
+            logged(XID + "79, pid=1, GPU has fallen off the bus."),
+            "fallen off the bus",
+        ),
+        row("log", "a double-bit error", logged(XID + "48, pid=1, DBE"), "--gpu-reset -i 1"),
+        row(
+            "log",
+            "the card's error and what it did to an application",
+            logged(XID + "119, pid=7, Timeout", XID + "45, pid=7, name=python"),
+            "GSP",
+        ),
+        row("log", "an Xid without an entry", logged(XID + "999, pid=1"), "catalogue"),
+        row(
+            "log",
+            "an NVSwitch failed",
+            logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32"),
+            "NVSwitch",
+        ),
+    ),
+}

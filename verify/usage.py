@@ -1,0 +1,56 @@
+"""What the commands share: a parser that raises, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import NoReturn
+
+from verify.core import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is one sentence, told where the command line ends."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def check_writable(option: str, path: str) -> None:
+    """Find out before the work is done, not after."""
+    if os.path.lexists(path) and (os.path.ismount(path) or not os.path.isfile(path)):
+        said = "{} {}: not a file that can be replaced; name one in a folder of its own"
+        raise UsageError(said.format(option, path))
+    probe = _partial(path)
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
+        os.unlink(probe)
+    except OSError as error:
+        raise UsageError("{} {}: {}".format(option, path, error.strerror or error)) from error
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write all of it or nothing: a reader never sees half of a file."""
+    partial = _partial(path)
+    try:
+        with open(partial, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.replace(partial, path)
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)
+
+
+def show(text: str) -> None:
+    """Write to standard output what its encoding has, and "?" for what it has not."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
+
+def _partial(path: str) -> str:
+    """Beside the file, since only then is it replaced in one step. Its name ends in no suffix that
+    a collector of *.prom or *.xml would pick up.
+    """
+    return "{}.{}.partial".format(path, os.getpid())

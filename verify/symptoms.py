@@ -80,8 +80,8 @@ SYMPTOMS = (
         "end the GPU's other users (nvidia-smi lists them)",
     ),
     (
-        r"shared memory segment|/dev/shm.*(No space|error)|No space left on device.*shm",
-        "the shared memory folder /dev/shm is too small for NCCL",
+        r"extend /dev/shm|shared memory segment|/dev/shm.*(No space|error)|No space left.*shm",
+        "the shared memory folder /dev/shm is too small: for NCCL, or for DataLoader's workers",
         _SHM,
     ),
     (

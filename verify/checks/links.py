@@ -1,9 +1,337 @@
-"""Links: what PCIe, NVLink and peer access between the GPUs can do and do."""
+"""Links: what PCIe, NVLink and peer access between the GPUs can do and do, by NVML."""
 
 from __future__ import annotations
 
-from typing import Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.core import Check
+from verify import state
+from verify.checks.health import Finding, judged, outcome
+from verify.core import Check, Context, Outcome, Status, gpus
+from verify.measures import Table, pack
+from verify.telemetry import GpuState, Pair, State
 
-CHECKS: Tuple[Check, ...] = ()
+# GB/s of one PCIe lane in one direction, by generation: transfers a second x coding / 8 (PCI-SIG).
+PCIE_LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+# GB/s of one NVLink in one direction, by generation; NVIDIA's pages give both directions together.
+NVLINK_GBS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+# The least share of a link's figure that large messages must reach. They are far below what sound
+# machines reach (0.6 to 0.9 by NVLink and through a PCIe switch, 0.15 and more through the host),
+# so that less is a fault and no matter of taste.
+LEAST_SHARE = {"nvlink": 0.3, "switch": 0.25, "host": 0.05}
+BUSY_PERCENT = 50  # from here a card has its link at full speed
+# The counters stand since the driver was loaded. Single replays are a link's daily life; DCGM calls
+# a link bad from 100 CRC errors (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR), there within a second.
+NVLINK_ERRORS = 100
+_SWITCHED = ("PIX", "PXB")
+
+
+@dataclass(frozen=True)
+class Link:
+    """The slowest way between two GPUs of a machine; GB/s in one direction."""
+
+    words: str
+    gbs: float
+    share: float  # large messages that reach less of it are a finding
+    nvlink: bool = False
+
+
+def slowest_link(seen: State, size: int) -> Optional[Link]:
+    """What limits a ring through so many GPUs; None where that cannot be told.
+
+    NVLink counts where it joins every pair. Else some hop goes over PCIe.
+    """
+    paths = [pair.path or "" for pair in seen.pairs]
+    known = len(seen.gpus) == size > 1 and len(_pairs(seen)) == size * (size - 1) // 2
+    if not known or not all(paths) or any(gpu.mig for gpu in seen.gpus):
+        return None
+    if all(path.startswith("NV") for path in paths):
+        return _nvlink(seen, paths)
+    return _pcie(seen, paths)
+
+
+def _pairs(seen: State) -> "set[Tuple[int, int]]":
+    return {(min(p.first, p.second), max(p.first, p.second)) for p in seen.pairs}
+
+
+def _nvlink(seen: State, paths: Sequence[str]) -> Optional[Link]:
+    """By the bonded links of a pair, 4 of "NV4"; a plain "NV" does not tell their number."""
+    versions = [one.version for gpu in seen.gpus for one in gpu.nvlinks if one.active]
+    speeds = [NVLINK_GBS[version] for version in versions if version in NVLINK_GBS]
+    counts = [int(path[2:]) for path in paths if path[2:].isdigit()]
+    if not speeds or len(speeds) < len(versions) or len(counts) < len(paths):
+        return None
+    count = min(counts)
+    words = "NVLink ({} link{} a pair)".format(count, "" if count == 1 else "s")
+    return Link(words, min(speeds) * count, LEAST_SHARE["nvlink"], nvlink=True)
+
+
+def _pcie(seen: State, paths: Sequence[str]) -> Optional[Link]:
+    best = [(gpu.pcie_generation_max, gpu.pcie_width_max or gpu.pcie_width) for gpu in seen.gpus]
+    rated = [
+        (PCIE_LANE_GBS[generation] * width, generation, width)
+        for generation, width in best
+        if generation in PCIE_LANE_GBS and width
+    ]
+    if len(rated) < len(seen.gpus):
+        return None
+    gbs, generation, width = min(rated)
+    direct = all(p.can_read == "ok" for p in seen.pairs) and set(paths) <= set(_SWITCHED)
+    way = "switch" if direct else "host"
+    words = "PCIe {}.0 x{} through {}".format(
+        generation, width, "a PCIe switch" if direct else "the host"
+    )
+    return Link(words, gbs, LEAST_SHARE[way])
+
+
+def _numbers(found: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in found)
+
+
+# PCIe
+
+
+def check_pcie(_: Context) -> Outcome:
+    """Ask for each GPU's PCIe link as it is now."""
+    return judge_pcie(state.read())
+
+
+def judge_pcie(seen: State) -> Outcome:
+    """Whether each link has all its lanes, and full speed where the GPU works.
+
+    An idle card lowers its link's generation to save power, never its width.
+    """
+    return judged(seen, _judge_pcie)
+
+
+def _judge_pcie(seen: State) -> Outcome:
+    told = [gpu for gpu in seen.gpus if gpu.pcie_width is not None]
+    if not told:
+        return Outcome(Status.SKIP, "the driver does not tell of PCIe (a virtual or built-in GPU)")
+    words = sorted({"{}.0 x{}".format(g.pcie_generation_max or "?", g.pcie_width) for g in told})
+    low = [g.index for g in told if _below(g.pcie_generation, g.pcie_generation_max)]
+    note = "; idle, so at a lower speed now: GPU {}".format(_numbers(low)) if low else ""
+    message = "PCIe {}, {}{}".format(", ".join(words), gpus(len(told)), note)
+    findings = [found for gpu in told for found in _pcie_findings(gpu)]
+    return outcome(findings, message, pack(tables=[_pcie_table(told)]), {})
+
+
+def _pcie_findings(gpu: GpuState) -> List[Finding]:
+    width, speed = width_fault(gpu), _speed_fault(gpu)
+    if width:
+        cause = "the slot or riser is wired or seated with fewer lanes, or splits them"
+        fix = "reseat the card; move it to a full slot; look at bifurcation in the BIOS"
+        return [Finding(gpu.index, width, cause, fix)]
+    if speed:
+        cause = "the link was trained at a lower speed: a riser, a cable or a BIOS setting"
+        fix = "reseat the card; set the slot's PCIe speed to the card's in the BIOS"
+        return [Finding(gpu.index, speed, cause, fix)]
+    return []
+
+
+def width_fault(gpu: GpuState) -> Optional[str]:
+    """What is wrong with the number of lanes, in words; None where nothing is."""
+    if not _below(gpu.pcie_width, gpu.pcie_width_max):
+        return None
+    return "PCIe x{} of x{}".format(gpu.pcie_width, gpu.pcie_width_max)
+
+
+def _speed_fault(gpu: GpuState) -> Optional[str]:
+    load = gpu.utilization_percent or 0
+    if load < BUSY_PERCENT or not _below(gpu.pcie_generation, gpu.pcie_generation_max):
+        return None
+    said = "PCIe {}.0 of {}.0 although it works at {} %"
+    return said.format(gpu.pcie_generation, gpu.pcie_generation_max, load)
+
+
+def _below(now: Optional[int], best: Optional[int]) -> bool:
+    return now is not None and best is not None and now < best
+
+
+def _pcie_table(told: Sequence[GpuState]) -> Table:
+    columns = ("GPU", "bus id", "PCIe now", "PCIe at most", "lanes now", "lanes at most")
+    rows = [
+        (
+            gpu.index,
+            gpu.bus_id,
+            gpu.pcie_generation,
+            gpu.pcie_generation_max,
+            gpu.pcie_width,
+            gpu.pcie_width_max,
+        )
+        for gpu in told
+    ]
+    return Table("PCIe links", columns, tuple(rows))
+
+
+# NVLink
+
+
+def check_nvlink(context: Context) -> Outcome:
+    """Ask for each NVLink's state and error counters."""
+    wanted = [gpu.spec.nvlink if gpu.spec else None for gpu in context.expect.gpus or ()]
+    return judge_nvlink(state.read(), expected=any(wanted))
+
+
+def judge_nvlink(seen: State, *, expected: bool = False) -> Outcome:
+    """Whether the links that a machine uses are all up and without errors.
+
+    Cards with bridges may leave links unused, so an inactive one is a fault only where it must be
+    up: on a machine with NVSwitch, on an SXM board, and where another card of this kind has more.
+    """
+    return judged(seen, lambda found: _judge_nvlink(found, expected=expected))
+
+
+def _judge_nvlink(seen: State, *, expected: bool) -> Outcome:
+    linked = [gpu for gpu in seen.gpus if gpu.nvlinks]
+    if not linked:
+        note = " although the plan expects them" if expected else ""
+        return Outcome(Status.SKIP, "the driver tells of no NVLinks" + note)
+    findings = [found for gpu in linked for found in _nvlink_findings(gpu, seen)]
+    measured = pack(tables=[_nvlink_table(linked)])
+    aim = {"nvlink": True} if expected else {}
+    return outcome(findings, _nvlink_words(linked), measured, aim)
+
+
+def _nvlink_words(linked: Sequence[GpuState]) -> str:
+    if not any(_active(gpu) for gpu in linked):
+        return "NVLink: no link is active (no bridge between the cards)"
+    said = ", ".join("{} of {}".format(_active(gpu), len(gpu.nvlinks)) for gpu in linked)
+    errors = sum(one.errors or 0 for gpu in linked for one in gpu.nvlinks)
+    return "NVLinks active: {}; {} error{}".format(said, errors, "" if errors == 1 else "s")
+
+
+def _nvlink_findings(gpu: GpuState, seen: State) -> List[Finding]:
+    have, links = _active(gpu), len(gpu.nvlinks)
+    off = [one.link for one in gpu.nvlinks if one.active is False]
+    most = max(_active(other) for other in seen.gpus if other.name == gpu.name)
+    if off and (0 < have < most or _must_be_up(gpu, seen)):
+        said = "{} of {} NVLinks active, off: {}".format(have, links, _numbers(off))
+        cause = "the link did not train: a bridge, a cable or a switch, or the fabric manager"
+        fix = "look at nvidia-smi nvlink -s and health.fabric on the host; reseat; reset the GPUs"
+        return [Finding(gpu.index, said, cause, fix)]
+    cause = "data is damaged on this link and sent again: dirt, a loose bridge, or wear"
+    fix = "look at nvidia-smi nvlink -e on the host; reseat the bridge or have it repaired"
+    return [
+        Finding(
+            gpu.index,
+            "NVLink {} has counted {} errors".format(one.link, one.errors),
+            cause,
+            fix,
+        )
+        for one in gpu.nvlinks
+        if (one.errors or 0) >= NVLINK_ERRORS
+    ]
+
+
+def _must_be_up(gpu: GpuState, seen: State) -> bool:
+    """Whether every link of this card is wired: to NVSwitches, or on an SXM board of several."""
+    if gpu.fabric_state in ("not-started", "in-progress", "completed"):
+        return len(seen.gpus) > 1 or gpu.fabric_state == "completed"
+    return len(seen.gpus) > 1 and "SXM" in (gpu.name or "")
+
+
+def _active(gpu: GpuState) -> int:
+    return sum(one.active is True for one in gpu.nvlinks)
+
+
+def _nvlink_table(linked: Sequence[GpuState]) -> Table:
+    words = {True: "active", False: "off", None: None}
+    rows = [
+        (gpu.index, one.link, words[one.active], one.errors)
+        for gpu in linked
+        for one in gpu.nvlinks
+    ]
+    return Table("NVLinks", ("GPU", "link", "state", "errors"), tuple(rows))
+
+
+# Peers
+
+
+def check_peers(_: Context) -> Outcome:
+    """Ask what lies between the GPUs and whether they reach each other's memory."""
+    return judge_peers(state.read())
+
+
+def judge_peers(seen: State) -> Outcome:
+    """Whether GPUs that are made to reach each other do.
+
+    Over PCIe many machines cannot: GeForce cards since Ada, virtual machines. That costs speed and
+    nothing else, so it is told. Over NVLink, or switched off by hand, it is a fault.
+    """
+    return judged(seen, _judge_peers)
+
+
+def _judge_peers(seen: State) -> Outcome:
+    if len(seen.gpus) < 2:
+        return Outcome(Status.SKIP, "one GPU: it has no peer")
+    if not seen.pairs:
+        return Outcome(Status.SKIP, "the driver does not tell what lies between the GPUs")
+    measured = pack(tables=_matrices(seen))
+    for pair in seen.pairs:
+        fault = _peer_fault(pair, seen)
+        if fault:
+            return Outcome(Status.FAIL, *fault, measured)
+    paths = ", ".join(sorted({pair.path or "unknown" for pair in seen.pairs}))
+    message = "{} joined by {}; {}".format(gpus(len(seen.gpus)), paths, _reach(seen.pairs))
+    return Outcome(Status.PASS, message, measured=measured)
+
+
+def _reach(pairs: Sequence[Pair]) -> str:
+    closed = sorted({reason for pair in pairs for reason in [_closed(pair)] if reason})
+    if closed:
+        said = "P2P not available ({}): copies go through host memory"
+        return said.format(", ".join(closed))
+    told = all(pair.can_read is not None for pair in pairs)
+    return "P2P between all" if told else "the driver does not tell of P2P"
+
+
+def _closed(pair: Pair) -> Optional[str]:
+    """NVML's reason why one GPU cannot read or write the other's memory."""
+    return next((r for r in (pair.can_read, pair.can_write) if r not in (None, "ok")), None)
+
+
+def _peer_fault(pair: Pair, seen: State) -> "Optional[Tuple[str, str, str]]":
+    reason = _closed(pair)
+    mig = any(gpu.mig for gpu in seen.gpus if gpu.index in (pair.first, pair.second))
+    if reason is None or mig:  # MIG devices have no peers by design
+        return None
+    message = "no P2P between GPU {} and GPU {} ({}): {}".format(
+        pair.first, pair.second, pair.path or "path unknown", reason
+    )
+    if reason == "disabled-by-regkey":
+        cause = "an option of the nvidia kernel module switches P2P off"
+        return message, cause, "remove it from NVreg_RegistryDwords in /etc/modprobe.d on the host"
+    if (pair.path or "").startswith("NV"):
+        cause = "the GPUs are joined by NVLink, yet the driver does not let them use it"
+        fix = (
+            "look at health.nvlink and health.fabric; a virtual machine needs all GPUs of a bridge"
+        )
+        return message, cause, fix
+    return None
+
+
+def _matrices(seen: State) -> List[Table]:
+    indices = [gpu.index for gpu in seen.gpus]
+    columns = ("GPU", *(str(i) for i in indices))
+    cells: Dict[Tuple[int, int], Pair] = {}
+    for pair in seen.pairs:
+        cells[pair.first, pair.second] = pair
+        cells.setdefault((pair.second, pair.first), pair)
+
+    def rows(word: Any) -> "Tuple[Tuple[Any, ...], ...]":
+        return tuple(
+            (str(i), *("X" if i == j else word(cells.get((i, j), Pair(i, j))) for j in indices))
+            for i in indices
+        )
+
+    paths = Table("Paths between GPUs", columns, rows(lambda pair: pair.path))
+    reach = Table("P2P between GPUs", columns, rows(lambda p: _closed(p) or p.can_read))
+    return [paths, reach]
+
+
+CHECKS = (
+    Check("health.pcie", "PCIe links at full width", check_pcie, limit_s=30, framework=False),
+    Check("health.nvlink", "NVLinks up and clean", check_nvlink, limit_s=30, framework=False),
+    Check("devices.peers", "What joins the GPUs", check_peers, limit_s=30, framework=False),
+)

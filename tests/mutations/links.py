@@ -1,0 +1,146 @@
+"""Faults of links: PCIe lanes, NVLinks, peers, and copies between GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable
+
+from tests.mutations import Row
+
+ODD_PLACE = 4097  # where a bit is flipped
+
+
+def two_sound_gpus() -> None:
+    """Two GPUs as NVML tells of them, joined by four NVLinks."""
+    from verify import state
+    from verify.telemetry import GpuState, NvLink, Pair, State
+
+    links = tuple(NvLink(i, active=True, version=3, errors=0) for i in range(4))
+    gpu = GpuState(
+        0,
+        name="NVIDIA A100-SXM4-40GB",
+        pcie_generation=4,
+        pcie_generation_max=4,
+        pcie_width=16,
+        pcie_width_max=16,
+        utilization_percent=0,
+        nvlinks=links,
+    )
+    gpus = (gpu, replace(gpu, index=1))
+    seen = State(gpus=gpus, pairs=(Pair(0, 1, "NV4", "ok", "ok"),), found=True)
+    state.read = lambda *_: seen
+
+
+def second_gpu(**fields: Any) -> Callable[[], None]:
+    """Change what NVML tells of the second GPU."""
+
+    def seed() -> None:
+        from verify import state
+
+        seen = state.read()
+        first, second = seen.gpus
+        broken = replace(seen, gpus=(first, replace(second, **fields)))
+        state.read = lambda *_: broken
+
+    return seed
+
+
+def second_link(**fields: Any) -> Callable[[], None]:
+    """Change what NVML tells of one NVLink of the second GPU."""
+
+    def seed() -> None:
+        from verify import state
+
+        links = state.read().gpus[1].nvlinks
+        second_gpu(nvlinks=(*links[:3], replace(links[3], **fields)))()
+
+    return seed
+
+
+def pair(**fields: Any) -> Callable[[], None]:
+    """Change what NVML tells of what lies between the GPUs."""
+
+    def seed() -> None:
+        from verify import state
+
+        seen = state.read()
+        broken = replace(seen, pairs=(replace(seen.pairs[0], **fields),))
+        state.read = lambda *_: broken
+
+    return seed
+
+
+def two_places() -> None:
+    """Two places in host memory stand for two GPUs; the copies between them are real."""
+    from verify.checks import peers
+    from verify.checks.place import Place
+
+    vars(peers)["find_gpus"] = lambda _: (None, (Place("cpu", 0), Place("cpu", 1)))
+    peers._reaches = lambda *_: True
+
+
+def flip_a_bit() -> None:
+    import torch
+
+    copy = torch.Tensor.copy_
+
+    def damage(self: Any, source: Any) -> Any:
+        copy(self, source)
+        self[ODD_PLACE] ^= 1 << 40
+        return self
+
+    torch.Tensor.copy_ = damage
+
+
+def copy_nothing() -> None:
+    """As on machines where the IOMMU swallows what one GPU writes to another."""
+    import torch
+
+    torch.Tensor.copy_ = lambda self, _: self
+
+
+def not_direct() -> None:
+    from verify.checks import peers
+
+    peers._reaches = lambda *_: False
+    flip_a_bit()
+
+
+def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
+    sound = two_places if check == "devices.peer-copies" else two_sound_gpus
+    return Row(check, fault, seed, word, sound=sound)
+
+
+ROWS = {
+    "pytorch": (
+        _row("health.pcie", "a card has four of sixteen lanes", second_gpu(pcie_width=4), "x4 of"),
+        _row(
+            "health.pcie",
+            "a busy card's link stays slow",
+            second_gpu(pcie_generation=1, utilization_percent=99),
+            "PCIe 1.0 of 4.0",
+        ),
+        _row("health.nvlink", "an NVLink is off", second_link(active=False), "GPU 1: 3 of 4"),
+        _row(
+            "health.nvlink",
+            "an NVLink makes errors",
+            second_link(errors=12345),
+            "NVLink 3 has counted 12345 errors",
+        ),
+        _row(
+            "devices.peers",
+            "the driver allows no P2P over NVLink",
+            pair(can_read="chipset-not-supported"),
+            "no P2P between GPU 0 and GPU 1",
+        ),
+        _row(
+            "devices.peers",
+            "P2P is switched off in the driver",
+            pair(path="PHB", can_read="ok", can_write="disabled-by-regkey"),
+            "NVreg_RegistryDwords",
+        ),
+        _row("devices.peer-copies", "a bit is flipped on the way", flip_a_bit, "GPU 0 to GPU 1: 2"),
+        _row("devices.peer-copies", "a copy writes nothing", copy_nothing, "IOMMU"),
+        _row("devices.peer-copies", "host memory damages a copy", not_direct, "host memory"),
+    )
+}

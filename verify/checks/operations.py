@@ -1,0 +1,298 @@
+"""Every collective that training is made of, with answers that are known beforehand.
+
+What a rank gives depends on the rank, the place in the message and the round, so that an answer of
+another rank, in another order, or left over from the round before is not taken for the right one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+from verify.checks import ranks
+from verify.checks.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
+from verify.core import Check, Context, Outcome, Status
+from verify.measures import Table, pack
+
+LIMIT_S = {"gloo": 60.0, "nccl": 150.0}
+DTYPES = ("float32", "float16", "bfloat16", "int64")
+ELEMENTS = {  # of a rank's part
+    "nccl": {"quick": 1 << 10, "standard": 1 << 18, "full": 1 << 22},
+    "gloo": {"quick": 1 << 8, "standard": 1 << 14, "full": 1 << 17},
+}
+ROUNDS = 2
+POISON = -1  # in every buffer before its first round; no answer is negative
+STEP_S = 0.05  # how much later each rank comes to the barrier than the one before
+_COPIED = 127  # numbers that are only moved: up to here all of them are exact in bfloat16
+UNSUPPORTED = re.compile(  # how torch's backends say that they lack an operation or a dtype
+    r"no support|not (currently |yet )?(supported|implemented)|does ?n[o']t support|[Uu]nsupported|"
+    r"Invalid scalar type|no backend type"
+)
+
+Part = Callable[[int], Any]  # what the rank or the block of this number gives
+Into = Callable[[int], Any]  # the receive buffer, of so many parts
+Operation = Callable[[Rank, Part, Into], Tuple[Any, Any]]  # what came, what is right
+
+
+def check_operations(context: Context) -> Outcome:
+    """Run every collective on every GPU, or with two processes where there is no GPU."""
+    broken, team = ranks.find_team(context)
+    if broken:
+        return broken
+    if team.backend == "nccl" and team.size == 1:
+        return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
+    elements = ELEMENTS[team.backend][context.level]
+    return judge_operations(ranks.run(team, lambda r: _all(r, elements), LIMIT_S[team.backend]))
+
+
+# What each rank does
+
+
+def _all(rank: Rank, elements: int) -> List[Dict[str, Any]]:
+    rows = [_try(rank, name, dtype, elements) for name in _OPERATIONS for dtype in DTYPES]
+    return [*rows, _barrier(rank)]
+
+
+def _try(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
+    row = {"operation": name, "dtype": dtype, "wrong": 0, "total": 0, "kind": None}
+    rank.at("{} of {}".format(name, dtype))
+    try:
+        return {**row, **_rounds(rank, name, dtype, elements)}
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        if not UNSUPPORTED.search(str(error)):
+            raise
+        return {**row, "unsupported": str(error).partition("\n")[0][:200]}
+
+
+def _rounds(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
+    """The same operation again into the same buffers, with other numbers."""
+    import torch
+
+    device, kind = rank.place.device, getattr(torch, dtype)
+    modulus = numbers_below(rank.team.size) if name in _REDUCING else _COPIED
+    buffers: Dict[int, Any] = {}
+
+    def into(parts: int) -> Any:
+        if parts not in buffers:
+            buffers[parts] = torch.full((parts * elements,), POISON, dtype=kind, device=device)
+        return buffers[parts]
+
+    total, before = 0, None
+    for turn in range(ROUNDS):
+        got, known = _OPERATIONS[name](rank, _parts(elements, modulus, turn, kind, device), into)
+        wrong = int((got != known).sum().item())
+        if wrong:
+            return {"wrong": wrong, "total": known.numel(), "kind": _kind(got, known, before)}
+        total, before = total + known.numel(), known.clone()
+    return {"total": total}
+
+
+def numbers_below(size: int) -> int:
+    """How many different numbers ranks add up: all sums stay below 257, so exact in bfloat16."""
+    return max(2, min(13, 256 // size))
+
+
+def _parts(elements: int, modulus: int, turn: int, kind: Any, device: Any) -> Part:
+    import torch
+
+    places = torch.arange(elements, device=device)
+
+    def part(number: int) -> Any:
+        return ((places * 3 + number * 5 + turn) % modulus + 1).to(kind)
+
+    return part
+
+
+def _kind(got: Any, known: Any, before: Any) -> str:
+    """What stands where the right numbers should."""
+    at = got != known
+    if bool((got[at] == POISON).all()):
+        return "was not written"
+    if before is not None and bool((got[at] == before[at]).all()):
+        return "holds what came the time before"
+    if bool((got.float().sort()[0] == known.float().sort()[0]).all()):
+        return "has the right numbers in the wrong places"
+    return "has other numbers"
+
+
+def _all_reduce(rank: Rank, part: Part, _: Into) -> Tuple[Any, Any]:
+    import torch.distributed as dist
+
+    got = part(rank.index)
+    dist.all_reduce(got)
+    return got, sum(part(i) for i in range(rank.team.size))
+
+
+def _all_gather(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
+    import torch
+    import torch.distributed as dist
+
+    size = rank.team.size
+    got = into(size)
+    dist.all_gather(list(got.chunk(size)), part(rank.index))
+    return got, torch.cat([part(i) for i in range(size)])
+
+
+def _reduce_scatter(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
+    import torch.distributed as dist
+
+    size = rank.team.size
+    got = into(1)
+    dist.reduce_scatter(got, [part(rank.index * size + to) for to in range(size)])
+    return got, sum(part(source * size + rank.index) for source in range(size))
+
+
+def _broadcast(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
+    """From the last rank: the first is what a library would take by mistake."""
+    import torch.distributed as dist
+
+    root = rank.team.size - 1
+    got = part(root) if rank.index == root else into(1)
+    dist.broadcast(got, root)
+    return got, part(root)
+
+
+def _send(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
+    """Each to the next, in a ring."""
+    import torch.distributed as dist
+
+    size = rank.team.size
+    got, source = into(1), (rank.index - 1) % size
+    ways = [
+        dist.P2POp(dist.isend, part(rank.index), (rank.index + 1) % size),
+        dist.P2POp(dist.irecv, got, source),
+    ]
+    for request in dist.batch_isend_irecv(ways):
+        request.wait()
+    return got, part(source)
+
+
+def _all_to_all(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
+    import torch
+    import torch.distributed as dist
+
+    size = rank.team.size
+    got = into(size)
+    dist.all_to_all_single(got, torch.cat([part(rank.index * size + to) for to in range(size)]))
+    return got, torch.cat([part(source * size + rank.index) for source in range(size)])
+
+
+def _barrier(rank: Rank) -> Dict[str, Any]:
+    """The ranks come one after the other; behind the barrier all of them must have come."""
+    import torch.distributed as dist
+
+    rank.at("barrier")
+    dist.barrier()  # the library's first one may set things up
+    time.sleep(rank.index * STEP_S)
+    with open(_mark(rank, rank.index), "w", encoding="utf-8"):
+        pass
+    dist.barrier()
+    rank.place.synchronize()
+    missing = sum(not os.path.exists(_mark(rank, i)) for i in range(rank.team.size))
+    kind = "was passed before all had come" if missing else None
+    row = {"operation": "barrier", "dtype": "-", "wrong": missing}
+    return {**row, "total": rank.team.size, "kind": kind}
+
+
+def _mark(rank: Rank, index: int) -> str:
+    return os.path.join(rank.folder, "came-{}".format(index))
+
+
+_OPERATIONS: Dict[str, Operation] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "reduce-scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "send and receive": _send,
+    "all-to-all": _all_to_all,
+}
+_REDUCING = ("all-reduce", "reduce-scatter")
+
+
+# The judge
+
+
+def judge_operations(world: World) -> Outcome:
+    """Whether every rank got the known answer of every operation that the backend has."""
+    team = world.team
+    measured: Dict[str, Any] = {"device": team.kind, "ranks": team.size, "seconds": world.seconds}
+    expected = {"wrong": 0}
+    if world.lost:
+        return ranks.judge_lost(world, team.backend, measured, expected)
+    measured.update(pack(tables=[_table(world.values)]))
+    for rank, rows in enumerate(world.values):
+        for row in rows:
+            if row["wrong"]:
+                message = _wrong(team, rank, row)
+                cause, fix = blame(team.backend)
+                return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    rows = world.values[0]
+    basic = {r["operation"] for r in rows if r["total"]}
+    if "all-reduce" not in basic:
+        why = next(r["unsupported"] for r in rows if "unsupported" in r)
+        fix = "build the image again: without all-reduce nothing trains in parallel"
+        message = "{} has no all-reduce: {}".format(team.backend, why)
+        return Outcome(Status.FAIL, message, why, fix, measured, expected)
+    message = "{} operations with known answers, {}{}".format(len(basic), team.words, team.note)
+    if any("unsupported" in row for row in rows):
+        message += "; not supported here: " + _lacking(rows)
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _lacking(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The operations that lack every dtype, then the others by what they lack."""
+    by_operation: Dict[str, List[str]] = {}
+    for row in rows:
+        if "unsupported" in row:
+            by_operation.setdefault(row["operation"], []).append(row["dtype"])
+    by_dtypes: Dict[str, List[str]] = {}
+    for operation, dtypes in by_operation.items():
+        whole = len(dtypes) == len(DTYPES)
+        by_dtypes.setdefault("" if whole else " of " + ", ".join(dtypes), []).append(operation)
+    return "; ".join(", ".join(names) + of for of, names in sorted(by_dtypes.items()))
+
+
+def _wrong(team: Team, rank: int, row: Mapping[str, Any]) -> str:
+    of = "" if row["dtype"] == "-" else " of " + row["dtype"]
+    return "{} {}{}: rank {} {}, {} of {} wrong".format(
+        team.backend, row["operation"], of, rank, row["kind"], row["wrong"], row["total"]
+    )
+
+
+def blame(backend: str) -> Tuple[str, str]:
+    """The cause and the fix of answers that are wrong."""
+    if backend == "nccl":
+        return "data was damaged or lost on its way between GPUs", P2P_FIX
+    return "gloo is broken", "build the image again from its lock"
+
+
+def _table(values: Sequence[Sequence[Mapping[str, Any]]]) -> Table:
+    """Each operation by dtype: right, wrong or not supported, over all ranks."""
+    names = list(dict.fromkeys(row["operation"] for row in values[0]))
+    cells = {
+        (name, dtype): _cell(values, name, dtype) for name in names for dtype in (*DTYPES, "-")
+    }
+    rows = [(name, *(cells[name, dtype] or cells[name, "-"] for dtype in DTYPES)) for name in names]
+    return Table("Collectives with known answers", ("operation", *DTYPES), tuple(rows))
+
+
+def _cell(values: Sequence[Sequence[Mapping[str, Any]]], name: str, dtype: str) -> str:
+    found = [r for rows in values for r in rows if (r["operation"], r["dtype"]) == (name, dtype)]
+    if any(row["wrong"] for row in found):
+        return "wrong"
+    if any("unsupported" in row for row in found):
+        return "not supported"
+    return "right" if found else ""
+
+
+CHECKS = (
+    Check(
+        "collectives.operations",
+        "Collectives give known answers",
+        check_operations,
+        "standard",
+        240,
+    ),
+)

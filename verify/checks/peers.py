@@ -1,0 +1,149 @@
+"""Copies between GPUs, compared bit by bit.
+
+With the IOMMU or PCIe ACS in the way, some machines let one GPU copy into another's memory, report
+success, and damage the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Sequence, Tuple
+
+from verify.checks.place import Place, find_gpus
+from verify.checks.ranks import P2P_FIX
+from verify.core import Check, Context, Outcome, Status, gpus
+from verify.measures import Table, median, of_samples, pack
+
+ELEMENTS = {"quick": 1 << 16, "standard": 1 << 23, "full": 1 << 26}  # of 8 bytes
+TURNS = {"quick": 1, "standard": 2, "full": 8}
+REPEATS = 5
+_ODD = 0x9E3779B97F4A7C1  # odd, so that each place's number is its own, in all 64 bits
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What became of copies from one GPU to another."""
+
+    source: int
+    target: int
+    direct: bool  # whether the driver allows P2P; else it goes through host memory
+    wrong: int
+    total: int
+    seconds: Tuple[float, ...] = ()
+    bytes: int = 0
+
+    @property
+    def gbs(self) -> float:
+        """GB/s of the middle one of the timed copies."""
+        return self.bytes / median(self.seconds) / 1e9 if self.seconds else 0.0
+
+
+def check_copies(context: Context) -> Outcome:
+    """Copy between each two GPUs, both ways."""
+    absent, places = find_gpus(context)
+    if absent:
+        return absent
+    if len(places) < 2:
+        return Outcome(Status.SKIP, "one GPU: it has no peer")
+    elements, turns = ELEMENTS[context.level], TURNS[context.level]
+    copies = [
+        _copies(source, target, elements, turns)
+        for source in places
+        for target in places
+        if source != target
+    ]
+    return judge_copies(copies)
+
+
+def _copies(source: Place, target: Place, elements: int, turns: int) -> Copy:
+    import torch
+
+    there = torch.empty(elements, dtype=torch.int64, device=target.device)
+    wrong = 0
+    for turn in range(turns):
+        salt = (turn * 64 + source.index) * 64 + target.index + 1
+        here = _pattern(elements, salt, source)
+        there.fill_(-salt)
+        target.synchronize()
+        there.copy_(here)
+        source.synchronize()
+        target.synchronize()
+        wrong += int((there != _pattern(elements, salt, target)).sum().item())
+    here = _pattern(elements, 0, source)
+    seconds = tuple(source.seconds(lambda: there.copy_(here), repeats=REPEATS))
+    direct = _reaches(source, target)
+    total = elements * turns
+    return Copy(source.index, target.index, direct, wrong, total, seconds, elements * 8)
+
+
+def _pattern(elements: int, salt: int, place: Place) -> Any:
+    """Made on the GPU itself, so what it is compared with never went over a link."""
+    import torch
+
+    return (torch.arange(elements, dtype=torch.int64, device=place.device) + salt) * _ODD
+
+
+def _reaches(source: Place, target: Place) -> bool:
+    import torch
+
+    return bool(torch.cuda.can_device_access_peer(target.index, source.index))
+
+
+def judge_copies(copies: Sequence[Copy]) -> Outcome:
+    """Whether every copy came whole."""
+    rows = [{**asdict(c), "seconds": median(c.seconds), "gbs": c.gbs} for c in copies if c.seconds]
+    measured: Dict[str, Any] = {"device": "cuda", "copies": rows}
+    expected = {"wrong": 0}
+    if not copies:
+        fix = "look at what devices.count says"
+        return Outcome(
+            Status.FAIL, "nothing was copied", "no pair of GPUs", fix, measured, expected
+        )
+    measured.update(_packed(copies))
+    for copy in copies:
+        if copy.wrong or not copy.total:
+            message = "GPU {} to GPU {}: {} of {} numbers wrong after a copy".format(
+                copy.source, copy.target, copy.wrong, copy.total
+            )
+            fault = _cause(copy)
+            return Outcome(Status.FAIL, message, *fault, measured, expected)
+    direct = sum(copy.direct for copy in copies)
+    slowest = min(copy.gbs for copy in copies)
+    count = len({copy.source for copy in copies})
+    message = "copies between {} bit by bit the same, {} of {} by P2P, {:.3g} GB/s and more".format(
+        gpus(count), direct, len(copies), slowest
+    )
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _cause(copy: Copy) -> Tuple[str, str]:
+    if copy.direct:
+        return "P2P traffic is led astray on its way: the IOMMU or PCIe ACS, most likely", P2P_FIX
+    cause = "data was damaged on its way through host memory: the host's memory or PCIe"
+    return cause, "look at the host's kernel log for PCIe (AER) and memory (MCE) errors"
+
+
+def _packed(copies: Sequence[Copy]) -> Dict[str, Any]:
+    indices = sorted({copy.source for copy in copies} | {copy.target for copy in copies})
+    gbs = {(copy.source, copy.target): copy.gbs for copy in copies}
+    rows: List[Tuple[Any, ...]] = [
+        (str(i), *("X" if i == j else gbs.get((i, j)) for j in indices)) for i in indices
+    ]
+    columns = ("from / to", *(str(i) for i in indices))
+    table = Table("Copies between GPUs (GB/s)", columns, tuple(rows))
+    metrics = [
+        of_samples(
+            "peer_copy",
+            [copy.bytes / seconds / 1e9 for seconds in copy.seconds],
+            "GB/s",
+            labels={"source": str(copy.source), "target": str(copy.target)},
+        )
+        for copy in copies
+        if copy.seconds
+    ]
+    return pack(metrics, [table])
+
+
+CHECKS = (
+    Check("devices.peer-copies", "Copies between GPUs come whole", check_copies, "standard", 180),
+)

@@ -1,0 +1,311 @@
+"""Ranks: forked processes that form one torch.distributed world, and what to say when one is lost.
+
+Each rank runs in a child with a time limit, says what it is at, and has NCCL log into a file, so
+that a hang is told with the step it stood in and with NCCL's own words.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from verify.checks import nccl_log
+from verify.checks.place import Place, find, find_gpus
+from verify.children import TAIL_BYTES, Child, Ending, wait_all
+from verify.core import Context, Outcome, Status, gpus
+from verify.runner import judge_ending
+from verify.symptoms import explain, last_words
+
+LOOK_LIMIT_S = 60.0
+CPU_RANKS = 2
+ONE_GPU = "one GPU: nothing goes between GPUs"
+P2P_FIX = (
+    "try NCCL_P2P_DISABLE=1: if that mends it, switch PCIe ACS and the IOMMU off in the host's BIOS"
+    " (or boot with iommu=pt)"
+)
+# A rank that says so lost another one: it is not the one that fell.
+_ECHO = re.compile(
+    r"[Cc]onnection closed by|Connection reset|Broken pipe|remote process exited|"
+    r"Socket [Tt]imeout|ncclRemoteError"
+)
+
+
+@dataclass(frozen=True)
+class Team:
+    """The ranks of a world. NCCL joins GPUs, gloo joins processes on the CPU."""
+
+    backend: str
+    size: int
+
+    @property
+    def kind(self) -> str:
+        """The device's kind, for `measured`: "cuda" or "cpu"."""
+        return "cuda" if self.backend == "nccl" else "cpu"
+
+    @property
+    def words(self) -> str:
+        """Who took part, for messages."""
+        if self.backend == "nccl":
+            return gpus(self.size) + " over NCCL"
+        return "{} processes on the CPU over gloo".format(self.size)
+
+    @property
+    def note(self) -> str:
+        """What the team could not show, to end a message with."""
+        if self.kind == "cpu":
+            return "; no proof of NCCL"
+        return "; " + ONE_GPU if self.size == 1 else ""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a world."""
+
+    index: int
+    team: Team
+    folder: str  # shared by all ranks of this world
+
+    @property
+    def place(self) -> Place:
+        """The device it computes on."""
+        return Place(self.team.kind, self.index if self.team.kind == "cuda" else 0)
+
+    def at(self, step: str) -> None:
+        """Note what it does next, for the case that it does not come back."""
+        path = _step_path(self.folder, self.index)
+        count = _step(_read(path))[0] + 1
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write("{} {}".format(count, step))
+        os.replace(path + ".new", path)  # whenever the rank is killed, one of the two is whole
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a rank left behind: how many steps it began, the last of them, and NCCL's log."""
+
+    count: int = 0
+    step: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class World:
+    """How every rank ended."""
+
+    team: Team
+    endings: Tuple[Ending, ...]
+    traces: Tuple[Trace, ...] = ()
+
+    @property
+    def lost(self) -> bool:
+        """Whether a rank did not come back with a value."""
+        return not self.endings or any(not ending.returned for ending in self.endings)
+
+    @property
+    def values(self) -> List[Any]:
+        """What the ranks handed back, in their order."""
+        return [ending.value for ending in self.endings]
+
+    @property
+    def seconds(self) -> float:
+        """How long the slowest lived."""
+        return round(max((e.seconds for e in self.endings), default=0.0), 3)
+
+
+def find_team(context: Context) -> Tuple[Optional[Outcome], Team]:
+    """Every GPU, or processes on the CPU where nothing hints at a GPU; or what is wrong.
+
+    A child looks: this process forks ranks afterwards, so it must not start CUDA itself.
+    """
+    looked = Child(lambda: _look(context)).wait(LOOK_LIMIT_S)
+    if not looked.returned:
+        world = World(Team("nccl", 1), (looked,))
+        return judge_lost(world, "starting CUDA"), world.team
+    broken, count = looked.value["broken"], looked.value["gpus"]
+    team = Team("nccl", count) if count else Team("gloo", CPU_RANKS)
+    return broken and Outcome.from_dict(broken), team
+
+
+def _look(context: Context) -> Dict[str, Any]:
+    broken, place = find(context)
+    count = len(find_gpus(context)[1]) if place.is_gpu else 0
+    return {"broken": broken and broken.as_dict(), "gpus": count}
+
+
+def run(team: Team, work: Callable[[Rank], object], limit_s: float) -> World:
+    """Start the ranks, have each do the work within one process group, and wait for all."""
+    folder = scratch()
+    try:
+        ranks = [Rank(index, team, folder) for index in range(team.size)]
+        children = [Child(_life(rank, work)) for rank in ranks]
+        endings = wait_all(children, limit_s)
+        traces = [_trace(folder, rank.index) for rank in ranks]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return World(team, tuple(endings), tuple(traces))
+
+
+def scratch() -> str:
+    """A new folder. A read-only container without a /tmp still has /dev/shm."""
+    try:
+        return tempfile.mkdtemp()
+    except OSError:
+        return tempfile.mkdtemp(dir="/dev/shm")
+
+
+def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:
+    def live() -> object:
+        _set_environment(rank)
+        _join(rank)
+        value = work(rank)
+        rank.at("the end of the process group")
+        _leave()
+        return value
+
+    return live
+
+
+def _set_environment(rank: Rank) -> None:
+    """All is on this machine, so the loopback will do. What the user has set stays."""
+    os.environ.setdefault("NCCL_DEBUG", "INFO")
+    os.environ.setdefault("NCCL_DEBUG_FILE", _log_path(rank.folder, rank.index))
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _join(rank: Rank) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if rank.place.is_gpu:
+        torch.cuda.set_device(rank.place.index)
+    else:
+        torch.set_num_threads(1)  # the ranks share the CPUs
+    rank.at("the start of the process group")
+    store = "file://{}/store".format(rank.folder)
+    size = rank.team.size
+    dist.init_process_group(rank.team.backend, init_method=store, rank=rank.index, world_size=size)
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+
+
+def _step_path(folder: str, index: int) -> str:
+    return os.path.join(folder, "step-{}".format(index))
+
+
+def _log_path(folder: str, index: int) -> str:
+    return os.path.join(folder, "nccl-{}.log".format(index))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _step(text: str) -> Tuple[int, str]:
+    count, _, step = text.partition(" ")
+    return (int(count) if count.isdigit() else 0), step
+
+
+def _trace(folder: str, index: int) -> Trace:
+    count, step = _step(_read(_step_path(folder, index)))
+    return Trace(count, step, _read(_log_path(folder, index)))
+
+
+# A lost rank
+
+
+def judge_lost(
+    world: World,
+    what: str,
+    measured: Optional[Mapping[str, Any]] = None,
+    expected: Optional[Mapping[str, Any]] = None,
+) -> Outcome:
+    """The failure where a rank was lost: which one fell first, where, and why."""
+    lost = [(i, ending) for i, ending in enumerate(world.endings) if not ending.returned]
+    traces = world.traces or (Trace(),) * len(world.endings)
+    rank = _first(lost, traces)
+    cause, fix = _explain(rank, lost, traces)
+    message = "{}: {}".format(what, _who(rank, lost, traces))
+    log = "\n".join([*_outputs(rank, lost)[:1], traces[rank].log]).strip()[-TAIL_BYTES:]
+    return Outcome(
+        Status.FAIL,
+        message.replace("\n", " "),
+        cause,
+        fix or _default_fix(world.team, traces[rank].log),
+        {**(measured or {}), "output": log},
+        expected or {},
+    )
+
+
+def _who(rank: int, lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]) -> str:
+    """Which rank fell, how and where; or that all of them hang at the same step."""
+    ending, step = dict(lost)[rank], traces[rank].step
+    where = ", at " + step if step else ""
+    if len(traces) == len(lost) > 1 and all(e.timed_out for _, e in lost):
+        if len({traces[i].count for i, _ in lost}) == 1:
+            said = "none of {} ranks finished in {:.0f} s{}"
+            return said.format(len(traces), ending.seconds, where)
+        furthest = max((traces[i] for i, _ in lost), key=lambda trace: trace.count)
+        where += ", while another was at " + furthest.step
+    return "rank {} of {} {}{}".format(rank, len(traces), ending.how(), where)
+
+
+def _first(lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]) -> int:
+    """The rank to blame: one that fell by itself, else the hanging one that is furthest behind.
+
+    A rank that only says that it lost another is the last to blame.
+    """
+
+    def order(row: Tuple[int, Ending]) -> Tuple[int, int, float]:
+        index, ending = row
+        if ending.timed_out:
+            return 1, traces[index].count, ending.seconds
+        return (2 if _ECHO.search(ending.raised or "") else 0), 0, ending.seconds
+
+    return min(lost, key=order)[0]
+
+
+def _explain(
+    rank: int, lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]
+) -> Tuple[str, Optional[str]]:
+    ending, log = dict(lost)[rank], traces[rank].log
+    if ending.signal and not ending.timed_out:
+        killed = judge_ending(ending)
+        return str(killed.cause), killed.fix
+    texts = [text for i, _ in lost for text in [nccl_log.telling(traces[i].log)] if text]
+    outputs = _outputs(rank, lost)
+    cause, fix = explain("\n".join([ending.raised or "", *texts, *outputs]))
+    if ending.timed_out:
+        hang = " ".join(filter(None, ("hang", nccl_log.phase(log))))
+        cause = hang + (": " + cause if cause else "")
+    words = next(iter(texts), "") or last_words("\n".join(outputs))
+    if words:
+        cause = "{}; the last words: {}".format(cause or "unknown", words)
+    return cause or ending.how(), fix
+
+
+def _outputs(rank: int, lost: Sequence[Tuple[int, Ending]]) -> List[str]:
+    """What the rank to blame wrote, else what the others did that do not merely echo its end."""
+    own = [ending.output for i, ending in lost if i == rank and ending.output]
+    others = [e.output for _, e in lost if e.output and not _ECHO.search(e.raised or "")]
+    return own or others
+
+
+def _default_fix(team: Team, log: str) -> str:
+    if team.backend == "gloo":
+        return "see that the loopback interface is up and GLOO_SOCKET_IFNAME names it"
+    if "P2P" in nccl_log.transports(log):
+        return P2P_FIX
+    return "run again with NCCL_DEBUG=INFO; try --ipc host and NCCL_P2P_DISABLE=1"

@@ -1,9 +1,165 @@
-"""Memory: how much is free, whether it holds what is written, whether steps leak it."""
+"""Memory: who holds it, whether it keeps what is written, whether training gives it back."""
 
 from __future__ import annotations
 
-from typing import Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.core import Check
+from verify import limits, same_gpu, state
+from verify.checks import batches
+from verify.checks.bench import Job, Refused
+from verify.checks.leaks import check_leak
+from verify.checks.patterns import check_pattern
+from verify.checks.place import Place, find, find_gpus
+from verify.checks.sight import START_WITH_GPUS
+from verify.core import Check, Context, Outcome, Status, gpus
+from verify.telemetry import Process, State
 
-CHECKS: Tuple[Check, ...] = ()
+NOTED = 0.9  # what is free of a GPU, as a share: below it, others are named
+ENOUGH = 0.5  # below it, the check fails
+MODEL = "resnet50"
+MAXIMUM = {"cuda": 4096, "cpu": 4}
+SECONDS = 75.0  # for each precision
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Held:
+    """One GPU's memory: by CUDA, and who held some of it before this process started CUDA."""
+
+    device: int
+    name: str
+    free: int
+    total: int
+    others: Optional[Tuple[Process, ...]] = None  # None: NVML does not tell
+
+    @property
+    def share(self) -> float:
+        """What is free."""
+        return self.free / self.total if self.total else 0.0
+
+    def who(self) -> str:
+        """The other processes in words, the largest first."""
+        if not self.others:
+            return "NVML names no other process"
+        ordered = sorted(self.others, key=lambda process: -(process.used_bytes or 0))
+        rows = ["{}{}".format(p.pid, _holding(p)) for p in ordered[:4]]
+        more = len(ordered) - len(rows)
+        return "process " + ", ".join(rows) + (" and {} more".format(more) if more else "")
+
+    def as_dict(self) -> Dict[str, Any]:
+        """For the report."""
+        others = self.others and [vars(process) for process in self.others]
+        return {"device": self.device, "free": self.free, "total": self.total, "others": others}
+
+
+def _holding(process: Process) -> str:
+    if process.used_bytes is None:
+        return ""
+    return " ({:.1f} GB)".format(process.used_bytes / GB)
+
+
+def check_free(context: Context) -> Outcome:
+    """What each GPU has free; and, beside it, what the container may take of the host."""
+    before = state.read()  # this process is not among the GPU's users yet
+    broken, place = find(context)
+    if broken is not None:
+        return broken
+    host = _host()
+    if not place.is_gpu:
+        return Outcome(Status.SKIP, "no GPU visible", None, START_WITH_GPUS, measured=host)
+    outcome = judge_free([_held(one, before) for one in find_gpus(context)[1]])
+    return replace(outcome, measured={**outcome.measured, **host})
+
+
+def _held(place: Place, before: State) -> Held:
+    import torch
+
+    free, total = torch.cuda.mem_get_info(place.index)
+    gpu = same_gpu.find(place.index, before.gpus)
+    name = str(torch.cuda.get_device_name(place.index))
+    return Held(place.index, name, int(free), int(total), gpu.processes if gpu else None)
+
+
+def _host() -> Dict[str, Any]:
+    found = limits.read()
+    return {
+        "host_available_bytes": limits.memory_available(found),
+        "container_limit_bytes": found.memory_bytes,
+        "container_used_bytes": found.memory_used_bytes,
+    }
+
+
+def judge_free(held: Sequence[Held]) -> Outcome:
+    """Whether every GPU has at least half its memory free; who holds the rest is told."""
+    measured = {"device": "cuda", "memory": [one.as_dict() for one in held]}
+    expected = {"free_share": ENOUGH}
+    if not held:
+        message = "no GPU told its memory"
+        return Outcome(Status.FAIL, message, message, START_WITH_GPUS, measured, expected)
+    worst = min(held, key=lambda one: one.share)
+    if worst.share < ENOUGH:
+        message = "GPU {} ({}) has {:.1f} of {:.1f} GB free".format(
+            worst.device, worst.name, worst.free / GB, worst.total / GB
+        )
+        cause = "others hold the rest: {} (as the host numbers processes)".format(worst.who())
+        fix = "end them (ps -p PID on the host), or choose another GPU by CUDA_VISIBLE_DEVICES"
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    message = "{:.1f} of {:.1f} GB free".format(worst.free / GB, worst.total / GB)
+    message += " or more, on each of {}".format(gpus(len(held))) if len(held) > 1 else ""
+    for one in held:
+        if one.others and one.share < NOTED:
+            message += "; GPU {} is shared with {}".format(one.device, one.who())
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def check_batch(context: Context) -> Outcome:  # noqa: ARG001  # it is of one level
+    """The largest and the fastest batch of a large network, without and with AMP."""
+    broken, place = batches.look()
+    if broken is not None:
+        return broken
+    modes: List[batches.Mode] = []
+    try:
+        for amp in (False, True):
+            job = Job(MODEL, amp=amp)
+            room = MAXIMUM[place.kind]
+            # To a sixteenth: a check's time is short, and `verify batch` finds the last sample.
+            modes.append(batches.run(job, place, maximum=room, seconds=SECONDS, resolution=1 / 16))
+    except Refused as error:
+        fix = "look at what training.loss and devices.convolution say"
+        cause = "a training step of {} does not work here".format(MODEL)
+        return Outcome(Status.FAIL, str(error), cause, fix, {"device": place.kind})
+    return judge_batches(modes, place.kind, place.words)
+
+
+def judge_batches(modes: Sequence[batches.Mode], device: str, words: str) -> Outcome:
+    """Whether at least one sample fits in each precision; the rest is for information."""
+    rows = [{"precision": mode.precision, **mode.search.as_dict()} for mode in modes]
+    measured = {"device": device, "searches": rows, **batches.measured(modes, MODEL)}
+    parts = []
+    for mode in modes:
+        largest, fastest = mode.search.largest, mode.search.fastest
+        if largest is None or fastest is None:
+            reason = next((t.reason for t in mode.search.trials if t.reason), mode.search.ended)
+            message = "{} in {}: {}".format(MODEL, mode.precision, mode.search.ended)
+            cause = "not enough memory for a training step: {}".format(reason)
+            fix = "end other users of the memory (nvidia-smi, free -m), or take a larger GPU"
+            return Outcome(Status.FAIL, message, cause, fix, measured, {"largest": 1})
+        part = "{}: {} fit ({}), fastest {} with {:.0f} samples/s"
+        pace = fastest.samples_per_s or 0.0
+        ended = mode.search.ended
+        parts.append(part.format(mode.precision, largest.batch, ended, fastest.batch, pace))
+    message = "{}, {}; {}".format(MODEL, words, "; ".join(parts) or "nothing was tried")
+    if not parts:
+        return Outcome(Status.SKIP, message, "no precision was asked for", None, measured)
+    return Outcome(Status.PASS, message, measured=measured, expected={"largest": 1})
+
+
+CHECKS = (
+    Check("memory.free", "GPU memory is free", check_free, gpu=True),
+    Check(
+        "memory.pattern", "Memory keeps what is written", check_pattern, "standard", 300, gpu=True
+    ),
+    Check("memory.leak", "Training gives memory back", check_leak, "standard", 120, gpu=True),
+    Check("memory.batch", "The largest and the fastest batch", check_batch, "full", 600),
+)

@@ -1,0 +1,146 @@
+"""The search for a batch size, done: on whatever this machine computes on, with its memory.
+
+The checks and the command `verify batch` both stand on it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from verify import batching, limits
+from verify.batching import Search, Trial
+from verify.checks.bench import Bencher, Job, Refused
+from verify.checks.place import Place, find
+from verify.children import Child
+from verify.core import Context, Outcome
+from verify.measures import LOWER, Metric, Plot, Table, pack
+
+STEPS = 4  # what a trial makes at least; see Bench
+LATE_S = 120.0  # a cold start of CUDA, and a step that is slower than all before it
+LOOK_LIMIT_S = 180.0
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One precision: what was chosen, and the search."""
+
+    precision: str
+    gpu: Optional[str]
+    search: Search
+
+
+def look() -> Tuple[Optional[Outcome], Place]:
+    """Where to run, found out in a child: this process forks, so it must not start CUDA."""
+
+    def work() -> Dict[str, Any]:
+        broken, place = find(Context())
+        return {"broken": broken and broken.as_dict(), "place": asdict(place)}
+
+    ending = Child(work).wait(LOOK_LIMIT_S)
+    if not ending.returned:
+        raise Refused("torch cannot be used: " + ending.how())
+    broken = ending.value["broken"]
+    return Outcome.from_dict(broken) if broken else None, Place(**ending.value["place"])
+
+
+def run(
+    job: Job,
+    place: Place,
+    *,
+    maximum: int,
+    minimum: int = 1,
+    seconds: float,
+    resolution: float = 0.0,
+    tell: Callable[[str, Trial], None] = lambda *_: None,
+) -> Mode:
+    """Search one precision. Raises Refused where the model cannot be made or trained."""
+    bencher, trials = Bencher(job, place), []  # type: Tuple[Bencher, List[Trial]]
+    deadline = time.monotonic() + seconds
+
+    def measure(batch: int) -> Trial:
+        found = None if place.is_gpu else refuse(trials, batch, available, job.memory_share)
+        if found is None:
+            found = bencher.measure(batch, max(0.0, deadline - time.monotonic()) + LATE_S)
+        trials.append(found)
+        tell(str(bencher.facts.get("precision", "")), found)
+        return found
+
+    def stop(batch: int, done: Sequence[Trial]) -> Optional[str]:
+        left = deadline - time.monotonic()
+        wanted = batching.predicted_seconds(done, batch, STEPS) or 0.0
+        if done and wanted > left:
+            return "the time was up ({:.0f} s)".format(seconds)
+        return None
+
+    available = limits.memory_available(limits.read())
+    try:
+        search = batching.search(
+            measure, maximum, minimum=minimum, stop=stop, resolution=resolution
+        )
+    finally:
+        bencher.close()
+    return Mode(str(bencher.facts.get("precision", "")), bencher.facts.get("gpu"), search)
+
+
+def refuse(
+    trials: Sequence[Trial], batch: int, available: Optional[int], share: float
+) -> Optional[Trial]:
+    """On the CPU nothing refuses memory but the kernel, by a kill: so a guess is made before."""
+    wanted = batching.predicted_bytes(trials, batch)
+    if wanted is None or available is None or wanted <= available * share:
+        return None
+    said = "would need about {:.1f} GB, and {:.1f} GB may be used"
+    reason = said.format(wanted / GB, available * share / GB)
+    return Trial(batch, fits=False, reason=reason)
+
+
+def measured(modes: Sequence[Mode], model: str) -> Dict[str, Any]:
+    """The searches in the shapes that reports know: metrics, tables, plots."""
+    metrics: List[Metric] = []
+    tables, lines = [], []
+    for mode in modes:
+        metrics += _metrics(mode, model)
+        tables.append(_table(mode, model))
+        timed = sorted((t.batch, t.samples_per_s) for t in mode.search.trials if t.samples_per_s)
+        if timed:
+            lines.append((mode.precision, tuple((float(b), float(s)) for b, s in timed)))
+    plot = Plot(model + ": throughput by batch", "batch", "samples/s", tuple(lines), log_x=True)
+    return pack(metrics, tables, (plot,) if lines else ())
+
+
+def _metrics(mode: Mode, model: str) -> List[Metric]:
+    largest, fastest = mode.search.largest, mode.search.fastest
+    labels = {"model": model, "precision": mode.precision}
+    found = []
+    if largest is not None:
+        found.append(Metric("largest_batch", largest.batch, "samples", labels=labels))
+    if fastest is not None and fastest.samples_per_s:
+        at = {**labels, "batch": str(fastest.batch)}
+        found.append(
+            Metric(
+                "batch_throughput",
+                fastest.samples_per_s,
+                "samples/s",
+                repeats=fastest.steps,
+                spread=fastest.spread,
+                labels=at,
+            )
+        )
+        if fastest.peak_bytes:
+            peak = Metric("batch_peak_memory", fastest.peak_bytes, "bytes", LOWER, labels=at)
+            found.append(peak)
+    return found
+
+
+def _table(mode: Mode, model: str) -> Table:
+    columns = ("batch", "samples/s", "spread", "peak memory (bytes)", "GPU use (%)", "why not")
+    rows = tuple(
+        (t.batch, t.samples_per_s, t.spread, t.peak_bytes, t.utilization_percent, t.reason)
+        if t.fits
+        else (t.batch, None, None, None, None, t.reason)
+        for t in sorted(mode.search.trials, key=lambda trial: trial.batch)
+    )
+    return Table("{}, {}".format(model, mode.precision or "not measured"), columns, rows)

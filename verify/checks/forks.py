@@ -1,0 +1,169 @@
+"""Workers of a process that computes already: forked, spawned, and from a fork server.
+
+A CUDA context does not survive a fork, and neither does a pool of OpenMP threads. torch raises an
+error for the first and gives workers one thread for the second; both are put to the test here.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import time
+from dataclasses import asdict, dataclass
+from multiprocessing import util
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from verify.checks.place import Place, find
+from verify.children import Child, Ending
+from verify.core import Context, Outcome, Status
+from verify.samples import Sums
+from verify.symptoms import explain
+
+SAMPLES = 8
+WORKERS = 2
+FORK_S, SPAWN_S = 30.0, 90.0  # a spawned worker imports torch anew, and starts CUDA
+LOOK_S = 90.0
+_RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+@dataclass(frozen=True)
+class Started:
+    """What workers of one kind gave. `device` is where they computed."""
+
+    method: str
+    device: str
+    right: int = 0
+    error: Optional[str] = None
+    hung: bool = False
+    seconds: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """For messages."""
+        where = "on the GPU" if self.device == "cuda" else "on the CPU"
+        return "workers by {} that compute {}".format(self.method, where)
+
+    @property
+    def is_trap(self) -> bool:
+        """CUDA in a forked worker: this must not work, and has to say so."""
+        return self.method == "fork" and self.device == "cuda"
+
+
+def check_fork(context: Context) -> Outcome:
+    """Compute here, then start workers. Each kind in a child: a hang is a result."""
+    looked = Child(lambda: _look(context)).wait(LOOK_S)
+    if not looked.returned:
+        raise RuntimeError("looking for a GPU: " + looked.how())
+    if looked.value["broken"]:
+        return Outcome.from_dict(looked.value["broken"])
+    place = Place(**looked.value["place"])
+    kinds = [("fork", "cpu"), ("spawn", place.kind), ("forkserver", place.kind)]
+    kinds += [("fork", "cuda")] if place.is_gpu else []
+    # All at a time: most of it is importing torch.
+    children = [Child(_work(method, device, place)) for method, device in kinds]
+    start = time.monotonic()
+    found = []
+    for (method, device), child in zip(kinds, children):
+        limit_s = start + (FORK_S if method == "fork" else SPAWN_S) - time.monotonic()
+        found.append(read(method, device, child.wait(limit_s)))
+    return judge_started(found, place.kind)
+
+
+def _look(context: Context) -> Dict[str, Any]:
+    broken, place = find(context)
+    return {"broken": broken and broken.as_dict(), "place": asdict(place)}
+
+
+def _work(method: str, device: str, place: Place) -> Any:
+    return lambda: _start(method, device, place)
+
+
+def _start(method: str, device: str, place: Place) -> List[int]:
+    """Compute in this process, so that there is a context and there are threads; then load."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    numbers = torch.ones(512, 512, device=place.device)
+    (numbers @ numbers).sum().item()
+    torch.ones(1 << 20).sum().item()
+    loader = DataLoader(
+        Sums(SAMPLES, device, place.index),
+        batch_size=None,
+        num_workers=WORKERS,
+        multiprocessing_context=method,
+    )
+    try:
+        return [int(value) for value in loader]
+    finally:
+        _remove_semaphores()
+
+
+def _remove_semaphores() -> None:
+    """They have names in /dev/shm unless all is forked, and this child ends without an exit."""
+    gc.collect()
+    util._run_finalizers(0)  # type: ignore[attr-defined]  # noqa: SLF001  # as at an exit
+
+
+def read(method: str, device: str, ending: Ending) -> Started:
+    """A child's ending as a reading."""
+    if not ending.returned:
+        error = in_short(ending.how())
+        return Started(method, device, 0, error, ending.timed_out, ending.seconds)
+    pairs: Sequence[Tuple[int, Any]] = list(enumerate(ending.value))
+    right = sum(value == Sums.answer(i) for i, value in pairs)
+    return Started(method, device, right, seconds=ending.seconds)
+
+
+def in_short(error: str) -> str:
+    """An error in one line; of one that came with a worker's traceback, what the worker raised."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)] if "Traceback" in error else []
+    return raised[-1] if raised else " ".join(lines)
+
+
+def judge_started(found: Sequence[Started], device: str) -> Outcome:
+    """Every kind of worker computes rightly; CUDA after a fork ends in an error, and no hang."""
+    measured = {"device": device, "workers": [asdict(one) for one in found]}
+    expected = {"right": SAMPLES}
+    for one in found:
+        trouble = _trouble(one)
+        if trouble:
+            message = "{}: {}".format(one.words, trouble)
+            cause, fix = _explain(one)
+            return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    methods = ", ".join(dict.fromkeys(one.method for one in found))
+    message = "workers compute rightly by " + methods
+    trap = next((one for one in found if one.is_trap), None)
+    if trap is not None and trap.error:
+        message += "; CUDA in a forked worker ends in an error, as it must: use spawn for that"
+    elif trap is not None:
+        message += "; CUDA works even in forked workers here"
+    else:
+        message += ", on the CPU: no GPU visible"
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _trouble(one: Started) -> Optional[str]:
+    if one.hung:
+        return one.error or "a hang"
+    if one.error:
+        return None if one.is_trap else one.error
+    if one.right != SAMPLES:
+        return "{} of {} answers are right".format(one.right, SAMPLES)
+    return None
+
+
+def _explain(one: Started) -> Tuple[str, str]:
+    cause, fix = explain(one.error or "")
+    if one.hung and one.method == "fork":
+        cause = "hang: the worker waits for a lock or a thread that was not forked with it"
+        fix = "use multiprocessing_context='spawn' or 'forkserver' for DataLoader's workers"
+    elif one.hung:
+        cause = "hang: the worker never came up; its import of torch or of the script hangs"
+        fix = "start python -c 'import torch' in this container and see how long it takes"
+    elif one.error and one.method != "fork" and not cause:
+        cause = "the worker cannot import what it needs, or the script's main module is not guarded"
+        fix = "see that python -c 'import torch' works, and guard it: if __name__ == '__main__':"
+    elif not one.error:
+        cause, fix = "the worker's arithmetic went wrong", "look at what devices.kernel says"
+    return cause or "the worker crashed", fix or "build the image again from its lock"

@@ -17,9 +17,8 @@ from verify.checks.devices import (
     judge_count,
     judge_nvml,
     runs_by,
-    visible,
 )
-from verify.checks.files import Places, judge_files
+from verify.checks.files import Places, Shadow, find_shadows, judge_files
 from verify.checks.libraries import (
     _judge_library,
     cudnn_text,
@@ -32,6 +31,7 @@ from verify.checks.libraries import (
 from verify.checks.maps import mapped
 from verify.checks.sight import Sight, judge_absent
 from verify.checks.training import judge_loss
+from verify.checks.visible import Card
 from verify.children import Ending
 from verify.core import Outcome, Status
 from verify.expectations import Expectations, ExpectedGpu
@@ -139,6 +139,7 @@ def sight(usable: int = 2, **more: Any) -> Sight:
     return Sight(**{"torch_cuda": "11.7", "usable": usable, **more})
 
 
+CUT = (Card("GPU-a", mig=True, parts=("MIG-1", "MIG-2")), Card("GPU-b"))
 NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. Please check"
 
 
@@ -248,6 +249,37 @@ def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: A
             counts(1, 1, 1, mig=True), sight(1, expected=1), PASS, "", id="a MIG slice is one"
         ),
         pytest.param(
+            counts(2, 1, 1, mig=True, cards=CUT),
+            sight(1, expected=2),
+            PASS,
+            "one MIG device",
+            id="cards cut by MIG are counted as cards, and CUDA shows one slice",
+        ),
+        pytest.param(
+            counts(2, 3, 3, mig=True, cards=CUT), sight(3), PASS, "", id="all slices and the rest"
+        ),
+        pytest.param(
+            counts(2, 4, 4, mig=True, cards=CUT),
+            sight(4),
+            FAIL,
+            "NVML shows 2 MIG devices",
+            id="more than all slices and the rest",
+        ),
+        pytest.param(
+            counts(1, 0, 0, mig=True, cards=(Card("GPU-a", mig=True),)),
+            sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=1),
+            FAIL,
+            "nvidia-smi mig -cgi",
+            id="MIG without slices",
+        ),
+        pytest.param(
+            counts(2, 1, 1, mig=True, cards=(Card("GPU-a", mig=True), Card("GPU-b"))),
+            sight(1),
+            PASS,
+            "",
+            id="a card in MIG mode without slices is left out",
+        ),
+        pytest.param(
             counts(0, 0, 0), sight(0, error=NO_DRIVER), SKIP, "no GPU visible", id="no GPU: a skip"
         ),
         pytest.param(
@@ -259,23 +291,12 @@ def test_count(seen: Counts, look: Sight, status: Status, word: str) -> None:
     holds(judge_count(seen, look), status, word)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "count"),
-    [
-        pytest.param(None, 2, id="unset shows all"),
-        pytest.param("", 0, id="empty shows none"),
-        pytest.param("1", 1, id="an index"),
-        pytest.param("1,0", 2, id="two indices"),
-        pytest.param("0,7,1", 1, id="the list ends at what is not there"),
-        pytest.param("-1,0", 0, id="minus one ends it too"),
-        pytest.param("0,0", 0, id="one named twice hides all"),
-        pytest.param("GPU-b", 1, id="a UUID"),
-        pytest.param("GPU-", 0, id="a prefix of two UUIDs names none"),
-    ],
-)
-def test_what_cuda_visible_devices_lets_through(chosen: str | None, count: int) -> None:
-    seen = counts(2, 2, 2, visible_devices=chosen, uuids=("GPU-aa", "GPU-bb"))
-    assert visible(seen) == count
+def test_another_frameworks_count_is_told_by_its_name() -> None:
+    holds(judge_count(counts(2, 2, 1), sight(2), "JAX"), FAIL, "JAX counts 1")
+
+
+def test_another_frameworks_architectures_are_told_by_its_name() -> None:
+    holds(judge_architectures([(9, 0)], CU117, framework="TensorFlow"), FAIL, "TensorFlow was")
 
 
 CU117 = ["sm_37", "sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86"]
@@ -492,6 +513,64 @@ PLACES = Places((SITE,), library_path=("/usr/local/cuda/lib64/",))
 )
 def test_files(found: list[tuple[str, str]], places: Places, status: Status, word: str) -> None:
     holds(judge_files(found, places, "11.7", convolved=True), status, word)
+
+
+OPS = "/opt/other/libcudnn_ops.so.9"
+
+
+@pytest.mark.parametrize(
+    ("shadow", "found", "status", "word"),
+    [
+        pytest.param(
+            Shadow("libcudnn_ops", OPS, SITE + "/nvidia/cudnn/lib/libcudnn_ops.so.9", "/opt/other"),
+            [OWN],
+            FAIL,
+            "LD_LIBRARY_PATH entry /opt/other",
+            id="a part of cuDNN that will be loaded from there",
+        ),
+        pytest.param(
+            Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other", copy=True),
+            [OWN],
+            PASS,
+            "not used: /opt/other",
+            id="a copy of it is told",
+        ),
+        pytest.param(
+            Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other"),
+            [OWN, ("libcudnn_ops", SITE + "/libcudnn_ops.so.9")],
+            PASS,
+            "not used: /opt/other",
+            id="it has been loaded from its own place",
+        ),
+        pytest.param(
+            Shadow("libcudart", "/opt/other/libcudart.so.11.0", OWN[1], "/opt/other"),
+            [],
+            SKIP,
+            "linked into",
+            id="torch finds libcudart by its RPATH",
+        ),
+    ],
+)
+def test_a_shadow(shadow: Shadow, found: list[tuple[str, str]], status: Status, word: str) -> None:
+    holds(judge_files(found, PLACES, "12.8", convolved=False, shadows=[shadow]), status, word)
+
+
+def test_shadows_are_found_by_name(tmp_path: Path) -> None:
+    own = tmp_path / "site" / "nvidia" / "cudnn" / "lib"
+    other, link = tmp_path / "other", tmp_path / "link"
+    for folder in (own, other, link):
+        folder.mkdir(parents=True)
+    (own / "libcudnn_ops.so.9").write_bytes(b"own")
+    (other / "libcudnn_ops.so.9").write_bytes(b"another")
+    (other / "libcudnn_ops.so.8").write_bytes(b"of another name")
+    (other / "libz.so.1").write_bytes(b"no CUDA library")
+    (link / "libcudnn_ops.so.9").symlink_to(own / "libcudnn_ops.so.9")
+    (link / "libcudnn_gone.so.9").symlink_to(tmp_path / "nowhere")
+    paths = (str(other), str(link), str(tmp_path / "no folder"))
+    found = find_shadows(Places((str(tmp_path / "site"),), library_path=paths))
+    assert [(s.stem, s.path, s.copy) for s in found] == [
+        ("libcudnn_ops", str(other / "libcudnn_ops.so.9"), False)
+    ]
 
 
 def test_files_of_a_cpu_build() -> None:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 from verify.checks.devices import compiled_architectures
-from verify.checks.sight import START_WITH_GPUS, judge_absent, look
+from verify.checks.place import Place, find_gpus
+from verify.checks.sight import START_WITH_GPUS
 from verify.core import Check, Context, Outcome, Status, gpus
 from verify.symptoms import explain
 
@@ -38,28 +39,33 @@ def check_cudnn(context: Context) -> Outcome:
 def _check_answers(
     context: Context, works: "Sequence[tuple[str, Callable[[Any], tuple[int, int]]]]"
 ) -> Outcome:
-    sight = look(context)
-    absent = judge_absent(sight)
+    absent, places = find_gpus(context)
     if absent:
         return absent
-    import torch
-
-    devices = range(sight.usable)  # asked of them first: a failed kernel spoils later questions
-    names = [str(torch.cuda.get_device_name(i)) for i in devices]
-    capabilities = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in devices]
+    named = [describe(place) for place in places]  # first: a failed kernel spoils later questions
     architectures = compiled_architectures()
-    answers = [_answer(i, names[i], what, work) for i in devices for what, work in works]
-    return judge_answers(answers, capabilities, architectures)
+    answers = [
+        _answer(place, name, what, work)
+        for place, (name, _) in zip(places, named)
+        for what, work in works
+    ]
+    return judge_answers(answers, [capability for _, capability in named], architectures)
 
 
-def _answer(index: int, name: str, what: str, work: "Callable[[Any], tuple[int, int]]") -> Answer:
+def describe(place: Place) -> Tuple[str, str]:
+    """A GPU's name and compute capability."""
     import torch
 
+    capability = "{}.{}".format(*torch.cuda.get_device_capability(place.index))
+    return str(torch.cuda.get_device_name(place.index)), capability
+
+
+def _answer(place: Place, name: str, what: str, work: "Callable[[Any], tuple[int, int]]") -> Answer:
     try:
-        wrong, total = work(torch.device("cuda", index))
-        return Answer(index, name, what, wrong, total)
+        wrong, total = work(place.device)
+        return Answer(place.index, name, what, wrong, total)
     except Exception as error:
-        return Answer(index, name, what, error="{}: {}".format(type(error).__name__, error))
+        return Answer(place.index, name, what, error="{}: {}".format(type(error).__name__, error))
 
 
 def _sum(device: Any) -> Tuple[int, int]:

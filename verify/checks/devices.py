@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify import driver, environment, nvml
+from verify.checks.compat import CHECKS as COMPAT
 from verify.checks.sight import START_WITH_GPUS, Sight, judge_absent, look, short
+from verify.checks.visible import CHECKS as VISIBLE
+from verify.checks.visible import Card, Selection, cards_of, select
 from verify.core import Check, Context, Outcome, Status, gpus
 from verify.expectations import ExpectedGpu
 from verify.symptoms import explain
+
+NO_PARTS = "in MIG mode a GPU without MIG devices offers CUDA nothing"
+MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C makes one, nvidia-smi -mig 0 ends the mode"
 
 # NVML
 
@@ -95,10 +101,35 @@ class Counts:
 
     nvml: Optional[int]
     driver: driver.CudaDriver
-    torch: int
+    torch: int  # what the framework counts
     visible_devices: Optional[str] = None  # CUDA_VISIBLE_DEVICES
     uuids: Tuple[str, ...] = ()
     mig: bool = False
+    cards: Tuple[Card, ...] = ()  # as `uuids`, with their MIG devices
+
+    def selection(self) -> Optional[Selection]:
+        """What CUDA should make of NVML's GPUs; None where that is not known."""
+        if self.nvml is None or (self.mig and not self.cards):
+            return None
+        named = self.cards or tuple(Card(uuid) for uuid in self.uuids)
+        return select(self.visible_devices, named or (Card(),) * self.nvml)
+
+
+def read_counts(framework: int) -> Counts:
+    """Ask NVML and the CUDA driver; `framework` is the number that the framework gave."""
+    from verify import state
+
+    seen = nvml.read()
+    cards = cards_of(state.read())
+    return Counts(
+        nvml=len(seen.gpus) if seen.found and not seen.error else None,
+        driver=driver.read(),
+        torch=framework,
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
+        mig=any(gpu.mig for gpu in seen.gpus),
+        cards=cards if len(cards) == len(seen.gpus) else (),
+    )
 
 
 def check_count(context: Context) -> Outcome:
@@ -106,27 +137,19 @@ def check_count(context: Context) -> Outcome:
     import torch
 
     sight = look(context)
-    seen = nvml.read()
-    counts = Counts(
-        nvml=len(seen.gpus) if seen.found and not seen.error else None,
-        driver=driver.read(),
-        torch=int(torch.cuda.device_count()),
-        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
-        mig=any(gpu.mig for gpu in seen.gpus),
-    )
-    return judge_count(counts, sight)
+    return judge_count(read_counts(int(torch.cuda.device_count())), sight)
 
 
-def judge_count(counts: Counts, sight: Sight) -> Outcome:
+def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outcome:
     """Whether all agree, once CUDA starts at all."""
     measured = {
         "nvml": counts.nvml,
         "driver": counts.driver.count,
-        "torch": counts.torch,
+        framework: counts.torch,
         "usable": sight.usable,
         "visible_devices": counts.visible_devices,
         "mig": counts.mig,
+        "mig_devices": [part for card in counts.cards for part in card.parts],
         "driver_error": counts.driver.error,
     }
     expected = {"gpus": sight.expected}
@@ -135,39 +158,45 @@ def judge_count(counts: Counts, sight: Sight) -> Outcome:
     if absent:
         whole = {**absent.measured, **measured}
         return Outcome(absent.status, absent.message, absent.cause, absent.fix, whole, expected)
-    faults = _disagreements(counts, sight)
+    faults = _disagreements(counts, sight, framework)
     if faults:
         return Outcome(Status.FAIL, *faults[0], measured, expected)
-    message = "{}, by the driver and by torch".format(gpus(counts.torch))
-    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+    message = "{}, by the driver and by {}".format(gpus(counts.torch), framework)
+    note = "; MIG: CUDA offers one process one MIG device" if measured["mig_devices"] else ""
+    return Outcome(Status.PASS, message + note, measured=measured, expected=expected)
 
 
 def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
     """NVML has GPUs and CUDA has none: the case that device_count() alone would pass."""
     if sight.torch_cuda is None or sight.usable or not counts.nvml:
         return None
-    if counts.visible_devices is not None and visible(counts) == 0:
+    picked = counts.selection()
+    if picked and not picked.most and counts.visible_devices is not None:
         hider = "CUDA_VISIBLE_DEVICES={!r} hides every GPU".format(counts.visible_devices)
         return Outcome(Status.FAIL, "no GPU usable", hider, "unset CUDA_VISIBLE_DEVICES")
+    if picked and not picked.most:
+        return Outcome(Status.FAIL, "no GPU usable: MIG is on", NO_PARTS, MAKE_PARTS)
     error = short(counts.driver.error or sight.error or "no reason given")
     cause, fix = explain("{}\n{}".format(sight.error, counts.driver.error))
     message = "NVML sees {}, CUDA cannot use any: {}".format(gpus(counts.nvml), error)
     return Outcome(Status.FAIL, message, cause or error, fix or START_WITH_GPUS)
 
 
-def _disagreements(counts: Counts, sight: Sight) -> "list[tuple[str, str, str]]":
+def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[str, str, str]]":
     found = []
     have = counts.driver.count
     if counts.torch != have:
-        message = "torch counts {} GPUs, the CUDA driver {}".format(counts.torch, have)
+        message = "{} counts {} GPUs, the CUDA driver {}".format(framework, counts.torch, have)
         cause = "torch counts by NVML, which knows nothing of what CUDA can use"
-        found.append((message, cause, "unset PYTORCH_NVML_BASED_CUDA_CHECK; look at MIG mode"))
-    shown = visible(counts)
-    if shown is not None and not counts.mig and have != shown:
-        message = "NVML shows {} GPUs to CUDA, the CUDA driver has {}".format(shown, have)
-        cause = "a GPU is lost, or CUDA_VISIBLE_DEVICES names one that is not there"
-        found.append((message, cause, "look at nvidia-smi on the host and CUDA_VISIBLE_DEVICES"))
-    if sight.expected is not None and counts.torch != sight.expected:
+        fix = "unset PYTORCH_NVML_BASED_CUDA_CHECK; look at MIG mode"
+        if framework != "torch":
+            cause = "{} found no use for a GPU that the driver has".format(framework)
+            fix = "look at what it printed when it started: a library it needs may be missing"
+        found.append((message, cause, fix))
+    picked = counts.selection()
+    if picked is not None and not picked.least <= (have or 0) <= picked.most:
+        found.append(_lost(counts, picked))
+    if sight.expected is not None and not _as_expected(counts, sight.expected):
         message = "{} visible, {} expected".format(gpus(counts.torch), sight.expected)
         cause = "the container was given another number of GPUs than the plan was made for"
         if counts.visible_devices is not None:
@@ -176,27 +205,22 @@ def _disagreements(counts: Counts, sight: Sight) -> "list[tuple[str, str, str]]"
     return found
 
 
-def visible(counts: Counts) -> Optional[int]:
-    """How many of NVML's GPUs CUDA_VISIBLE_DEVICES lets through, by CUDA's own rules.
-
-    The list ends at the first entry that names no GPU; one named twice hides all.
-    """
-    if counts.nvml is None or counts.visible_devices is None:
-        return counts.nvml
-    chosen: List[int] = []
-    for entry in counts.visible_devices.split(","):
-        index = _index(entry.strip(), counts.nvml, counts.uuids)
-        if index is None:
-            break
-        chosen.append(index)
-    return len(chosen) if len(set(chosen)) == len(chosen) else 0
+def _as_expected(counts: Counts, expected: int) -> bool:
+    """A plan counts cards. Of cards cut up by MIG, CUDA shows one slice whatever their number."""
+    cut = any(card.parts for card in counts.cards)
+    return expected == (counts.nvml if cut else counts.torch)
 
 
-def _index(entry: str, count: int, uuids: Sequence[str]) -> Optional[int]:
-    if re.fullmatch(r"\d+", entry):
-        return int(entry) if int(entry) < count else None
-    matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
-    return matches[0] if len(matches) == 1 else None
+def _lost(counts: Counts, picked: Selection) -> "tuple[str, str, str]":
+    have = counts.driver.count
+    if any(card.parts for card in counts.cards):
+        parts = sum(len(card.parts) for card in counts.cards)
+        message = "NVML shows {} MIG devices to CUDA, the CUDA driver has {}".format(parts, have)
+        cause = "the container was given a MIG device without its access rights"
+        return message, cause, "name MIG devices by UUID: --gpus device=MIG-..., as nvidia-smi -L"
+    message = "NVML shows {} GPUs to CUDA, the CUDA driver has {}".format(picked.most, have)
+    cause = "a GPU is lost, or CUDA_VISIBLE_DEVICES names one that is not there"
+    return message, cause, "look at nvidia-smi on the host and CUDA_VISIBLE_DEVICES"
 
 
 # Architectures
@@ -230,6 +254,7 @@ def judge_architectures(
     capabilities: Sequence[Tuple[int, int]],
     architectures: Sequence[str],
     expected: Sequence[Optional[str]] = (),
+    framework: str = "torch",
 ) -> Outcome:
     """Whether a binary or PTX runs on each GPU, and whether the GPUs are those of the plan."""
     said = ["{}.{}".format(*capability) for capability in capabilities]
@@ -240,7 +265,8 @@ def judge_architectures(
     bare = [text for text, how in runs.items() if how is None]
     if bare:
         message = "no code for compute capability {}".format(", ".join(bare))
-        cause = "torch was compiled for {} only".format(" ".join(architectures) or "no GPU")
+        have = " ".join(architectures) or "no GPU"
+        cause = "{} was compiled for {} only".format(framework, have)
         fix = "choose a build whose architectures cover this GPU: provision plan names one"
         return Outcome(Status.FAIL, message, cause, fix, measured, aim)
     if wanted and sorted(said) != wanted:
@@ -277,6 +303,8 @@ def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Option
 
 WITHOUT_FRAMEWORK = (
     Check("devices.nvml", "NVML names the GPUs", check_nvml, framework=False, gpu=True),
+    *VISIBLE,
+    *COMPAT,
 )
 CHECKS = (
     Check("devices.count", "All see the same GPUs", check_count, gpu=True),

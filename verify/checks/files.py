@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import re
 import site
 import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.libraries import REBUILD
-from verify.checks.maps import mapped, read_maps
+from verify.checks.maps import mapped, read_maps, stem_of
 from verify.core import Check, Context, Outcome, Status
 from verify.symptoms import explain
 
@@ -24,18 +26,31 @@ class Places:
     preload: str = ""  # LD_PRELOAD
 
 
+@dataclass(frozen=True)
+class Shadow:
+    """A library on LD_LIBRARY_PATH with the name of one that the image's packages bring."""
+
+    stem: str
+    path: str
+    own: str
+    entry: str  # the entry of LD_LIBRARY_PATH
+    copy: bool = False  # of the same size: a copy, most likely
+
+
 def check_files(context: Context) -> Outcome:  # noqa: ARG001
     """Have cuDNN loaded, by a convolution where there is a GPU, then read this process's map."""
     import torch
 
     with contextlib.suppress(Exception):  # a cuDNN that does not load is another check's finding
         torch.backends.cudnn.version()
-    convolved = _convolve()
-    found = mapped(read_maps())
-    return judge_files(found, _places(str(torch.__file__)), torch.version.cuda, convolved=convolved)
+    convolved = convolve()
+    found, places = mapped(read_maps()), _places(str(torch.__file__))
+    shadows = find_shadows(places)
+    return judge_files(found, places, torch.version.cuda, convolved=convolved, shadows=shadows)
 
 
-def _convolve() -> bool:
+def convolve() -> bool:
+    """Have cuDNN load the parts that it needs on a GPU; whether there was one."""
     import torch
 
     try:
@@ -65,17 +80,36 @@ def _site_folders() -> List[str]:
     return [folder for folder in folders if folder != site.getusersitepackages()]
 
 
+def find_shadows(places: Places) -> Tuple[Shadow, ...]:
+    """What LD_LIBRARY_PATH would put before the packages' own files, loaded already or not."""
+    own: Dict[str, str] = {}
+    for folder in places.allowed:
+        for pattern in ("nvidia/*/lib/*.so*", "nvidia/*/lib64/*.so*"):
+            own.update((os.path.basename(p), p) for p in glob.glob(os.path.join(folder, pattern)))
+    found = []
+    for entry in dict.fromkeys(places.library_path):
+        for path in sorted(glob.glob(os.path.join(glob.escape(entry), "*.so*"))):
+            name = os.path.basename(path)
+            stem = stem_of(name)
+            if stem and name in own and not os.path.samefile(path, own[name]):
+                copy = os.path.getsize(path) == os.path.getsize(own[name])
+                found.append(Shadow(stem, path, own[name], entry, copy))
+    return tuple(found)
+
+
 def judge_files(
     found: "Sequence[tuple[str, str]]",
     places: Places,
     cuda: Optional[str],
     *,
     convolved: bool,
+    shadows: Sequence[Shadow] = (),
 ) -> Outcome:
     """Each library once, none of them a stub, all from the image's own packages."""
     measured: Dict[str, Any] = {"files": [path for _, path in found], "convolved": convolved}
+    measured["shadows"] = [shadow.path for shadow in shadows]
     expected = {"under": list(places.allowed)}
-    faults = _misplaced(found, places)
+    faults = [*_misplaced(found, places), *_shadowed(found, shadows)]
     if faults:
         measured["faults"] = [fault[0] for fault in faults]
         return Outcome(Status.FAIL, *faults[0], measured, expected)
@@ -88,7 +122,32 @@ def judge_files(
         return Outcome(Status.SKIP, message, measured=measured, expected=expected)
     message = "{} CUDA libraries, each once, from the image's packages".format(len(own))
     late = "" if convolved else "; cuDNN's parts that load on a GPU only were not seen"
-    return Outcome(Status.PASS, message + late, measured=measured, expected=expected)
+    beside = "; not used: " + ", ".join(dict.fromkeys(s.path for s in shadows)) if shadows else ""
+    return Outcome(Status.PASS, message + late + beside, measured=measured, expected=expected)
+
+
+# torch finds its libraries by an RPATH, which goes before LD_LIBRARY_PATH; these are opened later
+# by NVIDIA's own libraries, which have a RUNPATH, and that goes behind it.
+_LATE = re.compile(r"libcudnn_\w+|libnvrtc-builtins")
+
+
+def _shadowed(
+    found: "Sequence[tuple[str, str]]", shadows: Sequence[Shadow]
+) -> "list[tuple[str, str, str]]":
+    """What is not loaded yet and will come from elsewhere when it is."""
+    loaded = {stem for stem, _ in found}
+    faults = []
+    for shadow in shadows:
+        if not shadow.copy and shadow.stem not in loaded and _LATE.fullmatch(shadow.stem):
+            message = "{} would be loaded in place of the image's own {}".format(
+                shadow.path, shadow.own
+            )
+            cause = "LD_LIBRARY_PATH entry {} comes before it, and the two differ".format(
+                shadow.entry
+            )
+            fix = "take {} out of LD_LIBRARY_PATH (-e LD_LIBRARY_PATH= tries it)"
+            faults.append((message, cause, fix.format(shadow.entry)))
+    return faults
 
 
 def _misplaced(found: "Sequence[tuple[str, str]]", places: Places) -> "list[tuple[str, str, str]]":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 _CUDA = (
     "cudart|cudnn|cublas|nccl|nvJitLink|cufft|cusparse|cusolver|curand|nvrtc|cupti|nvToolsExt"
@@ -21,6 +21,12 @@ def read_maps() -> str:
         return file.read()
 
 
+def stem_of(name: str) -> Optional[str]:
+    """A CUDA library's name without its version; None for any other file's name."""
+    match = _LIBRARY.fullmatch(name)
+    return match.group(1) if match else None
+
+
 def mapped(maps: str) -> "list[tuple[str, str]]":
     """The CUDA libraries in a /proc/PID/maps, as (name without version, path), each once."""
     found: Dict[Tuple[str, str], None] = {}
@@ -28,7 +34,7 @@ def mapped(maps: str) -> "list[tuple[str, str]]":
         parts = line.split(None, 5)
         path = parts[5] if len(parts) == 6 else ""
         path = path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
-        match = _LIBRARY.fullmatch(path.rpartition("/")[2])
-        if match:
-            found[(match.group(1), path)] = None
+        stem = stem_of(path.rpartition("/")[2])
+        if stem:
+            found[(stem, path)] = None
     return sorted(found)

@@ -2,8 +2,259 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from verify.core import Check
+from verify import models, same_gpu, state
+from verify.checks import rates
+from verify.checks.links import PCIE_LANE_GBS
+from verify.checks.pace import Card, Rate, judge_rates, spec_of
+from verify.checks.place import Place, find_gpus
+from verify.checks.place import find as find_place
+from verify.checks.sight import START_WITH_GPUS
+from verify.core import Check, Context, Outcome, Status
+from verify.measures import Metric, Plot, Table, median, of_samples, pack
+from verify.telemetry import GpuState
 
-CHECKS: Tuple[Check, ...] = ()
+BATCHES = {"small": 64, "large": 4}  # samples a step, the same on the CPU and on a GPU
+
+
+def find(context: Context) -> "Tuple[Optional[Outcome], Tuple[Place, ...]]":
+    """Every GPU, or the CPU where nothing hints at one."""
+    broken, place = find_place(context)
+    if broken or not place.is_gpu:
+        return broken, (place,)
+    return find_gpus(context)
+
+
+# Products
+
+
+def check_gemm(context: Context) -> Outcome:
+    """Multiply large matrices in each number format."""
+    broken, places = find(context)
+    if broken:
+        return broken
+    found: List[Rate] = []
+    cards: List[Card] = []
+    notes: Dict[str, None] = {}
+    for place in places:
+        some, left_out = _products(context, place)
+        card = describe(context, place, partial(_load, place, some))
+        found += [_with_figure(rate, card) for rate in some]
+        cards += [card] if card else []
+        notes.update(dict.fromkeys(left_out))
+    return judge_rates(found, cards, device=places[0].kind, what="products", notes=tuple(notes))
+
+
+def _products(context: Context, place: Place) -> "Tuple[List[Rate], List[str]]":
+    found, left_out = [], []
+    repeats, longest_s = context.pick(3, 7, 15), 0.05 if place.is_gpu else 0.25
+    for dtype in rates.dtypes(place):
+        restore = rates.with_tf32(on=dtype == "tf32")
+        try:
+            samples, size = rates.gemm(place, dtype, repeats=repeats, longest_s=longest_s)
+            found.append(Rate("gemm", place.index, tuple(samples), "TFLOP/s", dtype, size=size))
+        except RuntimeError as problem:  # no kernel for this dtype, most likely
+            left_out.append("{} not measured: {}".format(dtype, str(problem).split("\n")[0][:80]))
+        finally:
+            restore()
+    return found, left_out
+
+
+def _load(place: Place, found: Sequence[Rate]) -> Callable[[], object]:
+    """What trains most networks: bf16, and fp32 on older cards."""
+    heavy = [rate for rate in found if rate.label == "bf16"] or list(found)
+    return rates.product(place, heavy[-1].label, heavy[-1].size)
+
+
+def _with_figure(rate: Rate, card: Optional[Card]) -> Rate:
+    if card is None or card.spec is None:
+        return rate
+    figure = card.spec.memory_bandwidth_gbs
+    if rate.metric == "gemm":
+        figure = card.spec.tflops.get(rate.label)
+    return replace(rate, figure=figure, sure=card.spec.sure)
+
+
+def describe(
+    context: Context, place: Place, make: Callable[[], Callable[[], object]]
+) -> Optional[Card]:
+    """The card with its state under the load that `make` makes; None for the CPU."""
+    import torch
+
+    if not place.is_gpu:
+        return None
+    name = str(torch.cuda.get_device_name(place.index))
+    with torch.cuda.device(place.index):
+        seen = rates.state_under(place, make(), state.read)
+    place.release()
+    gpu: Optional[GpuState] = same_gpu.find(place.index, seen.gpus)
+    spec = spec_of(name, gpu.uuid if gpu else None, context.expect.gpus)
+    return Card(place.index, name, gpu, spec)
+
+
+# Memory
+
+
+def check_memory(context: Context) -> Outcome:
+    """Copy a large buffer within the device's memory."""
+    broken, places = find(context)
+    if broken:
+        return broken
+    found: List[Rate] = []
+    cards: List[Card] = []
+    for place in places:
+        samples, size = rates.memory_copy(place, repeats=context.pick(3, 7, 15))
+        rate = Rate("memory_copy", place.index, tuple(samples), "GB/s", size=size)
+        card = describe(context, place, partial(rates.copy_within, place, size))
+        found.append(_with_figure(rate, card))
+        cards += [card] if card else []
+    return judge_rates(found, cards, device=places[0].kind, what="copies within memory")
+
+
+# Host and GPU
+
+
+def check_copies(context: Context) -> Outcome:
+    """Copy between the host's memory and each GPU's, pinned and pageable."""
+    broken, places = find(context)
+    if broken:
+        return broken
+    if not places[0].is_gpu:
+        message = "no GPU visible: there is no link to copy over"
+        return Outcome(Status.SKIP, message, fix=START_WITH_GPUS)
+    sizes = rates.transfer_sizes(context.pick(1 << 24, 1 << 28, 1 << 30))
+    found: List[Rate] = []
+    cards: List[Card] = []
+    plots: List[Plot] = []
+    for place in places:
+        few = sizes if place.index == 0 else sizes[-1:]  # the line over all sizes for one card
+        some, plot = _transfers(context, place, few)
+        load = partial(rates.transfer, place, "h2d_pinned", min(max(sizes), 1 << 26))
+        card = describe(context, place, load)
+        found += [replace(rate, figure=_link_gbs(rate, card)) for rate in some]
+        cards += [card] if card else []
+        plots += [plot] if len(few) > 1 else []
+    what = "copies from (h2d) and to (d2h) the host"
+    return judge_rates(found, cards, device=places[0].kind, what=what, plots=plots)
+
+
+def _transfers(context: Context, place: Place, sizes: Sequence[int]) -> "Tuple[List[Rate], Plot]":
+    by_way = {
+        way: rates.transfers(place, way, sizes, repeats=context.pick(3, 5, 9)) for way in rates.WAYS
+    }
+    lines = tuple((way.replace("_", ", "), rates.points(found)) for way, found in by_way.items())
+    title = "Copies between the host and GPU {}".format(place.index)
+    plot = Plot(title, "size (bytes)", "GB/s", lines, log_x=True)
+    found = [
+        Rate(way, place.index, tuple(some[max(some)]), "GB/s", size=max(some))
+        for way, some in by_way.items()
+    ]
+    return found, plot
+
+
+def _link_gbs(rate: Rate, card: Optional[Card]) -> Optional[float]:
+    """What the card's slot can do in one direction. Pageable memory is copied twice: no figure."""
+    gpu = card.state if card else None
+    if gpu is None or not rate.metric.endswith("pinned"):
+        return None
+    lane = PCIE_LANE_GBS.get(gpu.pcie_generation_max or 0)
+    width = gpu.pcie_width_max or gpu.pcie_width
+    return lane * width if lane and width else None
+
+
+# Training
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds of a training step of one network, on the CPU and on the first GPU."""
+
+    net: str
+    layers: int
+    batch: int
+    cpu: Tuple[float, ...]
+    gpu: Tuple[float, ...] = ()
+
+    @property
+    def faster(self) -> Optional[float]:
+        """How many times as fast the GPU is."""
+        return median(self.cpu) / median(self.gpu) if self.gpu else None
+
+
+def check_training(context: Context) -> Outcome:
+    """Train a small and a large network for a few steps on the CPU and on the first GPU."""
+    broken, place = find_place(context)
+    if broken:
+        return broken
+    found = []
+    for net, layers, make in (("small", 10, models.small_net), ("large", 50, models.large_net)):
+        batch = BATCHES[net]
+        repeats = context.pick(2, 2, 7)
+        cpu = rates.train_step(Place("cpu"), make(), batch, repeats=repeats)
+        gpu: List[float] = []
+        if place.is_gpu:
+            gpu = rates.train_step(place, make(), batch, repeats=4 * repeats)
+        found.append(Steps(net, layers, batch, tuple(cpu), tuple(gpu)))
+    return judge_training(found, place.kind)
+
+
+def judge_training(found: Sequence[Steps], device: str) -> Outcome:
+    """Whether the GPU trains the large network faster than the CPU; a small one need not be."""
+    measured: Dict[str, Any] = {"device": device}
+    measured.update(pack(_step_metrics(found), [_step_table(found)]))
+    expected = {"large_net_faster": "more than once"}
+    large = next((row for row in found if row.net == "large"), None)
+    if large is not None and large.faster is not None and large.faster <= 1:
+        message = "the GPU trains the {}-layer network {:.2g} times as fast as the CPU".format(
+            large.layers, large.faster
+        )
+        cause = "the GPU is held back: clocks, other processes, or the way to the host"
+        fix = "look at what speed.gemm, speed.memory and health.clocks say"
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    parts = []
+    for row in found:
+        text = "{} layers {:.3g} s a step of {}".format(row.layers, median(row.cpu), row.batch)
+        if row.faster is not None:
+            told = "{} layers {:.3g} s on the GPU, {:.3g} s on the CPU ({:.3g} times as fast)"
+            text = told.format(row.layers, median(row.gpu), median(row.cpu), row.faster)
+        parts.append(text)
+    note = "" if device == "cuda" else ", on the CPU: no GPU visible"
+    message = "training: {}{}".format("; ".join(parts), note)
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _step_metrics(found: Sequence[Steps]) -> List[Metric]:
+    rows = [(row, "cpu", row.cpu) for row in found] + [(row, "gpu", row.gpu) for row in found]
+    return [
+        of_samples(
+            "train_step", some, "s", better="lower", labels={"net": row.net, "device": device}
+        )
+        for row, device, some in rows
+        if some
+    ]
+
+
+def _step_table(found: Sequence[Steps]) -> Table:
+    rows = tuple(
+        (
+            "{} ({} layers)".format(row.net, row.layers),
+            row.batch,
+            median(row.cpu),
+            median(row.gpu) if row.gpu else None,
+            row.faster,
+        )
+        for row in found
+    )
+    head = ("network", "samples a step", "CPU (s)", "GPU (s)", "times as fast")
+    return Table("A training step on the CPU and on the GPU", head, rows)
+
+
+CHECKS = (
+    Check("speed.gemm", "Products as fast as its class", check_gemm, "standard", 300),
+    Check("speed.memory", "Memory as fast as its class", check_memory, "standard", 120),
+    Check("speed.copies", "Copies as fast as the link", check_copies, "standard", 200),
+    Check("speed.training", "A training step, CPU and GPU", check_training, "standard", 200),
+)

@@ -1,0 +1,202 @@
+"""Faults of speed: a card whose clock we hold.
+
+The work is really done, on the CPU; what is made up is the time that it took and what NVML says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from tests.mutations import Row
+
+NAME = "NVIDIA A100-SXM4-80GB"
+EXPECTED = {
+    "gpus": [
+        # what the card below does by its clock: 70 to 90 % of these
+        {
+            "name": NAME,
+            "spec": {"memory_bandwidth_gbs": 0.5, "tflops": {"bf16": 0.25, "fp32": 0.25}},
+        }
+    ]
+}
+CALL_S = 0.001  # any call takes that long: 50 products make a batch, so that each is 20 us
+_slower = [1.0]
+
+
+def card(**changes: Any) -> Any:
+    """A calm card under load."""
+    from verify.telemetry import GpuState, Process
+
+    calm = {
+        "mig": False,
+        "processes": (Process(1),),
+        "temperature_c": 60,
+        "power_limit_w": 400.0,
+        "clock_sm_mhz": 1395,
+        "clock_sm_max_mhz": 1410,
+        "clock_memory_mhz": 1593,
+        "clock_memory_max_mhz": 1593,
+        "throttle_reasons": (),
+        "pcie_generation": 3,
+        "pcie_generation_max": 3,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+    }
+    return GpuState(0, NAME, "GPU-a", **{**calm, **changes})
+
+
+def one_card() -> None:
+    """One card of the class that the expectations give."""
+    import torch
+
+    from verify.checks import rates, speed
+    from verify.checks.pace import Card, spec_of
+    from verify.checks.place import Place
+
+    class Held(Place):
+        """A GPU that computes on the CPU and whose calls all take `CALL_S`."""
+
+        device = property(lambda _: torch.device("cpu"))
+        capability = property(lambda _: (7, 0))
+
+        def seconds(self, work: Callable[[], object], *, repeats: int, warm_up: int = 3) -> Any:
+            del warm_up
+            work()
+            return [CALL_S * _slower[0]] * repeats
+
+        def release(self) -> None:
+            """There is no cache to give back."""
+
+    place = Held("cuda")
+    vars(speed).update(
+        find=lambda _: (None, (place,)),
+        find_place=lambda _: (None, place),
+        describe=lambda context, *_: Card(
+            0, NAME, vars(speed)["state_now"], spec_of(NAME, None, context.expect.gpus)
+        ),
+        state_now=card(),
+    )
+    vars(rates).update(
+        SIZES=(64, 128),
+        _room=lambda _: 1 << 30,
+        copy_bytes=lambda *_: 4096,
+        _cache_bytes=lambda _: 0,
+        transfer_sizes=lambda _: (4096, 1 << 20),
+    )
+    torch.Tensor.pin_memory = lambda self: self
+
+
+def small_nets_only() -> None:
+    """Both networks are the small one, so that the CPU needs little time for them."""
+    one_card()
+    from verify import models
+    from verify.checks import speed
+
+    vars(models).update(large_net=models.small_net)
+    speed.BATCHES.update(small=4, large=4)
+
+
+def slow_down(factor: float, **changes: Any) -> Callable[[], None]:
+    """The card takes longer, and NVML says this of it."""
+
+    def seed() -> None:
+        from verify.checks import rates, speed
+
+        # what a batch holds was chosen at the usual pace
+        right = rates.batched
+
+        def batched(place: Any, work: Any, **more: Any) -> Any:
+            each, first = right(place, work, **more)
+            return [spent * factor for spent in each], first
+
+        vars(rates).update(batched=batched)
+        vars(speed).update(state_now=card(**changes))
+
+    return seed
+
+
+def slower_than_the_cpu() -> None:
+    """A step takes minutes."""
+    _slower[0] = 1e5
+
+
+def a_slower_twin() -> None:
+    """A second card of the same name does half as much, and the figures are not known."""
+    from verify.checks import speed
+    from verify.checks.pace import Card
+
+    first = speed.find(None)[1][0]  # type: ignore[arg-type]
+    second = type(first)("cuda", 1)
+    held: Any = type(first)
+    right = held.seconds
+
+    def seconds(self: Any, *words: Any, **more: Any) -> Any:
+        late = self.index == 1 and more["repeats"] > 2  # the first look at a product is of two
+        return [spent * (2.0 if late else 1.0) for spent in right(self, *words, **more)]
+
+    held.seconds = seconds
+    vars(speed).update(
+        find=lambda _: (None, (first, second)),
+        describe=lambda _, place, *__: Card(place.index, NAME, card(clock_sm_mhz=600)),
+    )
+
+
+def _rows(
+    check: str, sound: Callable[[], None], *faults: "tuple[str, Callable[[], None], str]"
+) -> "tuple[Row, ...]":
+    """The faults of one check, each as (what is broken, what breaks it, a telling word)."""
+    return tuple(
+        Row(check, fault, seed, word, sound=sound, expect=EXPECTED) for fault, seed, word in faults
+    )
+
+
+ROWS = {
+    "pytorch": (
+        *_rows(
+            "speed.gemm",
+            one_card,
+            (
+                "the card slows itself down for heat",
+                slow_down(3, throttle_reasons=("hw_thermal_slowdown",), temperature_c=93),
+                "heat (93 degrees)",
+            ),
+            (
+                "the clocks were set low",
+                slow_down(3, throttle_reasons=("applications_clocks_setting",), clock_sm_mhz=420),
+                "nvidia-smi -rac",
+            ),
+            (
+                "the power limit is far too low",
+                slow_down(9, throttle_reasons=("sw_power_cap",), power_limit_w=100.0),
+                "power limit of 100 W",
+            ),
+            ("it is slow for no known reason", slow_down(3), "NVML shows no reason"),
+            ("one of two cards is half as fast", a_slower_twin, "GPU 0 of the same kind"),
+        ),
+        *_rows(
+            "speed.memory",
+            one_card,
+            (
+                "the memory's clock stays low",
+                slow_down(3, clock_memory_mhz=405),
+                "405 of 1593 MHz",
+            ),
+        ),
+        *_rows(
+            "speed.copies",
+            one_card,
+            ("the card has 4 of 16 lanes", slow_down(4, pcie_width=4), "PCIe x4 of x16"),
+            (
+                "the link stays at its first generation",
+                slow_down(4, pcie_generation=1),
+                "1.0 of 3.0",
+            ),
+            ("the host's memory is far", slow_down(4), "another socket"),
+        ),
+        *_rows(
+            "speed.training",
+            small_nets_only,
+            ("the GPU is slower than the CPU", slower_than_the_cpu, "times as fast as the CPU"),
+        ),
+    )
+}

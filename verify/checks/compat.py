@@ -1,0 +1,138 @@
+"""libcuda: the host's own, or cuda-compat in its place, which few cards allow.
+
+The kernel module's version stands in /proc; libcuda.so.1 is a link to a file named by its own. The
+two are equal on a plain host. A newer libcuda over an older kernel module is forward compatibility
+(the package cuda-compat), allowed on data-centre GPUs; an older one is allowed nowhere. See
+https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional, Tuple
+
+from verify import driver, nvml
+from verify.checks.maps import mapped, read_maps
+from verify.core import Check, Context, Outcome, Status
+from verify.symptoms import explain
+
+KERNEL_FILE = "/proc/driver/nvidia/version"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The libcuda that a program gets here, and the kernel module below it."""
+
+    path: Optional[str] = None  # the mapped file, links followed
+    version: Optional[str] = None
+    kernel: Optional[str] = None
+    answer: driver.CudaDriver = field(default_factory=lambda: driver.CudaDriver(found=False))
+    cards: Tuple[str, ...] = ()  # by NVML
+
+
+def check_compat(context: Context) -> Outcome:  # noqa: ARG001
+    """Load libcuda as any program would, start it, and see which file it was."""
+    answer = driver.read()
+    path = next((path for stem, path in mapped(read_maps()) if stem == "libcuda"), None)
+    cards = tuple(gpu.name or "" for gpu in nvml.read().gpus)
+    real = os.path.realpath(path) if path else None
+    return judge_compat(Loaded(real, version_in(real or ""), _kernel_version(), answer, cards))
+
+
+def version_in(path: str) -> Optional[str]:
+    """libcuda.so.535.104.05 is 535.104.05; libcuda.so.1 does not say."""
+    match = re.search(r"libcuda\.so\.(\d+\.[\d.]+)$", path)
+    return match.group(1) if match else None
+
+
+def _kernel_version() -> Optional[str]:
+    try:
+        with open(KERNEL_FILE, encoding="utf-8", errors="replace") as file:
+            return kernel_version(file.read())
+    except OSError:
+        return None
+
+
+def kernel_version(text: str) -> Optional[str]:
+    """From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."."""
+    line = next((line for line in text.splitlines() if line.startswith("NVRM version")), "")
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", line + " ")
+    return match.group(1) if match else None
+
+
+def judge_compat(seen: Loaded) -> Outcome:
+    """Whether libcuda and the kernel module go together; CUDA's own answer decides."""
+    measured: Dict[str, Any] = {
+        "libcuda": seen.path,
+        "version": seen.version,
+        "kernel_module": seen.kernel,
+        "compat": _is_compat(seen),
+        "error": seen.answer.error,
+    }
+    expected = {"version": seen.kernel}
+    if seen.path is None:
+        message = "no libcuda.so.1 is here: " + (seen.answer.error or "it was not loaded")
+        cause, fix = explain("libcuda.so.1: cannot open shared object file")
+        return Outcome(Status.SKIP, message, cause, fix, measured, expected)
+    if "/stubs/" in seen.path:
+        message = "libcuda.so.1 is a stub: " + seen.path
+        cause = "a stub is for linking at build time and can do nothing"
+        fix = "take {} out of LD_LIBRARY_PATH".format(os.path.dirname(seen.path))
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    if seen.answer.error:
+        return _judge_error(seen, measured, expected)
+    message = "libcuda {} on kernel module {}".format(
+        seen.version or "of unknown version", seen.kernel or "of unknown version"
+    )
+    if _is_compat(seen):
+        message = "forward compatibility works: " + message
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _judge_error(seen: Loaded, measured: Dict[str, Any], expected: Dict[str, Any]) -> Outcome:
+    cause, fix = explain(seen.answer.error or "")
+    message = "libcuda {} does not start: {}".format(seen.version or seen.path, seen.answer.error)
+    others = sorted({card for card in seen.cards if _is_consumer(card)})
+    if seen.version and seen.kernel and _numbers(seen.version) < _numbers(seen.kernel):
+        cause = "libcuda {} is older than the kernel module {}".format(seen.version, seen.kernel)
+        fix = "remove {}: the container runtime brings the host's own".format(seen.path)
+    elif "/compat/" in (seen.path or "") or "804" in (seen.answer.error or ""):
+        doubt = "cuda-compat {} does not go with the kernel module {}"
+        cause = cause or doubt.format(seen.version, seen.kernel)
+        if others:
+            cause = "cuda-compat works on data-centre GPUs only, and here is " + ", ".join(others)
+        folder = os.path.dirname(seen.path or "")
+        remove = (
+            "take {} out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, or upgrade the host's driver"
+        )
+        fix = remove.format(folder)
+    elif _is_compat(seen):
+        cause = (
+            "the host's driver was upgraded to {}, and its kernel module {} stayed loaded".format(
+                seen.version, seen.kernel
+            )
+        )
+        fix = "reboot the host, or reload the nvidia kernel modules"
+    fix = fix or "look at nvidia-smi on the host, and at its kernel log"
+    return Outcome(Status.FAIL, message, cause or seen.answer.error, fix, measured, expected)
+
+
+def _is_compat(seen: Loaded) -> bool:
+    """By its folder's name, or by being newer than the kernel module."""
+    newer = bool(seen.version and seen.kernel and _numbers(seen.version) > _numbers(seen.kernel))
+    return newer or "/compat/" in (seen.path or "")
+
+
+def _is_consumer(name: str) -> bool:
+    return re.search(r"GeForce|TITAN", name) is not None
+
+
+def _numbers(version: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+CHECKS = (
+    Check("libraries.compat", "libcuda fits the kernel's driver", check_compat, framework=False),
+)

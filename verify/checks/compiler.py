@@ -1,0 +1,221 @@
+"""A C and a C++ compiler: torch.compile makes C++ for the CPU, and Triton its launcher in C.
+
+Triton compiles a small extension of Python for each driver and kernel, with `$CC`, gcc or clang (in
+that order) and Python.h (triton/runtime/build.py); inductor takes `$CXX` or g++.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from verify.core import Check, Context, Outcome, Status
+from verify.symptoms import last_words
+
+LIMIT_S = 60.0
+INSTALL = "apt-get install -y --no-install-recommends gcc g++ libc6-dev"
+ANSWER = 42  # what the compiled code must say
+
+_EXTENSION = """#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *unused) { return PyLong_FromLong(6L * 7); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {0, 0, 0, 0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "gp_answer", 0, -1, methods, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_gp_answer(void) { return PyModule_Create(&module); }
+"""
+_PROGRAM = """#include <cmath>
+#include <cstdio>
+#include <vector>
+int main() {
+    std::vector<double> halves(84, 0.5);
+    double sum = 0;
+    for (double half : halves) sum += std::fabs(half);
+    std::printf("%d", static_cast<int>(sum));
+}
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one compiler made of its source. `path` is None where there is none."""
+
+    language: str
+    path: Optional[str] = None
+    answer: Optional[int] = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What in this image calls a compiler."""
+
+    compiles: bool = True  # this torch has torch.compile
+    triton: bool = False
+    nvcc: Optional[str] = None  # a devel image: it promises to compile
+
+
+def check_compiler(context: Context) -> Outcome:  # noqa: ARG001
+    """Compile an extension of Python and a C++ program, and run both."""
+    folder = _scratch()
+    try:
+        trials = (_extension(folder), _program(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return judge_compiler(trials, _promise())
+
+
+def _scratch() -> str:
+    try:
+        return tempfile.mkdtemp()
+    except OSError:  # a read-only container without /tmp
+        return tempfile.mkdtemp(dir="/dev/shm")
+
+
+def _promise() -> Promise:
+    import torch
+
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    return Promise(
+        compiles=hasattr(torch, "compile"),
+        triton=importlib.util.find_spec("triton") is not None,
+        nvcc=nvcc if os.path.exists(nvcc) else None,
+    )
+
+
+def _extension(folder: str) -> Trial:
+    path = _find("CC", ("gcc", "clang"))
+    if path is None:
+        return Trial("C")
+    source, built = os.path.join(folder, "answer.c"), os.path.join(folder, "gp_answer.so")
+    include = sysconfig.get_paths()["include"]
+    flags = ["-shared", "-fPIC", "-I" + include, "-o", built]
+    error = _compile([path, *flags], source, _EXTENSION)
+    if error:
+        return Trial("C", path, None, error)
+    try:
+        return Trial("C", path, int(_load(built).answer()))
+    except Exception as problem:
+        return Trial("C", path, None, "{}: {}".format(type(problem).__name__, problem))
+
+
+def _load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("gp_answer", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _program(folder: str) -> Trial:
+    path = _find("CXX", ("g++", "clang++"))
+    if path is None:
+        return Trial("C++")
+    source, built = os.path.join(folder, "answer.cpp"), os.path.join(folder, "answer")
+    error = _compile([path, "-O1", "-std=c++17", "-o", built], source, _PROGRAM)
+    if error:
+        return Trial("C++", path, None, error)
+    try:
+        done = subprocess.run([built], stdout=subprocess.PIPE, check=True, timeout=LIMIT_S)
+        return Trial("C++", path, int(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError) as problem:
+        return Trial("C++", path, None, "{}: {}".format(type(problem).__name__, problem))
+
+
+def _find(variable: str, names: Sequence[str]) -> Optional[str]:
+    """The compiler that Triton and inductor would take. A word that names none is kept as it is."""
+    asked = os.environ.get(variable, "").split()
+    if asked:
+        return shutil.which(asked[0]) or asked[0]
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def _compile(argv: Sequence[str], source: str, text: str) -> str:
+    """Empty where it went well, else what the compiler said."""
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(text)
+    try:
+        done = subprocess.run(
+            [*argv, source],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=LIMIT_S,
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        return "{}: {}".format(type(problem).__name__, problem)
+    said = done.stdout.decode("utf-8", "replace")
+    telling = next((line for line in said.splitlines() if "error" in line), "")
+    return (telling or last_words(said) or "it ended with 1") if done.returncode else ""
+
+
+def judge_compiler(trials: Sequence[Trial], promise: Promise) -> Outcome:
+    """A compiler that is there must work, and in a devel image there must be one.
+
+    A runtime image promises none: what will not work there is said, and is no failure.
+    """
+    measured: Dict[str, Any] = {trial.language: _row(trial) for trial in trials}
+    measured["triton"] = promise.triton
+    expected = {"answer": ANSWER}
+    broken = next((t for t in trials if t.path and t.answer != ANSWER), None)
+    if broken:
+        message, cause, fix = _broken(broken)
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    missing = [trial.language for trial in trials if trial.path is None]
+    if missing and promise.nvcc:
+        message = "nvcc is here ({}), but no {} compiler".format(promise.nvcc, missing[0])
+        cause = "nvcc leaves a program's host part to the system's own compiler"
+        return Outcome(Status.FAIL, message, cause, INSTALL, measured, expected)
+    if missing:
+        message = "no {} compiler: {}".format(" and no ".join(missing), _lost(missing, promise))
+        return Outcome(Status.SKIP, message, fix=INSTALL, measured=measured, expected=expected)
+    paths = ", ".join("{} by {}".format(trial.language, trial.path) for trial in trials)
+    message = "compiled and ran {}".format(paths)
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _row(trial: Trial) -> Dict[str, Any]:
+    return {"compiler": trial.path, "answer": trial.answer, "error": trial.error or None}
+
+
+def _broken(trial: Trial) -> Tuple[str, str, str]:
+    message = "{} ({}) cannot be used".format(trial.path, trial.language)
+    if not trial.error:
+        message = "what {} compiled says {}, not {}".format(trial.path, trial.answer, ANSWER)
+        return (
+            message,
+            "the compiler makes wrong code",
+            INSTALL.replace("install", "--reinstall install"),
+        )
+    message += ": " + trial.error
+    if "Python.h" in trial.error:
+        cause = "Python's header files are missing, and Triton compiles an extension of Python"
+        return (
+            message,
+            cause,
+            "install them: apt-get install -y --no-install-recommends libpython3-dev",
+        )
+    cause = "the compiler is there without all it needs: headers, linker, or its own parts"
+    if "Error" in trial.error.split(":")[0]:
+        cause = "CC or CXX names a program that is not there or does not run"
+        return message, cause, "unset CC and CXX, or name a compiler; " + INSTALL
+    return message, cause, INSTALL
+
+
+def _lost(missing: Sequence[str], promise: Promise) -> str:
+    lost = []
+    if promise.compiles and "C++" in missing:
+        lost.append("torch.compile will not work on the CPU")
+    if promise.triton and "C" in missing:
+        lost.append("Triton (torch.compile on a GPU) needs one")
+    return "; ".join(lost) or "nothing here calls one but extensions that users compile"
+
+
+CHECKS = (
+    Check("libraries.compiler", "A compiler for torch.compile", check_compiler, "standard", 200),
+)

@@ -1,6 +1,7 @@
 """The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict.
 
-Without a command's name it runs the suite.
+Without a command's name it runs the suite. With a baseline, the code is 1 where something got worse
+since, whatever the verdict: a machine that is still fit may be slower than it was.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ import argparse
 import importlib
 import os
 import sys
-from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from verify import environment, expectations, frameworks, report, runner
-from verify.checks import CHECKS
+from verify import environment, expectations, frameworks, render, report, runner
 from verify.core import LEVELS, Check, Context, Result, UsageError, demand, names
+from verify.usage import Parser, show, write_whole
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
-
 
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
 COMMANDS = ("batch", "compare", "monitor", "render")
 
 
 def main(
-    argv: Optional[Sequence[str]] = None, checks: Mapping[str, Sequence[Check]] = CHECKS
+    argv: Optional[Sequence[str]] = None,
+    checks: Optional[Mapping[str, Sequence[Check]]] = None,
 ) -> int:
     """Run the suite, or the command that is named, and give the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -31,7 +32,7 @@ def main(
         if words and words[0] in COMMANDS:
             command = importlib.import_module("verify." + words[0])
             return int(command.main(words[1:]))
-        return _main(_parser().parse_args(words), checks)
+        return _main(_parser().parse_args(words), checks or _all_checks())
     except UsageError as error:
         return _say(str(error), USAGE)
     except KeyboardInterrupt:
@@ -52,16 +53,27 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
     context = Context(expect, options.level, framework)
-    if options.report:
-        _check_writable(options.report)
+    files = render.targets(options)
+    render.check_targets({**({"report": options.report} if options.report else {}), **files})
+    baseline = render.baseline(options)
     facts = environment.read(framework, expect.digest)
     results = _run(chosen, context, required)
-    document = report.document(options.level, facts, results)
-    if options.report:
-        _write(options.report, document)
-    sys.stdout.write(report.dump(document) if options.json else report.table(document, results))
-    sys.stdout.flush()
+    document = render.with_comparison(
+        report.document(options.level, facts, results), baseline, options.tolerance
+    )
+    problems = _write(options.report, document)
+    show(report.dump(document) if options.json else report.table(document))
+    problems += render.write_all(files, document)
+    if problems:  # told last: what was found is worth more than where it could not be written
+        raise UsageError("; ".join(problems))
     return report.exit_code(document)
+
+
+def _all_checks() -> Mapping[str, Sequence[Check]]:
+    """Imported here: a command that works on reports has no need of them."""
+    from verify.checks import CHECKS
+
+    return CHECKS
 
 
 def choose(
@@ -118,24 +130,14 @@ def _read_expectations(path: Optional[str]) -> expectations.Expectations:
         raise UsageError("--expect {}: {}".format(path, error)) from error
 
 
-def _check_writable(path: str) -> None:
-    """Find out before the checks run, not after."""
-    probe = "{}.{}.partial".format(path, os.getpid())
-    if os.path.lexists(path) and (os.path.ismount(path) or not os.path.isfile(path)):
-        said = "--report {}: not a file that can be replaced; name one in a folder of its own"
-        raise UsageError(said.format(path))
+def _write(path: Optional[str], document: Mapping[str, Any]) -> List[str]:
+    if path is None:
+        return []
     try:
-        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
-        os.unlink(probe)
+        write_whole(path, report.dump(document))
     except OSError as error:
-        raise UsageError("--report {}: {}".format(path, error.strerror or error)) from error
-
-
-def _write(path: str, document: "dict[str, object]") -> None:
-    try:
-        report.write(path, document)
-    except OSError as error:
-        raise UsageError("--report {}: {}".format(path, error.strerror or error)) from error
+        return ["--report {}: {}".format(path, error.strerror or error)]
+    return []
 
 
 def _say(message: str, code: int) -> int:
@@ -143,18 +145,14 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="verify", description="Prove this image on this machine.")
+def _parser() -> Parser:
+    parser = Parser(prog="verify", description="Prove this image on this machine.")
     add = parser.add_argument
     add("--level", choices=LEVELS, default="standard", help="how thorough (default: standard)")
     add("--framework", choices=tuple(frameworks.FRAMEWORKS), help="default: the one that is here")
     add("--json", action="store_true", help="the report alone on stdout, as JSON")
     add("--report", metavar="FILE", help="write the report there, as JSON")
+    render.add_options(parser)
     add("--expect", metavar="FILE", help="what the image should be, as JSON")
     add(
         "--require", metavar="NAMES", help="whose skip is a failure: gpu, nccl, devices, an id, ..."

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import textwrap
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from verify.core import EXIT_CODES, Result, Status, gpus, verdict
+from verify.core import EXIT_CODES, Result, gpus, verdict
 from verify.frameworks import FRAMEWORKS
+from verify.reports import told, words
 
 WIDTH = 80
-_LEFT = 29  # status word and id
+_LEFT = 31  # status word and id
+_MOST_METRICS = 12
+_HALF_PAIRS = re.compile("[\ud800-\udfff]")
+
+Report = Mapping[str, Any]
+Check = Mapping[str, Any]
 
 
 def document(
@@ -27,41 +33,35 @@ def document(
     }
 
 
-def dump(report: Mapping[str, Any]) -> str:
-    """The report as JSON text."""
-    return json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def dump(report: Report) -> str:
+    """The report as JSON text. Half a pair (of a file name that is no UTF-8) has no encoding."""
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+    return _HALF_PAIRS.sub("\ufffd", text) + "\n"
 
 
-def write(path: str, report: Mapping[str, Any]) -> None:
-    """Write the whole report or nothing: a reader never sees half of one."""
-    partial = "{}.{}.partial".format(path, os.getpid())
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(dump(report))
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
-
-
-def table(report: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """The report for people."""
-    lines = [_heading(report["environment"]), ""]
-    said: Dict[Tuple[Optional[str], ...], str] = {}
-    for result in results:
-        lines += _rows(result, said)
-    lines += ["", "Verdict: {0} (exit code {1})".format(report["verdict"], exit_code(report))]
-    lines += _named("Proven:", [r.check.id for r in results if r.proven()])
-    lines += _named("Not proven:", [r.check.id for r in results if not r.proven()])
+def table(report: Report) -> str:
+    """The report for people: a line a check, then what matters most, the verdict last."""
+    checks = report["checks"]
+    lines = [*_heading(report["environment"]), ""]
+    same: Dict[Tuple[Any, ...], str] = {}
+    for check in checks:
+        lines += _row(check, same)
+    lines += _of_spec(checks) + _troubles(report)
+    if "comparison" in report:
+        lines += ["", *told.page(report["comparison"]).splitlines()]
+    lines += ["", *_answer(report)]
+    lines += _named("Proven:", [check["id"] for check in checks if words.proven(check)])
+    lines += _named("Not proven:", [check["id"] for check in checks if not words.proven(check)])
     return "\n".join(lines) + "\n"
 
 
-def exit_code(report: Mapping[str, Any]) -> int:
-    """The exit code that the verdict stands for."""
-    return EXIT_CODES[report["verdict"]]
+def exit_code(report: Report) -> int:
+    """The exit code of the run: the verdict's, or a failure's where a baseline was better."""
+    worse = report.get("comparison", {}).get("worse", False)
+    return EXIT_CODES["unfit" if worse else report["verdict"]]
 
 
-def _heading(environment: Mapping[str, Any]) -> str:
+def _heading(environment: Mapping[str, Any]) -> List[str]:
     framework = environment["framework"]
     parts = [
         "Python " + str(environment["python"]),
@@ -70,27 +70,90 @@ def _heading(environment: Mapping[str, Any]) -> str:
         gpus(len(environment["gpus"])),
         "{} CPUs".format(environment["cpus"]),
     ]
-    return textwrap.fill(", ".join(parts), WIDTH)
+    return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH)
 
 
-def _rows(result: Result, said: Dict[Tuple[Optional[str], ...], str]) -> List[str]:
-    """One check's lines. Trouble that an earlier check told in full is not told again."""
-    outcome = result.outcome
-    head = "{:<5}  {:<22}".format(outcome.status.value.upper(), result.check.id)
-    if outcome.status in (Status.PASS, Status.SKIP):
-        return _wrap(head, outcome.message)
-    first = said.setdefault((outcome.message, outcome.cause, outcome.fix), result.check.id)
-    if first != result.check.id:
-        return _wrap(head, "the same as " + first)
-    rows = _wrap(head, outcome.message)
-    for word, text in (("cause", outcome.cause), ("fix", outcome.fix)):
-        rows += _wrap("{:>27}  ".format(word + ":"), text) if text else []
-    return rows
+def _row(check: Check, same: Dict[Tuple[Any, ...], str]) -> List[str]:
+    """One check's line. A failure is told in full below, a skip here, and neither twice."""
+    head = "{:<5}  {:<22}".format(check["status"].upper(), check["id"]).ljust(_LEFT)
+    message = words.one_line(check["message"])
+    if check["status"] == "pass":
+        where = "(CPU) " if words.state(check) == "pass-on-cpu" else ""
+        return [head + _cut(where + message, WIDTH - _LEFT)]
+    key = (check["status"], check["message"], check["cause"], check["fix"])
+    first = same.setdefault(key, check["id"])
+    if first != check["id"]:
+        return [head + "the same as " + first]
+    if check["status"] == "skip":
+        return _wrap(head, message)
+    return [head + _cut(message, WIDTH - _LEFT)]
+
+
+def _cut(text: str, width: int) -> str:
+    """As many words as fit; the report as JSON has all of them."""
+    return textwrap.shorten(text, width, placeholder=" ...") if len(text) > width else text
+
+
+def _troubles(report: Report) -> List[str]:
+    lines: List[str] = []
+    for check, also in words.troubles(report):
+        lines += ["", "{:<5}  {}".format(check["status"].upper(), check["id"])]
+        lines += _wrap(" " * 7, words.one_line(check["message"]))
+        rows = [
+            ("cause: ", check["cause"]),
+            ("fix:   ", check["fix"]),
+            ("also:  ", ", ".join(also)),
+        ]
+        for head, text in rows:
+            lines += _wrap(" " * 7 + head, words.one_line(text)) if text else []
+    return lines
+
+
+def _of_spec(checks: Sequence[Check]) -> List[str]:
+    rows = _lowest(checks)
+    if not rows:
+        return []
+    lines = ["", "Measured, and the share of the card's own figure"]
+    for name, metric in rows[:_MOST_METRICS]:
+        value = words.quantity(metric["value"], metric["unit"])
+        share = words.percent(metric["of_spec"])
+        cells = _cut(name, 45), _cut(value, 20), _cut(share, 11)
+        lines.append("  {:<46}{:>20}{:>12}".format(*cells))
+    if len(rows) > _MOST_METRICS:
+        lines.append("  and {} more, in the report".format(len(rows) - _MOST_METRICS))
+    return lines
+
+
+def _lowest(checks: Sequence[Check]) -> List[Tuple[str, Mapping[str, Any]]]:
+    """One metric a kind: of several GPUs the slowest, since it holds up the others."""
+    groups: Dict[Tuple[str, str, str], List[Mapping[str, Any]]] = {}
+    for check in checks:
+        for metric in words.of_kind(check, "metrics"):
+            if metric["of_spec"] is not None:
+                rest = {k: v for k, v in metric["labels"].items() if k != "gpu"}
+                key = (check["id"], metric["name"], words.labels(rest))
+                groups.setdefault(key, []).append(metric)
+    return [(_group_name(*key, len(group)), _least(group)) for key, group in groups.items()]
+
+
+def _least(group: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return min(group, key=lambda metric: float(metric["of_spec"]))
+
+
+def _group_name(check: str, name: str, labels: str, count: int) -> str:
+    parts = ([labels] if labels else []) + (["lowest of {}".format(count)] if count > 1 else [])
+    return "{}  {}{}".format(check, name, " ({})".format(", ".join(parts)) if parts else "")
+
+
+def _answer(report: Report) -> List[str]:
+    code, found = exit_code(report), report["verdict"]
+    why = ", worse than the baseline" if code != EXIT_CODES[found] else ""
+    return ["Verdict: {}{} (exit code {})".format(found, why, code)]
 
 
 def _wrap(head: str, text: str) -> List[str]:
-    indent = " " * _LEFT
-    return textwrap.wrap(text, WIDTH, initial_indent=head.ljust(_LEFT), subsequent_indent=indent)
+    indent = " " * len(head)
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=indent)
 
 
 def _named(head: str, ids: Sequence[str]) -> List[str]:

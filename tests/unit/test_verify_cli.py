@@ -91,6 +91,18 @@ def test_list_names_every_check() -> None:
             ["--report", "/nonexistent/r.json"], "No such file", id="a folder that is not there"
         ),
         pytest.param(["--report", "/"], "not a file", id="a folder in place of a file"),
+        pytest.param(["--html", "/"], "--html /: not a file", id="a folder in place of a page"),
+        pytest.param(
+            ["--junit", "/nonexistent/j.xml"], "--junit", id="a folder for JUnit that is not there"
+        ),
+        pytest.param(
+            ["--html", "/tmp/same", "--report", "/tmp/same"],
+            "name the same file",
+            id="one file for two formats",
+        ),
+        pytest.param(["--baseline", "/nonexistent"], "No such file", id="no such baseline"),
+        pytest.param(["--baseline", "/dev/null"], "not JSON", id="an empty baseline"),
+        pytest.param(["--tolerance", "5"], "--tolerance", id="a tolerance that is no share"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_2(arguments: list[str], word: str) -> None:
@@ -100,19 +112,23 @@ def test_wrong_usage_is_one_sentence_and_exit_2(arguments: list[str], word: str)
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_unwritable_folder_is_found_before_the_checks_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--report", "--junit", "--html", "--markdown", "--prometheus"])
+def test_an_unwritable_folder_is_found_before_the_checks_run(option: str, tmp_path: Path) -> None:
     target = tmp_path / "full"
     target.symlink_to("/proc")  # no file can be made there, not even by root
-    done = call("--report", str(target / "r.json"))
-    assert done.returncode == 2
-    assert "--report" in done.stderr
+    done = call(option, str(target / "r.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert option in done.stderr
+    assert len(done.stderr.splitlines()) == 1  # no check has run
 
 
 def test_isolated_without_a_framework_each_check_says_so(tmp_path: Path) -> None:
     done = alone(tmp_path, sys.executable, "--json")
     report = valid(done.stdout)
     assert (done.returncode, report["verdict"]) == (1, "unfit")
-    framework = [row for row in report["checks"] if row["id"] != "devices.nvml"]
+    needing_it = {check.id for check in CHECKS["pytorch"] if check.framework}
+    framework = [row for row in report["checks"] if row["id"] in needing_it]
+    assert framework
     assert {row["status"] for row in framework} == {"error"}
     assert {row["cause"] for row in framework} == {"the framework is not installed in this Python"}
     assert "Traceback" not in done.stderr
@@ -126,6 +142,10 @@ def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> 
     assert sum("cause:" in line for line in lines) == 1
     assert "the same as libraries.framework" in done.stdout
     assert "Verdict: unfit (exit code 1)" in lines
+    checks = json.loads(alone(tmp_path, sys.executable, "--json").stdout)["checks"]
+    assert [line.split()[1] for line in lines[2:] if line[:5].strip().isupper()][: len(checks)] == [
+        check["id"] for check in checks
+    ]
 
 
 def old_python(version: str) -> str:
@@ -337,6 +357,6 @@ def test_what_was_not_proven_is_named() -> None:
     result = Result(check, Outcome(Status.PASS, "fine", measured={"device": "cpu"}), 0.1)
     facts: dict[str, Any] = {"python": "3", "driver": None, "gpus": [], "cpus": 1}
     facts["framework"] = {"name": "pytorch", "version": None}
-    page = table(document("quick", facts, [result]), [result])
+    page = table(document("quick", facts, [result]))
     assert "Not proven: training.loss" in page
     assert "Proven:     nothing" in page

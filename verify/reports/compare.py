@@ -1,0 +1,209 @@
+"""What got worse between two reports, with the noise of the measurements allowed for.
+
+A metric is worse when it moved in its bad direction by more than its *allowance*, which is the
+larger of a tolerance (for what changes from one run to the next: clocks, heat, neighbours) and of
+what its own scatter explains:
+
+    Z * sqrt(se(baseline)^2 + se(current)^2),  se = 1.2533 * sigma / sqrt(repeats)
+
+`se` is the standard error of a median of normal samples (sqrt(pi / 2) = 1.2533), relative to the
+median. `sigma` comes from the spread in the report: `measures.spread` takes the samples that lie a
+quarter from either end, and for normal samples their distance is, on average, as many sigmas as
+Blom's approximation of order statistics says (1.35 for many samples, 0.59 for four).
+
+With Z = 3 a metric that did not change is called worse by its scatter alone once in 700 comparisons
+where sigma is well known. Simulated with no tolerance at all, it is once in 200 or fewer from seven
+repeats on, in 100 for three or five, and in 35 for four, whose spread is the gap between two
+samples. A number that was measured once has no spread of its own; it is taken to scatter like the
+other one.
+
+Changes are relative to the larger of the two numbers, so that B against A mirrors A against B.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from statistics import NormalDist
+from typing import Any, Dict, List, Mapping, Tuple
+
+from verify.reports.words import flat, gpu_names, state
+
+TOLERANCE = 0.05
+Z = 3.0
+MEDIAN_ERROR = math.sqrt(math.pi / 2)
+
+# A pass that was shown on the CPU alone has proven less than one on a GPU, and more than a skip.
+_RANKS = {"pass": 0, "pass-on-cpu": 1, "skip": 2, "fail": 3, "error": 3}
+_VERDICTS = ("fit", "no-verdict", "unfit")
+_NOT_TOLD = ("started", "gpus", "driver_error")  # two runs differ in the first; the rest is words
+
+Report = Mapping[str, Any]
+Key = Tuple[str, str, Tuple[Tuple[str, str], ...], int]
+
+
+def compare(baseline: Report, current: Report, tolerance: float = TOLERANCE) -> Dict[str, Any]:
+    """The comparison as `report.schema.json` describes it."""
+    checks = _checks(baseline, current)
+    metrics = _metrics(baseline, current, tolerance)
+    verdict = _verdict(baseline["verdict"], current["verdict"])
+    return {
+        "schema": 1,
+        "worse": bool(verdict == "worse" or checks["worse"] or metrics["worse"]),
+        "verdict": verdict,
+        "tolerance": tolerance,
+        "baseline": _run(baseline),
+        "current": _run(current),
+        "unlike": _unlike(baseline, current),
+        "environment": _environment(baseline["environment"], current["environment"]),
+        "checks": checks,
+        "metrics": metrics,
+    }
+
+
+def _run(report: Report) -> Dict[str, Any]:
+    environment = report["environment"]
+    return {
+        "started": environment["started"],
+        "image": environment["image"],
+        "verdict": report["verdict"],
+        "level": report["level"],
+    }
+
+
+def _verdict(before: str, after: str) -> str:
+    step = _VERDICTS.index(after) - _VERDICTS.index(before)
+    return "worse" if step > 0 else "better" if step < 0 else "same"
+
+
+def _unlike(baseline: Report, current: Report) -> List[str]:
+    """Why the numbers of one say little about the other."""
+    pairs = [("level", baseline["level"], current["level"])]
+    for name, read in (
+        ("GPUs", gpu_names),
+        ("MIG", lambda env: "on" if any(gpu["mig"] for gpu in env["gpus"]) else "off"),
+        ("framework", lambda env: env["framework"]["name"]),
+        ("architecture", lambda env: env["arch"]),
+    ):
+        pairs.append((name, read(baseline["environment"]), read(current["environment"])))
+    return ["{}: {} against {}".format(*pair) for pair in pairs if pair[1] != pair[2]]
+
+
+def _environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """What changed around the image, or in it, and may explain the rest."""
+    old, new = (
+        {"gpus": gpu_names(env), **flat({k: v for k, v in env.items() if k not in _NOT_TOLD})}
+        for env in (before, after)
+    )
+    return [
+        {"name": name, "baseline": old.get(name), "current": new.get(name)}
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _checks(baseline: Report, current: Report) -> Dict[str, Any]:
+    old, new = (
+        {check["id"]: check for check in report["checks"]} for report in (baseline, current)
+    )
+    rows: Dict[str, List[Dict[str, Any]]] = {"worse": [], "better": [], "changed": []}
+    for name in old:
+        if name in new and state(old[name]) != state(new[name]):
+            before, after = state(old[name]), state(new[name])
+            step = _RANKS[after] - _RANKS[before]
+            kind = "worse" if step > 0 else "better" if step < 0 else "changed"
+            row = {"id": name, "baseline": before, "current": after}
+            rows[kind].append({**row, "message": new[name]["message"]})
+    return {
+        **rows,
+        "missing": [name for name in old if name not in new],
+        "new": [name for name in new if name not in old],
+    }
+
+
+def _metrics(baseline: Report, current: Report, tolerance: float) -> Dict[str, Any]:
+    old, new = _keyed(baseline), _keyed(current)
+    rows: Dict[str, List[Dict[str, Any]]] = {"worse": [], "better": []}
+    alike = [key for key in old if key in new and _same_measure(old[key], new[key])]
+    for key in alike:
+        row = _moved(key, old[key], new[key], tolerance)
+        if abs(row["change"]) > row["allowance"]:
+            rose = row["change"] > 0
+            rows["better" if rose is (row["better"] == "higher") else "worse"].append(row)
+    for moved in rows.values():
+        moved.sort(key=lambda row: -abs(row["change"]))
+    return {
+        "compared": len(alike),
+        **rows,
+        "missing": [_name(key) for key in old if key not in alike],
+        "new": [_name(key) for key in new if key not in alike],
+    }
+
+
+def _keyed(report: Report) -> Dict[Key, Mapping[str, Any]]:
+    """Each metric by its check, name and labels; where these repeat, by its turn."""
+    found: Dict[Key, Mapping[str, Any]] = {}
+    for check in report["checks"]:
+        for metric in check["measured"].get("metrics", []):
+            turn, labels = 0, tuple(sorted(metric["labels"].items()))
+            while (check["id"], metric["name"], labels, turn) in found:
+                turn += 1
+            found[check["id"], metric["name"], labels, turn] = metric
+    return found
+
+
+def _same_measure(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """A metric that changed its unit or its good direction is another one."""
+    return bool(old["unit"] == new["unit"] and old["better"] == new["better"])
+
+
+def _name(key: Key) -> Dict[str, Any]:
+    return {"check": key[0], "name": key[1], "labels": dict(key[2])}
+
+
+def _moved(
+    key: Key, old: Mapping[str, Any], new: Mapping[str, Any], tolerance: float
+) -> Dict[str, Any]:
+    return {
+        **_name(key),
+        "unit": new["unit"],
+        "better": new["better"],
+        "baseline": old["value"],
+        "current": new["value"],
+        "change": change(old["value"], new["value"]),
+        "allowance": allowance(old, new, tolerance),
+    }
+
+
+def change(old: float, new: float) -> float:
+    """How far the number moved, by the larger of the two: -0.2 where a fifth of it was lost."""
+    larger = max(abs(old), abs(new))
+    return new / larger - old / larger if larger else 0.0
+
+
+def allowance(old: Mapping[str, Any], new: Mapping[str, Any], tolerance: float) -> float:
+    """How far it may move and still be called unchanged."""
+    before, after = sigma(old), sigma(new)
+    if old["repeats"] == 1:
+        before = after
+    elif new["repeats"] == 1:
+        after = before
+    noise = math.hypot(before / math.sqrt(old["repeats"]), after / math.sqrt(new["repeats"]))
+    return max(tolerance, min(Z * MEDIAN_ERROR * noise, sys.float_info.max))
+
+
+def sigma(metric: Mapping[str, Any]) -> float:
+    """The relative standard deviation of one sample; 0 where nothing was repeated."""
+    repeats = int(metric["repeats"])
+    if repeats < 2:
+        return 0.0
+    return float(metric["spread"]) / quartile_distance(repeats)
+
+
+def quartile_distance(repeats: int) -> float:
+    """How many sigmas lie, on average, between the samples that `measures.spread` takes.
+
+    Blom (1958): the i-th of n normal samples lies at the quantile (i - 0.375) / (n + 0.25).
+    """
+    upper = repeats - repeats // 4
+    return 2 * NormalDist().inv_cdf((upper - 0.375) / (repeats + 0.25))

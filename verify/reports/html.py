@@ -1,0 +1,336 @@
+"""One page of HTML that asks for nothing from outside: style and plots are in it, scripts are not.
+
+The Content-Security-Policy forbids all but inline style, so that a text which got past the escaping
+would still load and run nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from verify.reports import style, svg, tables, told, words
+from verify.reports.markup import Markup, escape, join, link, tag
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+MOST_BARS = 32  # one chart's; a machine of 8 GPUs and 6 types has more, and all are in the table
+VERDICTS = {
+    "fit": ("Fit", "Every check passed that had to, and the GPU checks ran on a GPU."),
+    "unfit": ("Unfit", "Something failed: this image does not do on this machine what it should."),
+    "no-verdict": ("No verdict", "Nothing failed, but the GPU checks did not all run on a GPU."),
+}
+STATUS_ORDER = ("fail", "error", "skip", "pass")
+
+Check = Mapping[str, Any]
+Report = Mapping[str, Any]
+
+
+def render(report: Report) -> str:
+    """The page."""
+    sections = [section for section in _sections(report) if section]
+    body = join(
+        tag("header", _banner(report), _facts(report), _nav(sections)),
+        tag("main", *(part for _, _, part in sections)),
+        tag("footer", tag("p", _provenance(report))),
+    )
+    page = tag("html", _head(report), tag("body", body), lang="en")
+    return "<!doctype html>\n" + page + "\n"
+
+
+Section = Tuple[str, str, Markup]
+
+
+def _sections(report: Report) -> List[Optional[Section]]:
+    return [
+        _section("trouble", "What failed", _troubles(report)),
+        _section("comparison", "Against the baseline", _comparison(report)),
+        _section("checks", "Checks", [_checks(report)]),
+        _section("specification", "Against the cards' own figures", _of_spec(report)),
+        _section("measured", "Measured", _measured(report)),
+        _section("readings", "Other readings", _other_readings(report)),
+        _section("environment", "Environment", [_environment(report)]),
+    ]
+
+
+def _section(identity: str, title: str, parts: Sequence[Markup]) -> Optional[Section]:
+    if not parts:
+        return None
+    heading = tag("h2", title, id=identity + "-title")
+    body = tag("section", heading, *parts, id=identity, aria_labelledby=identity + "-title")
+    return identity, title, body
+
+
+def _head(report: Report) -> Markup:
+    title = "{}: {}".format(VERDICTS[report["verdict"]][0], _subject(report))
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Markup(style.sheet())),
+    )
+
+
+def _subject(report: Report) -> str:
+    environment = report["environment"]
+    where = words.gpu_names(environment) if environment["gpus"] else "a machine without a GPU"
+    return words.one_line("{} on {}".format(words.framework_title(environment), where))
+
+
+def _banner(report: Report) -> Markup:
+    word, said = VERDICTS[report["verdict"]]
+    worse = report.get("comparison", {}).get("worse")
+    return tag(
+        "div",
+        tag("p", _subject(report), class_="over quiet"),
+        tag("h1", word),
+        tag("p", said),
+        tag("p", tag("strong", told.result(report["comparison"]))) if worse else None,
+        tag("p", _counts(report), class_="quiet"),
+        class_="banner " + report["verdict"],
+    )
+
+
+def _counts(report: Report) -> str:
+    names = {"pass": "passed", "fail": "failed", "error": "broke", "skip": "did not run"}
+    states = [check["status"] for check in report["checks"]]
+    on_cpu = sum(words.state(check) == "pass-on-cpu" for check in report["checks"])
+    parts = ["{} {}".format(states.count(s), names[s]) for s in STATUS_ORDER if s in states]
+    passed = ", ".join(parts) or "no check was asked for"
+    return passed + (" ({} of them on the CPU alone)".format(on_cpu) if on_cpu else "") + "."
+
+
+def _facts(report: Report) -> Markup:
+    environment = report["environment"]
+    driver = environment["driver"] or "not visible"
+    if environment["cuda_driver"]:
+        driver += " (CUDA {} at most)".format(environment["cuda_driver"])
+    seconds = sum(check["seconds"] for check in report["checks"])
+    rows = [
+        ("Framework", words.framework_title(environment)),
+        ("GPUs", words.gpu_names(environment)),
+        ("Driver", driver),
+        ("Python", environment["python"]),
+        ("Level", report["level"]),
+        ("Started", environment["started"]),
+        ("Checks took", words.number(float(seconds)) + " s"),
+        ("Image", environment["image"] and words.short_digest(environment["image"])),
+    ]
+    parts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in rows if text]
+    return tag("dl", *parts, class_="facts")
+
+
+def _nav(sections: Sequence[Section]) -> Markup:
+    items = [tag("li", link(identity, title)) for identity, title, _ in sections]
+    return tag("nav", tag("ul", *items), aria_label="Sections")
+
+
+def _provenance(report: Report) -> str:
+    said = "Made by verify from a report of schema {}. Numbers are rounded to 3 significant digits."
+    return said.format(report["schema"])
+
+
+def _troubles(report: Report) -> List[Markup]:
+    return [_trouble(check, also) for check, also in words.troubles(report)]
+
+
+def _trouble(check: Check, also: Sequence[str]) -> Markup:
+    rows = [("Cause", check["cause"]), ("Fix", check["fix"])]
+    rows.append(("Also", ", ".join(also)))
+    parts = [join(tag("dt", name), tag("dd", text)) for name, text in rows if text]
+    return tag(
+        "article",
+        tag(
+            "h3",
+            _status(check),
+            " ",
+            _name(check),
+            " ",
+            tag("span", check["title"], class_="quiet"),
+        ),
+        tag("p", check["message"]),
+        tag("dl", *parts),
+        class_="card trouble " + check["status"],
+    )
+
+
+def _status(check: Check) -> Markup:
+    state = words.state(check)
+    return tag("span", check["status"], class_="status " + state)
+
+
+def _name(check: Check) -> Markup:
+    return tag("span", check["id"], class_="id name")
+
+
+def _comparison(report: Report) -> List[Markup]:
+    found = report.get("comparison")
+    if not found:
+        return []
+    parts = [tag("p", told.result(found))]
+    if found["unlike"]:
+        parts.append(tag("p", told.unlike(found)))
+    parts += _listed("Worse", told.worse(found)) + _listed("Better", told.better(found))
+    parts += _listed("Changed around it", told.around(found))
+    parts += _listed("Not in both", told.one_sided(found))
+    tone = "worse" if found["worse"] else "unlike" if found["unlike"] else "pass"
+    return [tag("div", *parts, class_="card trouble " + tone)]
+
+
+def _listed(title: str, rows: Sequence[str]) -> List[Markup]:
+    if not rows:
+        return []
+    return [tag("h3", title), tag("ul", *(tag("li", row) for row in rows), class_="told")]
+
+
+def _checks(report: Report) -> Markup:
+    head = tables.header([("Status", ""), ("Check", ""), ("Seconds", "number")])
+    rows = [_check_row(check, i) for i, check in enumerate(report["checks"])]
+    table = tag("table", head, tag("tbody", *rows), class_="checks", aria_labelledby="checks-title")
+    return tag("div", table, class_="card")
+
+
+def _check_row(check: Check, i: int) -> Markup:
+    place = _place(check, i)
+    name = link(place, check["id"]) if place else escape(check["id"])
+    on_cpu = words.state(check) == "pass-on-cpu"
+    return tag(
+        "tr",
+        tag("td", _status(check), tag("div", "on the CPU", class_="quiet") if on_cpu else None),
+        tag(
+            "th",
+            tag("span", name, class_="id name"),
+            " ",
+            tag("span", check["title"], class_="title quiet"),
+            tag("div", check["message"]),
+            scope="row",
+        ),
+        tag("td", "{:.1f}".format(check["seconds"]), class_="number"),
+    )
+
+
+def _place(check: Check, i: int) -> Optional[str]:
+    """Where on the page more of the check stands, if anywhere."""
+    if any(words.of_kind(check, kind) for kind in ("metrics", "tables", "plots")):
+        return "check-{}".format(i + 1)
+    return "readings-{}".format(i + 1) if words.other_readings(check) else None
+
+
+def _of_spec(report: Report) -> List[Markup]:
+    figures = []
+    for i, check in enumerate(report["checks"]):
+        rows = svg.of_spec_rows(words.of_kind(check, "metrics"))
+        if rows:
+            names = sorted({m["name"] for m in words.of_kind(check, "metrics") if m["spec"]})
+            title = ": ".join([check["id"], *names][: 2 if len(names) == 1 else 1])
+            drawn = svg.bars(title, rows[:MOST_BARS], "spec-{}".format(i + 1), 1.0)
+            figures.append(_figure(title, drawn, _left_out(len(rows))))
+    told_ = "Each bar is the share of what the card's maker names; the dashed line is all of it."
+    chart = tag("div", *figures, class_="bars")
+    return [tag("div", tag("p", told_, class_="quiet"), chart, class_="card")] if figures else []
+
+
+def _left_out(count: int) -> Optional[Markup]:
+    if count <= MOST_BARS:
+        return None
+    return tag("p", "{} more are in the table below.".format(count - MOST_BARS), class_="quiet")
+
+
+def _figure(title: str, *parts: Optional[Markup]) -> Markup:
+    return tag("figure", tag("figcaption", title), *parts)
+
+
+def _measured(report: Report) -> List[Markup]:
+    return [part for i, check in enumerate(report["checks"]) for part in _drawn(check, i)]
+
+
+def _drawn(check: Check, i: int) -> List[Markup]:
+    """A check's plots and tables, side by side where there is room."""
+    parts = _device_bars(check, i) + _plots(check, i) + tables.metrics(check)
+    parts += [tables.table(table) for table in words.of_kind(check, "tables")]
+    if not parts:
+        return []
+    title = tag("h3", _name(check), " ", tag("span", check["title"], class_="quiet"))
+    body = tag("div", *parts, class_="parts")
+    return [tag("article", title, body, class_="card", id="check-{}".format(i + 1))]
+
+
+def _other_readings(report: Report) -> List[Markup]:
+    """What has no shape to be drawn in, closed until it is wanted."""
+    found = []
+    for i, check in enumerate(report["checks"]):
+        other = words.other_readings(check)
+        if other:
+            text = json.dumps(other, indent=2, ensure_ascii=False, sort_keys=True)
+            summary = tag("summary", _name(check))
+            place = "readings-{}".format(i + 1)
+            found.append(tag("details", summary, tag("pre", text), class_="raw", id=place))
+    return [tag("div", *found, class_="card")] if found else []
+
+
+def _plots(check: Check, i: int) -> List[Markup]:
+    found = []
+    for number, plot in enumerate(words.of_kind(check, "plots")):
+        identity = "plot-{}-{}".format(i + 1, number + 1)
+        drawn = svg.lines(plot, identity)
+        numbers = tag("details", tag("summary", "The numbers"), _points(plot))
+        found.append(_figure(plot["title"], drawn, svg.legend(plot), numbers))
+    return found
+
+
+def _points(plot: Mapping[str, Any]) -> Markup:
+    """Every point of a plot, one column a line."""
+    lines = [dict(line["points"]) for line in plot["lines"]]
+    rows = [
+        [x, *(line.get(x) for line in lines)] for x in sorted({x for line in lines for x in line})
+    ]
+    columns = [plot["x"], *("{}, {}".format(line["name"], plot["y"]) for line in plot["lines"])]
+    return tables.grid(plot["title"], columns, rows)
+
+
+def device_groups(metrics: Sequence[Mapping[str, Any]]) -> Dict[str, List[Mapping[str, Any]]]:
+    """Metrics that differ in their label "device" alone, by name: the CPU beside the GPU."""
+    groups: Dict[str, List[Mapping[str, Any]]] = {}
+    for metric in metrics:
+        if "device" in metric["labels"]:
+            groups.setdefault(metric["name"], []).append(metric)
+    return {
+        name: rows
+        for name, rows in groups.items()
+        if len({row["labels"]["device"] for row in rows}) > 1
+        and len({row["unit"] for row in rows}) == 1
+    }
+
+
+def _device_bars(check: Check, i: int) -> List[Markup]:
+    figures = []
+    for turn, (name, metrics) in enumerate(device_groups(words.of_kind(check, "metrics")).items()):
+        devices = sorted({metric["labels"]["device"] for metric in metrics})
+        ordered = sorted(
+            metrics, key=lambda m: (words.labels(_undeviced(m)), m["labels"]["device"])
+        )
+        shown = ordered[:MOST_BARS]
+        rows = [_device_bar(*pair, devices) for pair in zip(words.varying(shown), shown)]
+        better = "more" if metrics[0]["better"] == "higher" else "less"
+        title = "{} by device ({} is better)".format(name, better)
+        identity = "bars-{}-{}".format(i + 1, turn + 1)
+        figures.append(
+            _figure(title, svg.bars(title, rows, identity, None), _left_out(len(ordered)))
+        )
+    return figures
+
+
+def _device_bar(name: str, metric: Mapping[str, Any], devices: Sequence[str]) -> svg.Bar:
+    said = words.quantity(metric["value"], metric["unit"])
+    return name, metric["value"], said, devices.index(metric["labels"]["device"])
+
+
+def _undeviced(metric: Mapping[str, Any]) -> Dict[str, str]:
+    return {key: value for key, value in metric["labels"].items() if key != "device"}
+
+
+def _environment(report: Report) -> Markup:
+    rows = [[name, text] for name, text in words.flat(report["environment"]).items()]
+    return tag("div", tables.grid("Environment", ["Fact", "Value"], rows), class_="card")

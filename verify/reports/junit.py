@@ -1,0 +1,143 @@
+"""JUnit XML, as Jenkins and GitLab read it: one test case a check.
+
+There is no standard; the shape is that of junit-10.xsd in Jenkins's xUnit plug-in: test suites with
+properties, and test cases that hold one of failure, error and skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Mapping, Optional
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from verify.reports import told
+from verify.reports.words import (
+    clean,
+    counted,
+    flat,
+    named,
+    of_kind,
+    one_line,
+    other_readings,
+    percent,
+    shortened,
+)
+
+OUTPUT_LIMIT = 100_000  # characters of one case's output; readers keep all of them in memory
+_MESSAGE_LIMIT = 2_000
+_ELEMENTS = {"fail": "failure", "error": "error", "skip": "skipped"}
+
+Report = Mapping[str, Any]
+
+
+def render(report: Report) -> str:
+    """The XML document."""
+    suites = Element("testsuites", name="gpu-provision verify")
+    suite = SubElement(suites, "testsuite", name="verify", package="verify")
+    suite.set("timestamp", report["environment"]["started"].rstrip("Z"))
+    suite.set("hostname", "localhost")
+    _properties(suite, report)
+    for check in report["checks"]:
+        _case(suite, check)
+    if "comparison" in report:
+        _comparison_case(suite, report["comparison"])
+    _count(suites, suite, sum(check["seconds"] for check in report["checks"]))
+    _indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
+
+
+def _count(suites: Element, suite: Element, seconds: float) -> None:
+    totals = {"tests": len(suite.findall("testcase"))}
+    for name, element in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        totals[name] = len(suite.findall("testcase/" + element))
+    for name, total in totals.items():
+        suite.set(name, str(total))
+        if name != "skipped":  # the schema has no such attribute there
+            suites.set(name, str(total))
+    suites.set("time", _seconds(seconds))
+    suite.set("time", _seconds(seconds))
+
+
+def _seconds(seconds: float) -> str:
+    return "{:.3f}".format(seconds)
+
+
+def _properties(suite: Element, report: Report) -> None:
+    properties = SubElement(suite, "properties")
+    facts: Dict[str, str] = {"verdict": report["verdict"], "level": report["level"]}
+    for name, text in {**facts, **flat(report["environment"])}.items():
+        SubElement(properties, "property", name=one_line(name), value=one_line(text))
+
+
+def _case(suite: Element, check: Mapping[str, Any]) -> None:
+    case = SubElement(suite, "testcase", name=one_line(check["id"]))
+    case.set("classname", one_line(check["id"].partition(".")[0]))
+    case.set("time", _seconds(check["seconds"]))
+    element = _ELEMENTS.get(check["status"])
+    if element:
+        _ending(case, element, check["message"], _why(check))
+    said = "{}\n{}\n{}".format(check["title"], check["message"], _measured(check))
+    SubElement(case, "system-out").text = clean(shortened(said, OUTPUT_LIMIT))
+
+
+def _ending(case: Element, element: str, message: str, why: str) -> None:
+    ending = SubElement(case, element, message=one_line(shortened(message, _MESSAGE_LIMIT)))
+    if element != "skipped":
+        ending.set("type", element)
+    ending.text = clean(shortened(why, OUTPUT_LIMIT))
+
+
+def _why(check: Mapping[str, Any]) -> str:
+    rows = (("", check["message"]), ("cause: ", check["cause"]), ("fix: ", check["fix"]))
+    return "\n".join(head + text for head, text in rows if text)
+
+
+def _measured(check: Mapping[str, Any]) -> str:
+    """All that was measured: a line a metric, a line a row, and the rest as JSON."""
+    lines = [_metric(metric) for metric in of_kind(check, "metrics")]
+    for table in of_kind(check, "tables"):
+        rows = [table["columns"], *([*map(_cell, row)] for row in table["rows"])]
+        lines += ["", table["title"], *(" | ".join(row) for row in rows)]
+    for plot in of_kind(check, "plots"):
+        lines += ["", "{}: {} over {}".format(plot["title"], plot["y"], plot["x"])]
+        lines += [
+            "{}: {}".format(line["name"], json.dumps(line["points"])) for line in plot["lines"]
+        ]
+    rest = other_readings(check)
+    lines += ["", json.dumps(rest, indent=1, ensure_ascii=False)] if rest else []
+    return "\n".join(lines)
+
+
+def _metric(metric: Mapping[str, Any]) -> str:
+    """In full: whoever reads a log wants to compute with it."""
+    said = "{}: {} {}, spread {:.4f} of {}".format(
+        named(metric), metric["value"], metric["unit"], metric["spread"], metric["repeats"]
+    )
+    share = metric["of_spec"]
+    return said if share is None else "{}, {} of the specification".format(said, percent(share))
+
+
+def _cell(cell: Any) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _comparison_case(suite: Element, found: Mapping[str, Any]) -> None:
+    """A regression fails a case of its own: the check that it shows in may well have passed."""
+    case = SubElement(suite, "testcase", name="comparison", classname="baseline", time="0.000")
+    if found["worse"]:
+        count = len(told.worse(found))
+        message = "worse than the baseline in {}".format(counted(count, "place"))
+        _ending(case, "failure", message, "\n".join(told.worse(found)))
+    SubElement(case, "system-out").text = clean(shortened(told.page(found), OUTPUT_LIMIT))
+
+
+def _indent(element: Element, depth: int = 0) -> None:
+    """A line an element (ElementTree's own came with Python 3.9)."""
+    last: Optional[Element] = None
+    for child in element:
+        _indent(child, depth + 1)
+        child.tail = "\n" + "  " * (depth + 1)
+        last = child
+    if last is not None:
+        element.text = "\n" + "  " * (depth + 1)
+        last.tail = "\n" + "  " * depth

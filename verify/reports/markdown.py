@@ -1,0 +1,207 @@
+"""Markdown for a job's summary: the verdict, what failed and why, all checks, what was measured.
+
+GitHub takes 1 MiB a step and drops a longer summary whole, so the page is cut before that, at the
+end of a line: a table that is cut there is still a table.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, List, Mapping, Sequence
+
+from verify.reports import told, words
+from verify.reports.html import VERDICTS
+from verify.reports.tables import cell_text
+
+LIMIT_BYTES = 1_000_000
+_TEXT_LIMIT = 4_000
+_MARKS = {
+    "pass": "\u2705 pass",
+    "fail": "\u274c fail",
+    "error": "\u274c error",
+    "skip": "\u2796 skip",
+}
+_SPECIAL = re.compile(r"[\\`*_\[\]|~]")
+_FIRST = re.compile(r"^(\d*)([#+\-=.):>])")  # would begin a heading, a list or a quotation
+_ENTITIES = {"&": "&amp;", "<": "&lt;", "$": "&#36;", "@": "&#64;"}
+
+Report = Mapping[str, Any]
+
+
+def render(report: Report) -> str:
+    """The page."""
+    return cut("\n".join(_lines(report)) + "\n", LIMIT_BYTES)
+
+
+def cut(text: str, limit: int) -> str:
+    """As many whole lines as fit, and a note where some did not."""
+    if len(text.encode("utf-8")) <= limit:
+        return text
+    note = (
+        "\n\n_Cut here: the page would be larger than {} kB. The report as JSON has all of it._\n"
+    )
+    note = note.format(limit // 1000)
+    room = limit - len(note.encode("utf-8"))
+    head = text.encode("utf-8")[:room]
+    return head[: head.rfind(b"\n") + 1].decode("utf-8").rstrip("\n") + note
+
+
+def escape(text: str) -> str:
+    """One line of text that no Markdown reader takes for anything but text.
+
+    A backslash before punctuation is CommonMark's own way; the entities are for what a reader
+    beyond CommonMark looks for (HTML, GitHub's formulas and its @names).
+    """
+    line = words.one_line(words.shortened(text, _TEXT_LIMIT))
+    line = _FIRST.sub(r"\1\\\2", _SPECIAL.sub(lambda found: "\\" + found.group(), line))
+    return "".join(_ENTITIES.get(letter, letter) for letter in line)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    word, said = VERDICTS[report["verdict"]]
+    yield "## Verification: {}".format(word.lower())
+    yield ""
+    yield said
+    yield ""
+    yield from _facts(report)
+    yield from _troubles(report)
+    yield from _comparison(report)
+    yield from _checks(report)
+    yield from _of_spec(report)
+    yield from _measured(report)
+
+
+def _facts(report: Report) -> Iterator[str]:
+    environment = report["environment"]
+    facts = [
+        words.framework_title(environment),
+        "Python " + environment["python"],
+        "GPUs: " + words.gpu_names(environment),
+        "driver " + (environment["driver"] or "not visible"),
+        "level " + report["level"],
+        environment["started"],
+    ]
+    yield escape(", ".join(facts))
+
+
+def _troubles(report: Report) -> Iterator[str]:
+    found = words.troubles(report)
+    if found:
+        yield from _heading("What failed")
+    for check, also in found:
+        yield "- **{}**: {}".format(escape(check["id"]), escape(check["message"]))
+        rows = (("Cause", check["cause"]), ("Fix", check["fix"]), ("Also", ", ".join(also)))
+        yield from ("  - {}: {}".format(name, escape(text)) for name, text in rows if text)
+
+
+def _comparison(report: Report) -> Iterator[str]:
+    found = report.get("comparison")
+    if not found:
+        return
+    yield from _heading("Against the baseline")
+    yield escape(told.result(found))
+    if found["unlike"]:
+        yield from ("", escape(told.unlike(found)))
+    for title, rows in (
+        ("Worse", told.worse(found)),
+        ("Better", told.better(found)),
+        ("Changed around it", told.around(found)),
+        ("Not in both", told.one_sided(found)),
+    ):
+        if rows:
+            yield from ("", "**{}**".format(title), "")
+            yield from ("- " + escape(row) for row in rows)
+
+
+def _checks(report: Report) -> Iterator[str]:
+    yield from _heading("Checks")
+    rows = [
+        [check["id"], check["message"], "{:.1f}".format(check["seconds"])]
+        for check in report["checks"]
+    ]
+    marks = [_mark(check) for check in report["checks"]]
+    yield from _table(["Check", "What was found", "Seconds"], rows, numbers=(2,), marks=marks)
+
+
+def _mark(check: Mapping[str, Any]) -> str:
+    on_cpu = words.state(check) == "pass-on-cpu"
+    return "\u2705 pass on the CPU" if on_cpu else _MARKS[check["status"]]
+
+
+def _of_spec(report: Report) -> Iterator[str]:
+    rows = [
+        [
+            "{}: {}".format(check["id"], words.named(metric)),
+            words.quantity(metric["value"], metric["unit"]),
+            words.quantity(metric["spec"], metric["unit"]),
+            words.percent(metric["of_spec"]),
+        ]
+        for check in report["checks"]
+        for metric in words.of_kind(check, "metrics")
+        if metric["spec"] and metric["of_spec"] is not None
+    ]
+    if rows:
+        yield from _heading("Against the cards' own figures")
+        columns = ["Metric", "Measured", "Specification", "Share"]
+        yield from _table(columns, rows, numbers=(1, 2, 3))
+
+
+def _measured(report: Report) -> Iterator[str]:
+    checks = [
+        c for c in report["checks"] if words.of_kind(c, "metrics") or words.of_kind(c, "tables")
+    ]
+    if checks:
+        yield from _heading("Measured")
+    for check in checks:
+        metrics = words.of_kind(check, "metrics")
+        if metrics:
+            yield from ("", "**{}**".format(escape(check["id"])), "")
+            rows = [_metric_row(metric) for metric in metrics]
+            yield from _table(["Metric", "Median", "Spread", "Repeats"], rows, numbers=(1, 2, 3))
+        for table in words.of_kind(check, "tables"):
+            yield from ("", "**{}**: {}".format(escape(check["id"]), escape(table["title"])), "")
+            cells = [[cell_text(cell) for cell in row] for row in table["rows"]]
+            yield from _table(table["columns"], cells, numbers=_numbers(table))
+
+
+def _metric_row(metric: Mapping[str, Any]) -> List[str]:
+    return [
+        words.named(metric),
+        words.quantity(metric["value"], metric["unit"]),
+        words.percent(metric["spread"]),
+        str(metric["repeats"]),
+    ]
+
+
+def _numbers(table: Mapping[str, Any]) -> List[int]:
+    """The columns that hold no text."""
+    return [
+        i
+        for i in range(len(table["columns"]))
+        if table["rows"]
+        and not any(i < len(row) and isinstance(row[i], str) for row in table["rows"])
+    ]
+
+
+def _heading(title: str) -> Sequence[str]:
+    return ("", "### " + title, "")
+
+
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Sequence[int] = (),
+    marks: Sequence[str] = (),
+) -> Iterator[str]:
+    """A table; `marks` is a first column that is already Markdown."""
+    lead = ["Status"] if marks else []
+    rule = ["---"] * len(lead) + ["--:" if i in numbers else "---" for i in range(len(columns))]
+    yield _row([*lead, *map(escape, columns)])
+    yield _row(rule)
+    for i, row in enumerate(rows):
+        yield _row([*marks[i : i + 1], *map(escape, row)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| {} |".format(" | ".join(cell or " " for cell in cells))

@@ -1,0 +1,169 @@
+"""Prometheus text for the textfile collector of node_exporter: point `--prometheus` at a *.prom
+file in its folder.
+
+Units are base units, as Prometheus has them: seconds, bytes, bytes per second, ratios. Every series
+carries the framework and the image, so that the files of several images can lie in one folder: the
+collector refuses the same series from two files.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from verify.reports.words import clean, flat, proven
+
+STATUSES = ("pass", "fail", "skip", "error")
+VERDICTS = ("fit", "unfit", "no-verdict")
+_OWN = ("check", "name", "unit", "framework", "image")
+_FACTOR = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BASE = {
+    "B": "bytes",
+    "byte": "bytes",
+    "bytes": "bytes",
+    "flop": "flops",
+    "s": "seconds",
+    "Hz": "hertz",
+    "W": "watts",
+}
+_PARTS = {"ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+
+Report = Mapping[str, Any]
+Labels = Mapping[str, str]
+Samples = List[Tuple[Labels, float]]
+Family = Tuple[str, str, Samples]
+
+
+def render(report: Report) -> str:
+    """The text, one family after the other, no series twice."""
+    environment = report["environment"]
+    both = {"framework": environment["framework"]["name"], "image": environment["image"] or ""}
+    lines: List[str] = []
+    for name, told, samples in _families(report):
+        unique: Dict[str, float] = {}
+        for labels, value in samples:
+            unique.setdefault(_series(name, {**both, **labels}), value)
+        if unique:
+            full = "gpu_provision_" + name
+            lines += ["# HELP {} {}".format(full, told), "# TYPE {} gauge".format(full)]
+            lines += ["{} {}".format(series, _value(value)) for series, value in unique.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _families(report: Report) -> Iterator[Family]:
+    checks = report["checks"]
+    yield "report_timestamp_seconds", "When the checks were started.", _started(report)
+    yield (
+        "verdict",
+        "1 for the verdict of the run.",
+        _states(report["verdict"], "verdict", VERDICTS),
+    )
+    yield "info", "Where the checks ran.", [(_info(report), 1)]
+    statuses: Samples = [
+        ({"check": check["id"], **labels}, value)
+        for check in checks
+        for labels, value in _states(check["status"], "status", STATUSES)
+    ]
+    yield "check_status", "1 for the status of the check.", statuses
+    told = "Whether the check passed, and not on the CPU alone."
+    yield "check_proven", told, [({"check": check["id"]}, int(proven(check))) for check in checks]
+    seconds: Samples = [({"check": check["id"]}, check["seconds"]) for check in checks]
+    yield "check_seconds", "How long the check took.", seconds
+    yield from _metric_families(report)
+    if "comparison" in report:
+        told = "Checks and metrics that are worse than in the baseline."
+        yield "regressions", told, _regressions(report["comparison"])
+
+
+def _metric_families(report: Report) -> Iterator[Family]:
+    rows = [
+        (_metric_labels(check["id"], metric), metric, base_unit(metric["unit"])[1])
+        for check in report["checks"]
+        for metric in check["measured"].get("metrics", [])
+    ]
+    told = "A measured number: the median, in the base unit that its label names."
+    yield "metric", told, [(labels, m["value"] * factor) for labels, m, factor in rows]
+    told = "The interquartile range of the repeats, as a share of the median."
+    yield "metric_spread_ratio", told, [(labels, m["spread"]) for labels, m, _ in rows]
+    with_spec = [row for row in rows if row[1]["spec"] is not None]
+    told = "The card's own figure for the metric, in the same unit."
+    yield "metric_specification", told, [(ls, m["spec"] * factor) for ls, m, factor in with_spec]
+
+
+def _regressions(found: Mapping[str, Any]) -> Samples:
+    return [({"kind": kind}, len(found[kind]["worse"])) for kind in ("checks", "metrics")]
+
+
+def _states(found: str, label: str, known: Tuple[str, ...]) -> Samples:
+    return [({label: one}, int(one == found)) for one in known]
+
+
+def _started(report: Report) -> Samples:
+    try:
+        when = time.strptime(report["environment"]["started"], "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:  # digits in the right places that are no date
+        return []
+    return [({}, calendar.timegm(when))]
+
+
+def _info(report: Report) -> Dict[str, str]:
+    facts = flat(report["environment"])
+    names = ("framework.version", "python", "driver", "cuda_driver", "kernel", "arch", "container")
+    rows = {name.replace(".", "_"): facts.get(name, "") for name in names}
+    gpus = report["environment"]["gpus"]
+    return {
+        **rows,
+        "level": report["level"],
+        "gpu": ",".join(sorted({g["name"] or "" for g in gpus})),
+    }
+
+
+def _metric_labels(check: str, metric: Mapping[str, Any]) -> Dict[str, str]:
+    """The metric's own labels, under names that Prometheus allows and that are not ours."""
+    labels = {"check": check, "name": metric["name"], "unit": base_unit(metric["unit"])[0]}
+    for name in sorted(metric["labels"]):
+        key = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+        if key in _OWN or key.startswith("__") or not re.match(r"[a-zA-Z_]", key):
+            key = "label_" + key.lstrip("_")
+        while key in labels:
+            key += "_"
+        labels[key] = metric["labels"][name]
+    return labels
+
+
+def base_unit(unit: str) -> Tuple[str, float]:
+    """The base unit, and what a number is multiplied with: ("bytes_per_second", 1e9) for GB/s."""
+    over, slash, under = unit.partition("/")
+    name, factor = _base(over)
+    if not slash:
+        return name, factor
+    below = {"s": "second"}.get(under, re.sub(r"\W+", "_", under))
+    return "{}_per_{}".format(name, below), factor
+
+
+def _base(unit: str) -> Tuple[str, float]:
+    if unit in ("%", "percent"):
+        return "ratio", 0.01
+    if unit in _PARTS:
+        return "seconds", _PARTS[unit]
+    for base, name in _BASE.items():
+        if unit in (base, base.upper()):
+            return name, 1.0
+        if unit[:1] in _FACTOR and unit[1:] in (base, base.upper()):
+            return name, _FACTOR[unit[0]]
+    return re.sub(r"\W+", "_", unit).strip("_") or "none", 1.0
+
+
+def _series(name: str, labels: Labels) -> str:
+    inner = ",".join('{}="{}"'.format(key, _escaped(labels[key])) for key in sorted(labels))
+    return "gpu_provision_{}{{{}}}".format(name, inner)
+
+
+def _escaped(text: str) -> str:
+    return clean(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _value(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(float(value))

@@ -1,0 +1,136 @@
+"""A comparison for people: the same sentences on the terminal and in the rendered reports."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any, List, Mapping, Sequence
+
+from verify.reports.words import counted, named, one_line, percent, quantity, short_digest
+
+WIDTH = 80
+
+Comparison = Mapping[str, Any]
+
+
+def page(found: Comparison) -> str:
+    """The whole comparison in 80 columns, the result last."""
+    lines = _wrap("Baseline: ", _run(found["baseline"])) + _wrap(
+        "Current:  ", _run(found["current"])
+    )
+    if found["unlike"]:
+        lines += ["", *_wrap("", unlike(found))]
+    lines += _block("Changed around it", around(found))
+    lines += _block("Worse", worse(found))
+    lines += _block("Better", better(found))
+    lines += _block("Not in both", one_sided(found))
+    return "\n".join([*lines, "", *_wrap("", result(found))]) + "\n"
+
+
+def result(found: Comparison) -> str:
+    """The answer in one sentence."""
+    tail = "{} compared, with a tolerance of {}".format(
+        counted(found["metrics"]["compared"], "metric"), percent(found["tolerance"])
+    )
+    if not found["worse"]:
+        return "Not worse than the baseline; {}.".format(tail)
+    parts = [
+        counted(len(found[kind]["worse"]), kind[:-1])
+        for kind in ("checks", "metrics")
+        if found[kind]["worse"]
+    ]
+    return "Worse than the baseline: {}; {}.".format(", ".join(parts or ["the verdict"]), tail)
+
+
+def unlike(found: Comparison) -> str:
+    """Why the numbers of one run say little about the other."""
+    return "These are unlike runs, and their numbers differ for that: {}.".format(
+        "; ".join(found["unlike"])
+    )
+
+
+def around(found: Comparison) -> List[str]:
+    """What changed around the image."""
+    return [
+        "{}: {} -> {}".format(row["name"], row["baseline"] or "none", row["current"] or "none")
+        for row in found["environment"]
+    ]
+
+
+def worse(found: Comparison) -> List[str]:
+    """What got worse, checks first."""
+    return _verdict(found, "worse") + _moves(found, "worse")
+
+
+def better(found: Comparison) -> List[str]:
+    """What got better, and the checks that failed in another way."""
+    rows = _verdict(found, "better") + _moves(found, "better")
+    return rows + [_check(row) for row in found["checks"]["changed"]]
+
+
+def one_sided(found: Comparison) -> List[str]:
+    """What one report has and the other has not."""
+    lines = []
+    for kind, said in (("missing", "only in the baseline"), ("new", "only in the current run")):
+        names = [*found["checks"][kind], *map(metric_name, found["metrics"][kind])]
+        if names:
+            lines.append("{}: {}".format(said, ", ".join(names)))
+    return lines
+
+
+def metric_name(row: Mapping[str, Any]) -> str:
+    """A metric with its check: "speed.gemm: gemm (dtype bf16)"."""
+    return "{}: {}".format(row["check"], named(row))
+
+
+def _verdict(found: Comparison, way: str) -> List[str]:
+    if found["verdict"] != way:
+        return []
+    before, after = found["baseline"]["verdict"], found["current"]["verdict"]
+    return ["the verdict: {} -> {}".format(before, after)]
+
+
+def _moves(found: Comparison, way: str) -> List[str]:
+    checks = [_check(row) for row in found["checks"][way]]
+    return checks + [moved(row) for row in found["metrics"][way]]
+
+
+def _check(row: Mapping[str, Any]) -> str:
+    return "{}: {} -> {}: {}".format(row["id"], row["baseline"], row["current"], row["message"])
+
+
+def moved(row: Mapping[str, Any]) -> str:
+    """One metric's move: from where to where, by how much, and how much was allowed."""
+    old, new = row["baseline"], row["current"]
+    way = "more" if new > old else "less"
+    step = "{} {}".format(percent(abs(new / old - 1)), way) if _ratio(old, new) else "from 0"
+    said = "{}: {} -> {}, {} (allowed: {})"
+    values = (_bare(old, new, row["unit"]), quantity(new, row["unit"]))
+    return said.format(metric_name(row), *values, step, percent(row["allowance"]))
+
+
+def _ratio(old: float, new: float) -> bool:
+    return bool(old) and abs(new / old) < 1e6
+
+
+def _bare(old: float, new: float, unit: str) -> str:
+    """The first number without its unit where the second one brings the same."""
+    first, second = quantity(old, unit), quantity(new, unit)
+    same = first.partition(" ")[2] == second.partition(" ")[2]
+    return first.partition(" ")[0] if same else first
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    """The digest is cut as Docker cuts it; where the images differ, they are told in full."""
+    image = ", image " + short_digest(run["image"]) if run["image"] else ""
+    return "{}, {}, level {}{}".format(run["started"], run["verdict"], run["level"], image)
+
+
+def _block(title: str, rows: Sequence[str]) -> List[str]:
+    return ["", title, *(line for row in rows for line in _wrap("  ", row))] if rows else []
+
+
+def _wrap(head: str, text: str) -> List[str]:
+    indent = " " * len(head) if head.strip() or not head else head + "  "
+    return textwrap.wrap(
+        one_line(text), WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+    )

@@ -1,0 +1,188 @@
+"""How reports put numbers and texts before people: rounded, and fit to stand on a page."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+NONE = "\u2013"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_STEPS = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "\u00b5s"), (1e-9, "ns")),
+    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
+}
+
+
+def clean(text: str) -> str:
+    """The text without terminal colours, and U+FFFD for what no document may hold.
+
+    XML 1.0 forbids most control characters, and no encoding of Unicode holds half a pair.
+    """
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n")).replace("\r", "\n")
+    return _UNFIT.sub("\ufffd", text)
+
+
+def one_line(text: str) -> str:
+    """For a place that has one line."""
+    return " ".join(clean(text).split())
+
+
+def shortened(text: str, limit: int) -> str:
+    """Head and tail of a text that is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    left_out = len(text) - 2 * half
+    return "{}\n[... {} characters left out ...]\n{}".format(text[:half], left_out, text[-half:])
+
+
+def number(value: float) -> str:
+    """A count as it is, anything else to 3 significant digits: 12,300 or 0.00123 or 4.5e-09."""
+    if isinstance(value, int):
+        return "{:,}".format(value)
+    if not math.isfinite(value):
+        return str(value)
+    if value and not 1e-4 <= abs(value) < 1e15:
+        return "{:.3g}".format(value)
+    rounded = float("{:.3g}".format(value))
+    if rounded == int(rounded):
+        return "{:,}".format(int(rounded))
+    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return "{:.{}f}".format(rounded, places).rstrip("0")
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit; seconds and bytes in the step that reads best."""
+    steps = _STEPS.get(unit)
+    if steps is None or not value:
+        return "{} {}".format(number(value), unit)
+    size, word = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    scaled = value if size == 1.0 else value / size
+    return "{} {}".format(number(scaled), word)
+
+
+def percent(share: float) -> str:
+    """0.123 as "12.3 %"."""
+    return "{} %".format(number(float("{:.3g}".format(share * 100.0))))
+
+
+def labels(row: Mapping[str, str]) -> str:
+    """{"dtype": "bf16", "gpu": "0"} as "dtype bf16, gpu 0"; a number of bytes as a size."""
+    return ", ".join(_label(name, row[name]) for name in sorted(row))
+
+
+def _label(name: str, value: str) -> str:
+    if name == "bytes" and value.isdecimal() and len(value) < 16:
+        return size(int(value))
+    return "{} {}".format(name, value)
+
+
+def size(count: float) -> str:
+    """Bytes as powers of two, as sizes of messages and buffers are chosen: "256 MiB"."""
+    for power, word in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 2**power:
+            return "{} {}".format(number(float(count) / 2**power), word)
+    return "{} B".format(number(float(count)))
+
+
+def varying(metrics: Sequence[Mapping[str, Any]]) -> List[str]:
+    """What tells the metrics of one chart apart, since its title can say the rest."""
+    if len(metrics) < 2 or len({metric["name"] for metric in metrics}) > 1:
+        return [named(metric) for metric in metrics]
+    same = set.intersection(*(set(metric["labels"].items()) for metric in metrics))
+    rest = [dict(set(metric["labels"].items()) - same) for metric in metrics]
+    return [labels(row) or named(metric) for row, metric in zip(rest, metrics)]
+
+
+def named(metric: Mapping[str, Any]) -> str:
+    """A metric's name with its labels: "gemm (dtype bf16, gpu 0)"."""
+    said = labels(metric["labels"])
+    return "{} ({})".format(metric["name"], said) if said else str(metric["name"])
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: "1 check", "2 checks"."""
+    return "{} {}{}".format(count, thing, "" if count == 1 else "s")
+
+
+def proven(check: Mapping[str, Any]) -> bool:
+    """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""
+    return bool(check["status"] == "pass" and check["measured"].get("device") != "cpu")
+
+
+def state(check: Mapping[str, Any]) -> str:
+    """The status, with a pass on the CPU told from one on a GPU."""
+    status = str(check["status"])
+    return "pass-on-cpu" if status == "pass" and not proven(check) else status
+
+
+def of_kind(check: Mapping[str, Any], kind: str) -> List[Dict[str, Any]]:
+    """The check's "metrics", "tables" or "plots"."""
+    found: List[Dict[str, Any]] = check["measured"].get(kind, [])
+    return found
+
+
+def other_readings(check: Mapping[str, Any]) -> Dict[str, Any]:
+    """What was measured besides what is drawn, and what was expected."""
+    drawn = ("metrics", "tables", "plots")
+    rest = {key: value for key, value in check["measured"].items() if key not in drawn}
+    return {**rest, **({"expected": check["expected"]} if check["expected"] else {})}
+
+
+def troubles(report: Mapping[str, Any]) -> List[Tuple[Dict[str, Any], List[str]]]:
+    """Each failure and error once, with the ids of later checks that say the very same."""
+    found: Dict[Tuple[Any, ...], Tuple[Dict[str, Any], List[str]]] = {}
+    for check in report["checks"]:
+        if check["status"] in ("fail", "error"):
+            key = (check["message"], check["cause"], check["fix"])
+            found.setdefault(key, (check, []))[1].append(check["id"])
+    return [(check, ids[1:]) for check, ids in found.values()]
+
+
+def flat(environment: Mapping[str, Any]) -> Dict[str, str]:
+    """The environment as names and texts: {"framework.name": "pytorch", "gpus.0.name": "A100"}.
+
+    What is null is left out.
+    """
+    return dict(leaf for name in environment for leaf in _leaves(name, environment[name]))
+
+
+def _leaves(name: str, value: Any) -> List[Tuple[str, str]]:
+    if isinstance(value, Mapping):
+        pairs: Any = value.items()
+    elif isinstance(value, list):
+        pairs = enumerate(value)
+    elif value is None:
+        return []
+    else:
+        text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+        return [(name, text)]
+    return [leaf for key, part in pairs for leaf in _leaves("{}.{}".format(name, key), part)]
+
+
+def gpu_names(environment: Mapping[str, Any]) -> str:
+    """The GPUs with their numbers: "8 x NVIDIA H100", or "none visible"."""
+    counts: Dict[str, int] = {}
+    for gpu in environment["gpus"]:
+        name = gpu["name"] or "unnamed GPU"
+        counts[name] = counts.get(name, 0) + 1
+    each = ["{} x {}".format(count, name) for name, count in counts.items()]
+    return ", ".join(each) or "none visible"
+
+
+def short_digest(digest: str) -> str:
+    """As Docker cuts it: sha256:0123456789ab."""
+    kind, colon, value = digest.partition(":")
+    return kind + colon + value[:12]
+
+
+def framework_title(environment: Mapping[str, Any]) -> str:
+    """The framework as its makers write it, with its version."""
+    from verify.frameworks import FRAMEWORKS
+
+    framework = environment["framework"]
+    return "{} {}".format(
+        FRAMEWORKS[framework["name"]].title, framework["version"] or "(not installed)"
+    )

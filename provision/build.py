@@ -17,29 +17,31 @@ from provision.errors import Exit
 from provision.lock import Lock, read_lock_file, write_lock
 from provision.model import TITLES, HostFacts, Plan, Request
 from provision.pipeline import (
-    PROVEN_BY_SUITE,
     Settings,
     base_from_lock,
     build_image,
     builder_here,
     check_disk,
-    check_names,
     default_tag,
     dry_run_argv,
-    gpu_runtime_warning,
-    gpus_to_request,
     image_spec,
     lock_for,
     pin_base,
-    proven,
     require_plan,
-    run_command,
-    run_suite,
     secrets_for,
     show_warnings,
 )
 from provision.planfile import plan_to_json
 from provision.resolve import resolve
+from provision.suite import (
+    Asked,
+    check_names,
+    gpu_runtime_warning,
+    gpus_to_request,
+    proven,
+    run_command,
+    run_suite,
+)
 
 
 def build(
@@ -51,8 +53,7 @@ def build(
     lock_file: Path | None,
     tag: str | None,
     settings: Settings,
-    level: str,
-    require: Sequence[str],
+    asked: Asked,
     verify: bool,
     dry_run: bool,
     console: Console,
@@ -63,16 +64,16 @@ def build(
     come as `Failure`; the exit code is 0, or 1 when a check failed in the image that was built.
     """
     locked = read_lock_file(lock_file) if lock_file is not None else None
-    check_names(require)
+    check_names(asked, locked.plan.framework if locked else request.framework)
     if locked is None:
         with console.step("detect", "reading the host"):
-            asked = hosts()
+            planned_for = hosts()
         with console.step("plan", "deciding"):
-            plan = require_plan(resolve(asked, request, catalog))
+            plan = require_plan(resolve(planned_for, request, catalog))
             console.note(_in_words(plan))
         show_warnings(plan.warnings, console)
     else:
-        asked, plan = (), locked.plan
+        planned_for, plan = (), locked.plan
     tag = tag or default_tag(plan)
     if dry_run:
         argv = dry_run_argv(plan, settings.env)
@@ -84,7 +85,7 @@ def build(
     archive: Path | None = None
     with console.step("base", "pinning the base image"):
         if locked is None:
-            plan, archive = pin_base(plan, asked, request, catalog, settings, console, engine)
+            plan, archive = pin_base(plan, planned_for, request, catalog, settings, console, engine)
             assert plan.base is not None
             base = plan.base.reference
             if plan.base.kind == "registry":
@@ -113,16 +114,15 @@ def build(
         kept = _keep_lock(path, tag, settings)
     report: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    not_verified = _why_not_verified(locked.plan, asked_for=verify)
-    if not_verified is None:
-        with console.step("verify", f"inside the image, at level {level}"):
+    if verify:
+        with console.step("verify", f"inside the image, at level {asked.level}"):
             report, notes = run_suite(
                 engine,
                 image.image_id,
                 locked.plan,
                 here,
-                level=level,
-                require=require,
+                asked,
+                catalog=catalog,
                 console=console,
             )
     unfit = report is not None and report["verdict"] == "unfit"
@@ -137,19 +137,10 @@ def build(
         console=console,
         report=report,
         notes=notes,
-        not_verified=not_verified,
+        not_verified=None if verify else "--no-verify",
         gpus=gpus_to_request(here),
     )
     return account, Exit.UNFIT if unfit else Exit.DONE
-
-
-def _why_not_verified(plan: Plan, *, asked_for: bool) -> str | None:
-    """Why the suite is not run, where it is not."""
-    if not asked_for:
-        return "--no-verify"
-    if plan.framework not in PROVEN_BY_SUITE:
-        return f"the suite has no checks for {TITLES[plan.framework]} yet: nothing was proven"
-    return None
 
 
 def _preflight(settings: Settings) -> tuple[Docker, Any]:

@@ -230,14 +230,54 @@ def _build_options(verb: argparse.ArgumentParser) -> None:
 
 def _suite_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("suite")
+    group.add_argument("--level", metavar="LEVEL", help="quick, standard (default) or full")
     group.add_argument(
-        "--level", metavar="LEVEL", default="standard", help="quick, standard (default) or full"
+        "--require", metavar="NAMES", help="checks that may not be skipped, by name (gpu,nccl,...)"
+    )
+
+
+def _run_options(verb: argparse.ArgumentParser) -> None:
+    group = verb.add_argument_group("run")
+    group.add_argument("--only", metavar="NAMES", help="run these checks and no others")
+    group.add_argument(
+        "--timeout", metavar="SECONDS", help="end the whole run after so long (default: 1800)"
+    )
+
+
+def _file_options(verb: argparse.ArgumentParser) -> None:
+    group = verb.add_argument_group("files, written whatever the verdict")
+    group.add_argument("--report", metavar="FILE", help="the report, as JSON")
+    group.add_argument("--junit", metavar="FILE", help="for CI; without a report it says why")
+    group.add_argument("--html", metavar="FILE", help="one page, with plots, for people")
+    group.add_argument("--markdown", metavar="FILE", help="for a job's summary")
+    group.add_argument(
+        "--prometheus", metavar="FILE", help="for node_exporter's textfile collector"
     )
     group.add_argument(
-        "--require",
-        metavar="NAMES",
-        default="",
-        help="checks that may not be skipped, by name (gpu,nccl,...)",
+        "--baseline",
+        metavar="FILE",
+        help="an earlier report: what got worse since makes the run unfit",
+    )
+
+
+def _record_options(verb: argparse.ArgumentParser) -> None:
+    group = verb.add_argument_group("record")
+    group.add_argument("--record", metavar="FILE", help="keep the signed record there")
+    group.add_argument("--no-record", action="store_true", help="keep none")
+    group.add_argument("--key", metavar="FILE", help="sign with this Ed25519 key (PEM)")
+    group.add_argument(
+        "--check-record",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="run nothing: is this image proven on this kind of machine? (after IMAGE)",
+    )
+    group.add_argument(
+        "--trust",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="believe records signed with this public key, too (repeatable)",
     )
 
 
@@ -336,7 +376,7 @@ COMMANDS = (
     Command(
         name="verify",
         help="run the verification suite inside an image, on this machine",
-        options=(_image_argument, _suite_options),
+        options=(_image_argument, _suite_options, _run_options, _file_options, _record_options),
         run=do_verify,
     ),
 )

@@ -7,21 +7,24 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from images.errors import Failure
 from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.model import Cell
 from provision.options import (
     engine_fix,
+    read_asked,
     read_catalog,
+    read_check,
     read_hosts,
     read_image,
-    read_level,
-    read_names,
+    read_order,
     read_request,
     read_settings,
     read_tag,
+    record_home,
     this_host,
 )
 from provision.output import print_json, print_result
@@ -153,8 +156,7 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
         lock_file=Path(args.lock) if args.lock is not None else None,
         tag=read_tag(args.tag),
         settings=read_settings(args),
-        level=read_level(args.level),
-        require=read_names(args.require),
+        asked=read_asked(args),
         verify=not args.no_verify,
         dry_run=args.dry_run,
         console=console,
@@ -178,31 +180,51 @@ def _refuse_against_lock(args: argparse.Namespace) -> None:
 
 
 def do_verify(args: argparse.Namespace, console: Console) -> int:
-    """The suite inside an image that is there."""
+    """The suite inside an image that is there, or what the record of an earlier run is worth."""
+    if args.check_record is not None:
+        return _check_record(args, console)
     from images.docker import Docker
-    from provision.host import detect
-    from provision.labels import plan_of
-    from provision.pipeline import check_names, run_suite
     from provision.show import describe_report
+    from provision.verification import verify
 
-    level, require = read_level(args.level), read_names(args.require)
-    check_names(require)
-    image = read_image(args.image)
-    engine = Docker.connect(fix=engine_fix())
-    plan = plan_of(engine.labels(image), image)
-    facts = detect()
-    with console.step("verify", f"{image}, inside it, at level {level}"):
-        report, notes = run_suite(
-            engine, image, plan, facts, level=level, require=require, console=console
-        )
-    for note in notes:
-        console.note(note)
+    order = read_order(args)
+    done = verify(
+        order,
+        connect=lambda: Docker.connect(fix=engine_fix()),
+        facts=this_host,
+        catalog=read_catalog(console),
+        console=console,
+    )
     if args.json:
-        print_json(report)
+        print_json(done.report)
     else:
-        print_result(describe_report(report))
-    return _exit_of_report(report)
+        print_result("\n".join(filter(None, [done.comparison, describe_report(done.report)])))
+    if done.trouble is not None:
+        console.fail(done.trouble.message, done.trouble.fix, done.trouble.detail)
+    return done.code
 
 
-def _exit_of_report(report: dict[str, Any]) -> int:
-    return {"fit": Exit.DONE, "unfit": Exit.UNFIT}.get(report["verdict"], Exit.NO_VERDICT)
+def _check_record(args: argparse.Namespace, console: Console) -> int:
+    from images.docker import Docker
+    from provision.record_check import check_record, check_to_json
+    from provision.show import describe_check
+
+    path, trust, level = read_check(args)
+    image = read_image(args.image)
+    checked = check_record(
+        image,
+        engine=Docker.connect(fix=engine_fix()),
+        facts=this_host(),
+        home=record_home(),
+        path=path,
+        trust=trust,
+        level=level,
+    )
+    result = check_to_json(checked)
+    if args.json:
+        print_json(result)
+    else:
+        print_result(describe_check(result))
+    if isinstance(checked.outcome, Failure):
+        console.fail(checked.outcome.message, checked.outcome.fix)
+    return checked.outcome.exit_code

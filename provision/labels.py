@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from provision.catalog.rows import GpuModel
 from provision.errors import BadInputError, LockFileError
 from provision.lock import Lock
-from provision.model import HostFacts, Plan
+from provision.model import Gpu, HostFacts, Plan
 from provision.planfile import plan_from_json, plan_to_json
 
 PLAN = "org.gpu-provision.plan"
@@ -53,20 +54,15 @@ def plan_of(labels: Mapping[str, str], image: str) -> Plan:
         ) from error
 
 
-def expectations(plan: Plan, facts: HostFacts | None, image_id: str | None) -> dict[str, Any]:
-    """What the suite must find inside the container: the plan, and the GPUs the host has."""
+def expectations(
+    plan: Plan, facts: HostFacts | None, image_id: str | None, models: Sequence[GpuModel] = ()
+) -> dict[str, Any]:
+    """What the suite must find inside the container: the plan, and the GPUs the host has, each
+    with its own figures where the catalog (`models`) has a card of exactly that name.
+    """
     gpus = None
     if facts is not None and facts.gpus is not None:
-        gpus = [
-            {
-                "uuid": gpu.uuid,
-                "name": gpu.name,
-                "compute_capability": "{}.{}".format(*gpu.compute_capability)
-                if gpu.compute_capability
-                else None,
-            }
-            for gpu in facts.gpus
-        ]
+        gpus = [_gpu(gpu, models) for gpu in facts.gpus]
     return {
         "schema": 1,
         "framework": {"name": plan.framework, "version": plan.framework_version},
@@ -77,4 +73,31 @@ def expectations(plan: Plan, facts: HostFacts | None, image_id: str | None) -> d
         "python": plan.python,
         "gpus": gpus,
         "image": {"digest": image_id} if image_id else None,
+    }
+
+
+def _gpu(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any]:
+    capability = gpu.compute_capability
+    spec = _spec(gpu, models)
+    return {
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "compute_capability": "{}.{}".format(*capability) if capability else None,
+        **({"spec": spec} if spec else {}),
+    }
+
+
+def _spec(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any] | None:
+    """The card's figures, by the name that NVML prints, whole: a relative of it has others. Older
+    drivers print it without the maker. A part of a card (MIG) has no figures of its own.
+    """
+    names = {gpu.name, f"NVIDIA {gpu.name}"}
+    model = next((row for row in models if gpu.name and row.name in names), None)
+    if model is None or gpu.mig:
+        return None
+    return {
+        "memory_bandwidth_gbs": model.memory_bandwidth_gbs,
+        "tflops": {kind: rate for kind, rate in model.tflops.items() if rate is not None},
+        "nvlink": model.nvlink,
+        "sure": model.figures_confidence != "doubtful",
     }

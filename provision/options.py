@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from provision.catalog import Catalog
     from provision.console import Console
     from provision.pipeline import Settings
+    from provision.suite import Asked
+    from provision.verification import Order
 
 _LEVELS = ("quick", "standard", "full")
 
@@ -127,13 +129,23 @@ def state_directory() -> Path:
     return Path(base) / "gpu-provision"
 
 
+def record_home() -> Path:
+    """Where records and the key that signs them are kept: not in a cache, which may be emptied."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():  # the XDG specification has such a value ignored
+        base = Path(os.environ.get("HOME") or "/") / ".local" / "state"
+    return base / "gpu-provision"
+
+
 def engine_fix() -> str:
     from images.engine_setup import fix_text
 
     return fix_text()
 
 
-def read_level(text: str) -> str:
+def read_level(text: str | None) -> str:
+    if text is None:
+        return "standard"
     if text not in _LEVELS:
         raise BadInputError(
             f"--level {quoted(text)} is not known.", fix="Use quick, standard, full"
@@ -141,14 +153,107 @@ def read_level(text: str) -> str:
     return text
 
 
-def read_names(text: str) -> tuple[str, ...]:
+def read_names(option: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if len(name) > 60 or not all(c.isalnum() or c in ".-_" for c in name):
             raise BadInputError(
-                f"--require {quoted(name)} is no check.", fix="python3 -m verify --list shows them"
+                f"{option} {quoted(name)} is no check.", fix="python3 -m verify --list shows them"
             )
+    if not names:
+        raise BadInputError(f"{option} names no check.", fix="python3 -m verify --list shows them")
     return names
+
+
+def read_asked(args: argparse.Namespace) -> Asked:
+    """What is asked of the suite."""
+    from provision.suite import Asked
+
+    return Asked(
+        level=read_level(args.level),
+        require=read_names("--require", args.require),
+        only=read_names("--only", getattr(args, "only", None)),
+        timeout_s=_read_seconds(getattr(args, "timeout", None)),
+    )
+
+
+def _read_seconds(text: str | None) -> float:
+    if text is None:
+        return 1800.0
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 7 * 86400:
+        raise BadInputError(
+            f"--timeout {quoted(text)} is no number of seconds up to a week.",
+            fix="For two hours: --timeout 7200",
+        )
+    return float(text)
+
+
+def read_order(args: argparse.Namespace) -> Order:
+    """One verification, with all that is to be kept of it."""
+    from provision.report_files import FORMATS
+    from provision.verification import Order, Recording
+
+    if args.trust:
+        raise BadInputError("--trust is for --check-record.", fix="Leave it away, or give both.")
+    if args.no_record and (args.record is not None or args.key is not None):
+        raise BadInputError(
+            "--no-record keeps no record, and --record or --key asks for one.",
+            fix="Leave one of them away.",
+        )
+    asked = read_asked(args)
+    if asked.only and args.record is not None:
+        raise BadInputError(
+            "--only runs a part of the suite, and a record speaks of the whole.",
+            fix="Leave --only away, or --record; with --only no record is kept.",
+        )
+    return Order(
+        image=read_image(args.image),
+        asked=asked,
+        files={
+            name: _file(f"--{name}", given)
+            for name in FORMATS
+            if (given := _of(args, name)) is not None
+        },
+        baseline=None if args.baseline is None else _file("--baseline", args.baseline),
+        recording=Recording(
+            home=record_home(),
+            wanted=not args.no_record and not asked.only,
+            path=None if args.record is None else _file("--record", args.record),
+            key=None if args.key is None else _file("--key", args.key),
+        ),
+    )
+
+
+def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str | None]:
+    """Which record is to be judged, whose keys are trusted, and from which level on it is enough:
+    the options of a run say nothing here.
+    """
+    from provision.report_files import FORMATS
+
+    runs = ("require", "only", "timeout", "baseline", "record", "no_record", "key", *FORMATS)
+    given = [f"--{name.replace('_', '-')}" for name in runs if getattr(args, name)]
+    if given:
+        raise BadInputError(
+            f"--check-record runs nothing, and {' and '.join(given)} would change a run.",
+            fix="Leave one of the two away.",
+        )
+    path = _file("--check-record", args.check_record) if args.check_record else None
+    level = None if args.level is None else read_level(args.level)
+    return path, [_file("--trust", text) for text in args.trust], level
+
+
+def _of(args: argparse.Namespace, name: str) -> str | None:
+    text: str | None = getattr(args, name)
+    return text
+
+
+def _file(option: str, text: str) -> Path:
+    """A file by its whole path, since other processes work in other directories."""
+    if not text:
+        raise BadInputError(f"{option} names no file.", fix=f"For example: {option} DIR/FILE")
+    return Path(os.path.abspath(text))  # noqa: PTH100  links are not resolved
 
 
 def read_tag(text: str | None) -> str | None:

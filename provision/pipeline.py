@@ -6,36 +6,27 @@ that name alone.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from images import process
 from images.buildkit import Builder, ask, build_argv, find_builder
 from images.docker import Docker
 from images.errors import Failure
-from images.spec import BuiltImage, ImageSpec, RunJob, Secrets
+from images.spec import BuiltImage, ImageSpec, Secrets
 from provision import network
 from provision.catalog import Catalog
 from provision.console import Console
-from provision.errors import BadInputError, Exit, NothingCompatibleError
-from provision.labels import expectations, labels_for
+from provision.errors import Exit, NothingCompatibleError
+from provision.labels import labels_for
 from provision.lock import Lock, make_lock
 from provision.model import TITLES, Base, HostFacts, Plan, Request, Warned
 from provision.resolve import resolve
+from provision.suite import suite_directory
 from provision.version import VERSION
 
-PROVEN_BY_SUITE = frozenset({"pytorch"})
-SUITE_PATH = "/run/gpu-provision/expect.json"
-_VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
-_SHM_BYTES = 1 << 30
-_STACK_BYTES = 64 << 20
 _COMPILER_PACKAGES = ("g++", "make", "python3-dev")  # the host compiler that nvcc drives
 # Every file of a base made here bears this time, so that the same packages give the same digest.
 _EPOCH = 1_700_000_000
@@ -56,13 +47,6 @@ class NoDevelBaseError(Failure):
 
     code = "no-devel-base"
     exit_code = Exit.UNREACHABLE
-
-
-class BrokenReportError(Failure):
-    """The suite ended without a report."""
-
-    code = "no-report"
-    exit_code = Exit.UNFIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,16 +287,6 @@ def build_image(
         )
 
 
-def suite_directory() -> Path:
-    """Where the verify package lies; it is copied, never imported."""
-    from importlib.util import find_spec
-
-    found = find_spec("verify")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    return Path(next(iter(found.submodule_search_locations)))
-
-
 def builder_here(env: Mapping[str, str]) -> Builder:
     """The CLI that will drive BuildKit."""
     return find_builder(env.get("PATH") or os.defpath, ask)
@@ -331,139 +305,6 @@ def dry_run_argv(plan: Plan, env: Mapping[str, str]) -> list[str]:
     return build_argv(
         builder, context=Path("CONTEXT"), spec=spec, iid=Path("IIDFILE"), secrets={}, network=None
     )
-
-
-def check_names(require: Sequence[str]) -> None:
-    """Refuse, before a build is made, a --require that the suite would refuse after it."""
-    if not require:
-        return
-    argv = [sys.executable, "-m", "verify", "--list", "--require", ",".join(require)]
-    done = process.run(argv, timeout_s=60.0, cwd=suite_directory().parent)
-    if not done.ok:
-        raise BadInputError(
-            done.last_lines(1).removeprefix("verify: "),
-            fix="verify --list in an image, or python3 -m verify --list, shows the checks.",
-        )
-
-
-def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
-    """Told before the build, since the verification after it would be the first to fail. Only a
-    warning: an engine that uses the toolkit's hook does not say so.
-    """
-    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
-    if not facts.gpus or docker is None or docker.gpu_runtime is not False or docker.cdi_devices:
-        return None
-    return Warned(
-        code="gpu-runtime-not-seen",
-        message="This host has GPUs, but its Docker engine shows neither the NVIDIA runtime nor "
-        "CDI devices; the suite may not get to them.",
-        fix="Install the NVIDIA Container Toolkit, then: "
-        "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
-    )
-
-
-def gpus_to_request(facts: HostFacts | None) -> str:
-    """How the engine is asked for GPUs: not at all where there are none, by CDI where only that
-    is set up, by the NVIDIA runtime else.
-    """
-    if facts is None or not facts.gpus:
-        return "none"
-    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
-    if docker and not docker.gpu_runtime and docker.cdi_devices:
-        return "cdi"
-    return "runtime"
-
-
-def run_suite(
-    engine: Docker,
-    image: str,
-    plan: Plan | None,
-    facts: HostFacts | None,
-    *,
-    level: str,
-    require: Sequence[str],
-    console: Console,
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Run the suite inside the image. Gives its report, and what the engine would not grant."""
-    expect = expectations(plan, facts, engine.image_id(image)) if plan else {"schema": 1}
-    command = ["python3", "-m", "verify", "--json", "--level", level, "--expect", SUITE_PATH]
-    if require:
-        command += ["--require", ",".join(require)]
-    job = RunJob(
-        image=image,
-        command=tuple(command),
-        gpus=gpus_to_request(facts),
-        files={SUITE_PATH: json.dumps(expect).encode()},
-        shm_bytes=_SHM_BYTES,
-        stack_bytes=_STACK_BYTES,
-    )
-    result = engine.run(job, console.note)
-    report = read_report(result.stdout)
-    if report is None or report["verdict"] != _VERDICTS.get(result.exit_code):
-        raise BrokenReportError(
-            f"The suite ended with exit code {result.exit_code} and without a report.",
-            fix=f"Look inside: docker run --rm -it {image} python3 -m verify",
-            detail=result.stderr_tail or result.stdout[-2000:],
-        )
-    return report, result.notes
-
-
-def read_report(stdout: str) -> dict[str, Any] | None:
-    """The report in what the suite wrote, or None. An entrypoint may print its banner before it
-    (those of nvidia/cuda do), and what only looks like a report is none.
-    """
-    for start in re.finditer(r"^\{$", stdout, re.MULTILINE):
-        try:
-            found, _ = json.JSONDecoder().raw_decode(stdout, start.start())
-        except (ValueError, RecursionError):
-            continue
-        if _is_report(found):
-            return dict(found)
-    return None
-
-
-def _is_report(found: object) -> bool:
-    if not isinstance(found, dict) or found.get("verdict") not in _VERDICTS.values():
-        return False
-    checks = found.get("checks")
-    return (
-        isinstance(checks, list)
-        and bool(checks)
-        and all(
-            isinstance(check, dict)
-            and all(isinstance(check.get(part), str) for part in ("id", "status", "message"))
-            and all(isinstance(check.get(part), str | None) for part in ("cause", "fix"))
-            and isinstance(check.get("measured"), dict)
-            for check in checks
-        )
-    )
-
-
-def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What the checks have shown, and what none has: a check that did not run, or that had to
-    make do with the CPU, has shown nothing of the GPU.
-    """
-    shown: list[str] = []
-    missing: list[str] = []
-    for check in report["checks"]:
-        line = f"{check['id']}: {check['message']}"
-        if check["status"] == "skip" or check["measured"].get("device") == "cpu":
-            missing.append(line)
-        elif check["status"] == "pass":
-            shown.append(line)
-    return shown, missing
-
-
-def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
-    """What a person types next."""
-    words = ["docker", "run", "--rm", "-it"]
-    words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(gpus, [])
-    words += ["--shm-size", "1g"]
-    refused = " ".join(notes)
-    for name, value in (("memlock", -1), ("stack", _STACK_BYTES)):
-        if f"ulimit {name}" not in refused:
-            words += ["--ulimit", f"{name}={value}"]
-    return " ".join([*words, image])
 
 
 def gigabytes(count: int) -> str:

@@ -44,6 +44,25 @@ def describe_report(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *_failures(report), *row("verdict", report["verdict"])])
 
 
+def describe_check(result: Mapping[str, Any]) -> str:
+    """What a record is worth here: the answer, what has changed since, what to type."""
+    lines = row("proven", "yes" if result["proven"] else "no")
+    lines += row("because", result["message"])
+    lines.append(f"image    {result['image']}")  # 71 letters, and 80 columns
+    lines += listed("changed", [_changed(change) for change in result["changed"]])
+    lines += row("record", result["record"])
+    if result["error"]:
+        lines += row("fix", result["error"]["fix"])
+    return "\n".join(lines)
+
+
+def _changed(change: Mapping[str, Any]) -> str:
+    was, now = change["was"] or "none", change["now"] or "none"
+    return f"{change['what']}: {was} -> {now}" + (
+        "" if change["matters"] else ", which is all right"
+    )
+
+
 def _failures(report: Mapping[str, Any]) -> list[str]:
     """Checks that failed for one cause stand together; the cause and its fix are said once."""
     together: dict[tuple[str | None, str | None], list[Mapping[str, Any]]] = {}

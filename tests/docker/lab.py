@@ -118,6 +118,7 @@ def new_world(**env: str) -> Iterator[World]:
     own = {
         MARK: str(place),
         "XDG_CACHE_HOME": str(place / "cache"),
+        "XDG_STATE_HOME": str(place / "state"),
         "TMPDIR": str(place / "tmp"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 
 from provision import lock as lock_module
+from provision.catalog import load
 from provision.errors import BadInputError, LockFileError
 from provision.labels import LOCK_SHA256, PLAN, expectations, labels_for, plan_of
 from provision.lock import Lock, read_lock
@@ -121,6 +122,52 @@ def test_the_suite_is_told_the_plan_and_the_gpus() -> None:
 def test_what_is_not_known_is_not_told_as_none(facts: HostFacts | None, gpus: object) -> None:
     found = expectations(MINE, facts, None)
     assert (found["gpus"], found["image"]) == (gpus, None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bandwidth"),
+    [
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090"), 936, id="the name that NVML prints"),
+        pytest.param(Gpu(name="GeForce RTX 3090"), 936, id="as older drivers print it"),
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090", mig=False), 936, id="MIG is off"),
+        pytest.param(Gpu(name="RTX 3090"), None, id="a part of a name"),
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090 Max"), None, id="a longer name"),
+        pytest.param(Gpu(name="H100"), None, id="several cards by one name"),
+        pytest.param(Gpu(name="Voodoo 2"), None, id="a card nobody knows"),
+        pytest.param(Gpu(), None, id="no name"),
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090", mig=True), None, id="a part of a card"),
+    ],
+)
+def test_the_suite_is_told_the_figures_of_this_very_card(gpu: Gpu, bandwidth: float | None) -> None:
+    (found,) = expectations(MINE, HostFacts(gpus=(gpu,)), None, load().gpus)["gpus"]
+    assert found.get("spec", {}).get("memory_bandwidth_gbs") == bandwidth
+
+
+def test_figures_are_sure_where_two_sources_agree_and_none_is_made_up() -> None:
+    rows = load().gpus
+    hosts = HostFacts(gpus=tuple(Gpu(name=row.name) for row in rows))
+    told = expectations(MINE, hosts, None, rows)["gpus"]
+    for row, gpu in zip(rows, told, strict=True):
+        spec = gpu["spec"]
+        assert spec["sure"] == (row.figures_confidence != "doubtful")
+        assert None not in spec["tflops"].values()
+        assert spec["nvlink"] == row.nvlink
+    assert {gpu["spec"]["sure"] for gpu in told} == {True, False}
+
+
+def test_the_suite_understands_every_card_s_figures(tmp_path: Path) -> None:
+    import subprocess
+
+    rows = load().gpus
+    hosts = HostFacts(gpus=tuple(Gpu(name=row.name) for row in rows))
+    told = {**expectations(MINE, hosts, None, rows)}
+    (tmp_path / "expect.json").write_text(json.dumps(told))
+    words = ["--list", "--framework", "pytorch", "--expect", str(tmp_path / "expect.json")]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "verify", *words], cwd=root, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # --- locks that were edited -------------------------------------------------------------------

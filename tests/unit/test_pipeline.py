@@ -10,15 +10,9 @@ from images.bootstrap import BootstrapToolError
 from provision.catalog import load
 from provision.console import Console
 from provision.model import Engine, Gpu, HostFacts, Plan, Request
-from provision.pipeline import (
-    Settings,
-    gpu_runtime_warning,
-    gpus_to_request,
-    pin_base,
-    proven,
-    run_command,
-)
+from provision.pipeline import Settings, pin_base
 from provision.resolve import resolve
+from provision.suite import gpu_runtime_warning, gpus_to_request, proven, run_command
 
 GPU = Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6))
 

@@ -1,0 +1,58 @@
+"""Files that a command was asked to write: found out early, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from provision.errors import BadInputError
+
+_SHOWN = 100
+
+
+def refuse_unwritable(option: str, path: Path) -> None:
+    """Find out that a file cannot be written there before the work for it is done."""
+    folder = path.parent
+    try:
+        path.lstat()
+        if path.is_mount() or not path.is_file():
+            raise _unwritable(option, path, "it is not a file that can be replaced")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unwritable(option, path, str(error.strerror)) from error
+    if not folder.is_dir():
+        raise _unwritable(option, path, f"there is no directory {_shown(folder)}")
+    try:
+        number, name = tempfile.mkstemp(dir=folder, prefix=".probe-")
+        os.close(number)
+        Path(name).unlink()
+    except OSError as error:
+        raise _unwritable(option, path, str(error.strerror)) from error
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """A reader finds the file of before or the whole new one, never half of one."""
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _unwritable(option: str, path: Path, reason: str) -> BadInputError:
+    return BadInputError(
+        f"{option} {_shown(path)} cannot be written: {reason}.",
+        fix=f"Name a file in a directory that you may write to: {option} DIR/FILE",
+    )
+
+
+def _shown(path: Path) -> str:
+    text = "".join(c if c.isprintable() else "?" for c in str(path))
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,0 +1,260 @@
+"""What a record says: an in-toto Statement v1, made from a report and read back.
+
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from provision.model import HostFacts, Plan
+from provision.record.errors import RecordUnreadableError
+from provision.version import VERSION
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:gpu-provision:verification-record:1"
+VERDICTS = ("fit", "unfit", "no-verdict")
+LEVELS = ("quick", "standard", "full")
+
+_IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_PLAN_KEYS = ("cuda", "wheel_tag", "cudnn", "nccl", "python", "arch", "flavour")
+_METRIC_KEYS = ("name", "value", "unit", "better", "repeats", "spread", "labels", "of_spec")
+_SLUG_LENGTH = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A record's content, as far as it is judged. `image` is "sha256:...", `host` as
+    `host_to_json` writes it, `time` when the suite had ended, in UTC.
+    """
+
+    name: str
+    image: str
+    time: str
+    verdict: str
+    level: str
+    lock: str | None
+    host: Mapping[str, Any]
+
+
+def host_to_json(
+    facts: HostFacts, *, kernel: str | None, engine: str | None = None
+) -> dict[str, Any]:
+    """What of a machine bears on the proof. No name of machine or user; of a GPU's UUID its hash,
+    which tells whether it is the same card and not which one it is.
+    """
+    return {
+        "arch": facts.arch,
+        "driver": facts.driver,
+        "driver_cuda": facts.driver_cuda,
+        "kernel": kernel,
+        "glibc": facts.glibc,
+        "os": {"id": facts.os_id, "version": facts.os_version},
+        "wsl": facts.wsl,
+        "engine": engine,
+        "gpus": None
+        if facts.gpus is None
+        else [
+            {
+                "name": gpu.name,
+                "compute_capability": "{}.{}".format(*gpu.compute_capability)
+                if gpu.compute_capability
+                else None,
+                "memory_mib": gpu.memory_mib,
+                "mig": gpu.mig,
+                "uuid_sha256": hashlib.sha256(gpu.uuid.encode()).hexdigest() if gpu.uuid else None,
+            }
+            for gpu in facts.gpus
+        ],
+    }
+
+
+def host_class(host: Mapping[str, Any]) -> dict[str, Any]:
+    """The kind of machine: CPU architecture, and its GPUs by name, capability and MIG mode,
+    in an order that no slot number decides. The driver is not of it: it can be changed.
+    """
+    gpus = host["gpus"]
+    kinds = [[gpu["name"], gpu["compute_capability"], gpu["mig"] is True] for gpu in gpus or ()]
+    return {
+        "arch": host["arch"],
+        "gpus": None if gpus is None else sorted(kinds, key=json.dumps),
+    }
+
+
+def gpus_in_words(host: Mapping[str, Any]) -> str:
+    """ "2 x NVIDIA H100 80GB HBM3 (9.0)"."""
+    kinds = host_class(host)["gpus"]
+    if not kinds:
+        return "no GPU" if kinds is not None else "GPUs not known"
+    words = [
+        f"{name or 'unnamed GPU'} ({capability or 'capability not known'}{', MIG' if mig else ''})"
+        for name, capability, mig in kinds
+    ]
+    return ", ".join(f"{words.count(word)} x {word}" for word in dict.fromkeys(words))
+
+
+def slug(host: Mapping[str, Any]) -> str:
+    """The kind of machine as part of a file's name: readable, and unlike for unlike kinds."""
+    words = re.sub(r"[^a-z0-9]+", "-", gpus_in_words(host).lower()).strip("-")
+    text = json.dumps(host_class(host), sort_keys=True)
+    return f"{words[:_SLUG_LENGTH].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def make_statement(
+    report: Mapping[str, Any],
+    *,
+    report_sha256: str,
+    name: str,
+    image: str,
+    plan: Plan,
+    lock: str | None,
+    host: Mapping[str, Any],
+    level: str,
+    now: datetime,
+) -> dict[str, Any]:
+    """The statement on one run of the suite."""
+    summary = {key: getattr(plan, key) for key in _PLAN_KEYS}
+    framework = {"name": plan.framework, "version": plan.framework_version}
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": name, "digest": {"sha256": image.removeprefix("sha256:")}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "schema": 1,
+            "verifier": {"name": "gpu-provision", "version": VERSION},
+            "time": now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "verdict": report["verdict"],
+            "level": level,
+            "lock": {"sha256": lock} if lock and _SHA256.fullmatch(lock) else None,
+            "plan": {"framework": framework, **summary},
+            "host": dict(host),
+            "checks": _checks(report["checks"]),
+            "report": {"sha256": report_sha256},
+        },
+    }
+
+
+def _checks(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    groups = {"passed": ("pass",), "failed": ("fail", "error"), "skipped": ("skip",)}
+    return {
+        group: [_check(row) for row in rows if row["status"] in words]
+        for group, words in groups.items()
+    }
+
+
+def _check(row: Mapping[str, Any]) -> dict[str, Any]:
+    measured = row["measured"]
+    metrics = measured.get("metrics")
+    said = {} if row["status"] == "pass" else {"message": row["message"]}
+    return {
+        "id": row["id"],
+        **said,
+        "on_cpu": measured.get("device") == "cpu",
+        "metrics": [
+            {key: metric.get(key) for key in _METRIC_KEYS}
+            for metric in (metrics if isinstance(metrics, list) else ())
+            if isinstance(metric, dict)
+        ],
+    }
+
+
+def parse_statement(payload: bytes) -> Statement:
+    """The statement in a payload whose signature was found right."""
+    data = _object(read_json(payload), "the statement")
+    if data.get("_type") != STATEMENT_TYPE or data.get("predicateType") != PREDICATE_TYPE:
+        raise _unlike("its type is another")
+    predicate = _object(data.get("predicate"), "predicate")
+    if predicate.get("schema") != 1 or isinstance(predicate.get("schema"), bool):
+        raise _unlike(f"predicate.schema is {predicate.get('schema')!r:.20}, not 1")
+    subjects = data.get("subject")
+    if not isinstance(subjects, list) or len(subjects) != 1:
+        raise _unlike("it speaks of none or of several images")
+    subject = _object(subjects[0], "subject")
+    digest = _object(subject.get("digest"), "subject.digest").get("sha256")
+    lock = predicate.get("lock")
+    return Statement(
+        name=_text(subject.get("name"), "subject.name"),
+        image=_text(f"sha256:{digest}", "subject.digest", _IMAGE),
+        time=_text(predicate.get("time"), "time", _TIME),
+        verdict=_one_of(predicate.get("verdict"), "verdict", VERDICTS),
+        level=_one_of(predicate.get("level"), "level", LEVELS),
+        lock=None if lock is None else _text(_object(lock, "lock").get("sha256"), "lock", _SHA256),
+        host=_host(_object(predicate.get("host"), "host")),
+    )
+
+
+def _host(data: dict[str, Any]) -> dict[str, Any]:
+    plain = ("arch", "driver", "kernel", "engine")
+    found: dict[str, Any] = {key: _text_or_none(data.get(key), f"host.{key}") for key in plain}
+    gpus = data.get("gpus")
+    if gpus is not None and not isinstance(gpus, list):
+        raise _unlike("host.gpus is no list")
+    found["gpus"] = None if gpus is None else [_gpu(_object(g, "host.gpus")) for g in gpus]
+    return found
+
+
+def _gpu(data: dict[str, Any]) -> dict[str, Any]:
+    texts = ("name", "compute_capability", "uuid_sha256")
+    found: dict[str, Any] = {k: _text_or_none(data.get(k), f"host.gpus.{k}") for k in texts}
+    mig, memory = data.get("mig"), data.get("memory_mib")
+    if not isinstance(mig, bool | None) or not isinstance(memory, int | None):
+        raise _unlike("host.gpus is not as it should be")
+    return {**found, "mig": mig, "memory_mib": memory}
+
+
+def read_json(data: bytes) -> object:
+    """JSON, read strictly: of two values for one name, nobody may choose the one that suits."""
+    try:
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_no_name_twice, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise _unlike("it is not JSON, or not whole") from error
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a name twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def _unlike(what: str) -> RecordUnreadableError:
+    return RecordUnreadableError(
+        f"This is no record as this version writes it: {what}.",
+        fix="Make it anew: provision verify IMAGE",
+    )
+
+
+def _object(value: object, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _unlike(f"{path} is no object")
+    return value
+
+
+def _text(value: object, path: str, pattern: re.Pattern[str] | None = None) -> str:
+    fits = isinstance(value, str) and (pattern is None or pattern.fullmatch(value))
+    if not fits:
+        raise _unlike(f"{path} is not as it should be")
+    return str(value)
+
+
+def _text_or_none(value: object, path: str) -> str | None:
+    return None if value is None else _text(value, path)
+
+
+def _one_of(value: object, path: str, words: Sequence[str]) -> str:
+    if value not in words:
+        raise _unlike(f"{path} is not as it should be")
+    return str(value)

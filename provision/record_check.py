@@ -1,0 +1,78 @@
+"""`provision verify IMAGE --check-record`: what an earlier record is worth here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from images.docker import Docker
+from provision.labels import LOCK_SHA256
+from provision.model import HostFacts
+from provision.record.errors import RecordError
+from provision.record.judge import Judgement, judge, missing
+from provision.record.store import elsewhere, host_now, read_record, record_path, trusted_keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What became of a record: a judgement, or why it is not believed. `keyid`: who signed it."""
+
+    image: str
+    path: Path
+    outcome: Judgement | RecordError
+    keyid: str | None = None
+
+
+def check_record(
+    name: str,
+    *,
+    engine: Docker,
+    facts: HostFacts,
+    home: Path,
+    path: Path | None,
+    trust: Sequence[Path],
+    level: str | None,
+) -> Checked:
+    """Judge the record of an image: the one named, or this user's own of this kind of machine.
+    No container runs.
+    """
+    image = engine.image_id(name)
+    lock = engine.labels(image).get(LOCK_SHA256)
+    host = host_now(facts, engine.version())
+    found = path or record_path(home, image, host)
+    try:
+        trusted = trusted_keys(home, trust)
+        if not found.exists():
+            known = path is None and elsewhere(home, image)
+            absent = missing(name=name, image=image, host=host, elsewhere=known)
+            return Checked(image=image, path=found, outcome=absent)
+        statement, keyid = read_record(found, trusted)
+    except RecordError as error:
+        return Checked(image=image, path=found, outcome=error)
+    judgement = judge(statement, image=image, name=name, lock=lock, host=host, level=level)
+    return Checked(image=image, path=found, outcome=judgement, keyid=keyid)
+
+
+def check_to_json(checked: Checked) -> dict[str, Any]:
+    """The result of the command, of the same shape whatever was found."""
+    outcome = checked.outcome
+    sound = outcome if isinstance(outcome, Judgement) else None
+    statement = sound.statement if sound else None
+    wrong = None if sound and sound.proven else outcome
+    return {
+        "schema": 1,
+        "proven": wrong is None,
+        "verdict": statement.verdict if statement else None,
+        "level": statement.level if statement else None,
+        "when": statement.time if statement else None,
+        "image": checked.image,
+        "record": str(checked.path),
+        "key": checked.keyid,
+        "message": outcome.message,
+        "changed": [asdict(change) for change in sound.changed] if sound else [],
+        "error": {"code": wrong.code, "message": wrong.message, "fix": wrong.fix}
+        if wrong
+        else None,
+    }

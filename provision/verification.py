@@ -1,0 +1,211 @@
+"""`provision verify`: the suite in an image, its report in files, and a record of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from images.docker import Docker
+from images.errors import Failure
+from provision.catalog import Catalog
+from provision.console import Console
+from provision.errors import Exit
+from provision.files import refuse_unwritable
+from provision.labels import LOCK_SHA256, plan_of
+from provision.model import HostFacts, Plan
+from provision.record.errors import RecordError
+from provision.record.keys import Signer
+from provision.record.statement import make_statement
+from provision.record.store import host_now, record_path, signer_of, write_record
+from provision.report_files import compared, refuse_unusable, write_failure, write_files
+from provision.suite import Asked, check_names, report_bytes, run_suite
+
+_EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Whether and where a record is kept. `home` is the directory of this user's own records and
+    key; `path` and `key` are what was named instead.
+    """
+
+    home: Path
+    wanted: bool = True
+    path: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One verification: of what, how, and what is kept of it."""
+
+    image: str
+    asked: Asked
+    recording: Recording
+    files: Mapping[str, Path] = field(default_factory=dict)
+    baseline: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What came of it. `comparison` is for people; `trouble` is what failed after the report was
+    there, which the exit code tells where nothing worse does.
+    """
+
+    report: dict[str, Any]
+    code: Exit
+    comparison: str | None = None
+    trouble: Failure | None = None
+
+
+def verify(
+    order: Order,
+    *,
+    connect: Callable[[], Docker],
+    facts: Callable[[], HostFacts],
+    catalog: Catalog,
+    console: Console,
+) -> Verified:
+    """Check what was asked, run the suite, and keep what it said."""
+    refuse_unusable(order.files, order.baseline)
+    if order.recording.wanted and order.recording.path is not None:
+        refuse_unwritable("--record", order.recording.path)
+    with _failure_in_files(order):
+        signer = _signer(order.recording, console)
+        engine = connect()
+        image = engine.image_id(order.image)
+        labels = engine.labels(image)
+        plan = plan_of(labels, order.image)
+        check_names(order.asked, plan.framework)
+        here = facts()
+        with console.step("verify", f"{order.image}, inside it, at level {order.asked.level}"):
+            report, notes = run_suite(
+                engine, image, plan, here, order.asked, catalog=catalog, console=console
+            )
+    for note in notes:
+        console.note(note)
+    comparison, trouble = _keep_files(order, report)
+    if signer is not None:
+        kept = _Kept(image, plan, labels.get(LOCK_SHA256), host_now(here, engine.version()))
+        trouble = _keep_record(order, report, kept, signer, console) or trouble
+    return Verified(
+        report=report,
+        code=_exit_code(report, trouble),
+        comparison=comparison,
+        trouble=trouble,
+    )
+
+
+@contextmanager
+def _failure_in_files(order: Order) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):  # why there is no report is the better thing to say
+            write_failure(order.files, order.image, error)
+        raise
+
+
+def _signer(recording: Recording, console: Console) -> Signer | None:
+    """Who will sign. What was named must be of use; the default is kept where that is possible."""
+    if not recording.wanted:
+        return None
+    try:
+        return signer_of(recording.home, recording.key)
+    except (RecordError, OSError) as error:
+        if recording.path is not None or recording.key is not None:
+            if isinstance(error, OSError):
+                raise _no_key(recording, error) from error
+            raise
+        _warn_no_record(error, console)
+        return None
+
+
+def _keep_files(order: Order, report: dict[str, Any]) -> tuple[str | None, Failure | None]:
+    """Compare, write the files; trouble with them does not lose the report."""
+    page, trouble = None, None
+    try:
+        if order.baseline is not None:
+            report["comparison"], page = compared(report, order.baseline)
+    except Failure as failure:
+        trouble = failure
+    try:
+        write_files(report, order.files)
+    except Failure as failure:
+        trouble = failure
+    return page, trouble
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the record says beside the report."""
+
+    image: str
+    plan: Plan
+    lock: str | None
+    host: dict[str, Any]
+
+
+def _keep_record(
+    order: Order, report: Mapping[str, Any], kept: _Kept, signer: Signer, console: Console
+) -> Failure | None:
+    recording = order.recording
+    statement = make_statement(
+        report,
+        report_sha256=hashlib.sha256(report_bytes(report)).hexdigest(),
+        name=order.image,
+        image=kept.image,
+        plan=kept.plan,
+        lock=kept.lock,
+        host=kept.host,
+        level=order.asked.level,
+        now=datetime.now(timezone.utc),
+    )
+    path = recording.path or record_path(recording.home, kept.image, kept.host)
+    try:
+        write_record(path, statement, signer)
+    except OSError as error:
+        if recording.path is None:
+            _warn_no_record(error, console)
+            return None
+        return RecordNotWrittenError(
+            f"The record could not be written to {path}: {error.strerror}.",
+            fix="Make room there, or name another place: --record FILE",
+        )
+    console.note(f"record: {path}")
+    return None
+
+
+class RecordNotWrittenError(Failure):
+    """A record that was asked for by name could not be kept."""
+
+    code = "record-not-written"
+    exit_code = Exit.USAGE
+
+
+def _no_key(recording: Recording, error: OSError) -> RecordNotWrittenError:
+    return RecordNotWrittenError(
+        f"No key can be kept in {recording.home / 'keys'}: {error.strerror}.",
+        fix="Make that directory writable, name a key (--key FILE), or give --no-record.",
+    )
+
+
+def _warn_no_record(error: Failure | OSError, console: Console) -> None:
+    why = error.message if isinstance(error, Failure) else f"{error.strerror}: {error.filename}"
+    fix = "Make the place writable, name another (--record FILE), or give --no-record."
+    console.warn(
+        f"No record of this run is kept: {why}", error.fix if isinstance(error, Failure) else fix
+    )
+
+
+def _exit_code(report: Mapping[str, Any], trouble: Failure | None) -> Exit:
+    """Worse than the baseline is unfit; what could not be kept counts where all else is well."""
+    code = _EXIT[report["verdict"]]
+    if report.get("comparison", {}).get("worse"):
+        code = Exit.UNFIT
+    return Exit(trouble.exit_code) if trouble is not None and code is not Exit.UNFIT else code

@@ -1,0 +1,135 @@
+"""A small stand-in for a Docker engine: it answers what a verification asks of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from images.docker import EngineError
+from images.spec import RunJob, RunResult
+from provision.labels import labels_for
+from provision.lock import Lock
+from provision.model import Base, Framework, Gpu, HostFacts, Plan
+
+IMAGE = f"sha256:{'a1' * 32}"
+TAG = "team/torch:1"
+H100 = Gpu(name="NVIDIA H100 80GB HBM3", compute_capability=(9, 0), uuid="GPU-1")
+PLAN = Plan(
+    verdict="direct",
+    framework="pytorch",
+    framework_version="2.0.1",
+    cuda="11.7",
+    wheel_tag="cu117",
+    python="3.11",
+    arch="x86_64",
+    base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),
+)
+FACTS = HostFacts(driver="535.104.05", arch="x86_64", gpus=(H100,))
+CODES = {"fit": 0, "unfit": 1, "no-verdict": 7}
+
+
+def check(name: str, status: str = "pass", **more: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "cause": None,
+        "fix": None,
+        "measured": {},
+        "expected": {},
+        "seconds": 0.5,
+    }
+    return {"id": name, "title": name, "status": status, "message": f"of {name}", **told, **more}
+
+
+def metric(value: float) -> dict[str, Any]:
+    return {
+        "name": "gemm",
+        "value": value,
+        "unit": "TFLOP/s",
+        "better": "higher",
+        "repeats": 9,
+        "spread": 0.001,
+        "labels": {},
+        "spec": None,
+        "of_spec": None,
+    }
+
+
+def report(verdict: str = "fit", gemm: float = 600.0) -> dict[str, Any]:
+    failed = check("devices.kernel", "fail", cause="a broken GPU", fix="run nvidia-smi")
+    rows = {
+        "fit": [check("devices.kernel")],
+        "unfit": [failed],
+        "no-verdict": [check("devices.kernel", "skip")],
+    }[verdict]
+    return {
+        "schema": 1,
+        "verdict": verdict,
+        "level": "standard",
+        "environment": {
+            "started": "2026-11-21T09:30:00Z",
+            "image": IMAGE,
+            "python": "3.11.2",
+            "framework": {"name": "pytorch", "version": "2.0.1"},
+            "kernel": "6.1.0",
+            "arch": "x86_64",
+            "glibc": "2.36",
+            "cpus": 2,
+            "shm_bytes": 1 << 30,
+            "container": "docker",
+            "visible_devices": None,
+            "device_nodes": 1,
+            "driver": "535.104.05",
+            "cuda_driver": "12.2",
+            "gpus": [],
+            "driver_error": None,
+        },
+        "checks": [*rows, check("speed.gemm", measured={"metrics": [metric(gemm)]})],
+    }
+
+
+Runner = Callable[[RunJob], RunResult]
+
+
+def ended(code: int, out: str, err: str = "") -> RunResult:
+    return RunResult(exit_code=code, stdout=out, stderr_tail=err)
+
+
+def says(found: dict[str, Any]) -> Runner:
+    """A suite that gives this report."""
+    return lambda _: ended(CODES[found["verdict"]], json.dumps(found, indent=2))
+
+
+@dataclass
+class Engine:
+    """What a verification asks of an engine."""
+
+    suite: Runner = field(default_factory=lambda: says(report()))
+    framework: Framework = "pytorch"
+    jobs: list[RunJob] = field(default_factory=list)
+    digest: str = IMAGE
+
+    def image_id(self, image: str) -> str:
+        if image not in {TAG, self.digest}:
+            raise EngineError(f"There is no image {image} on this engine.", fix="Build it.")
+        return self.digest
+
+    def labels(self, image: str) -> dict[str, str]:
+        self.image_id(image)
+        plan = replace(PLAN, framework=self.framework)
+        return labels_for(Lock(text="the lock", plan=plan, wheels=()), "1")
+
+    def version(self) -> str:
+        return "26.1"
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        on_line(" 1/2  pass  devices.kernel  0.5 s")
+        self.jobs.append(job)
+        return self.suite(job)
+
+
+def broken(message: str = "The engine stopped <&> \x1b[31m") -> Runner:
+    def run(_: RunJob) -> RunResult:
+        raise EngineError(message, fix="See its log.", detail="line 1\n```\nline 2")
+
+    return run

@@ -184,6 +184,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     if args.check_record is not None:
         return _check_record(args, console)
     from images.docker import Docker
+    from provision.report_files import page
     from provision.show import describe_report
     from provision.verification import verify
 
@@ -198,7 +199,9 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print_json(done.report)
     else:
-        print_result("\n".join(filter(None, [done.comparison, describe_report(done.report)])))
+        # The suite's page has the comparison in it.
+        older = [done.comparison, describe_report(done.report)]
+        print_result(page(done.report) or "\n".join(filter(None, older)))
     if done.trouble is not None:
         console.fail(done.trouble.message, done.trouble.fix, done.trouble.detail)
     return done.code

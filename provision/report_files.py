@@ -67,6 +67,15 @@ def compared(report: Mapping[str, Any], baseline: Path) -> tuple[dict[str, Any],
     return found, people.stdout
 
 
+def page(report: Mapping[str, Any]) -> str | None:
+    """The suite's own page for people; None where its report is of another version's shape."""
+    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
+        path = Path(name) / "report.json"
+        path.write_bytes(report_bytes(report))
+        done = run_here(["render", str(path)])
+    return done.stdout.rstrip("\n") if done.ok else None
+
+
 def write_files(report: Mapping[str, Any], files: Mapping[str, Path]) -> None:
     """Write all that was asked for; ReportNotWrittenError says what could not be."""
     data = report_bytes(report)

@@ -23,10 +23,8 @@ def describe_build(account: Mapping[str, Any]) -> str:
         *row("took", steps),
         *row("verify", report["verdict"] if report else f"not run ({account['not_verified']})"),
     ]
-    lines += listed("proven", account["proven"])
-    lines += listed("not proven", account["not_proven"])
     if report:
-        lines += _failures(report)
+        lines += [*_shown(report), *_failures(report)]
     lines += listed("note", account["notes"])
     lines.append("next:" if image["tag"] else "to look inside:")
     lines += command(account["next"])
@@ -35,8 +33,22 @@ def describe_build(account: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _shown(report: Mapping[str, Any]) -> list[str]:
+    """The names of what was shown, on what, and one reason for all that share it."""
+    passed = [check for check in report["checks"] if check["status"] == "pass"]
+    on_cpu = [check["id"] for check in passed if check["measured"].get("device") == "cpu"]
+    proven = [check["id"] for check in passed if check["id"] not in on_cpu]
+    skipped: dict[str, list[str]] = {}
+    for check in report["checks"]:
+        if check["status"] == "skip":
+            skipped.setdefault(check["message"], []).append(check["id"])
+    lines = row("proven", ", ".join(proven) or "nothing")
+    lines += row("on the CPU", f"{', '.join(on_cpu)}; no proof of a GPU") if on_cpu else []
+    return lines + listed("not run", [f"{', '.join(ids)}: {why}" for why, ids in skipped.items()])
+
+
 def describe_report(report: Mapping[str, Any]) -> str:
-    """A verification report: a line a check, failures with cause and fix, the verdict last."""
+    """A report that the suite of this version cannot draw: it comes from an older image."""
     lines = []
     for check in report["checks"]:
         words = textwrap.wrap(f"{check['id']}: {check['message']}", WIDTH - 6) or [check["id"]]

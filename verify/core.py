@@ -138,6 +138,7 @@ def names(checks: Sequence[Check]) -> Dict[str, Tuple[str, ...]]:
     for check in checks:
         family = check.id.split(".")[0]
         known[family] = (*known.get(family, ()), check.id)
-    known["gpu"] = known.get("devices", ())
+    # What any machine with a GPU can run: two GPUs' checks are asked for by their own names.
+    known["gpu"] = tuple(c.id for c in checks if c.gpu and c.id in known.get("devices", ()))
     known["nccl"] = tuple(check.id for check in checks if check.id.endswith(".nccl"))
     return known

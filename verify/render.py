@@ -1,14 +1,19 @@
-"""`verify render REPORT.json`: other files from a report, the same as the suite itself writes."""
+"""`verify render REPORT.json`: what the suite itself writes of a report, made later.
+
+Without a file to write it prints the page for people.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import os
+import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from verify.compare import add_tolerance
 from verify.core import UsageError
+from verify.report import table
 from verify.reports import compare, shape
 from verify.usage import Parser, check_writable, write_whole
 
@@ -25,10 +30,10 @@ def main(argv: Sequence[str]) -> int:
     """Write the files that were asked for."""
     options = _parser().parse_args(list(argv))
     files = targets(options)
-    if not files:
-        raise UsageError("render: say what to make: --" + ", --".join(FORMATS))
     check_targets(files)
     report = with_comparison(shape.read(options.report), baseline(options), options.tolerance)
+    if not files:
+        sys.stdout.write(table(report))
     problems = write_all(files, report)
     if problems:
         raise UsageError("; ".join(problems))

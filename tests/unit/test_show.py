@@ -62,8 +62,10 @@ PLAN = Plan(
 REPORT: dict[str, Any] = {
     "verdict": "unfit",
     "checks": [
-        {"id": "gpu.devices", "status": "pass", "message": "2 devices", "cause": "", "fix": ""},
-        {"id": "nccl.ring", "status": "skip", "message": "one GPU", "cause": None, "fix": None},
+        {"id": "gpu.devices", "status": "pass", "message": "2 devices", "measured": {}},
+        {"id": "a.b", "status": "pass", "message": "right", "measured": {"device": "cpu"}},
+        {"id": "nccl.ring", "status": "skip", "message": "one GPU", "measured": {}},
+        {"id": "nccl.bus", "status": "skip", "message": "one GPU", "measured": {}},
         {
             "id": "compute.matmul",
             "status": "fail",
@@ -71,7 +73,7 @@ REPORT: dict[str, Any] = {
             "cause": "a broken GPU",
             "fix": "run nvidia-smi -q -d ECC",
         },
-        {"id": "x", "status": "error", "message": ""},
+        {"id": "x", "status": "error", "message": "", "measured": {}},
     ],
 }
 
@@ -86,7 +88,7 @@ def account(**changes: object) -> dict[str, Any]:
         "plan": plan_to_json(PLAN),
         "lock": {"path": "/home/me/pylock.toml", "sha256": "1" * 64},
         "steps": [{"name": "plan", "seconds": 0.04}, {"name": "build", "seconds": 61.0}],
-        "verify": {"verdict": "fit", "checks": []},
+        "verify": {**REPORT, "verdict": "fit", "checks": REPORT["checks"][:4]},
         "proven": ["gpu.devices: 2 devices", "compute.matmul: exact"],
         "not_proven": ["nccl.ring: one GPU"],
         "not_verified": None,
@@ -189,9 +191,9 @@ def test_a_build_reads_like_this() -> None:
         "lock        /home/me/pylock.toml",
         "took        plan 0.0 s, build 61.0 s",
         "verify      fit",
-        "proven      gpu.devices: 2 devices",
-        "            compute.matmul: exact",
-        "not proven  nccl.ring: one GPU",
+        "proven      gpu.devices",
+        "on the CPU  a.b; no proof of a GPU",
+        "not run     nccl.ring, nccl.bus: one GPU",
         "note        ulimit memlock: not permitted on this machine, left out",
         "next:",
         "  docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
@@ -233,7 +235,9 @@ def test_a_dry_run_is_the_command_and_nothing_else() -> None:
 def test_a_report_reads_like_this() -> None:
     assert describe_report(REPORT).splitlines() == [
         "pass  gpu.devices: 2 devices",
+        "pass  a.b: right",
         "skip  nccl.ring: one GPU",
+        "skip  nccl.bus: one GPU",
         "fail  compute.matmul: is off by 3.0 where 0.001 is allowed, which no rounding",
         "      explains at all",
         "error x:",
@@ -285,7 +289,7 @@ def test_a_plan_keeps_to_eighty_columns(asked: str) -> None:
 def test_a_build_and_a_report_keep_to_eighty_columns() -> None:
     long = {**REPORT, "checks": [{**c, "message": "many words " * 50} for c in REPORT["checks"]]}
     texts = [
-        describe_build(account(verify=long, notes=["a note " * 40], proven=["proof " * 40])),
+        describe_build(account(verify=long, notes=["a note " * 40])),
         describe_report(long),
     ]
     assert [too_wide(text) for text in texts] == [[], []]

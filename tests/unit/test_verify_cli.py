@@ -334,6 +334,12 @@ def test_what_runs(level: str, only: str | None, require: str | None, expected: 
     assert "".join(check.title.lower() for check in chosen) == expected
 
 
+def test_require_gpu_asks_for_nothing_that_needs_two() -> None:
+    _, required = choose(CHECKS["pytorch"], "standard", None, "gpu")
+    assert {"devices.nvml", "devices.kernel"} <= set(required)
+    assert not {"devices.peers", "devices.peer-copies"} & set(required)
+
+
 def test_required_and_left_out() -> None:
     with pytest.raises(UsageError):
         choose(LEVELS, "full", "training", "nccl")

@@ -740,10 +740,15 @@ def test_render_writes_the_files(tmp_path: Path) -> None:
     }
 
 
+def test_render_without_a_file_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    source = DATA / "made-up-fit.json"
+    assert main(["render", str(source)]) == 0
+    assert capsys.readouterr().out == table(json.loads(source.read_text()))
+
+
 @pytest.mark.parametrize(
     ("words_", "said"),
     [
-        pytest.param(["SOURCE"], "say what to make", id="nothing to make"),
         pytest.param(["/nonexistent", "--html", "OUT"], "No such file", id="no such report"),
         pytest.param(["/etc/passwd", "--html", "OUT"], "not JSON", id="a foreign file"),
         pytest.param(["SOURCE", "--html", "/proc/p.html"], "--html", id="an unwritable folder"),

@@ -1,8 +1,11 @@
-"""Faults of training."""
+"""Faults of training: optimisers, gradients, the scaler and autocast."""
 
 from __future__ import annotations
 
+from typing import Any, Callable
+
 from tests.mutations import Row
+from tests.mutations.numerics import as_tf32, gpus
 
 
 def freeze_the_optimiser() -> None:
@@ -10,16 +13,164 @@ def freeze_the_optimiser() -> None:
     import torch
 
     torch.optim.Adam.step = lambda *_: None
+    torch.optim.SGD.step = lambda *_: None
 
 
-ROWS = {
-    "pytorch": (
-        Row(
-            "training.loss",
-            "the optimiser's steps change nothing",
-            freeze_the_optimiser,
-            "gradients or the optimiser",
-            on_cpu=True,
-        ),
+def spoil_the_loss(name: str, spoil: Callable[[Any], Any]) -> None:
+    """Put another loss in the place of torch's own."""
+    import torch
+
+    true = getattr(torch.nn.functional, name)
+    setattr(torch.nn.functional, name, lambda *given: spoil(true(*given)))
+
+
+def make_the_loss_nan() -> None:
+    """A loss that is not a number."""
+    spoil_the_loss("mse_loss", lambda loss: loss * float("nan"))
+
+
+def shift_the_loss() -> None:
+    """fp32 losses are off by a thousandth, and their gradients are not."""
+    import torch
+
+    spoil_the_loss(
+        "cross_entropy", lambda loss: loss + 1e-3 if loss.dtype is torch.float32 else loss
     )
-}
+
+
+def a_gpu() -> None:
+    """A GPU whose steps run on the CPU."""
+    from verify.checks import training
+
+    vars(training)["find"] = lambda _: (None, gpus(1, (8, 0))[0])
+
+
+def scale_gradients() -> None:
+    """fp32 gradients are off by a thousandth."""
+    import torch
+
+    true = torch.optim.SGD.step
+
+    def step(self: Any) -> Any:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.dtype is torch.float32:
+                    weight.grad.mul_(1.001)
+        return true(self)
+
+    torch.optim.SGD.step = step
+
+
+def round_layers() -> None:
+    """fp32 layers compute with the few bits of TF32."""
+    import torch
+
+    def rounded(true: Callable[..., Any]) -> Callable[..., Any]:
+        def layer(given: Any, weight: Any, *more: Any) -> Any:
+            rough = given.dtype is torch.float32
+            pair = (as_tf32(given), as_tf32(weight)) if rough else (given, weight)
+            return true(*pair, *more)
+
+        return layer
+
+    torch.nn.functional.linear = rounded(torch.nn.functional.linear)
+    torch.nn.functional.conv2d = rounded(torch.nn.functional.conv2d)
+
+
+def end_in_infinity() -> None:
+    """A weight becomes infinite."""
+    import torch
+
+    true = torch.optim.SGD.step
+
+    def step(self: Any) -> Any:
+        for group in self.param_groups:
+            weight = group["params"][0]
+            if weight.dtype is torch.float32:
+                weight.data.view(-1)[0] = float("inf")
+        return true(self)
+
+    torch.optim.SGD.step = step
+
+
+def never_unscale() -> None:
+    """The scaler looks for overflows, and leaves the gradients as large as they are."""
+    _unscale_with(lambda found, _: found, keep=True)
+
+
+def miss_overflows() -> None:
+    """The scaler takes infinite gradients for finite ones."""
+    _unscale_with(lambda found, _: {device: flag * 0 for device, flag in found.items()})
+
+
+def always_overflow() -> None:
+    """The scaler takes every gradient for infinite."""
+    _unscale_with(lambda found, _: {device: flag * 0 + 1 for device, flag in found.items()})
+
+
+def lose_most_of_each_gradient() -> None:
+    """The scaler divides by ten times its scale."""
+
+    def spoil(found: Any, optimiser: Any) -> Any:
+        for group in optimiser.param_groups:
+            for weight in group["params"]:
+                weight.grad.mul_(0.1)
+        return found
+
+    _unscale_with(spoil)
+
+
+def _unscale_with(spoil: Callable[[Any, Any], Any], *, keep: bool = False) -> None:
+    from torch.amp.grad_scaler import GradScaler
+
+    true = GradScaler._unscale_grads_
+
+    def unscale(self: Any, optimiser: Any, inverse: Any, *more: Any) -> Any:
+        return spoil(true(self, optimiser, inverse * 0 + 1 if keep else inverse, *more), optimiser)
+
+    GradScaler._unscale_grads_ = unscale
+
+
+def start_small() -> None:
+    """The scaler skips no step, since it starts with no scale at all."""
+    from verify.checks import amp
+
+    true = amp._scaler
+    amp._scaler = lambda *given, **more: true(*given, **{**more, "first_scale": 1.0})
+
+
+def compute_in_fp32() -> None:
+    """Autocast does nothing."""
+    import torch
+
+    torch.autocast.__enter__ = lambda self: self
+    torch.autocast.__exit__ = lambda *_: None
+
+
+def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
+    return Row("training." + check, fault, seed, word, on_cpu=True)
+
+
+PYTORCH = (
+    _row(
+        "loss",
+        "the optimiser's steps change nothing",
+        freeze_the_optimiser,
+        "gradients or the optimiser",
+    ),
+    _row("loss", "the loss is NaN", make_the_loss_nan, "the loss is nan"),
+    _row("same", "gradients are off by a thousandth in fp32", scale_gradients, "weights end"),
+    _row("same", "the optimiser's steps change nothing", freeze_the_optimiser, "changed no weight"),
+    _row("same", "a weight becomes infinite", end_in_infinity, "NaN or infinity"),
+    _row("same", "losses are off by a thousandth in fp32", shift_the_loss, "losses are"),
+    Row("training.same", "TF32 is used on a GPU", round_layers, "TF32 was used", sound=a_gpu),
+    _row("amp", "autocast does nothing", compute_in_fp32, "the layers computed in fp32"),
+    _row("amp", "the scaler never unscales", never_unscale, "not unscaled"),
+    _row("amp", "the scaler misses overflows", miss_overflows, "NaN or infinite"),
+    _row("amp", "the scaler does not settle", always_overflow, "still skipped"),
+    _row("amp", "the scaler makes gradients small", lose_most_of_each_gradient, "fp16: the loss"),
+    _row("amp", "no overflow is provoked", start_small, "skipped no step"),
+    _row("amp", "the loss is NaN", make_the_loss_nan, "NaN or infinite"),
+    _row("amp", "the optimiser's steps change nothing", freeze_the_optimiser, "not down"),
+)
+ROWS = {"pytorch": PYTORCH}

@@ -1,9 +1,50 @@
-"""Numerics: products, convolutions, attention and compiled kernels against known answers."""
+"""Numerics: products, convolutions, attention and compiled kernels against known answers.
+
+The readings are made in modules of their own; the judges are named here for all frameworks.
+"""
 
 from __future__ import annotations
 
-from typing import Tuple
-
+from verify.checks.accuracy import (
+    Reading,
+    compare,
+    judge_accuracy,
+    judge_convolution,
+    judge_products,
+)
+from verify.checks.attention import check_attention
+from verify.checks.compiled import check_compile
+from verify.checks.convolution import check_convolution
+from verify.checks.products import check_matmul
+from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
+from verify.checks.reruns import check_checkpoint, check_determinism
 from verify.core import Check
 
-CHECKS: Tuple[Check, ...] = ()
+__all__ = [
+    "CHECKS",
+    "Reading",
+    "Repeat",
+    "Resumed",
+    "compare",
+    "judge_accuracy",
+    "judge_checkpoint",
+    "judge_convolution",
+    "judge_products",
+    "judge_repeats",
+]
+
+CHECKS = (
+    Check("numerics.matmul", "Matrix products are right", check_matmul, "standard", 180, gpu=True),
+    Check(
+        "numerics.convolution",
+        "Convolutions and their gradients are right",
+        check_convolution,
+        "standard",
+        180,
+        gpu=True,
+    ),
+    Check("numerics.determinism", "Training repeats itself", check_determinism, "standard", 180),
+    Check("numerics.checkpoint", "A checkpoint holds it all", check_checkpoint, "standard", 180),
+    Check("numerics.attention", "Attention by each backend", check_attention, "standard", 180),
+    Check("numerics.compile", "What is compiled is right", check_compile, "standard", 240),
+)

@@ -1,0 +1,270 @@
+"""How far a result may lie from the truth: rounding explains so much, and no more.
+
+A check computes in some dtype, computes the same in float64 from the *rounded* inputs, and hands
+the distance in as a `Reading`. What is left to explain is the rounding of the sums and of the
+result, and for that there are bounds. Nothing here imports a framework.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from verify.core import Outcome, Status, gpus
+from verify.measures import Cell, Table, pack
+from verify.symptoms import explain
+
+CPU_WORDS = "on the CPU: no GPU visible"
+_GPU_FIX = "look at devices.kernel and at nvidia-smi -q -d ECC; take the GPU out of use"
+_CPU_FIX = "build the image again; try another machine: the CPU or its memory may be faulty"
+_TF32_CAUSE = "the error has the size of TF32's, which was turned off"
+_TF32_FIX = "unset NVIDIA_TF32_OVERRIDE; where it is not set, build the image again from its lock"
+_TF32_GAIN = 10.0  # measured: TF32's error is about 1000 times that of fp32
+_TF32_BAND = (5e-5, 9e-4)  # measured: 2.9e-4 with rounded factors, 7.7e-4 with cut ones
+_BF16_BAND = (1.5e-3, 5e-3)  # measured: 2.3e-3
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Unit roundoffs, 2**-p for p bits of significand: of the factors, of the sum, of the result.
+
+    The factors count only where the hardware rounds them by itself, as TF32 does: a reference is
+    made from the inputs as they were given to the device.
+    """
+
+    factors: float
+    sums: float
+    result: float
+
+
+# Tensor cores cut bits off their sums instead of rounding them, so one bit less is counted there
+# (Fasi, Higham, Mikaitis, Pranesh 2021). For fp8 Hopper's tensor cores keep about 14 bits of a sum
+# (DeepSeek-V3 report 2024, section 3.5.2), and the result comes in bf16.
+ROUNDINGS: Dict[str, Rounding] = {
+    "fp64": Rounding(0.0, 2.0**-53, 2.0**-53),
+    "fp32": Rounding(0.0, 2.0**-24, 2.0**-24),
+    "tf32": Rounding(2.0**-11, 2.0**-23, 2.0**-24),
+    "fp16": Rounding(0.0, 2.0**-23, 2.0**-11),
+    "bf16": Rounding(0.0, 2.0**-23, 2.0**-8),
+    "fp8": Rounding(0.0, 2.0**-13, 2.0**-8),
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One result beside its float64 reference, as `compare` measured it; or the error instead."""
+
+    what: str  # "509x1021x253", "3x3 grouped: gradient by weight"
+    dtype: str  # a key of ROUNDINGS
+    terms: int  # how many products each answer is the sum of
+    error: float = math.nan
+    worst: float = math.nan
+    gpu: Optional[int] = None  # None: the CPU
+    slack: float = 1.0  # what the algorithm may lose beyond a plain sum
+    peak: float = 2.0  # how many times the allowed the worst element may be off
+    raised: Optional[str] = None
+
+    @property
+    def allowed(self) -> float:
+        """The most that `error` may be."""
+        return tolerance(self.dtype, self.terms, self.slack)
+
+    @property
+    def off(self) -> float:
+        """How many times the allowed the distance is, by the norm or by the worst element."""
+        if not (math.isfinite(self.error) and math.isfinite(self.worst)):
+            return math.inf
+        return max(self.error, self.worst / self.peak) / self.allowed
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        where = "" if self.gpu is None else "GPU {}, ".format(self.gpu)
+        return "{}{} {}".format(where, self.dtype, self.what)
+
+
+def tolerance(dtype: str, terms: int, slack: float = 1.0) -> float:
+    """The largest ratio of the norms of error and reference that rounding explains.
+
+    The roundings of a sum of `terms` random products go as their square root (Higham and Mary
+    2019, "A New Approach to Probabilistic Rounding Error Analysis"). Two rounded factors count as
+    sqrt(2) of one. All of it is doubled, for libraries that sum in an unlucky order. Measured for
+    1024 terms, by this: fp32 0.06, fp16 and bf16 0.21, TF32 0.21 to 0.55 (rounded, or cut off).
+    And what is to be found: TF32 in place of fp32 75, sums in fp16 4.8, in bf16 1.2.
+    """
+    unit = ROUNDINGS[dtype]
+    plain = math.sqrt(2) * unit.factors + math.sqrt(terms) * unit.sums + unit.result
+    return 2 * slack * plain
+
+
+def compare(got: Any, reference: Any) -> Tuple[float, float]:
+    """The error by the norm, and the worst element's by its size plus the root mean square.
+
+    Both are arrays of float64 of one shape: torch's on the CPU, or NumPy's. The second number
+    finds one wrong element among a million, which the first does not see.
+    """
+    if tuple(got.shape) != tuple(reference.shape):
+        raise ValueError("{} is not {}".format(tuple(got.shape), tuple(reference.shape)))
+    scale = math.sqrt(float((reference * reference).mean())) or 1.0
+    gap = abs(got - reference)
+    error = math.sqrt(float((gap * gap).mean())) / scale
+    return error, float((gap / (abs(reference) + scale)).max())
+
+
+def number(value: float) -> Union[float, str]:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else repr(value)
+
+
+def judge_products(
+    readings: Sequence[Reading],
+    left_out: Optional[Mapping[str, str]] = None,
+    tf32_gpus: Sequence[int] = (),
+    tf32_override: Optional[str] = None,
+) -> Outcome:
+    """Matrix products. `left_out` has the dtypes that were not tried, each with the reason.
+
+    `tf32_gpus` are those that have TF32: there a "tf32" reading must show that it was in effect,
+    unless `tf32_override`, the value of NVIDIA_TF32_OVERRIDE, turns it off.
+    """
+    outcome = judge_accuracy("products", readings, left_out)
+    cards = [gpu for gpu in tf32_gpus if any(r.gpu == gpu and r.dtype == "tf32" for r in readings)]
+    if outcome.status is not Status.PASS or not cards:
+        return outcome
+    unused = _without_tf32(readings, cards)
+    if not unused:
+        return _noted(outcome, "TF32 in effect where asked for")
+    if tf32_override == "0":
+        return _noted(outcome, "no TF32: NVIDIA_TF32_OVERRIDE is 0")
+    message = "{}: as exact as fp32, so TF32 was asked for and not used".format(unused[0].name)
+    cause = "the library chose a kernel without TF32: products take up to 8 times as long"
+    fix = "see that libcublas is the one of the plan (libraries.files); build the image again"
+    return _with(outcome, Status.FAIL, message, cause, fix)
+
+
+def judge_convolution(
+    readings: Sequence[Reading], left_out: Optional[Mapping[str, str]] = None
+) -> Outcome:
+    """Convolutions, forward and both gradients."""
+    return judge_accuracy("convolutions", readings, left_out)
+
+
+def judge_accuracy(
+    noun: str, readings: Sequence[Reading], left_out: Optional[Mapping[str, str]] = None
+) -> Outcome:
+    """Whether rounding explains every reading."""
+    measured = _measured(noun, readings, left_out or {})
+    expected = {"off": 1.0}
+    if not readings:
+        reasons = "; ".join("{}: {}".format(*row) for row in (left_out or {}).items())
+        cause, fix = reasons or "no reading was made", "build the image again from its lock"
+        return Outcome(Status.FAIL, "no {} computed".format(noun), cause, fix, measured, expected)
+    raised = next((r for r in readings if r.raised is not None), None)
+    if raised is not None:
+        message, cause, fix = _say_raised(raised)
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    worst = max(readings, key=lambda reading: reading.off)
+    if not worst.off <= 1:
+        cause, fix = _explain(worst)
+        return Outcome(Status.FAIL, _say_wrong(worst), cause, fix, measured, expected)
+    return Outcome(Status.PASS, _say_right(noun, readings), measured=measured, expected=expected)
+
+
+def _measured(
+    noun: str, readings: Sequence[Reading], left_out: Mapping[str, str]
+) -> Dict[str, Any]:
+    on_gpu = any(reading.gpu is not None for reading in readings)
+    columns = ("dtype", "what", "error", "allowed", "worst element", "GPU")
+    rows = tuple(_row(reading) for reading in _worst_of_each(readings))
+    title = "{} against float64, by the norm".format(noun.capitalize())
+    tables = [Table(title, columns, rows)] if rows else []
+    device = {"device": "cuda" if on_gpu else "cpu"} if readings else {}
+    return {**device, "left_out": dict(left_out), **pack(tables=tables)}
+
+
+def _row(reading: Reading) -> Tuple[Cell, ...]:
+    found = number(reading.error), reading.allowed, number(reading.worst)
+    return (reading.dtype, reading.what, *found, reading.gpu)
+
+
+def _worst_of_each(readings: Sequence[Reading]) -> List[Reading]:
+    """Of each dtype and kind the one that is furthest off: what comes after a comma is its case."""
+    found: Dict[Tuple[str, str], Reading] = {}
+    for reading in readings:
+        key = reading.dtype, reading.what.partition(",")[0]
+        if key not in found or reading.off > found[key].off:
+            found[key] = reading
+    return list(found.values())
+
+
+def _without_tf32(readings: Sequence[Reading], cards: Sequence[int]) -> List[Reading]:
+    """The TF32 readings of the first card where none of them shows TF32.
+
+    One that does is enough: for a shape that fits no tile a library may choose another kernel.
+    """
+    plain = {(r.gpu, r.what): r.error for r in readings if r.dtype == "fp32"}
+    for card in cards:
+        asked = [r for r in readings if r.dtype == "tf32" and r.gpu == card]
+        if not any(r.error > _TF32_GAIN * plain.get((card, r.what), math.inf) for r in asked):
+            return asked
+    return []
+
+
+def _say_raised(reading: Reading) -> Tuple[str, str, str]:
+    text = reading.raised or ""
+    cause, fix = explain(text)
+    line = text.partition("\n")[0]
+    fix = fix or (_CPU_FIX if reading.gpu is None else _GPU_FIX)
+    return "{}: {}".format(reading.name, line), cause or line, fix
+
+
+def _say_wrong(reading: Reading) -> str:
+    if math.isinf(reading.off):
+        return "{}: the result holds NaN or infinity".format(reading.name)
+    if reading.error <= reading.allowed:
+        return "{}: single elements are wrong, by {:.2g} of their size".format(
+            reading.name, reading.worst
+        )
+    said = "{}: error {:.2g}, where rounding explains {:.2g}"
+    return said.format(reading.name, reading.error, reading.allowed)
+
+
+def _explain(reading: Reading) -> Tuple[str, str]:
+    """A cause that fits the size of the error."""
+    fix = _CPU_FIX if reading.gpu is None else _GPU_FIX
+    if math.isinf(reading.off):
+        return "arithmetic went wrong: no number here comes near the dtype's limit", fix
+    if reading.error <= reading.allowed:
+        return "a tile of the result was not written, or memory is damaged", fix
+    if reading.dtype == "fp32" and _within(reading.error, _TF32_BAND):
+        if reading.gpu is None:
+            return "fewer bits than fp32 has were used", fix
+        return _TF32_CAUSE, _TF32_FIX
+    if reading.dtype in ("fp32", "tf32") and _within(reading.error, _BF16_BAND):
+        return "the factors were rounded to bf16", fix
+    rough = math.sqrt(reading.terms) * ROUNDINGS[reading.dtype].result
+    if reading.dtype in ("fp16", "bf16") and reading.error < rough:
+        return "sums were kept in {} instead of fp32".format(reading.dtype), fix
+    return "a kernel ran and its result is wrong", fix
+
+
+def _within(value: float, band: Tuple[float, float]) -> bool:
+    return band[0] <= value <= band[1]
+
+
+def _say_right(noun: str, readings: Sequence[Reading]) -> str:
+    dtypes = ", ".join(dict.fromkeys(reading.dtype for reading in readings))
+    cards = {reading.gpu for reading in readings if reading.gpu is not None}
+    where = "on " + gpus(len(cards)) if cards else CPU_WORDS
+    return "right in {}: {} differ from float64 by rounding alone, {}".format(dtypes, noun, where)
+
+
+def _noted(outcome: Outcome, note: str) -> Outcome:
+    return _with(outcome, outcome.status, "{}; {}".format(outcome.message, note), None, None)
+
+
+def _with(
+    outcome: Outcome, status: Status, message: str, cause: Optional[str], fix: Optional[str]
+) -> Outcome:
+    return Outcome(status, message, cause, fix, outcome.measured, outcome.expected)

@@ -1,0 +1,95 @@
+"""PyTorch's dtypes by their short names, where they can be had, and how readings are gathered."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from verify.checks.accuracy import Reading
+from verify.checks.place import Place, find, find_gpus
+from verify.core import Context, Outcome
+
+NAMES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}
+_SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}  # the compute capability that brought it
+# What torch says where a dtype has no kernel. Anything else that it raises is a failure.
+_NOT_THERE = re.compile(
+    r"not implemented for|not supported|only supported|unsupported|could not run .aten::"
+    r"|could not create a primitive",
+    re.IGNORECASE,
+)
+
+
+def kind_of(dtype: str) -> Any:
+    """The torch.dtype."""
+    import torch
+
+    return getattr(torch, NAMES[dtype])
+
+
+def has(dtype: str, place: Place) -> bool:
+    """Whether a GPU has units for a dtype."""
+    return place.is_gpu and (place.capability or (0, 0)) >= _SINCE.get(dtype, (0, 0))
+
+
+def why_not(dtype: str, place: Place) -> Optional[str]:
+    """Why a dtype is not tried in a place."""
+    import torch
+
+    if not hasattr(torch, NAMES[dtype]):
+        return "torch {} has no {}".format(torch.__version__, NAMES[dtype])
+    if dtype == "tf32" and not place.is_gpu:
+        return "CPUs have none"
+    if place.is_gpu and not has(dtype, place):
+        said = "GPU {} has compute capability {}.{}, and it comes with {}.{}"
+        return said.format(place.index, *(place.capability or (0, 0)), *_SINCE[dtype])
+    return None
+
+
+def set_tf32(*, on: bool) -> None:
+    """Allow or forbid TF32. A check has a process of its own, so nothing is to be put back."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def places(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
+    """Every GPU, or the CPU; and the failure instead where there should be a GPU and is none."""
+    broken, first = find(context)
+    return broken, find_gpus(context)[1] if first.is_gpu else (first,)
+
+
+class Results(NamedTuple):
+    """What a check gathers on its way: readings, and for each dtype left out the reason."""
+
+    readings: List[Reading]
+    left_out: Dict[str, str]
+
+    def able(self, dtype: str, everywhere: Tuple[Place, ...]) -> List[Place]:
+        """The places that have a dtype; why the others have not is noted."""
+        reasons = {place: why_not(dtype, place) for place in everywhere}
+        for reason in filter(None, reasons.values()):
+            self.left_out.setdefault(dtype, reason)
+        return [place for place, reason in reasons.items() if reason is None]
+
+    def add(self, work: Callable[[], List[Reading]], doomed: Reading) -> None:
+        """Add the readings that the work makes; or `doomed` with the error, or the reason why not.
+
+        A CPU may lack a dtype. Of a GPU's dtypes only fp8 depends on more than its capability.
+        """
+        try:
+            self.readings.extend(work())
+        except (RuntimeError, TypeError, ValueError) as error:
+            text = "{}: {}".format(type(error).__name__, error)
+            if _NOT_THERE.search(text) and (doomed.gpu is None or doomed.dtype == "fp8"):
+                self.left_out.setdefault(doomed.dtype, text.partition("\n")[0][:160])
+            else:
+                self.readings.append(replace(doomed, raised=text))

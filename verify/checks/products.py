@@ -1,0 +1,102 @@
+"""Products of random matrices in every dtype, on every GPU."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from typing import Any, Dict, List, Sequence, Tuple
+
+from verify.checks.accuracy import Reading, compare, judge_products
+from verify.checks.place import Place
+from verify.checks.precision import NAMES, Results, has, kind_of, places, set_tf32
+from verify.core import Context, Outcome
+
+Shape = Tuple[int, int, int]  # rows, terms, columns: (m, k) @ (k, n)
+_WHOLE: Shape = (512, 1024, 512)
+_SHAPES: Tuple[Shape, ...] = (_WHOLE, (509, 1021, 253), (8, 4096, 24))  # whole, cut, thin tiles
+_LARGE: Dict[str, Tuple[Shape, ...]] = {
+    "quick": (),
+    "standard": ((1024, 1024, 1024),),
+    "full": ((2048, 4096, 2048),),
+}
+_EXACT = 4  # so many rows and columns of each reference are summed again without rounding
+
+
+def check_matmul(context: Context) -> Outcome:
+    """A reference is made once, and each place is held against it."""
+    broken, everywhere = places(context)
+    if broken:
+        return broken
+    found = Results([], {})
+    for dtype in NAMES:
+        able = found.able(dtype, everywhere)
+        for shape in _shapes(dtype, context, able[0]) if able else ():
+            _multiply(dtype, shape, able, found)
+    tf32 = [place.index for place in everywhere if has("tf32", place)]
+    override = os.environ.get("NVIDIA_TF32_OVERRIDE")
+    return judge_products(found.readings, found.left_out, tf32, override)
+
+
+def _shapes(dtype: str, context: Context, first: Place) -> Tuple[Shape, ...]:
+    """TF32 and fp8 by whole tiles only: elsewhere a library may choose a kernel without them."""
+    large = _LARGE[context.level if first.is_gpu else context.pick("quick", "quick", "standard")]
+    return (_WHOLE, *large) if dtype in ("tf32", "fp8") else (*_SHAPES, *large)
+
+
+def _multiply(dtype: str, shape: Shape, able: Sequence[Place], found: Results) -> None:
+    """One product on each place; a large one on the first place alone."""
+    import torch
+
+    rows, terms, columns = shape
+    generator = torch.Generator().manual_seed(rows * 31 + columns)
+    left = _random(rows, terms, generator, dtype)
+    right = _random(terms, columns, generator, dtype)
+    reference = left.double() @ right.double()
+    doomed = Reading("{}x{}x{}".format(*shape), dtype, terms)
+    found.readings.append(_check_reference(left.double(), right.double(), reference, doomed))
+    for place in able if shape in _SHAPES else able[:1]:
+        mine = replace(doomed, gpu=place.index if place.is_gpu else None)
+        if dtype != "fp64" or place.is_gpu:  # on the CPU that is the reference itself
+            found.add(lambda: [_product(left, right, reference, place, mine)], mine)  # noqa: B023
+
+
+def _random(rows: int, columns: int, generator: Any, dtype: str) -> Any:
+    import torch
+
+    numbers = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    return numbers.to(kind_of(dtype))
+
+
+def _product(left: Any, right: Any, reference: Any, place: Place, mine: Reading) -> Reading:
+    set_tf32(on=mine.dtype == "tf32")
+    here, there = left.to(place.device), right.to(place.device)
+    result = _scaled(here, there) if mine.dtype == "fp8" else here @ there
+    error, worst = compare(result.cpu().double(), reference)
+    return replace(mine, error=error, worst=worst)
+
+
+def _scaled(left: Any, right: Any) -> Any:
+    """The one product of fp8 numbers that torch has; it wants the right one column by column."""
+    import torch
+
+    one = torch.ones((), device=left.device)
+    columns = right.t().contiguous().t()
+    result = torch._scaled_mm(  # noqa: SLF001  # there is no public name for it
+        left, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+    )
+    return result[0] if isinstance(result, tuple) else result  # before 2.5 with the largest value
+
+
+def _check_reference(left: Any, right: Any, reference: Any, doomed: Reading) -> Reading:
+    """Some answers without rounding: products of fp32 fit into float64, and fsum is exact."""
+    import torch
+
+    rows = [left[i].tolist() for i in range(min(_EXACT, left.shape[0]))]
+    columns = [right[:, j].tolist() for j in range(min(_EXACT, right.shape[1]))]
+    exact: List[List[float]] = [
+        [math.fsum(x * y for x, y in zip(row, column)) for column in columns] for row in rows
+    ]
+    true = torch.tensor(exact, dtype=torch.float64)
+    error, worst = compare(reference[: len(rows), : len(columns)], true)
+    return Reading(doomed.what + " reference", "fp64", doomed.terms, error, worst)

@@ -1,0 +1,121 @@
+"""Runs that must end in the same bits: twice from one seed, and across a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Optional, Sequence, Tuple
+
+from verify.checks.accuracy import number
+from verify.core import Outcome, Status
+
+_WHERE = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
+_AGAIN = "look at what numerics.matmul and devices.kernel say; build the image again"
+_CPU_FIX = "set OMP_DYNAMIC=FALSE and MKL_CBWR=COMPATIBLE; build the image again"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The weights of one run beside those of another: how many numbers differ, and by how much."""
+
+    differing: int
+    total: int
+    largest: float = 0.0
+    finite: bool = True
+
+    @classmethod
+    def of(cls, first: Sequence[Any], second: Sequence[Any]) -> Repeat:
+        """Of two lists of arrays, torch's on the CPU or NumPy's. NaN differs from itself."""
+        differing = total = 0
+        largest, finite = 0.0, len(first) == len(second)
+        for one, other in zip(first, second):
+            gap = float(abs(one - other).max())
+            total += len(one.reshape(-1))
+            differing += int((one != other).sum())
+            finite = finite and gap - gap == 0  # false for NaN and for infinity
+            largest = max(largest, gap)
+        return cls(differing, total, largest, finite)
+
+    @property
+    def same(self) -> bool:
+        """Whether there was something to compare and nothing differed."""
+        return self.total > 0 and not self.differing and self.finite
+
+    def words(self) -> str:
+        """How the two differ."""
+        if not self.total:
+            return "no weights were compared"
+        if not self.finite:
+            return "NaN or infinity in the weights"
+        said = "{} of {} weights differ, by up to {:.2g}"
+        return said.format(self.differing, self.total, self.largest)
+
+    def measured(self) -> Any:
+        """For the report."""
+        return {**asdict(self), "largest": number(self.largest)}
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that went on from a checkpoint beside the one that was never interrupted."""
+
+    repeat: Repeat
+    moved: bool  # the steps after the checkpoint changed the weights: else nothing was shown
+    lost: Tuple[str, ...] = ()  # what did not come back as it was saved: "model", "optimizer", ...
+    bytes: int = 0
+    how: str = "saved and loaded"  # in words: "torch.load, weights only"
+
+
+def judge_repeats(asked: Repeat, free: Optional[Repeat], device: str, steps: int = 0) -> Outcome:
+    """Two runs from one seed, with determinism asked for; `free` are two without (information)."""
+    measured = {"device": device, "steps": steps, "asked": asked.measured()}
+    if free is not None:
+        measured["not_asked"] = free.measured()
+    expected = {"differing": 0}
+    if not asked.same:
+        message = "two runs from one seed end apart: {}".format(asked.words())
+        cause = "an operation that is not deterministic ran although determinism was asked for"
+        if not asked.finite:
+            cause = "arithmetic went wrong: the model is too small to overflow"
+        fix = _CPU_FIX if device == "cpu" and asked.finite else _AGAIN
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    message = "same bits twice from one seed{}, {}".format(_beside(free), _WHERE[device])
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _beside(free: Optional[Repeat]) -> str:
+    if free is None:
+        return ""
+    if free.same:
+        return ", without asking for determinism too"
+    return "; without asking for determinism {}".format(free.words())
+
+
+def judge_checkpoint(resumed: Resumed, device: str) -> Outcome:
+    """Training that goes on from a checkpoint must end in the same bits."""
+    repeat = resumed.repeat
+    measured = {
+        "device": device,
+        "weights": repeat.measured(),
+        "bytes": resumed.bytes,
+        "lost": list(resumed.lost),
+        "how": resumed.how,
+    }
+    expected = {"differing": 0, "lost": []}
+    if repeat.same and resumed.moved and not resumed.lost:
+        said = "same bits after a checkpoint as without one ({}), {}"
+        message = said.format(resumed.how, _WHERE[device])
+        return Outcome(Status.PASS, message, measured=measured, expected=expected)
+    message, cause = _say_lost(resumed)
+    fix = "build the image again from its lock; look for packages that patch the framework"
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+
+
+def _say_lost(resumed: Resumed) -> Tuple[str, str]:
+    if resumed.lost:
+        what = " and ".join(resumed.lost)
+        message = "not restored from the checkpoint: {}".format(what)
+        return message, "saving or loading changed the state of the {}".format(what)
+    if not resumed.moved:
+        return "the resumed run changed no weight", "the optimiser's steps change nothing"
+    message = "a run resumed from a checkpoint ends elsewhere: {}".format(resumed.repeat.words())
+    return message, "the state came back as it was saved, and the same steps gave other weights"

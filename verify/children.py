@@ -136,6 +136,14 @@ def spool() -> IO[bytes]:
         return tempfile.TemporaryFile(dir="/dev/shm")
 
 
+def scratch() -> str:
+    """A folder of one's own, which the caller removes."""
+    try:
+        return tempfile.mkdtemp(prefix="verify-")
+    except OSError:
+        return tempfile.mkdtemp(prefix="verify-", dir="/dev/shm")
+
+
 def _live(work: Callable[[], object], output: IO[bytes], result: IO[bytes]) -> NoReturn:
     """The child's whole life. It must not return into a copy of its parent's stack."""
     code = _BROKEN

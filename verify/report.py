@@ -70,7 +70,7 @@ def _heading(environment: Mapping[str, Any]) -> List[str]:
         gpus(len(environment["gpus"])),
         "{} CPUs".format(environment["cpus"]),
     ]
-    return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH)
+    return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH, break_on_hyphens=False)
 
 
 def _row(check: Check, same: Dict[Tuple[Any, ...], str]) -> List[str]:
@@ -151,12 +151,13 @@ def _answer(report: Report) -> List[str]:
     return ["Verdict: {}{} (exit code {})".format(found, why, code)]
 
 
-def _wrap(head: str, text: str) -> List[str]:
-    indent = " " * len(head)
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=indent)
-
-
 def _named(head: str, ids: Sequence[str]) -> List[str]:
-    text = ", ".join(ids) or "nothing"
-    indent = " " * 12
-    return textwrap.wrap(text, WIDTH, initial_indent=head.ljust(12), subsequent_indent=indent)
+    return _wrap(head.ljust(12), ", ".join(ids) or "nothing")
+
+
+def _wrap(head: str, text: str) -> List[str]:
+    """A path or a name that is to be copied is not cut at a hyphen."""
+    indent = " " * len(head)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+    )

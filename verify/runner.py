@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
+import tempfile
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from verify.children import Child, Ending
+from verify.children import Child, Ending, scratch
 from verify.core import Check, Context, Outcome, Result, Status
 from verify.frameworks import FRAMEWORKS
 from verify.symptoms import explain, last_words
@@ -97,7 +99,8 @@ def _run_staged(
     import_limit_s: float,
 ) -> Iterator[Result]:
     source, sink = os.pipe()
-    stage = Child(lambda: _serve(checks, context, prepare, sink))
+    folder = scratch()
+    stage = Child(lambda: _serve(checks, context, prepare, sink, folder))
     os.close(sink)
     lines = _Lines(source)
     left = list(checks)
@@ -112,15 +115,23 @@ def _run_staged(
     finally:
         stage.kill()
         os.close(source)
+        shutil.rmtree(folder, ignore_errors=True)
     for check in left:
         module = FRAMEWORKS[context.framework].module
         yield Result(check, judge_stage(ending, module, imported=ready is not None), 0.0)
 
 
 def _serve(
-    checks: Sequence[Check], context: Context, prepare: Callable[[], None], sink: int
+    checks: Sequence[Check],
+    context: Context,
+    prepare: Callable[[], None],
+    sink: int,
+    folder: str,
 ) -> None:
     """The stage: import once, then fork for each check."""
+    # What a framework leaves behind (compiled kernels, generated sources) goes with the run: a
+    # check's child ends without the clean-up that a whole program would do.
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     problem = _import_problem(prepare, FRAMEWORKS[context.framework].module)
     _send(sink, {"ready": problem is None})
     for check in checks:

@@ -10,7 +10,7 @@ _SHM = "start the container with --shm-size 1g or --ipc host"
 
 SYMPTOMS = (
     (
-        r"No module named '(torch|tensorflow)'",
+        r"No module named '(torch|tensorflow|jax)'",
         "the framework is not installed in this Python",
         "build the image with the framework, or run the suite with the Python that has it",
     ),

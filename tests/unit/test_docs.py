@@ -17,6 +17,8 @@ from images.errors import Failure
 from provision import cli
 from provision.cli import COMMANDS
 from provision.model import HostFacts
+from verify.checks import CHECKS
+from verify.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 CODES = (ROOT / "docs/codes.md").read_text(encoding="utf-8")
@@ -38,6 +40,21 @@ def test_every_documented_error_exists() -> None:
     table = CODES.split("## Errors")[1].split("## Reasons")[0]
     documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
     assert documented - codes_in_the_source() == set()
+
+
+def test_the_page_of_checks_is_the_suites() -> None:
+    page = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([a-z0-9.-]+)` \| (\w+) \| ([\w, ]+) \|", page, re.MULTILINE)
+    known: dict[str, tuple[str, list[str]]] = {}
+    for framework, checks in CHECKS.items():
+        for check in checks:
+            known.setdefault(check.id, (check.level, []))[1].append(FRAMEWORKS[framework].title)
+    everywhere = len(CHECKS)
+    expected = [
+        (name, level, "all" if len(titles) == everywhere else ", ".join(titles))
+        for name, (level, titles) in known.items()
+    ]
+    assert sorted(documented) == sorted(expected)
 
 
 def failures(base: type[Failure] = Failure) -> Iterator[type[Failure]]:

@@ -17,7 +17,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.checks.accuracy import Reading, compare, judge_accuracy
 from verify.checks.place import Place, find
-from verify.checks.ranks import scratch
+from verify.children import scratch
 from verify.core import Context, Outcome, Status
 from verify.symptoms import explain, last_words
 

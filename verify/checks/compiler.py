@@ -11,10 +11,10 @@ import os
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
+from verify.children import scratch
 from verify.core import Check, Context, Outcome, Status
 from verify.symptoms import last_words
 
@@ -61,19 +61,12 @@ class Promise:
 
 def check_compiler(context: Context) -> Outcome:  # noqa: ARG001
     """Compile an extension of Python and a C++ program, and run both."""
-    folder = _scratch()
+    folder = scratch()
     try:
         trials = (_extension(folder), _program(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return judge_compiler(trials, _promise())
-
-
-def _scratch() -> str:
-    try:
-        return tempfile.mkdtemp()
-    except OSError:  # a read-only container without /tmp
-        return tempfile.mkdtemp(dir="/dev/shm")
 
 
 def _promise() -> Promise:

@@ -44,7 +44,7 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
     with contextlib.suppress(Exception):  # a cuDNN that does not load is another check's finding
         torch.backends.cudnn.version()
     convolved = convolve()
-    found, places = mapped(read_maps()), _places(str(torch.__file__))
+    found, places = mapped(read_maps()), places_of(str(torch.__file__))
     shadows = find_shadows(places)
     return judge_files(found, places, torch.version.cuda, convolved=convolved, shadows=shadows)
 
@@ -61,8 +61,9 @@ def convolve() -> bool:
     return True
 
 
-def _places(torch_file: str) -> Places:
-    allowed = [os.path.dirname(os.path.dirname(os.path.realpath(torch_file)))]
+def places_of(framework_file: str) -> Places:
+    """The folders that the libraries of a framework, found by a file of its own, may come from."""
+    allowed = [os.path.dirname(os.path.dirname(os.path.realpath(framework_file)))]
     allowed += [os.path.realpath(path) for path in _site_folders()]
     if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda keeps CUDA beside Python
         allowed.append(os.path.realpath(os.path.join(sys.prefix, "lib")))

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.checks import nccl_log
 from verify.checks.place import Place, find, find_gpus
-from verify.children import TAIL_BYTES, Child, Ending, wait_all
+from verify.children import TAIL_BYTES, Child, Ending, scratch, wait_all
 from verify.core import Context, Outcome, Status, gpus
 from verify.runner import judge_ending
 from verify.symptoms import explain, last_words
@@ -147,14 +146,6 @@ def run(team: Team, work: Callable[[Rank], object], limit_s: float) -> World:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return World(team, tuple(endings), tuple(traces))
-
-
-def scratch() -> str:
-    """A new folder. A read-only container without a /tmp still has /dev/shm."""
-    try:
-        return tempfile.mkdtemp()
-    except OSError:
-        return tempfile.mkdtemp(dir="/dev/shm")
 
 
 def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:

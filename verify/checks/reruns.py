@@ -13,8 +13,8 @@ import shutil
 from typing import Any, Dict, List, Mapping, Tuple
 
 from verify.checks.place import Place, find
-from verify.checks.ranks import scratch
 from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
+from verify.children import scratch
 from verify.core import Context, Outcome
 
 STEPS = {"quick": 4, "standard": 20, "full": 100}

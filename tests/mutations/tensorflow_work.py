@@ -1,0 +1,401 @@
+"""Faults of what TensorFlow computes: arithmetic, training, data, several devices."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Tuple
+
+from tests.mutations import Row
+from tests.mutations.patching import always, raising, replace, row
+from tests.mutations.tensorflow_ import fail_on_the_gpu
+
+# Arithmetic
+
+
+def spoil_products(how: Callable[[Any], Any]) -> Callable[[], None]:
+    """Products that `how` changes."""
+
+    def seed() -> None:
+        import tensorflow as tf
+
+        replace(tf.linalg, "matmul", lambda real: lambda *sides: how(real(*sides)))
+
+    return seed
+
+
+def lose_a_tile(product: Any) -> Any:
+    """One tile of 16 x 16 is not written."""
+    import tensorflow as tf
+
+    shape = tf.shape(product)
+    rows = tf.cast(tf.range(shape[0]) >= 16, product.dtype)[:, None]
+    columns = tf.cast(tf.range(shape[1]) >= 16, product.dtype)[None, :]
+    return product * (1 - (1 - rows) * (1 - columns))
+
+
+def infinite(product: Any) -> Any:
+    """One element overflows."""
+    return product / (
+        1
+        - (product == product[0, 0]).numpy().astype("float32").astype(product.dtype.as_numpy_dtype)
+    )
+
+
+def round_like_tf32() -> None:
+    """fp32's factors lose 13 bits, as with TF32."""
+    import tensorflow as tf
+
+    def short(side: Any) -> Any:
+        if side.dtype != tf.float32:
+            return side
+        return tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(side, tf.int32), -8192), tf.float32)
+
+    replace(tf.linalg, "matmul", lambda real: lambda *sides: real(*map(short, sides)))
+
+
+def weaken_the_gradient(index: int) -> Callable[[], None]:
+    """A convolution whose gradient by input (0) or weight (1) is 1 % small."""
+
+    def seed() -> None:
+        import tensorflow as tf
+
+        def make(real: Any) -> Any:
+            def convolve(x: Any, w: Any, *more: Any) -> Any:
+                @tf.custom_gradient  # type: ignore[untyped-decorator,unused-ignore]
+                def weaken(side: Any) -> Any:
+                    return tf.identity(side), lambda dy: dy * tf.cast(0.95, dy.dtype)
+
+                sides = [x, w]
+                sides[index] = weaken(sides[index])
+                return real(*sides, *more)
+
+            return convolve
+
+        replace(tf.nn, "conv2d", make)
+
+    return seed
+
+
+def drop_pixels() -> None:
+    """A convolution that leaves one result out."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        def convolve(*args: Any) -> Any:
+            result = real(*args)
+            rows = tf.cast(tf.range(tf.shape(result)[1]) > 0, result.dtype)
+            return result * rows[None, :, None, None]
+
+        return convolve
+
+    replace(tf.nn, "conv2d", make)
+
+
+def forget_the_seed() -> None:
+    """Randomness that no seed fixes."""
+    import numpy as np
+    import tensorflow as tf
+
+    replace(
+        tf.random,
+        "normal",
+        lambda _: lambda shape, **_more: np.random.default_rng().standard_normal(shape),
+    )
+
+
+def keep_out_of_checkpoints(name: str) -> Callable[[], None]:
+    """A part of the state that is not saved."""
+
+    def seed() -> None:
+        import tensorflow as tf
+
+        def make(real: Any) -> Any:
+            return lambda **parts: real(**{k: v for k, v in parts.items() if k != name})
+
+        replace(tf.train, "Checkpoint", make)
+
+    return seed
+
+
+def damage_the_file() -> None:
+    """A saved model comes back with other weights."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        def load(path: str) -> Any:
+            model = real(path)
+            model.set_weights([weight * 1.001 for weight in model.get_weights()])
+            return model
+
+        return load
+
+    replace(tf.keras.models, "load_model", make)
+
+
+def freeze_the_optimiser() -> None:
+    """Steps that change nothing."""
+    import tensorflow as tf
+
+    for kind in (tf.keras.optimizers.Adam, tf.keras.optimizers.SGD):
+        replace(kind, "apply_gradients", always(None))
+
+
+def pass_xla_over() -> None:
+    """Functions run as plain Python, whatever was asked for."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)  # noqa: FBT003
+
+
+def lose_libdevice() -> None:
+    """XLA does not find the GPU's mathematical functions."""
+    import tensorflow as tf
+
+    error = RuntimeError("libdevice not found at ./libdevice.10.bc")
+    replace(tf, "function", raising(error))
+
+
+def bend_tanh() -> None:
+    """A transcendental function that is a little off."""
+    import tensorflow as tf
+
+    replace(tf, "tanh", lambda real: lambda x: real(x) * 1.0005)
+
+
+# Training
+
+
+def scale_the_gradients() -> None:
+    """A step in fp32 that is 1 % too long: float64 does it right."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        def apply(self: Any, pairs: Any) -> Any:
+            scaled = [(g * 1.01 if g.dtype == tf.float32 else g, w) for g, w in pairs]
+            return real(self, scaled)
+
+        return apply
+
+    replace(tf.keras.optimizers.SGD, "apply_gradients", make)
+
+
+def learn_at_rate_zero() -> None:
+    """An optimiser whose steps have no length."""
+    import tensorflow as tf
+
+    replace(tf.keras.optimizers, "Adam", lambda real: lambda _rate: real(0.0))
+
+
+def ignore_the_policy() -> None:
+    """A policy that changes nothing."""
+    import tensorflow as tf
+
+    replace(tf.keras.mixed_precision, "set_global_policy", always(None))
+
+
+def leave_the_scaler_out() -> None:
+    """No loss scaling, though fp16 needs it."""
+    import tensorflow as tf
+
+    replace(
+        tf.keras.mixed_precision,
+        "LossScaleOptimizer",
+        lambda _: lambda inner, **_more: inner,
+    )
+
+
+def evaluate_something_else() -> None:
+    """An evaluation that is not of the model's predictions."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        return lambda self, *args, **more: 1.1 * real(self, *args, **more)
+
+    replace(tf.keras.Model, "evaluate", make)
+
+
+def lose_batches() -> None:
+    """A pipeline whose last batches never come."""
+    import tensorflow as tf
+
+    replace(tf.data.Dataset, "prefetch", lambda _: lambda data, _n: data.take(7))
+
+
+# Data
+
+
+def change_the_pipeline(how: Callable[[Any], Any]) -> Callable[[], None]:
+    """Samples that `how` drops, repeats or mixes up."""
+
+    def seed() -> None:
+        import tensorflow as tf
+
+        replace(tf.data.Dataset, "range", lambda real: lambda count: how(real(count)))
+
+    return seed
+
+
+def damage_pictures() -> None:
+    """A decoder that is wrong within the pipeline."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        def decode(data: Any, **more: Any) -> Any:
+            picture = real(data, **more)
+            return picture if tf.executing_eagerly() else tf.clip_by_value(picture, 0, 250)
+
+        return decode
+
+    replace(tf.io, "decode_jpeg", make)
+
+
+def fail_to_decode() -> None:
+    """Files that are no pictures."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        def decode(data: Any, **more: Any) -> Any:
+            return real(data if tf.executing_eagerly() else tf.constant(b"no picture"), **more)
+
+        return decode
+
+    replace(tf.io, "decode_jpeg", make)
+
+
+# Several devices
+
+
+def keep_gradients_apart() -> None:
+    """Gradients that are not added up over the replicas."""
+    import tensorflow as tf
+
+    replace(tf.distribute.ReplicaContext, "all_reduce", lambda _: lambda _self, _op, value: value)
+
+
+def mirror_on_one() -> None:
+    """A strategy that spreads over nothing."""
+    import tensorflow as tf
+
+    real = tf.distribute.MirroredStrategy
+    tf.distribute.MirroredStrategy = lambda devices: real(devices[:1])
+
+
+def sum_instead_of_average() -> None:
+    """Gradients twice as long as one device's."""
+    import tensorflow as tf
+
+    def make(real: Any) -> Any:
+        def reduce(self: Any, op: Any, value: Any) -> Any:
+            times = 2 if self.num_replicas_in_sync > 1 else 1
+            return tf.nest.map_structure(lambda part: times * part, real(self, op, value))
+
+        return reduce
+
+    replace(tf.distribute.ReplicaContext, "all_reduce", make)
+
+
+_ARITHMETIC: Tuple[Row, ...] = (
+    row(
+        "numerics.matmul", "a tile is not written", spoil_products(lose_a_tile), "rounding explains"
+    ),
+    row("numerics.matmul", "an element overflows", spoil_products(infinite), "NaN or infinity"),
+    row("numerics.matmul", "TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
+    row("numerics.matmul", "no kernel runs", fail_on_the_gpu, "no kernel image"),
+    row(
+        "numerics.convolution",
+        "the gradient by weight is small",
+        weaken_the_gradient(1),
+        "gradient by weight",
+    ),
+    row(
+        "numerics.convolution",
+        "the gradient by input is small",
+        weaken_the_gradient(0),
+        "gradient by input",
+    ),
+    row("numerics.convolution", "a row of results is missing", drop_pixels, "forward"),
+    row("numerics.determinism", "noise that no seed fixes", forget_the_seed, "end apart"),
+    row(
+        "numerics.checkpoint",
+        "the optimiser's state is not saved",
+        keep_out_of_checkpoints("optimizer"),
+        "not restored from the checkpoint: optimizer",
+    ),
+    row(
+        "numerics.checkpoint",
+        "the random generator is not saved",
+        keep_out_of_checkpoints("noise"),
+        "random generator",
+    ),
+    row("numerics.checkpoint", "a Keras file changes weights", damage_the_file, "Keras file"),
+    row(
+        "numerics.checkpoint",
+        "the optimiser's steps change nothing",
+        freeze_the_optimiser,
+        "changed no weight",
+    ),
+    row("numerics.compile", "XLA is passed over", pass_xla_over, "without having been compiled"),
+    row("numerics.compile", "libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
+    row("numerics.compile", "a compiled function is off", bend_tanh, "numbers are off by"),
+)
+_TRAINING: Tuple[Row, ...] = (
+    row(
+        "training.loss",
+        "the optimiser's steps change nothing",
+        freeze_the_optimiser,
+        "gradients or the optimiser",
+    ),
+    row("training.same", "steps in fp32 are too long", scale_the_gradients, "end"),
+    row(
+        "training.same",
+        "the optimiser's steps change nothing",
+        freeze_the_optimiser,
+        "changed no weight",
+    ),
+    row("training.amp", "the policy does nothing", ignore_the_policy, "layers computed in fp32"),
+    row("training.amp", "there is no loss scaler", leave_the_scaler_out, "skipped no step"),
+    row(
+        "training.amp",
+        "the optimiser's steps change nothing",
+        freeze_the_optimiser,
+        "10-fold",
+    ),
+    row("training.keras", "evaluate is off", evaluate_something_else, "evaluate says"),
+    row("training.keras", "batches are lost", lose_batches, "where the data has"),
+    row(
+        "training.keras",
+        "the optimiser's steps have no length",
+        learn_at_rate_zero,
+        "gradients or the optimiser",
+    ),
+)
+_MORE: Tuple[Row, ...] = (
+    row(
+        "loading.pipeline",
+        "a sample is dropped",
+        change_the_pipeline(lambda data: data.skip(1)),
+        "1 of 384 samples never came",
+    ),
+    row(
+        "loading.pipeline",
+        "a sample comes twice",
+        change_the_pipeline(lambda data: data.concatenate(data.take(1))),
+        "came twice",
+    ),
+    row(
+        "loading.pipeline",
+        "the order is not kept",
+        change_the_pipeline(lambda data: data.shuffle(16, seed=1)),
+        "another order",
+    ),
+    row("loading.pipeline", "pictures are damaged", damage_pictures, "other pixels"),
+    row("loading.pipeline", "pictures cannot be decoded", fail_to_decode, "1 parallel calls"),
+    row("parallel.mirrored", "gradients stay apart", keep_gradients_apart, "ranks' weights differ"),
+    row("parallel.mirrored", "all replicas on one device", mirror_on_one, "made 1 replicas"),
+    row(
+        "parallel.mirrored",
+        "gradients are twice as long",
+        sum_instead_of_average,
+        "put together wrongly",
+    ),
+)
+ROWS = {"tensorflow": (*_ARITHMETIC, *_TRAINING, *_MORE)}

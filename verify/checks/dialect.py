@@ -1,0 +1,202 @@
+"""What TensorFlow's and JAX's checks share: the judges' questions, in the words of each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import site
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from verify import driver, environment, nvml
+from verify.checks import sight
+from verify.checks.libraries import REBUILD
+from verify.checks.maps import mapped, read_maps
+from verify.checks.sight import Sight
+from verify.core import Context, Outcome, Status
+from verify.expectations import Expectations
+
+NO_DEVICE = "no CUDA-capable device is detected"
+# What each library says of itself: (function, type of its answer or of what it fills in)
+_ASKED = {
+    "libcudart": ("cudaRuntimeGetVersion", ctypes.c_int),
+    "libcudnn": ("cudnnGetVersion", None),
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a framework is called, and what to type for a build that has CUDA."""
+
+    title: str
+    cpu_build: str  # why a build computes on the CPU only
+    install: str
+
+
+def see(context: Context, cuda: Optional[str], usable: int, error: Optional[str] = None) -> Sight:
+    """What is known of GPUs. Where the framework offers none, the driver itself is asked why."""
+    asked = driver.CudaDriver(found=False)
+    if cuda is not None and not usable:
+        asked = driver.read()
+        error = asked.error or (NO_DEVICE if asked.count == 0 else error)
+    return Sight(
+        torch_cuda=cuda,
+        usable=usable,
+        error=None if usable else error,
+        nodes=len(environment.device_nodes()),
+        nvml=len(nvml.read().gpus),
+        expected=context.expect.gpu_count,
+        driver=bool(asked.found and (asked.error or asked.count)),
+    )
+
+
+def judge_absent(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
+    """None where GPUs can be used; else a skip where nothing hints at one, or a failure."""
+    if seen.torch_cuda is None:
+        return cpu_build(dialect, seen.measured(), {"gpus": seen.expected})
+    return sight.judge_absent(seen)
+
+
+def cpu_build(
+    dialect: Dialect, measured: Dict[str, Any], expected: Optional[Dict[str, Any]] = None
+) -> Outcome:
+    """The failure of an image whose framework has no CUDA."""
+    message = "CPU build of {}".format(dialect.title)
+    fix = dialect.install
+    return Outcome(Status.FAIL, message, dialect.cpu_build, fix, measured, expected or {})
+
+
+def judge_there(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
+    """The failure where there should be a GPU and none can be used; None: compute on what is there.
+
+    A CPU build where nothing hints at a GPU computes on: that it is one, `libraries.framework`
+    tells.
+    """
+    absent = judge_absent(seen, dialect)
+    bare = seen.torch_cuda is None and not seen.hinted()
+    return absent if absent and absent.status is Status.FAIL and not bare else None
+
+
+def reworded(outcome: Outcome, dialect: Dialect) -> Outcome:
+    """A judge's sentences with this framework's name where they say torch."""
+
+    def put(text: Optional[str]) -> Optional[str]:
+        return text and re.sub(r"\b(PyTorch|torch)\b", dialect.title, text)
+
+    message = put(outcome.message) or outcome.message
+    return replace(outcome, message=message, cause=put(outcome.cause), fix=put(outcome.fix))
+
+
+def from_home(path: str) -> Optional[str]:
+    """The path of a module, if it is in the user's own packages."""
+    home = os.path.realpath(site.getusersitepackages())
+    return path if os.path.realpath(path).startswith(home + os.sep) else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a framework says of itself. `cuda` is None for a CPU build."""
+
+    version: str
+    cuda: Optional[str]
+    stray: Optional[str] = None  # where it lies, if not in the image
+    python: str = ""
+
+    @classmethod
+    def here(cls, version: str, cuda: Optional[str], file: str) -> Found:
+        """With what this Python adds."""
+        return cls(version, cuda, from_home(file), platform.python_version())
+
+
+def judge_framework(found: Found, expect: Expectations, dialect: Dialect) -> Outcome:
+    """The version and the Python that the plan names, a build with CUDA, and from the image."""
+    wanted = {"version": expect.framework, "python": expect.python}
+    measured = {"version": found.version, "cuda": found.cuda, "python": found.python}
+    if found.stray:
+        message = "{} comes from {}, not from the image".format(dialect.title, found.stray)
+        cause = "a mounted home folder brings its own packages, and Python prefers them"
+        fix = "set PYTHONNOUSERSITE=1, or do not mount the home folder"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    if found.cuda is None:
+        return cpu_build(dialect, measured, wanted)
+    rows = (
+        (dialect.title, found.version, expect.framework),
+        ("Python", found.python, ".".join((expect.python or "").split(".")[:2]) or None),
+    )
+    other = [row for row in rows if not as_asked(row[1], row[2])]
+    if other:
+        message = ", ".join("{} {} where {} was asked for".format(*row) for row in other)
+        cause = "the image holds other packages than its lock"
+        return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
+    message = "{} {} for CUDA {}, Python {}".format(
+        dialect.title, found.version, found.cuda, found.python
+    )
+    note = "" if expect.framework or expect.python else "; nothing to compare with"
+    return Outcome(Status.PASS, message + note, measured=measured, expected=wanted)
+
+
+def numbers(version: str) -> Tuple[int, ...]:
+    """12.5.1 is (12, 5, 1)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def as_asked(version: str, asked: Optional[str]) -> bool:
+    """Whether a version is the one asked for, as far as that was told: 8.6.0 is an 8.6."""
+    parts = numbers((asked or "").partition("+")[0])
+    return numbers(version)[: len(parts)] == parts
+
+
+def judge_cudnn(
+    version: Optional[str],
+    error: Optional[str],
+    expected: Optional[str],
+    compiled: Optional[str],
+) -> Outcome:
+    """Whether cuDNN loads, is the one of the plan, and of the major version compiled against."""
+    measured, wanted = {"version": version, "compiled": compiled}, {"version": expected}
+    if version is None:
+        said = (error or "no version").split("\n")[0]
+        cause = "the library file is missing from the image, or needs one that is"
+        fix = "install nvidia-cudnn-cuNN of the lock, NN being CUDA's major version; " + REBUILD
+        return Outcome(Status.FAIL, "cuDNN does not load: " + said, cause, fix, measured, wanted)
+    if expected is not None and not as_asked(version, expected):
+        message = "cuDNN {} where {} was asked for".format(version, expected)
+        cause = "another cuDNN is loaded than the image's lock names"
+        fix = "look for another copy in LD_LIBRARY_PATH, or " + REBUILD
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    if compiled is not None and older(version, compiled):
+        message = "cuDNN {}, compiled against {}".format(version, compiled)
+        cause = "a framework needs cuDNN of its own major version, and none older than its own"
+        fix = "install cuDNN {} or a later {}.x".format(compiled, numbers(compiled)[0])
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    note = "" if expected else "; nothing to compare with"
+    return Outcome(
+        Status.PASS, "cuDNN {}{}".format(version, note), measured=measured, expected=wanted
+    )
+
+
+def older(version: str, compiled: str) -> bool:
+    """Whether a library's version cannot serve what was compiled against another."""
+    have, need = numbers(version)[:2], numbers(compiled)[:2]
+    return have[:1] != need[:1] or have < need
+
+
+def library_number(stem: str) -> Optional[int]:
+    """What a mapped library answers when asked for its version: 12090, 90800. None: not mapped."""
+    path = next((path for name, path in mapped(read_maps()) if name == stem), None)
+    if path is None:
+        return None
+    name, filled = _ASKED[stem]
+    function = getattr(ctypes.CDLL(path), name)
+    if filled is None:
+        function.restype = ctypes.c_size_t
+        return int(function())
+    number = filled()
+    return None if function(ctypes.byref(number)) else int(number.value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """A, B and C."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

@@ -1,0 +1,125 @@
+"""Products timed through TensorFlow or JAX: the same measurement, whoever launches the kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Callable, Dict, List, Optional, Protocol, Sequence, Tuple, TypeVar, Union
+
+from verify import same_gpu, state
+from verify.checks.pace import Card, Rate, judge_rates, spec_of
+from verify.checks.rates import SIZES, pick_size
+from verify.core import Context, Outcome
+from verify.measures import median
+
+BATCH_S = 0.1  # what is timed as one: waiting for the device is nothing beside it
+WARM_UP_S = 0.25  # clocks need that long to come up
+_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+_ROOM = 2 << 30  # bytes for three matrices: enough for the largest size in float64
+_CPU_ROOM = 64 << 20
+
+
+class Device(Protocol):
+    """What a framework's Place offers here."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+
+    @property
+    def capability(self) -> Optional[Tuple[int, int]]:
+        """The compute capability; None on the CPU."""
+
+    @property
+    def card(self) -> str:
+        """The card's name."""
+
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
+    ) -> List[float]:
+        """Seconds of each call, as the mean of `calls`."""
+
+    def synchronize(self) -> None:
+        """Return when all work is done."""
+
+
+AnyDevice = TypeVar("AnyDevice", bound=Device)
+Product = Callable[[str, int], Callable[[], object]]  # (dtype, size) -> one product
+
+
+def check(
+    context: Context, places: Sequence[AnyDevice], product: Callable[[AnyDevice], Product]
+) -> Outcome:
+    """Each dtype on each device, beside the card's own figures."""
+    rates: List[Rate] = []
+    cards: List[Card] = []
+    notes: Dict[str, None] = {}
+    for index, place in enumerate(places):
+        make = product(place)
+        for dtype in dtypes(place.capability):
+            found = _attempt(place, index, dtype, make, context.pick(3, 5, 15))
+            if isinstance(found, str):
+                notes[found] = None
+            else:
+                rates.append(found)
+        if place.is_gpu:
+            cards.append(_card(context, place, index, len(places), make("fp32", 2048)))
+    figured = [_figured(rate, cards) for rate in rates]
+    kind = "cuda" if places and places[0].is_gpu else "cpu"
+    return judge_rates(figured, cards, device=kind, what="products", notes=tuple(notes))
+
+
+def _attempt(
+    place: Device, index: int, dtype: str, make: Product, repeats: int
+) -> Union[Rate, str]:
+    """The rate, or why there is none: no kernel for this dtype, most likely."""
+    try:
+        return measure(place, index, dtype, make, repeats)
+    except Exception as problem:
+        return "{} not measured: {}".format(dtype, str(problem).partition("\n")[0][:80])
+
+
+def dtypes(capability: Optional[Tuple[int, int]]) -> Tuple[str, ...]:
+    """What a device has units for: fp16 from 6.0, TF32 and bf16 from 8.0."""
+    if capability is None:
+        return ("fp32", "bf16")
+    found = ["fp64", "fp32"]
+    found += ["tf32", "bf16"] if capability >= (8, 0) else []
+    found += ["fp16"] if capability >= (6, 0) else []
+    return tuple(found)
+
+
+def measure(place: Device, index: int, dtype: str, make: Product, repeats: int) -> Rate:
+    """TFLOP/s of a square product, by batches. A product of two n x n is 2 n^3 operations."""
+    tried = 1024 if place.is_gpu else SIZES[0]
+    once = min(place.seconds(make(dtype, tried), repeats=2, warm_up=2))
+    cells = (_ROOM if place.is_gpu else _CPU_ROOM) // (3 * _BYTES[dtype])
+    size = pick_size(tried, once, 0.05 if place.is_gpu else 0.1, cells)
+    work = make(dtype, size)
+    first = max(min(place.seconds(work, repeats=2, warm_up=1)), 1e-7)
+    calls = max(1, math.ceil(BATCH_S / first))
+    warm_up = max(1, math.ceil(WARM_UP_S / BATCH_S)) if place.is_gpu else 0
+    each = place.seconds(work, repeats=repeats, warm_up=warm_up, calls=calls)
+    samples = tuple(2.0 * size**3 / seconds / 1e12 for seconds in each)
+    return Rate("gemm", index, samples, "TFLOP/s", dtype, size=size)
+
+
+def _card(
+    context: Context, place: Device, index: int, visible: int, work: Callable[[], object]
+) -> Card:
+    """The card with its state while some half second of work is under way."""
+    each = median(place.seconds(work, repeats=3, warm_up=1))
+    for _ in range(min(2000, max(1, math.ceil(0.5 / max(each, 1e-6))))):
+        work()
+    seen = state.read()
+    place.synchronize()
+    gpu = same_gpu.match(index, None, visible, seen.gpus)
+    spec = spec_of(place.card, gpu.uuid if gpu else None, context.expect.gpus)
+    return Card(index, place.card, gpu, spec)
+
+
+def _figured(rate: Rate, cards: Sequence[Card]) -> Rate:
+    spec = next((card.spec for card in cards if card.index == rate.gpu), None)
+    if spec is None:
+        return rate
+    return replace(rate, figure=spec.tflops.get(rate.label), sure=spec.sure)

@@ -1,0 +1,96 @@
+"""GPUs and JAX: does it list them, and do its kernels compute rightly on each?"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Tuple
+
+from verify.checks.compute import Answer, judge_answers
+from verify.checks.devices import judge_count, read_counts
+from verify.checks.dialect import cpu_build
+from verify.checks.on_jax.place import DIALECT, Place, find_gpus, look
+from verify.core import Check, Context, Outcome
+
+_Work = Callable[[], Tuple[int, int]]
+
+
+def check_count(context: Context) -> Outcome:
+    """Ask NVML, the CUDA driver and JAX."""
+    seen = look(context)
+    if seen.torch_cuda is None:
+        return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
+    return judge_count(read_counts(seen.usable), seen, DIALECT.title)
+
+
+def check_kernel(context: Context) -> Outcome:
+    """Add up, multiply and convolve on each GPU."""
+    import jax
+
+    absent, places = find_gpus(context)
+    if absent:
+        return absent
+    jax.config.update("jax_enable_x64", True)  # noqa: FBT003
+    dtypes = ("float32",) if context.level == "quick" else ("float32", "float16", "float64")
+    works: List[Tuple[str, _Work]] = [("int64 sum", _sum)]
+    works += [("{} product".format(dtype), _product(dtype)) for dtype in dtypes]
+    works += [("float32 convolution", _convolution)]
+    answers = [_answer(place, *work) for place in places for work in works]
+    capabilities = ["{}.{}".format(*(place.capability or (0, 0))) for place in places]
+    return judge_answers(answers, capabilities, ["what XLA compiles for this very GPU"])
+
+
+def _answer(place: Place, what: str, work: _Work) -> Answer:
+    try:
+        with place.scope():
+            wrong, total = work()
+    except Exception as error:
+        said = "{}: {}".format(type(error).__name__, error)
+        return Answer(place.index, place.card, what, error=said)
+    return Answer(place.index, place.card, what, wrong, total)
+
+
+def _sum() -> Tuple[int, int]:
+    """0 + 1 + ... by Gauss: the answer comes from no library."""
+    import jax.numpy as jnp
+
+    count = 1 << 20
+    return int(int(jnp.arange(count, dtype="int64").sum()) != count * (count - 1) // 2), 1
+
+
+def _product(dtype: str) -> _Work:
+    """Small whole numbers: partial sums are exact in every type and order, in TF32 too."""
+
+    def work() -> Tuple[int, int]:
+        import jax.numpy as jnp
+        import numpy as np
+
+        rows, columns = np.arange(256)[:, None], np.arange(256)[None, :]
+        left, right = (rows * 7 + columns * 3) % 5 - 2, (rows * 5 + columns * 11) % 5 - 2
+        given = [jnp.asarray(side.astype(dtype)) for side in (left, right)]
+        result = np.asarray(jnp.matmul(*given)).astype(np.int64)
+        return int((result != left @ right).sum()), int(result.size)
+
+    return work
+
+
+def _convolution() -> Tuple[int, int]:
+    """Ones by ones: an answer is the number of cells under the window, times the channels."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    size, channels = 16, 4
+    image: Any = jnp.ones((1, size, size, channels), "float32")
+    window: Any = jnp.ones((3, 3, channels, 8), "float32")
+    kinds = ("NHWC", "HWIO", "NHWC")
+    convolve = jax.lax.conv_general_dilated
+    result = np.asarray(convolve(image, window, (1, 1), "SAME", dimension_numbers=kinds))[0]
+    edge = np.full(size, 3)
+    edge[0] = edge[-1] = 2
+    known = (edge[:, None] * edge[None, :] * channels)[:, :, None]
+    return int((result != known).sum()), int(result.size)
+
+
+CHECKS = (
+    Check("devices.count", "All see the same GPUs", check_count, gpu=True),
+    Check("devices.kernel", "Kernels compute rightly", check_kernel, limit_s=120, gpu=True),
+)

@@ -1,0 +1,186 @@
+"""JAX's libraries: jax, jaxlib and the CUDA plugin must fit each other, and the plan."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Tuple
+
+from verify.checks import dialect, files
+from verify.checks.dialect import (
+    Found,
+    as_asked,
+    cpu_build,
+    judge_cudnn,
+    library_number,
+    listed,
+    numbers,
+)
+from verify.checks.libraries import REBUILD, cuda_text, cudnn_text
+from verify.checks.maps import mapped, read_maps
+from verify.checks.on_jax.place import DIALECT, MAJORS, gpus, installed, plugin, versions
+from verify.core import Check, Context, Outcome, Status
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The versions of what JAX is put together from; None: not installed."""
+
+    jaxlib: Optional[str]
+    plugin: Optional[str]
+    pjrt: Optional[str]
+    cuda: Optional[int] = None  # the plugin's major version of CUDA
+    plugins: Tuple[str, ...] = ()  # all that are installed
+
+
+def check_framework(context: Context) -> Outcome:
+    """Read what JAX and Python say of themselves, and the metadata of JAX's parts."""
+    import jax
+
+    found = plugin()
+    cuda = str(found[0]) if found else None
+    here = Found.here(str(jax.__version__), cuda, str(jax.__file__))
+    outcome = dialect.judge_framework(here, context.expect, DIALECT)
+    return judge_parts(outcome, _parts())
+
+
+def _parts() -> Parts:
+    found = plugin()
+    major = found[0] if found else None
+    name = "jax-cuda{}-".format(major)
+    names = ("jax-cuda{}-plugin".format(major) for major in MAJORS)
+    return Parts(
+        installed("jaxlib"),
+        installed(name + "plugin"),
+        installed(name + "pjrt"),
+        major,
+        tuple(name for name in names if installed(name)),
+    )
+
+
+def judge_parts(outcome: Outcome, parts: Parts) -> Outcome:
+    """The framework's outcome, unless a part is of another version: JAX drops such a plugin."""
+    measured = {
+        **outcome.measured,
+        "jaxlib": parts.jaxlib,
+        "plugin": parts.plugin,
+        "pjrt": parts.pjrt,
+    }
+    outcome = replace(outcome, measured=measured)
+    if outcome.status is not Status.PASS or parts.plugin is None:
+        return outcome
+    if len(parts.plugins) > 1:
+        message = "{} are installed together".format(listed(parts.plugins))
+        cause = "both offer JAX the platform cuda, and it takes only one"
+        fix = "uninstall all but one, each with its jax-cudaNN-pjrt"
+        return Outcome(Status.FAIL, message, cause, fix, measured, outcome.expected)
+    names = ("jax-cuda{}-plugin".format(parts.cuda), "jax-cuda{}-pjrt".format(parts.cuda))
+    for name, version in zip(names, (parts.plugin, parts.pjrt)):
+        if numbers(version or "")[:3] != numbers(parts.jaxlib or "")[:3]:
+            message = "{} {} beside jaxlib {}".format(name, version or "missing", parts.jaxlib)
+            cause = "JAX leaves out a plugin of another version, and computes on the CPU"
+            fix = "install {}=={}".format(name, parts.jaxlib)
+            return Outcome(Status.FAIL, message, cause, fix, measured, outcome.expected)
+    return outcome
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A library's version as it runs and as JAX was built with it, in NVIDIA's own counting."""
+
+    now: Optional[int] = None
+    built: Optional[int] = None
+    error: Optional[str] = None
+
+
+def _ask(stem: str, now: str, built: str) -> Numbers:
+    """Through JAX's own functions; where it has none, the mapped library itself."""
+    asked = versions()
+    if asked is None:
+        with contextlib.suppress(Exception):
+            gpus()  # loads the libraries
+        return Numbers(library_number(stem), None, "JAX has not loaded it")
+    try:
+        return Numbers(int(getattr(asked, now)()), int(getattr(asked, built)()))
+    except Exception as problem:
+        return Numbers(error=str(problem).partition("\n")[0])
+
+
+def check_cuda(context: Context) -> Outcome:
+    """Ask the CUDA runtime, as JAX does when it starts."""
+    found = plugin()
+    if found is None:
+        return cpu_build(DIALECT, {})
+    asked = _ask("libcudart", "cuda_runtime_get_version", "cuda_runtime_build_version")
+    return judge_cuda(found[0], asked, context.expect.cuda)
+
+
+def judge_cuda(major: int, asked: Numbers, expected: Optional[str]) -> Outcome:
+    """Of the plugin's major version, and the one of the plan."""
+    now = None if asked.now is None else cuda_text(asked.now)
+    built = None if asked.built is None else cuda_text(asked.built)
+    measured, wanted = {"runtime": now, "built_with": built}, {"cuda": expected, "major": major}
+    if now is None:
+        message = "the CUDA runtime does not load: {}".format(asked.error or "no version")
+        cause = "libcudart.so.{} is missing from the image, or needs what is".format(major)
+        fix = "install jax[cuda{}], whose nvidia- packages bring it; {}".format(major, REBUILD)
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    if numbers(now)[0] != major:
+        message = "CUDA {} under the plugin of CUDA {}".format(now, major)
+        cause = "another libcudart is loaded than the plugin's own"
+        fix = "remove the other CUDA's folder from LD_LIBRARY_PATH"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    if not as_asked(now, ".".join((expected or "").split(".")[:2])):
+        message = "CUDA {} where {} was asked for".format(now, expected)
+        cause = "the image holds other packages than its lock, or an older CUDA is found first"
+        fix = "look at LD_LIBRARY_PATH, or " + REBUILD
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    message = "CUDA {}{}".format(now, ", JAX was built with {}".format(built) if built else "")
+    return Outcome(Status.PASS, message, measured=measured, expected=wanted)
+
+
+def check_cudnn(context: Context) -> Outcome:
+    """Ask cuDNN, as JAX does when it starts."""
+    if plugin() is None:
+        return cpu_build(DIALECT, {})
+    asked = _ask("libcudnn", "cudnn_get_version", "cudnn_build_version")
+    now, built = (n and cudnn_text(n) for n in (asked.now, asked.built))
+    return judge_cudnn(now or None, asked.error, context.expect.cudnn, built or None)
+
+
+def check_files(context: Context) -> Outcome:  # noqa: ARG001
+    """Have JAX load its libraries, by a convolution too where there is a GPU; then read the map."""
+    import jaxlib
+
+    found = plugin()
+    if found is None:
+        return cpu_build(DIALECT, {})
+    versions()
+    convolved = _convolve()
+    places = files.places_of(str(jaxlib.__file__))
+    return files.judge_files(mapped(read_maps()), places, str(found[0]), convolved=convolved)
+
+
+def _convolve() -> bool:
+    import jax
+    import jax.numpy as jnp
+
+    try:
+        with jax.default_device(gpus()[0]):
+            image: Any = jnp.ones((1, 8, 8, 1))
+            window: Any = jnp.ones((3, 3, 1, 1))
+            kinds: Tuple[str, str, str] = ("NHWC", "HWIO", "NHWC")
+            jax.lax.conv_general_dilated(
+                image, window, (1, 1), "SAME", dimension_numbers=kinds
+            ).block_until_ready()
+    except Exception:
+        return False
+    return True
+
+
+CHECKS = (
+    Check("libraries.framework", "JAX and its parts are those asked for", check_framework),
+    Check("libraries.cuda", "The CUDA runtime is the one asked for", check_cuda),
+    Check("libraries.cudnn", "cuDNN loads and is the one asked for", check_cudnn),
+    Check("libraries.files", "Each CUDA library is loaded once, from here", check_files),
+)

@@ -1,0 +1,259 @@
+"""GPUs and TensorFlow: does it list them, is there code for them, and does work land on them?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from verify.checks.compute import Answer, judge_answers
+from verify.checks.devices import judge_architectures, judge_count, read_counts
+from verify.checks.dialect import cpu_build
+from verify.checks.on_tensorflow.place import (
+    DIALECT,
+    Place,
+    build,
+    details,
+    find,
+    find_gpus,
+    gpus,
+    look,
+)
+from verify.core import Check, Context, Outcome, Status
+
+_NOT_ON_GPU = "this TensorFlow has no GPU kernel for it, or was told to place it elsewhere"
+_ON_CPU_FIX = "unset TF_ settings and CUDA_VISIBLE_DEVICES; see what libraries.dlopen says"
+
+
+def check_count(context: Context) -> Outcome:
+    """Ask NVML, the CUDA driver and TensorFlow."""
+    seen = look(context)
+    if seen.torch_cuda is None:
+        return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
+    return judge_count(read_counts(len(gpus())), seen, DIALECT.title)
+
+
+def check_code(context: Context) -> Outcome:
+    """Compare each GPU's capability with what TensorFlow was compiled for."""
+    absent, places = find_gpus(context)
+    have = architectures(build())
+    if absent:
+        return absent
+    capabilities = [place.capability for place in places]
+    known = [pair for pair in capabilities if pair]
+    expected = [gpu.compute_capability for gpu in context.expect.gpus or ()]
+    return judge_architectures(known, have, expected, framework=DIALECT.title)
+
+
+def architectures(facts: Dict[str, Any]) -> List[str]:
+    """As nvcc names them: a build's compute_90 is binary code for 9.0 and PTX (configure.py)."""
+    found: List[str] = []
+    for name in facts.get("cuda_compute_capabilities") or ():
+        text = str(name)
+        if text.startswith("compute_"):
+            found.append("sm_" + text[len("compute_") :])
+        found.append(text if "_" in text else "sm_" + text.replace(".", ""))
+    return list(dict.fromkeys(found))
+
+
+def check_kernel(context: Context) -> Outcome:
+    """Add up, multiply and convolve on each GPU."""
+    absent, places = find_gpus(context)
+    if absent:
+        return absent
+    dtypes = ("float32",) if context.level == "quick" else ("float32", "float16", "float64")
+    works: List[Tuple[str, Callable[[], Tuple[int, int]]]] = [("float64 sum", _sum)]
+    works += [("{} product".format(dtype), _product(dtype)) for dtype in dtypes]
+    works += [("float32 convolution", _convolution)]
+    known = [details(place.index) for place in places]
+    answers = [_answer(p, known[i][0], *work) for i, p in enumerate(places) for work in works]
+    capabilities = ["{}.{}".format(*(pair or (0, 0))) for _, pair in known]
+    return judge_answers(answers, capabilities, architectures(build()))
+
+
+def _answer(place: Place, name: str, what: str, work: Callable[[], Tuple[int, int]]) -> Answer:
+    try:
+        with place.scope():
+            wrong, total = work()
+    except Exception as error:
+        return Answer(place.index, name, what, error="{}: {}".format(type(error).__name__, error))
+    return Answer(place.index, name, what, wrong, total)
+
+
+def _sum() -> Tuple[int, int]:
+    """0 + 1 + ... by Gauss: every partial sum is a whole number below 2^53."""
+    import numpy as np
+    import tensorflow as tf
+
+    count = 1 << 20
+    total = float(tf.reduce_sum(tf.constant(np.arange(count, dtype=np.float64))).numpy())
+    return int(total != count * (count - 1) // 2), 1
+
+
+def _product(dtype: str) -> Callable[[], Tuple[int, int]]:
+    """Small whole numbers: partial sums are exact in every type and order, in TF32 too."""
+
+    def work() -> Tuple[int, int]:
+        import numpy as np
+        import tensorflow as tf
+
+        rows, columns = np.arange(256)[:, None], np.arange(256)[None, :]
+        left, right = (rows * 7 + columns * 3) % 5 - 2, (rows * 5 + columns * 11) % 5 - 2
+        given = [tf.constant(side.astype(dtype)) for side in (left, right)]
+        result = tf.linalg.matmul(*given).numpy().astype(np.int64)
+        return int((result != left @ right).sum()), int(result.size)
+
+    return work
+
+
+def _convolution() -> Tuple[int, int]:
+    """Ones by ones: an answer is the number of cells under the window, times the channels."""
+    import numpy as np
+    import tensorflow as tf
+
+    size, channels = 16, 4
+    image, window = tf.ones((1, size, size, channels)), tf.ones((3, 3, channels, 8))
+    result = tf.nn.conv2d(image, window, 1, "SAME").numpy()[0]
+    edge = np.full(size, 3)
+    edge[0] = edge[-1] = 2
+    known = (edge[:, None] * edge[None, :] * channels)[:, :, None]
+    return int((result != known).sum()), int(result.size)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where work landed. Devices as TensorFlow ends their names: "GPU:0"."""
+
+    asked: str
+    eager: str  # of an operation under tf.device
+    graph: Dict[str, str]  # of a function's operations under tf.device, as they were run
+    unasked: str  # of an operation under no tf.device
+    default: str  # where that ought to be
+    held_bytes: Optional[int] = None  # by how much the device's memory grew
+    needed_bytes: int = 0
+
+
+def check_placement(context: Context) -> Outcome:
+    """Multiply where it is asked for, and look where it was done.
+
+    On a CPU alone there is a second logical device to ask for, so that it is the same question.
+    """
+    broken, place = find(context)
+    if broken:
+        return broken
+    asked = place if place.is_gpu else _second_cpu()
+    return judge_placement(_place_product(asked, place), place.kind)
+
+
+def _second_cpu() -> Place:
+    import tensorflow as tf
+
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+    return Place("cpu", 1)
+
+
+def _place_product(asked: Place, usual: Place) -> Placed:
+    import tensorflow as tf
+
+    tf.config.set_soft_device_placement(False)  # else a CPU quietly does what a GPU cannot
+    size = 512
+    ones = tf.ones((size, size))
+    held = _held(asked)
+    with asked.scope():
+        product = tf.linalg.matmul(ones, ones)
+    grown = _held(asked)
+
+    def twice() -> Any:
+        with asked.scope():
+            return tf.linalg.matmul(ones, ones)
+
+    return Placed(
+        asked=asked.device[1:],
+        eager=_short(product.device),
+        graph=_run_and_look(twice),
+        unasked=_short(tf.linalg.matmul(ones, ones).device),
+        default=usual.device[1:],
+        held_bytes=None if held is None or grown is None else grown - held,
+        needed_bytes=size * size * 4,
+    )
+
+
+def _held(place: Place) -> Optional[int]:
+    import tensorflow as tf
+
+    info = getattr(tf.config.experimental, "get_memory_info", None)
+    if not place.is_gpu or info is None:
+        return None
+    return int(info(place.device[1:])["current"])
+
+
+def _run_and_look(work: Callable[[], Any]) -> Dict[str, str]:
+    """The devices of the graph's operations after the runtime placed and rewrote them."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    context.enable_run_metadata()  # before the first call: only that one tells the graphs
+    try:
+        tf.function(work)()
+        graphs = context.export_run_metadata().partition_graphs
+    finally:
+        context.disable_run_metadata()
+    nodes = [node for graph in graphs for node in graph.node]
+    return {node.op: _short(node.device) for node in nodes if "MatMul" in node.op}
+
+
+def _short(device: str) -> str:
+    return device.rpartition("device:")[2]
+
+
+def judge_placement(placed: Placed, kind: str) -> Outcome:
+    """Whether eager work, a graph's work and work that names no device ran where they should."""
+    measured = {
+        "device": kind,
+        "eager": placed.eager,
+        "graph": dict(placed.graph),
+        "unasked": placed.unasked,
+        "held_bytes": placed.held_bytes,
+    }
+    expected = {"asked": placed.asked, "default": placed.default}
+    fault = _misplaced(placed)
+    if fault:
+        return Outcome(Status.FAIL, *fault, measured, expected)
+    message = "done where asked, {}: eagerly and in a graph".format(placed.asked)
+    if kind != "cuda":
+        message += "; two devices of the CPU: no GPU visible"
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _misplaced(placed: Placed) -> Optional[Tuple[str, str, str]]:
+    said = "a product for {} was done on {}"
+    if placed.eager != placed.asked:
+        message = said.format(placed.asked, placed.eager or "no device")
+        return message, _NOT_ON_GPU, _ON_CPU_FIX
+    if not placed.graph:
+        message = "the graph that ran holds no product"
+        cause = "TensorFlow did it beforehand, or somewhere that it does not tell"
+        return message, cause, "look at what numerics.compile says; build the image again"
+    for name, device in placed.graph.items():
+        if device != placed.asked:
+            message = "{} in a graph".format(said.format(placed.asked, device or "no device"))
+            return message, "{} was placed there: {}".format(name, _NOT_ON_GPU), _ON_CPU_FIX
+    if placed.unasked != placed.default:
+        message = "work that names no device lands on {}, not on {}".format(
+            placed.unasked or "no device", placed.default
+        )
+        return message, "models do not name devices: they would train there", _ON_CPU_FIX
+    if placed.held_bytes is not None and placed.held_bytes < placed.needed_bytes:
+        message = "{} holds {} bytes more after a product of {} bytes".format(
+            placed.asked, placed.held_bytes, placed.needed_bytes
+        )
+        return message, "the result lies in another memory", _ON_CPU_FIX
+    return None
+
+
+CHECKS = (
+    Check("devices.count", "All see the same GPUs", check_count, gpu=True),
+    Check("devices.architectures", "The build has code for them", check_code, gpu=True),
+    Check("devices.kernel", "Kernels compute rightly", check_kernel, limit_s=120, gpu=True),
+    Check("devices.placement", "Work runs where it is asked for", check_placement, gpu=True),
+)

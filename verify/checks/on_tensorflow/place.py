@@ -1,0 +1,150 @@
+"""Where a TensorFlow check runs: on a GPU, or on the CPU where nothing hints at a GPU.
+
+All that differs between the two stands here, so that a check's own code is the same on both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from verify.checks.dialect import Dialect, judge_absent, judge_there, see
+from verify.checks.sight import Sight
+from verify.core import Context, Outcome
+from verify.measures import seconds_each
+
+DIALECT = Dialect(
+    "TensorFlow",
+    "this TensorFlow was built without CUDA: tensorflow-cpu, or a wheel that has none",
+    "install tensorflow[and-cuda] (before 2.14: tensorflow on a base image with CUDA and cuDNN)",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device that TensorFlow computes on. `kind` is "cuda" or "cpu"."""
+
+    kind: str
+    index: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.kind == "cuda"
+
+    @property
+    def gpu(self) -> Optional[int]:
+        """The GPU's number; None for the CPU."""
+        return self.index if self.is_gpu else None
+
+    @property
+    def device(self) -> str:
+        """TensorFlow's name of it."""
+        return "/{}:{}".format("GPU" if self.is_gpu else "CPU", self.index)
+
+    @property
+    def words(self) -> str:
+        """For messages, after a comma."""
+        return "on the GPU" if self.is_gpu else "on the CPU: no GPU visible"
+
+    @property
+    def capability(self) -> Optional[Tuple[int, int]]:
+        """The compute capability; None on the CPU."""
+        return details(self.index)[1] if self.is_gpu else None
+
+    @property
+    def card(self) -> str:
+        """The GPU's name."""
+        return details(self.index)[0] if self.is_gpu else "CPU"
+
+    def scope(self) -> Any:
+        """The context in which operations are placed here."""
+        import tensorflow as tf
+
+        return tf.device(self.device)
+
+    def synchronize(self) -> None:
+        """Return when all work given to the device is done.
+
+        A GPU has one compute stream, and a copy to the host waits for what was put there before.
+        """
+        import tensorflow as tf
+
+        with self.scope():
+            (tf.constant(1.0) + 1.0).numpy()
+
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
+    ) -> List[float]:
+        """Seconds of each call, as the mean of `calls` that are waited for together."""
+
+        def several() -> None:
+            for _ in range(calls):
+                work()
+
+        warm_up = warm_up if self.is_gpu else min(warm_up, 1)
+        found = seconds_each(several, repeats=repeats, wait=self.synchronize, warm_up=warm_up)
+        return [seconds / calls for seconds in found]
+
+    def peak_bytes(self, work: Callable[[], object]) -> Optional[int]:
+        """The most memory that TensorFlow held during the work; None where it does not count."""
+        import tensorflow as tf
+
+        reset = getattr(tf.config.experimental, "reset_memory_stats", None)
+        if not self.is_gpu or reset is None:
+            work()
+            return None
+        self.synchronize()
+        reset(self.device[1:])
+        work()
+        self.synchronize()
+        return int(tf.config.experimental.get_memory_info(self.device[1:])["peak"])
+
+
+def build() -> Dict[str, Any]:
+    """How this TensorFlow was built."""
+    import tensorflow as tf
+
+    return dict(tf.sysconfig.get_build_info())
+
+
+def cuda_version() -> Optional[str]:
+    """The CUDA it was compiled for; None for a CPU build."""
+    facts = build()
+    return str(facts.get("cuda_version") or "unknown") if facts.get("is_cuda_build") else None
+
+
+def gpus() -> List[Any]:
+    """The GPUs that TensorFlow itself lists, which starts CUDA."""
+    import tensorflow as tf
+
+    return list(tf.config.list_physical_devices("GPU"))
+
+
+def details(index: int) -> Tuple[str, Optional[Tuple[int, int]]]:
+    """A GPU's name and compute capability."""
+    import tensorflow as tf
+
+    said = tf.config.experimental.get_device_details(gpus()[index])
+    capability = said.get("compute_capability")
+    return str(said.get("device_name", "GPU")), capability and (capability[0], capability[1])
+
+
+def look(context: Context) -> Sight:
+    """Start CUDA through TensorFlow, in this child. Why it lists no GPU, it tells its log alone."""
+    cuda, usable = cuda_version(), len(gpus())
+    unsaid = "the driver has GPUs, but TensorFlow lists none: libraries.dlopen tells most"
+    return see(context, cuda, usable, unsaid)
+
+
+def find(context: Context) -> Tuple[Optional[Outcome], Place]:
+    """The first GPU, or the CPU; and a failure instead where there should be a GPU and is none."""
+    seen = look(context)
+    return judge_there(seen, DIALECT), Place("cuda" if seen.torch_cuda and seen.usable else "cpu")
+
+
+def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
+    """Every GPU; or the skip or failure of a check that has no meaning without one."""
+    seen = look(context)
+    absent = judge_absent(seen, DIALECT)
+    return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))

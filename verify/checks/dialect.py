@@ -143,9 +143,12 @@ def numbers(version: str) -> Tuple[int, ...]:
 
 
 def as_asked(version: str, asked: Optional[str]) -> bool:
-    """Whether a version is the one asked for, as far as that was told: 8.6.0 is an 8.6."""
-    parts = numbers((asked or "").partition("+")[0])
-    return numbers(version)[: len(parts)] == parts
+    """Whether a version is the one asked for, as far as both are told: 8.6.0 is an 8.6.
+
+    A package's version has a fourth number, its build's, which the library does not tell.
+    """
+    parts, have = numbers((asked or "").partition("+")[0]), numbers(version)
+    return have[: len(parts)] == parts[: max(len(have), 1)]
 
 
 def judge_cudnn(

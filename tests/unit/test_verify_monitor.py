@@ -1022,7 +1022,7 @@ import sys, time
 for i in range(40):
     print("line", i, flush=True)
     time.sleep(0.02)
-sys.stdout.write("> "); sys.stdout.flush()
+sys.stdout.write("ready> "); sys.stdout.flush()
 sys.stdin.readline()
 print("bye")
 """
@@ -1034,7 +1034,7 @@ def test_the_live_view_stays_below_what_the_command_prints(
     env = card(**{"gpu.0.utilization": 97, "gpu.0.throttle": 0x48, "gpu.0.temperature": 91})
     argv = ["--interval", "0.05", "--", sys.executable, "-c", TALKING]
     with on_terminal(argv, env) as terminal:
-        terminal.read("\n> ")
+        terminal.read("ready> ")
         terminal.seen = ""
         terminal.read("GPU 1 [")
         shown = terminal.screen.text
@@ -1044,7 +1044,7 @@ def test_the_live_view_stays_below_what_the_command_prints(
             "GPU 1 [       ",
         ]
         assert shown[-2].endswith("SLOWED")
-        assert shown[20] == ">"
+        assert shown[20] == "ready>"
         assert shown[19] == "line 39"
         assert shown[0] == "line 20"
         os.write(terminal.master, b"\n")

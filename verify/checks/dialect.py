@@ -96,6 +96,29 @@ def from_home(path: str) -> Optional[str]:
 
 
 @dataclass(frozen=True)
+class Device:
+    """A device that a framework computes on. `kind` is "cuda" or "cpu"."""
+
+    kind: str
+    index: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.kind == "cuda"
+
+    @property
+    def gpu(self) -> Optional[int]:
+        """The GPU's number; None for the CPU."""
+        return self.index if self.is_gpu else None
+
+    @property
+    def words(self) -> str:
+        """For messages, after a comma."""
+        return "on the GPU" if self.is_gpu else "on the CPU: no GPU visible"
+
+
+@dataclass(frozen=True)
 class Found:
     """What a framework says of itself. `cuda` is None for a CPU build."""
 

@@ -9,11 +9,10 @@ import importlib
 import logging
 import os
 import re
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Callable, List, Optional, Tuple
 
-from verify.checks.dialect import Dialect, judge_absent, judge_there, see
+from verify.checks.dialect import Device, Dialect, judge_absent, judge_there, see
 from verify.checks.sight import Sight
 from verify.core import Context, Outcome
 from verify.measures import seconds_each
@@ -26,22 +25,8 @@ DIALECT = Dialect(
 )
 
 
-@dataclass(frozen=True)
-class Place:
-    """A device that JAX computes on. `kind` is "cuda" or "cpu"."""
-
-    kind: str
-    index: int = 0
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
-        return self.kind == "cuda"
-
-    @property
-    def gpu(self) -> Optional[int]:
-        """The GPU's number; None for the CPU."""
-        return self.index if self.is_gpu else None
+class Place(Device):
+    """A device that JAX computes on."""
 
     @property
     def device(self) -> Any:

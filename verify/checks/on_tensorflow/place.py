@@ -5,10 +5,9 @@ All that differs between the two stands here, so that a check's own code is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from verify.checks.dialect import Dialect, judge_absent, judge_there, see
+from verify.checks.dialect import Device, Dialect, judge_absent, judge_there, see
 from verify.checks.sight import Sight
 from verify.core import Context, Outcome
 from verify.measures import seconds_each
@@ -20,32 +19,13 @@ DIALECT = Dialect(
 )
 
 
-@dataclass(frozen=True)
-class Place:
-    """A device that TensorFlow computes on. `kind` is "cuda" or "cpu"."""
-
-    kind: str
-    index: int = 0
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
-        return self.kind == "cuda"
-
-    @property
-    def gpu(self) -> Optional[int]:
-        """The GPU's number; None for the CPU."""
-        return self.index if self.is_gpu else None
+class Place(Device):
+    """A device that TensorFlow computes on."""
 
     @property
     def device(self) -> str:
         """TensorFlow's name of it."""
         return "/{}:{}".format("GPU" if self.is_gpu else "CPU", self.index)
-
-    @property
-    def words(self) -> str:
-        """For messages, after a comma."""
-        return "on the GPU" if self.is_gpu else "on the CPU: no GPU visible"
 
     @property
     def capability(self) -> Optional[Tuple[int, int]]:

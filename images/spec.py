@@ -8,6 +8,19 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One locked wheel; `size` in bytes, None where the index would not tell. `url` may be a
+    `file:` one.
+    """
+
+    name: str
+    version: str
+    url: str
+    size: int | None
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
     """One image, decided. The same spec gives the same image.
 

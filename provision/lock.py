@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from images import process
 from images.errors import Failure
+from images.spec import Wheel
 from provision.configured import pip_index
 from provision.errors import BadInputError, IndexUnreachableError, LockFileError
 from provision.model import PACKAGES, IndexCandidate, Plan, Reason, Request
@@ -58,17 +59,6 @@ class NoSolutionError(Failure):
 
     code = "no-solution"
     exit_code = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
-    """One locked wheel; `size` in bytes, None where the index would not tell."""
-
-    name: str
-    version: str
-    url: str
-    size: int | None
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

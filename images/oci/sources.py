@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from images.oci.model import LAYER_GZIP, Descriptor, Platform
+from images.spec import Wheel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,14 @@ class Source(Protocol):
     @property
     def created_by(self) -> str:
         """For the image's history."""
+
+    @property
+    def wheels(self) -> tuple[Wheel, ...]:
+        """What must have been fetched before it can be written; empty for files of our own."""
+
+    @property
+    def about_bytes(self) -> int:
+        """How large it will be, roughly, for who waits: exact sizes are known only afterwards."""
 
     def stream(self, known: Unpacked | None) -> Stream:
         """Write it. What is `known` need not be found out again, which spares inflating it."""

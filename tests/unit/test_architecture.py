@@ -18,7 +18,7 @@ LAYERS = (
     {"errors", "version", "text", "configured"},
     {"model"},
     {"request", "facts", "planfile", "console", "catalog", "output", "files"},
-    {"host", "resolve", "show", "show_plan", "catalog_show", "measured", "record"},
+    {"destination", "host", "resolve", "show", "show_plan", "catalog_show", "measured", "record"},
     {"lock"},
     {"labels", "network"},
     {"suite", "record_check"},

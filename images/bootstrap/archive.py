@@ -1,13 +1,17 @@
-"""Writes the image: its configuration, and the docker-archive around the one layer."""
+"""Writes the image: its configuration, and the archive around the one layer."""
 
 from __future__ import annotations
 
-import hashlib
-import io
+import contextlib
 import json
-import tarfile
 from datetime import datetime, timezone
 from pathlib import Path
+
+from images.bootstrap.squeeze import Squeezed
+from images.oci.archive import ArchiveTarget
+from images.oci.blobfiles import read_pieces
+from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Descriptor, to_bytes
+from images.oci.sources import Stream, Unpacked
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -38,25 +42,23 @@ def image_config(*, suite: str, python: str, arch: str, diff_id: str, epoch: int
     )
 
 
-def write_archive(target: Path, *, config: bytes, layer: Path, diff_id: str, reference: str) -> str:
-    """Write what `docker save` would give for this image, and return the image id."""
-    image_id = hashlib.sha256(config).hexdigest()
-    layer_name = f"{diff_id.partition(':')[2]}.tar"
-    manifest = canonical_json(
-        [{"Config": f"{image_id}.json", "Layers": [layer_name], "RepoTags": [reference]}]
-    )
+def write_archive(target: Path, *, config: bytes, layer: Squeezed, reference: str) -> str:
+    """Write the archive that engines load and OCI tools read, and return the image id."""
+    blob = Descriptor(media_type=LAYER_GZIP, digest=layer.digest, size=layer.size)
 
-    def member(name: str, size: int) -> tarfile.TarInfo:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = size, 0o644
-        return info
+    def stream() -> Stream:
+        yield from read_pieces(layer.path.open("rb"))
+        return Unpacked(diff_id="", size=0)  # the configuration has it
 
-    with (
-        target.open("wb") as file,
-        tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name, content in (("manifest.json", manifest), (f"{image_id}.json", config)):
-            archive.addfile(member(name, len(content)), io.BytesIO(content))
-        with layer.open("rb") as data:
-            archive.addfile(member(layer_name, layer.stat().st_size), data)
-    return f"sha256:{image_id}"
+    with contextlib.closing(ArchiveTarget.open(target)) as archive:
+        archive.write(stream, expected=blob, on_bytes=lambda _: None)
+        layer.path.unlink()
+        described = archive.write_bytes(config, CONFIG)
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": described.to_json(),
+            "layers": [blob.to_json()],
+        }
+        archive.publish(to_bytes(manifest), MANIFEST, name=reference)
+    return described.digest

@@ -10,8 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images import process
-from images.bootstrap.errors import BootstrapToolError, BootstrapUnfitError, NoSpaceError
-from images.bootstrap.mirrors import Source, parse_deb822, parse_one_line
+from images.bootstrap.errors import (
+    BootstrapToolError,
+    BootstrapUnfitError,
+    MirrorError,
+    NoSpaceError,
+)
+from images.bootstrap.mirrors import Source, parse_deb822, parse_one_line, snapshot_address
 from images.errors import Failure
 
 NEEDED_BYTES = 1_500_000_000
@@ -19,6 +24,12 @@ NEEDED_BYTES = 1_500_000_000
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 INSTALL = "sudo apt-get update && sudo apt-get install -y --no-install-recommends"
+
+SNAPSHOT_VARIABLE = "PROVISION_SNAPSHOT_MIRROR"
+_SNAPSHOT_FIX = (
+    f"Name it: {SNAPSHOT_VARIABLE}=http://HOST/archive, which has debian/ and debian-security/,"
+    " each with folders such as 20260301T000000Z"
+)
 
 _DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -39,6 +50,28 @@ def read_sources(root: Path = Path("/")) -> tuple[Source, ...]:
             with contextlib.suppress(OSError):
                 found += parse(file.read_text(encoding="utf-8", errors="replace"))
     return tuple(found)
+
+
+def snapshot_service(root: Path = Path("/")) -> str:
+    """Say where the snapshot service is: what the user set, else what apt's sources speak of."""
+    named = os.environ.get(SNAPSHOT_VARIABLE, "").strip().rstrip("/")
+    if named:
+        if not re.fullmatch(r"(https?|file)://[^\s\[\]]+", named):
+            raise BootstrapUnfitError(
+                f"{SNAPSHOT_VARIABLE} is {named!r}, which is no address.", fix=_SNAPSHOT_FIX
+            )
+        return named
+    apt = root / "etc/apt"
+    for file in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))):
+        with contextlib.suppress(OSError):
+            found = snapshot_address(file.read_text(encoding="utf-8", errors="replace"))
+            if found is not None:
+                return found
+    raise MirrorError(
+        "A base of a given time is asked for, and this host's apt sources name no service that"
+        " keeps Debian's past.",
+        fix=_SNAPSHOT_FIX,
+    )
 
 
 def read_apt_options(on_line: Callable[[str], None]) -> tuple[str, ...]:

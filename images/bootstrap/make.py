@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import re
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from images import process
 from images.bootstrap import host
 from images.bootstrap.archive import canonical_json, image_config, write_archive
 from images.bootstrap.errors import BootstrapError, BootstrapUnfitError
+from images.bootstrap.mirrors import Snapshot, is_stamp
+from images.bootstrap.squeeze import squeeze
 from images.bootstrap.store import (
     BootstrapBase,
     add,
@@ -28,7 +31,7 @@ from images.errors import Failure
 
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 
-FORMAT = 1
+FORMAT = 2
 """Part of the store's key: raise it when the same packages shall give another image."""
 
 TIMEOUT_S = 20 * 60.0
@@ -44,21 +47,26 @@ def bootstrap(
     epoch: int,
     on_line: Callable[[str], None] | None = None,
     max_age_days: float = 7,
+    snapshot: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> BootstrapBase:
     """Make a Debian base, or find the one made in the last days for the same request.
 
     `python` is the version that the suite brings, such as "3.11"; a base with another is refused.
-    The same packages, mirrors, `arch` and `epoch` (seconds since 1970) give the same image id. What
-    is half made when this ends early is removed, then or by the next call.
+    The same packages, `arch` and `epoch` (seconds since 1970) give the same image id, and the same
+    bytes; with `snapshot` ("20260301T000000Z") these are the packages that Debian had then. What is
+    half made when this ends early is removed, then or by the next call.
     """
     arch = host.debian_arch(arch)
     _check_suite(suite)
+    _check_times(epoch, snapshot)
     host.check_arch(arch)
     say = on_line or _ignore
     bases = bases_directory(store)
     named = tuple(sorted({*packages}))
-    request = canonical_json([FORMAT, suite, python, arch, epoch, named]).decode()
+    request = canonical_json([FORMAT, suite, python, arch, epoch, named, snapshot]).decode()
+    if snapshot is not None:
+        max_age_days = math.inf  # what was then does not change
     try:
         bases.mkdir(parents=True, exist_ok=True)
         with locked(bases, say):
@@ -69,6 +77,7 @@ def bootstrap(
             host.check_tools()
             host.check_space(bases)
             with work_directory(bases) as work:
+                past = None if snapshot is None else Snapshot(host.snapshot_service(), snapshot)
                 job = Job(
                     suite=suite,
                     packages=named,
@@ -76,6 +85,7 @@ def bootstrap(
                     work=work,
                     on_line=say,
                     deadline=time.monotonic() + TIMEOUT_S,
+                    snapshot=past,
                 )
                 made = _make(job, python=python, arch=arch)
                 return add(bases, made, request=request, now=clock())
@@ -98,6 +108,20 @@ def _check_suite(suite: str) -> None:
         )
 
 
+def _check_times(epoch: int, snapshot: str | None) -> None:
+    if epoch > time.time():
+        raise BootstrapUnfitError(
+            f"The files' latest time, {epoch}, lies in the future: the base would depend on when it"
+            " is made.",
+            fix="Set SOURCE_DATE_EPOCH to a time that has been, or see to this host's clock.",
+        )
+    if snapshot is not None and not is_stamp(snapshot):
+        raise BootstrapUnfitError(
+            f"{snapshot!r} does not name a snapshot of Debian.",
+            fix="Write a time as YYYYMMDDTHHMMSSZ, for example 20260301T000000Z",
+        )
+
+
 def _make(job: Job, *, python: str, arch: str) -> BootstrapBase:
     """Make the base; its archive lies in the job's work directory."""
     started = time.monotonic()
@@ -106,7 +130,7 @@ def _make(job: Job, *, python: str, arch: str) -> BootstrapBase:
         raise _failure(completed, job)
     job.on_line("writing the image")
     layer_path = job.work / "layer.tar"
-    layer = write_layer(job.tree, layer_path, job.epoch)
+    layer = write_layer(job.tree, layer_path, job.epoch, job.suite)
     job.tree.unlink()  # it takes as much space as the archive will
     if python not in layer.pythons:
         raise BootstrapError(
@@ -119,9 +143,8 @@ def _make(job: Job, *, python: str, arch: str) -> BootstrapBase:
     digest = hashlib.sha256(config).hexdigest()
     reference = f"gpu-provision/base:{job.suite}-py{python}-{digest[:12]}"
     archive = job.work / "archive.tar"
-    image_id = write_archive(
-        archive, config=config, layer=layer_path, diff_id=layer.diff_id, reference=reference
-    )
+    squeezed = squeeze(layer_path, layer.diff_id, job)
+    image_id = write_archive(archive, config=config, layer=squeezed, reference=reference)
     return BootstrapBase(
         reference=reference,
         image_id=image_id,

@@ -1,7 +1,9 @@
 """Reads apt's sources, and writes from them the lines for a suite. Nothing here touches the host.
 
 A bootstrap installs from the mirrors that the host's own apt uses: what an administrator set up
-(an internal mirror, a login, a snapshot) holds for the base, too.
+(an internal mirror, a login, a snapshot) holds for the base, too. Or it installs what Debian had at
+a given time, from a service that keeps all of its past: `<address>/debian/<stamp>`, beside it
+`debian-security`. Which service, the host's sources or a setting say.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,18 @@ class Source:
     """Names in lower case, as one-line sources spell them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state of Debian's archive: a service's address, and a time such as "20260301T000000Z"."""
+
+    address: str
+    stamp: str
+
+
+_STAMP = re.compile(r"\d{8}T\d{6}Z")
+_SNAPSHOT_ADDRESS = re.compile(
+    r"(https?://[^\s\[\]#]+)/debian(?:-security)?/\d{8}T\d{6}Z(?=[/\s]|$)"
+)
 _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<rest>.+)")
 
 
@@ -101,6 +116,56 @@ def debian_lines(sources: Iterable[Source], suite: str) -> tuple[str, ...]:
     lines = tuple(dict.fromkeys(found))
     # without the release itself the others are of no use
     return lines if any(line.split()[-2] == suite for line in lines) else ()
+
+
+def is_stamp(text: str) -> bool:
+    """Whether this is a time as a snapshot is named for it."""
+    if not _STAMP.fullmatch(text):
+        return False
+    try:
+        datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return False
+    return True
+
+
+def stamp_before(now: float) -> str:
+    """Name the midnight before the last one: a service may still be taking in today's changes, and
+    a stamp that is to be the same for ever must lie behind all that it will take in.
+    """
+    day = datetime.fromtimestamp(now, timezone.utc) - timedelta(days=1)
+    return day.strftime("%Y%m%dT000000Z")
+
+
+def snapshot_address(sources: str) -> str | None:
+    """Find the address of a snapshot service in apt's sources, if only in a comment of them: the
+    makers of Debian's images write there of which snapshot these are.
+    """
+    found = _SNAPSHOT_ADDRESS.search(sources)
+    return found[1] if found else None
+
+
+def snapshot_lines(snapshot: Snapshot, suite: str) -> tuple[str, ...]:
+    """Write the sources of a suite as it was: the release, its updates, its security updates."""
+    # what was signed for some days is read years later
+    start, end = "deb [check-valid-until=no]", f"{snapshot.stamp}/"
+    return (
+        f"{start} {snapshot.address}/debian/{end} {suite} main",
+        f"{start} {snapshot.address}/debian/{end} {suite}-updates main",
+        f"{start} {snapshot.address}/debian-security/{end} {suite}-security main",
+    )
+
+
+def canonical_sources(example: str, suite: str) -> bytes:
+    """Write the sources.list of a base: Debian's own addresses, as its apt gives them for example.
+
+    Where the packages came from is the host's affair: an internal mirror, whose name is nobody
+    else's business, or a snapshot, which has no updates. So equal packages give equal bytes.
+    """
+    parse = parse_deb822 if re.search(r"(?m)^URIs:", example) else parse_one_line
+    lines = debian_lines(parse(example), suite)
+    text = "".join(f"{line}\n" for line in lines)
+    return text.encode() or b"# Name a mirror of Debian here, for apt-get to install from.\n"
 
 
 def passwords_in(texts: Iterable[str]) -> tuple[str, ...]:

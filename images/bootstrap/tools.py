@@ -12,7 +12,7 @@ from pathlib import Path
 from images import process
 from images.bootstrap import host
 from images.bootstrap.errors import BootstrapToolError, BootstrapUnfitError, MirrorError
-from images.bootstrap.mirrors import debian_lines, passwords_in
+from images.bootstrap.mirrors import Snapshot, debian_lines, passwords_in, snapshot_lines
 from images.bootstrap.tree import tar_tree
 from images.errors import Failure
 
@@ -31,15 +31,20 @@ class Job:
     on_line: Callable[[str], None]
     deadline: float
     """By `time.monotonic`."""
+    snapshot: Snapshot | None = None
+    """Of which time the packages are; None: of now."""
 
     @property
     def tree(self) -> Path:
         """Where the tree lies once it is made, as a tar."""
         return self.work / "tree.tar"
 
-    def run(self, argv: list[str], redact: tuple[str, ...] = ()) -> process.Completed:
+    def run(
+        self, argv: list[str], redact: tuple[str, ...] = (), *, unset: tuple[str, ...] = ()
+    ) -> process.Completed:
         """Run a command such that the host's language, folder and clock do not show in its work."""
         environment = {
+            **dict.fromkeys((*unset, "TZ")),
             "SOURCE_DATE_EPOCH": str(self.epoch),
             "LC_ALL": "C.UTF-8",
             "DEBIAN_FRONTEND": "noninteractive",
@@ -94,7 +99,10 @@ def debootstrap_argv(
 
 def make_tree(job: Job) -> process.Completed:
     """Make the tree of a job, as the tar `job.tree`, with the tool that this host has."""
-    lines = debian_lines(host.read_sources(), job.suite)
+    if job.snapshot is None:
+        lines = debian_lines(host.read_sources(), job.suite)
+    else:
+        lines = snapshot_lines(job.snapshot, job.suite)
     if shutil.which("mmdebstrap"):
         apt = host.read_apt_options(job.on_line)
         argv = mmdebstrap_argv(

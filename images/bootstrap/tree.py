@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from images.bootstrap.mirrors import canonical_sources
+
 _BLOCK = 1 << 20
 _EXTENDED_ATTRIBUTE = "SCHILY.xattr."
 _DPKG_STATUS = "var/lib/dpkg/status"
-_REWRITTEN = re.compile(r"etc/shadow|etc/apt/sources\.list(\.d/.*)?")
+_SOURCES = "etc/apt/sources.list"
+_REWRITTEN = re.compile(rf"etc/shadow|{re.escape(_SOURCES)}")
+_EXAMPLES = re.compile(r"usr/share/doc/apt/examples/(debian\.sources|sources\.list)")
 _PYTHON = re.compile(r"usr/bin/python(\d+\.\d+)")
 _DROPPED = re.compile(
     r"""
@@ -22,6 +26,7 @@ _DROPPED = re.compile(
     | var/cache/(?!debconf/[^/]*\.dat$).*
     | etc/(hostname|resolv\.conf|machine-id|\.pwd\.lock|mtab)
     | etc/(passwd|group|shadow|gshadow|subuid|subgid)-
+    | etc/apt/sources\.list\.d/.*
     | etc/apt/(auth\.conf(\.d/.*)?|apt\.conf\.d/\d\dmmdebstrap)
     | etc/dpkg/dpkg\.cfg\.d/99mmdebstrap
     | var/lib/dbus/machine-id
@@ -63,15 +68,11 @@ def is_kept(name: str, *, directory: bool) -> bool:
     return not _DROPPED.fullmatch(name)
 
 
-def clean_content(name: str, data: bytes, epoch: int) -> bytes:
-    """Take the day out of the password file, and a mirror's password out of apt's sources."""
-    if name == "etc/shadow":
-        day = str(epoch // 86400).encode()
-        lines = (line.split(b":") for line in data.splitlines())
-        return b"".join(b":".join([*line[:2], day, *line[3:]]) + b"\n" for line in lines)
-    if name == "etc/apt/sources.list" or name.startswith("etc/apt/sources.list.d/"):
-        return re.sub(rb"://[^/@\s]+@", b"://", data)
-    return data
+def clean_passwords(data: bytes, epoch: int) -> bytes:
+    """Take the day of the making out of the password file."""
+    day = str(epoch // 86400).encode()
+    lines = (line.split(b":") for line in data.splitlines())
+    return b"".join(b":".join([*line[:2], day, *line[3:]]) + b"\n" for line in lines)
 
 
 def _plain(name: str) -> str:
@@ -96,6 +97,7 @@ def plan_layer(
     The first name of a file with several hard links carries the data, whichever it was before.
     """
     by_name = {_plain(member.name): member for member in members}
+    by_name.setdefault(_SOURCES, _empty_file(_SOURCES))  # a tool may have written several instead
     first_names: dict[str, str] = {}
     planned = []
     for name in sorted(by_name):
@@ -122,6 +124,22 @@ def plan_layer(
     return tuple(planned)
 
 
+def _empty_file(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mode = 0o644
+    return info
+
+
+def _example_sources(tree: tarfile.TarFile) -> str:
+    """Read what Debian's apt gives as an example of its sources."""
+    for member in sorted(tree, key=lambda member: member.name):
+        if _EXAMPLES.fullmatch(_plain(member.name)) and member.isreg():
+            content = tree.extractfile(member)
+            assert content is not None
+            return content.read().decode("utf-8", "replace")
+    return ""
+
+
 def parse_status(text: str) -> tuple[str, ...]:
     """Read dpkg's list of packages as "name=version", sorted."""
     found = []
@@ -134,7 +152,7 @@ def parse_status(text: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def write_layer(tree: Path, layer: Path, epoch: int) -> Layer:
+def write_layer(tree: Path, layer: Path, epoch: int, suite: str) -> Layer:
     """Write the layer of a tree (a tar). The same files give the same bytes."""
     status = b""
     pythons = []
@@ -142,12 +160,16 @@ def write_layer(tree: Path, layer: Path, epoch: int) -> Layer:
         tarfile.open(tree, "r:") as source,
         tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as target,
     ):
+        sources = canonical_sources(_example_sources(source), suite)
         for entry, member in plan_layer(source, epoch):
             data: IO[bytes] | None = source.extractfile(member) if entry.isreg() else None
             if data is not None and _REWRITTEN.fullmatch(entry.name):
-                content = clean_content(entry.name, data.read(), epoch)
+                passwords = entry.name != _SOURCES
+                content = clean_passwords(data.read(), epoch) if passwords else sources
                 entry.size = len(content)
                 data = io.BytesIO(content)
+                if not passwords:
+                    entry.mode, entry.uid, entry.gid, entry.mtime = 0o644, 0, 0, epoch
             elif data is not None and entry.name == _DPKG_STATUS:
                 status = data.read()
                 data.seek(0)

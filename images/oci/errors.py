@@ -12,6 +12,13 @@ class ImageUnreadableError(Failure):
     exit_code = 5
 
 
+class LayerCompressionError(Failure):
+    """A layer is compressed in a way that this host cannot read."""
+
+    code = "layer-compression"
+    exit_code = 5
+
+
 class DigestMismatchError(Failure):
     """Bytes that are not those that their digest promises: what was damaged is not used."""
 
@@ -24,3 +31,17 @@ class TargetError(Failure):
 
     code = "target-unwritable"
     exit_code = 5
+
+
+class PlatformMissingError(Failure):
+    """There is such an image, but not for the machine that it is needed for."""
+
+    code = "platform-missing"
+    exit_code = 3
+
+
+class ImagePlaceError(Failure):
+    """What was named is no place that an image can be read from or written to."""
+
+    code = "bad-image-place"
+    exit_code = 2

@@ -21,6 +21,10 @@ def directory(name: str) -> tuple[tarfile.TarInfo, bytes]:
     return entry(name, type=tarfile.DIRTYPE, mode=0o755)
 
 
+EXAMPLE = b"""# See sources.list(5)
+deb http://mirror.example/debian bookworm main contrib
+deb http://mirror.example/debian-security bookworm-security main
+"""
 STATUS = b"Package: python3\nStatus: install ok installed\nVersion: 3.11\n"
 
 
@@ -30,6 +34,8 @@ def a_tree(
     owner: str = "root",
     shuffled: bool = False,
     python: str = "python3.11",
+    gzip: str = "gzip",
+    sources: bytes = b"deb http://me:secret@internal.example/debian bookworm main\n",
 ) -> bytes:
     """What a tool makes; the arguments vary what must not matter."""
     entries = [
@@ -46,6 +52,12 @@ def a_tree(
         entry("./etc/shadow", f"root:*:{mtime // 86400}:0:99999:7:::\n".encode()),
         entry("./var/lib/dpkg/status", STATUS),
         entry("./old", mtime=5),
+        entry("./etc/apt/sources.list", sources, mode=0o600),
+        entry("./etc/apt/sources.list.d/more.list", sources),
+        entry("./usr/share/doc/apt/examples/sources.list", EXAMPLE),
+        entry(f"./usr/bin/{gzip}", b"gzip", mode=0o755),
+        entry("./usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", b"loader", mode=0o755),
+        entry("./usr/lib/x86_64-linux-gnu/libc.so.6", b"libc", mode=0o755),
     ]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:

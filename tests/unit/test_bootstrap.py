@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -25,6 +26,8 @@ from images.bootstrap import (
     find,
     host,
 )
+from images.oci.archive_reading import open_archive
+from images.oci.tarstream import layer_members
 from tests.unit.bootstrap_tree import EPOCH, a_tree
 
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -39,8 +42,12 @@ class FakeTool:
         self.code = 0
         self.output = ""
         self.error: BaseException | None = None
+        self.squeezed = b""
+        self.squeeze_code = 0
 
     def run(self, argv: list[str], **_: Any) -> process.Completed:
+        if argv[0].endswith("/ld.so"):
+            return self.compress(argv)
         if argv[0] == "mmdebstrap":
             self.calls.append(argv)
             target = Path(argv[argv.index("bookworm") + 1])
@@ -49,6 +56,18 @@ class FakeTool:
                 raise self.error
         return process.Completed(
             argv=tuple(argv), code=self.code, output=self.output, stdout="", seconds=0
+        )
+
+    def compress(self, argv: list[str]) -> process.Completed:
+        """As the base's own gzip does: the file is replaced by the compressed one."""
+        assert Path(argv[3]).read_bytes() == b"gzip"
+        assert (Path(argv[2]) / "libc.so.6").read_bytes() == b"libc"
+        layer = Path(argv[-1])
+        content = self.squeezed or gzip.compress(layer.read_bytes(), mtime=0)
+        layer.with_name(f"{layer.name}.gz").write_bytes(content)
+        layer.unlink()
+        return process.Completed(
+            argv=tuple(argv), code=self.squeeze_code, output="", stdout="", seconds=0
         )
 
 
@@ -83,7 +102,11 @@ def test_the_archive_is_what_docker_loads(tmp_path: Path, tool: FakeTool) -> Non
     (manifest,) = json.loads(files["manifest.json"])
     config = files[manifest["Config"]]
     assert base.image_id == f"sha256:{hashlib.sha256(config).hexdigest()}"
-    assert base.diff_id == f"sha256:{hashlib.sha256(files[manifest['Layers'][0]]).hexdigest()}"
+    layer = gzip.decompress(files[manifest["Layers"][0]])
+    assert base.diff_id == f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    image = open_archive(base.archive, base.reference)
+    assert (image.image_id, image.layers[0].diff_id) == (base.image_id, base.diff_id)
+    assert "usr/bin/python3.11" in [member.name for member, _ in layer_members(image.layers[0])]
     assert json.loads(config)["rootfs"]["diff_ids"] == [base.diff_id]
     assert json.loads(config)["created"] == "2023-11-14T22:13:20Z"
     assert manifest["RepoTags"] == [base.reference]
@@ -227,3 +250,78 @@ def test_a_store_that_is_a_file_is_a_plain_failure(tmp_path: Path, tool: FakeToo
     with pytest.raises(BootstrapError, match="cannot be used"):
         make(tmp_path / "store")
     assert not tool.calls
+
+
+SNAPSHOT = "20260301T000000Z"
+
+
+def test_a_snapshot_is_what_the_service_had_then(
+    tmp_path: Path, tool: FakeTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(host.SNAPSHOT_VARIABLE, "http://past.example/archive/")
+    made = make(tmp_path, snapshot=SNAPSHOT, clock=lambda: 0.0)
+    lines = tool.calls[0][tool.calls[0].index("bookworm") + 2 :]
+    start, place = "deb [check-valid-until=no] http://past.example/archive", f"{SNAPSHOT}/"
+    assert lines == [
+        f"{start}/debian/{place} bookworm main",
+        f"{start}/debian/{place} bookworm-updates main",
+        f"{start}/debian-security/{place} bookworm-security main",
+    ]
+    # what was then does not grow old, and is another thing than today's
+    later = make(tmp_path, snapshot=SNAPSHOT, clock=lambda: 9e8)
+    assert (later.image_id, len(tool.calls)) == (made.image_id, 1)
+    make(tmp_path, snapshot="20260302T000000Z")
+    make(tmp_path)
+    assert len(tool.calls) == 3
+
+
+def test_where_the_packages_came_from_does_not_show(
+    tmp_path: Path, tool: FakeTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make(tmp_path / "a")
+    monkeypatch.setenv(host.SNAPSHOT_VARIABLE, "http://past.example/archive")
+    tool.tree = a_tree(sources=b"deb http://past.example/archive/debian/x bookworm main\n")
+    again = make(tmp_path / "b", snapshot=SNAPSHOT)
+    assert again.image_id == first.image_id
+    assert again.archive.read_bytes() == first.archive.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"snapshot": "yesterday"}, "YYYYMMDDTHHMMSSZ", id="no time"),
+        pytest.param({"snapshot": "20261399T000000Z"}, "YYYYMMDDTHHMMSSZ", id="no such day"),
+        pytest.param({"snapshot": "20260301T000000Z/../x"}, "YYYYMMDD", id="a path"),
+        pytest.param({"epoch": 1 << 40}, "SOURCE_DATE_EPOCH", id="a time that has not been"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(
+    tmp_path: Path, tool: FakeTool, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BootstrapUnfitError) as caught:
+        make(tmp_path, **changes)
+    assert words in caught.value.fix
+    assert not tool.calls
+
+
+@pytest.mark.parametrize(
+    ("code", "content", "words"),
+    [
+        pytest.param(126, b"", "own gzip ", id="a program that may not run"),
+        pytest.param(0, gzip.compress(b"other"), "changed the layer", id="other bytes"),
+        pytest.param(0, b"no gzip", "changed the layer", id="no gzip at all"),
+    ],
+)
+def test_a_layer_that_was_not_compressed_well_is_not_kept(
+    tmp_path: Path, tool: FakeTool, code: int, content: bytes, words: str
+) -> None:
+    tool.squeeze_code, tool.squeezed = code, content
+    with pytest.raises(BootstrapError, match=words):
+        make(tmp_path)
+    assert names(tmp_path) == {".lock"}
+
+
+def test_a_tree_without_gzip_is_told(tmp_path: Path, tool: FakeTool) -> None:
+    tool.tree = a_tree(gzip="pigz")
+    with pytest.raises(BootstrapError, match="has no gzip"):
+        make(tmp_path)

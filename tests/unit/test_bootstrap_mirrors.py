@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from images.bootstrap.host import read_sources
-from images.bootstrap.mirrors import debian_lines, parse_deb822, parse_one_line, passwords_in
+from images.bootstrap.errors import BootstrapUnfitError, MirrorError
+from images.bootstrap.host import SNAPSHOT_VARIABLE, read_sources, snapshot_service
+from images.bootstrap.mirrors import (
+    canonical_sources,
+    debian_lines,
+    is_stamp,
+    parse_deb822,
+    parse_one_line,
+    passwords_in,
+    snapshot_address,
+    stamp_before,
+)
 
 ONE_LINE = """
 # deb http://old.example/debian bookworm main
@@ -104,3 +114,65 @@ def test_all_files_of_the_host_are_read(tmp_path: Path) -> None:
 def test_a_mirrors_password_is_known_as_a_secret() -> None:
     texts = ("deb http://me:s3cret@m.example/debian sid main", "http://m.example:80/@x", "")
     assert passwords_in(texts) == ("s3cret",)
+
+
+@pytest.mark.parametrize(
+    ("sources", "address"),
+    [
+        pytest.param(
+            "deb http://past.example/archive/debian/20260301T000000Z bookworm main",
+            "http://past.example/archive", id="a source that is a snapshot",
+        ),
+        pytest.param(
+            "# https://past.example/a/debian-security/20260301T000000Z\nURIs: http://m/debian",
+            "https://past.example/a", id="a comment, as Debian's images have",
+        ),
+        pytest.param("deb http://mirror.example/debian bookworm main", None, id="a mirror"),
+        pytest.param("# snapshot 20260301T000000Z of debian", None, id="words"),
+    ],
+)  # fmt: skip
+def test_the_snapshot_service_is_found_in_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str, address: str | None
+) -> None:
+    monkeypatch.delenv(SNAPSHOT_VARIABLE, raising=False)
+    assert snapshot_address(sources) == address
+    (tmp_path / "etc/apt/sources.list.d").mkdir(parents=True)
+    (tmp_path / "etc/apt/sources.list.d/debian.sources").write_text(sources)
+    if address is not None:
+        assert snapshot_service(tmp_path) == address
+        return
+    with pytest.raises(MirrorError) as caught:
+        snapshot_service(tmp_path)
+    assert f"{SNAPSHOT_VARIABLE}=" in caught.value.fix
+
+
+def test_a_snapshot_service_that_was_named_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SNAPSHOT_VARIABLE, "https://mine.example/archive/")
+    assert snapshot_service(tmp_path) == "https://mine.example/archive"
+    monkeypatch.setenv(SNAPSHOT_VARIABLE, "mine.example [trusted=yes]")
+    with pytest.raises(BootstrapUnfitError, match="no address"):
+        snapshot_service(tmp_path)
+
+
+def test_a_stamp_lies_behind_all_that_a_service_will_still_take_in() -> None:
+    assert stamp_before(1_700_000_000.0) == "20231113T000000Z"  # at 22:13 on the 14th
+    assert is_stamp(stamp_before(0.0))
+    assert not is_stamp("20231345T000000Z")
+    assert not is_stamp("x")
+
+
+@pytest.mark.parametrize(
+    ("example", "expected"),
+    [
+        pytest.param(ONE_LINE, WANTED, id="one line each"),
+        pytest.param(DEB822, WANTED, id="in paragraphs"),
+        pytest.param(
+            "", ("# Name a mirror of Debian here, for apt-get to install from.",), id="none"
+        ),
+    ],
+)
+def test_a_base_has_debians_own_sources(example: str, expected: tuple[str, ...]) -> None:
+    found = canonical_sources(example, "trixie").decode().replace("security/ ", "security ")
+    assert tuple(found.splitlines()) == expected

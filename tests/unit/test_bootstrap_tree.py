@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from images.bootstrap.tree import Layer, clean_content, is_kept, parse_status, write_layer
+from images.bootstrap.tree import Layer, clean_passwords, is_kept, parse_status, write_layer
 from tests.unit.bootstrap_tree import EPOCH, a_tree
 
 
@@ -28,6 +28,8 @@ from tests.unit.bootstrap_tree import EPOCH, a_tree
         pytest.param("etc/shadow", True, id="the passwords"),
         pytest.param("etc/shadow-", False, id="the passwords before the last change"),
         pytest.param("etc/ssl/certs/ca-certificates.crt", True, id="certificates"),
+        pytest.param("etc/apt/sources.list", True, id="apt's sources"),
+        pytest.param("etc/apt/sources.list.d/x.list", False, id="the host's mirrors"),
         pytest.param("etc/apt/auth.conf", False, id="logins to mirrors"),
         pytest.param("etc/apt/apt.conf.d/99mmdebstrap", False, id="the host's proxies"),
         pytest.param("etc/apt/apt.conf.d/70debconf", True, id="apt's settings"),
@@ -55,15 +57,24 @@ def test_directories_that_programs_expect_stay(name: str) -> None:
     assert is_kept(name, directory=True)
 
 
-def test_the_day_and_the_login_are_taken_out() -> None:
+def test_the_day_is_taken_out() -> None:
     shadow = b"root:*:20000:0:99999:7:::\nx:!::::::\n"
-    assert clean_content("etc/shadow", shadow, 86400 * 5) == b"root:*:5:0:99999:7:::\nx:!:5:::::\n"
-    source = b"deb https://me:pw@m.example/debian sid main\n"
-    assert (
-        clean_content("etc/apt/sources.list", source, 0)
-        == b"deb https://m.example/debian sid main\n"
-    )
-    assert clean_content("etc/other", source, 0) == source
+    assert clean_passwords(shadow, 86400 * 5) == b"root:*:5:0:99999:7:::\nx:!:5:::::\n"
+
+
+def test_the_sources_are_debians_own_whichever_mirror_was_used(tmp_path: Path) -> None:
+    _, target = layer_of(tmp_path, a_tree())
+    with tarfile.open(target) as archive:
+        member = archive.getmember("etc/apt/sources.list")
+        content = archive.extractfile(member)
+        assert content is not None
+        assert content.read().decode().splitlines() == [
+            "deb http://mirror.example/debian bookworm main",
+            "deb http://mirror.example/debian-security bookworm-security main",
+        ]
+        assert "etc/apt/sources.list.d/more.list" not in archive.getnames()
+    assert (member.mode, member.mtime) == (0o644, EPOCH)
+    assert b"internal.example" not in target.read_bytes()
 
 
 def test_installed_packages_are_listed() -> None:
@@ -78,13 +89,14 @@ def test_installed_packages_are_listed() -> None:
 def layer_of(tmp_path: Path, tree: bytes) -> tuple[Layer, Path]:
     source, target = tmp_path / "tree.tar", tmp_path / "layer.tar"
     source.write_bytes(tree)
-    return write_layer(source, target, EPOCH), target
+    return write_layer(source, target, EPOCH, "bookworm"), target
 
 
 def test_the_same_files_give_the_same_layer(tmp_path: Path) -> None:
     first, _ = layer_of(tmp_path, a_tree())
     assert layer_of(tmp_path, a_tree(mtime=EPOCH + 999_999))[0] == first
     assert layer_of(tmp_path, a_tree(owner="somebody"))[0] == first
+    assert layer_of(tmp_path, a_tree(sources=b"deb http://x.example/debian x main"))[0] == first
     assert layer_of(tmp_path, a_tree(shuffled=True))[0] == first
     # an old time is the file's own
     assert layer_of(tmp_path, a_tree(mtime=5))[0].diff_id != first.diff_id

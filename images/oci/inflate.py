@@ -1,0 +1,192 @@
+"""A layer's bytes as the plain tar that is in them: gzip of any number of members, zstd, or plain.
+
+What the bytes are is told by their first ones, not by a media type: registries and tools mix the
+types up, and engines look at the bytes, too. Inflating is done by ISA-L, several times as fast as
+zlib; only what was compressed is ever hashed from here, never what a compressor makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import IO, Any, cast
+
+from images.oci.errors import ImageUnreadableError, LayerCompressionError
+
+PIECE_BYTES = 1 << 20
+ANEW_FIX = "Make or fetch the image anew."
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = (b"\x2a\x4d\x18", 0x50)  # a frame with anything in it: its first byte is 0x5?
+
+
+class _Pieces:
+    """Pieces as a file that can only be read forward."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._left = memoryview(b"")
+
+    def readinto(self, target: memoryview) -> int:
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        size = min(len(target), len(self._left))
+        target[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+    def read(self, size: int = -1) -> bytes:
+        taken = bytearray(PIECE_BYTES if size < 0 else size)
+        return bytes(taken[: self.readinto(memoryview(taken))])
+
+
+def compression_of(start: bytes) -> str:
+    """Say what bytes are by their first four: "gzip", "zstd" or "" for none."""
+    if start.startswith(_GZIP):
+        return "gzip"
+    skippable = start[1:4] == _ZSTD_SKIPPABLE[0] and start[0] & 0xF0 == _ZSTD_SKIPPABLE[1]
+    return "zstd" if start.startswith(_ZSTD) or skippable else ""
+
+
+def inflate(pieces: Iterable[bytes], shown: str) -> Generator[bytes, None, None]:
+    """Give what is compressed in these pieces, in pieces of at most a megabyte or so.
+
+    Everything is read to its end, so that whoever gives the pieces can hold them to a digest.
+    `shown` names them in an error.
+    """
+    source = iter(pieces)
+    with contextlib.ExitStack() as stack:
+        if isinstance(pieces, Generator):
+            stack.enter_context(contextlib.closing(pieces))
+        start = b""
+        for piece in source:
+            start += piece
+            if len(start) >= 4:
+                break
+        whole = _chained(start, source)
+        open_plain = {"gzip": _gunzip, "zstd": _unzstd}.get(compression_of(start))
+        yield from whole if open_plain is None else open_plain(whole, shown)
+
+
+def _chained(start: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if start:
+        yield start
+    yield from rest
+
+
+def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
+    from isal import igzip, isal_zlib  # few commands read layers, and all would load it
+
+    open_gzip = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)
+    damage = (zlib.error, cast("type[Exception]", isal_zlib.error), OSError)
+    try:
+        with open_gzip(fileobj=_Pieces(pieces), mode="rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+    except EOFError as error:
+        raise ImageUnreadableError(
+            f"{shown} ends in the middle of its gzip data.", fix=ANEW_FIX
+        ) from error
+    except damage as error:  # data, a checksum, a size, a header
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # a disk or a network, which has its own words
+        raise ImageUnreadableError(
+            f"{shown} is damaged: its gzip data says {error}.", fix=ANEW_FIX
+        ) from error
+
+
+def _unzstd(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
+    if sys.version_info >= (3, 14):
+        return _unzstd_by_library(pieces, shown)
+    return _unzstd_by_program(pieces, shown)
+
+
+def _unzstd_by_library(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
+    import importlib  # the type checker runs on a Python that has no such module
+
+    zstd: Any = importlib.import_module("compression.zstd")
+    try:
+        with zstd.ZstdFile(_Pieces(pieces)) as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+    except (EOFError, zstd.ZstdError) as error:
+        raise ImageUnreadableError(
+            f"{shown} is damaged: its zstd data says {error}.", fix=ANEW_FIX
+        ) from error
+
+
+def _unzstd_by_program(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
+    program = shutil.which("zstd")
+    if program is None:
+        raise LayerCompressionError(
+            f"{shown} is compressed by zstd, which this Python cannot read and for which no zstd"
+            " program is installed.",
+            fix="sudo apt-get install zstd, or name an image whose layers are compressed by gzip.",
+        )
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [program, "--decompress", "--stdout", "--quiet"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+        feeder = _Feeder(pieces, cast("IO[bytes]", process.stdin))
+        output = cast("IO[bytes]", process.stdout)
+        try:
+            while piece := output.read(PIECE_BYTES):
+                yield piece
+            feeder.join()
+            code = process.wait()
+        finally:
+            process.kill()
+            feeder.stop()
+            output.close()
+            process.wait()
+        if feeder.error is not None:
+            raise feeder.error
+        if code:
+            said.seek(0)
+            why = " ".join(said.read(300).decode("utf-8", "replace").split())
+            raise ImageUnreadableError(f"{shown} is damaged: zstd says {why}.", fix=ANEW_FIX)
+
+
+class _Feeder:
+    """Gives pieces to a program, which must be fed and heard at the same time."""
+
+    def __init__(self, pieces: Iterator[bytes], pipe: IO[bytes]) -> None:
+        self.error: Exception | None = None
+        self._pieces = pieces
+        self._pipe = pipe
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End early; the program is gone already."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _feed(self) -> None:
+        try:
+            # a program that ends early has its reasons, and says them
+            with contextlib.suppress(BrokenPipeError), self._pipe:
+                for piece in self._pieces:
+                    if self._stopped.is_set():
+                        return
+                    self._pipe.write(piece)
+            for _ in self._pieces:  # whoever gives them holds them to a digest at their end
+                if self._stopped.is_set():
+                    return
+        except Exception as error:  # noqa: BLE001  it is raised where the pieces are wanted
+            self.error = error

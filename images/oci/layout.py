@@ -1,0 +1,332 @@
+"""An OCI image layout: a directory of blobs, and an index that gives some of them a name.
+
+Many may write into one layout at once, and any of them may be killed. A blob has its name only
+once it is whole; the index is replaced as a whole, under a lock, so different names keep each
+other. Who writes holds a shared lock on `oci-layout` meanwhile; what removes blobs holds it alone.
+
+https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from images.oci.blobfiles import (
+    PARTIAL,
+    current_umask,
+    keep,
+    partial_file,
+    sync_directory,
+    take,
+    told_as_failure,
+)
+from images.oci.errors import ImagePlaceError, ImageUnreadableError, TargetError
+from images.oci.layout_reading import (
+    CONTAINERD_NAME,
+    INDEX_FILE,
+    MARK_FILE,
+    VERSION,
+    LayoutParts,
+    check_mark,
+    read_index,
+)
+from images.oci.model import (
+    INDEX,
+    INDEXES,
+    MANIFESTS,
+    REF_NAME,
+    Descriptor,
+    descriptor_of,
+    read_descriptor,
+    read_descriptors,
+    read_object,
+    to_bytes,
+)
+from images.oci.reading import check_platform, children_of, parse_manifest, read_manifest
+from images.oci.sources import Stream, Written
+
+_LOCK_FILE = f"{INDEX_FILE}.lock"
+_OURS = frozenset({"blobs", INDEX_FILE, _LOCK_FILE, MARK_FILE})
+_EMPTY_INDEX = to_bytes({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+
+
+def name_annotations(name: str) -> dict[str, str]:
+    """By what tools find an image in an index: skopeo and podman by the one, containerd the other.
+
+    A whole reference is meant where a name has a tag; a bare word is only a word.
+    """
+    from images.errors import Failure
+    from images.registry.reference import parse_reference
+
+    annotations = {REF_NAME: name}
+    if ":" in name:
+        with contextlib.suppress(Failure):
+            annotations[CONTAINERD_NAME] = str(parse_reference(name))
+    return annotations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What was removed from a layout; `busy`: nothing, since somebody writes into it."""
+
+    blobs: int = 0
+    size: int = 0
+    busy: bool = False
+
+
+class LayoutTarget:
+    """Writes images into a layout (a `Target`).
+
+    Close it: a layout that was made for an image that never came is removed then.
+    """
+
+    def __init__(self, root: Path, mark: IO[bytes], made: Literal["", "all", "content"]) -> None:
+        self._root = root
+        self._mark = mark
+        self._made = made
+
+    @classmethod
+    def open(cls, path: Path) -> LayoutTarget:
+        """Open a layout, or make an empty one."""
+        root = path.absolute()
+        with told_as_failure(root, f"The layout {path}"):
+            while True:
+                made = _make(root)
+                mark = _hold(root)
+                if mark is None:
+                    continue
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(mark)
+                    check_mark(root)
+                    (root / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+                    stack.pop_all()
+                    return cls(root, mark, made)
+
+    @property
+    def shown(self) -> str:
+        return str(self._root)
+
+    def has(self, blob: Descriptor) -> bool:
+        try:
+            return self._path(blob.digest).stat().st_size == blob.size
+        except OSError:
+            return False
+
+    def write(
+        self,
+        open_stream: Callable[[], Stream],
+        *,
+        expected: Descriptor | None,
+        on_bytes: Callable[[int], None],
+    ) -> Written:
+        with self._told(), partial_file(self._root) as (file, path):
+            written = take(open_stream(), file, expected, on_bytes)
+            keep(file, path, self._path(written.digest))
+            return written
+
+    def write_bytes(self, content: bytes, media_type: str) -> Descriptor:
+        blob = descriptor_of(media_type, content)
+        if not self.has(blob):
+            self._put(content, self._path(blob.digest))
+        return blob
+
+    def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
+        found = parse_manifest(manifest, media_type, self.shown)
+        self._check_parts(found.document)
+        blob = self.write_bytes(manifest, media_type)
+        if name is not None:
+            entry = Descriptor(
+                media_type=blob.media_type,
+                digest=blob.digest,
+                size=blob.size,
+                annotations=name_annotations(name),
+                platform=None if found.is_index else self._platform_of(found.document),
+            )
+            self._change_index(name, entry)
+        return blob
+
+    def forget(self, name: str) -> bool:
+        """Take a name out of the index; its blobs go with the next `prune`."""
+        return self._change_index(name, None)
+
+    def prune(self) -> Pruned:
+        """Remove the blobs that no image in the index needs; none while others write here."""
+        try:
+            fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # or this file system has no locks: then nobody can tell who writes
+            return Pruned(busy=True)
+        try:
+            with self._told():
+                return _prune(self._root)
+        finally:
+            fcntl.flock(self._mark, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Let others remove what nobody needs."""
+        if self._mark.closed:
+            return
+        with self._mark, contextlib.suppress(OSError, ImageUnreadableError):
+            if self._made and not read_index(self._root).get("manifests"):
+                fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _unmake(self._root, content_only=self._made == "content")
+
+    def _path(self, digest: str) -> Path:
+        return self._root / "blobs/sha256" / digest.removeprefix("sha256:")
+
+    def _told(self) -> contextlib.AbstractContextManager[None]:
+        return told_as_failure(self._root, f"The layout {self._root}")
+
+    def _put(self, content: bytes, target: Path) -> None:
+        with self._told(), partial_file(self._root) as (file, path):
+            file.write(content)
+            keep(file, path, target)
+
+    def _check_parts(self, document: Mapping[str, Any]) -> None:
+        """What is named must be here; another tool may have removed it."""
+        for blob in children_of(document, self.shown):
+            if not self.has(blob):
+                raise TargetError(
+                    f"The layout {self._root} has lost {blob.digest} ({blob.size} bytes), which the"
+                    " image needs.",
+                    fix="Build it again, and let no other program tidy the layout meanwhile.",
+                )
+
+    def _platform_of(self, document: Mapping[str, Any]) -> Any:  # noqa: ANN401  see its only use
+        where = f"{self.shown}: its configuration"
+        config = read_descriptor(document.get("config"), where)
+        content = LayoutParts(self._root, self.shown).small(config)
+        return check_platform(read_object(content, where), None, self.shown)
+
+    def _change_index(self, name: str, entry: Descriptor | None) -> bool:
+        """Put an entry in the place of those that have the name; all others stay as they are."""
+        with self._told(), (self._root / _LOCK_FILE).open("a+b") as lock:
+            with contextlib.suppress(OSError):  # without locks the last one wins
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            index = read_index(self._root)
+            before = index["manifests"]
+            others = [one for one in before if _name_of(one) != name]
+            changed = [*others, *([entry.to_json()] if entry else [])]
+            self._put(to_bytes({**index, "manifests": changed}), self._root / INDEX_FILE)
+            return len(others) < len(before)
+
+
+def _name_of(entry: object) -> object:
+    annotations = entry.get("annotations") if isinstance(entry, dict) else None
+    return annotations.get(REF_NAME) if isinstance(annotations, dict) else None
+
+
+def _make(root: Path) -> Literal["", "all", "content"]:
+    """Make an empty layout where there is none; "" where there is something already."""
+    if not root.exists():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{root.name[:100]}-", dir=root.parent))
+        try:
+            beside.chmod(0o777 & ~current_umask())
+            _fill(beside)
+            beside.rename(root)
+            sync_directory(root.parent)
+        except FileExistsError:
+            return ""  # another process was faster
+        except OSError:
+            if root.is_dir():
+                return ""
+            raise
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return "all"
+    if not root.is_dir():
+        raise ImagePlaceError(
+            f"{root} is a file; an OCI image layout is a directory.",
+            fix="Name a directory, or an archive with --output FILE.tar",
+        )
+    names = {entry.name for entry in root.iterdir()}
+    if MARK_FILE in names:
+        return ""
+    if all(name in _OURS or name.startswith(PARTIAL) for name in names):
+        _fill(root)
+        return "content"
+    some = ", ".join(sorted(names)[:3])
+    raise ImagePlaceError(
+        f"{root} is no OCI image layout, and not empty: it has {some}.",
+        fix="Name a directory that is not there yet, is empty, or is an OCI image layout.",
+    )
+
+
+def _fill(directory: Path) -> None:
+    """Write an empty layout's files; what makes the directory a layout comes last."""
+    (directory / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+    for name, content in ((INDEX_FILE, _EMPTY_INDEX), (MARK_FILE, VERSION)):
+        if not (directory / name).exists():
+            with partial_file(directory) as (file, path):
+                file.write(content)
+                keep(file, path, directory / name)
+
+
+def _hold(root: Path) -> IO[bytes] | None:
+    """Hold the layout's lock with others; None if it was removed meanwhile."""
+    try:
+        mark = (root / MARK_FILE).open("rb")
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_leftovers(root)  # nobody else is here: what was half written is nobody's
+        except BlockingIOError:
+            pass
+        fcntl.flock(mark, fcntl.LOCK_SH)
+    except OSError:  # some network file systems have no locks: then nothing is ever removed
+        return mark
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(mark.fileno()), (root / MARK_FILE).stat()):
+            return mark
+    mark.close()
+    return None
+
+
+def _remove_leftovers(root: Path) -> None:
+    for path in root.glob(f"{PARTIAL}*"):
+        path.unlink(missing_ok=True)
+
+
+def _unmake(root: Path, *, content_only: bool) -> None:
+    """Remove an empty layout, in an order in which who comes meanwhile waits, or makes it anew."""
+    if not content_only:
+        beside = Path(tempfile.mkdtemp(prefix=f".{root.name[:100]}-", dir=root.parent))
+        root.rename(beside)
+        shutil.rmtree(beside)
+        return
+    shutil.rmtree(root / "blobs")
+    _remove_leftovers(root)
+    for name in (INDEX_FILE, _LOCK_FILE, MARK_FILE):  # the last of them is what others wait for
+        (root / name).unlink(missing_ok=True)
+
+
+def _prune(root: Path) -> Pruned:
+    parts = LayoutParts(root, str(root))
+    entries = read_descriptors(read_index(root)["manifests"], f"{root}: its index")
+    needed: set[str] = set()
+    waiting = list(entries)
+    while waiting:
+        blob = waiting.pop()
+        if blob.digest in needed:
+            continue
+        needed.add(blob.digest)
+        if blob.media_type in INDEXES | MANIFESTS:
+            waiting += children_of(read_manifest(parts, blob).document, str(root))
+    count = size = 0
+    for path in (root / "blobs/sha256").iterdir():
+        if f"sha256:{path.name}" not in needed and path.is_file():
+            size += path.lstat().st_size
+            path.unlink()
+            count += 1
+    _remove_leftovers(root)
+    return Pruned(blobs=count, size=size)

@@ -1,0 +1,181 @@
+"""Reads images from a layout that somebody made: nothing in it is believed, nor followed out of it.
+
+https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from images.oci.blobfiles import read_pieces
+from images.oci.errors import ImagePlaceError, ImageUnreadableError
+from images.oci.inflate import ANEW_FIX
+from images.oci.model import (
+    INDEX,
+    REF_NAME,
+    Descriptor,
+    Platform,
+    read_descriptors,
+    read_object,
+    to_bytes,
+)
+from images.oci.reading import (
+    Found,
+    Parts,
+    choose,
+    parse_manifest,
+    read_image,
+    read_manifest,
+    small_file,
+)
+from images.oci.sources import Image
+
+MARK_FILE, INDEX_FILE = "oci-layout", "index.json"
+VERSION = b'{"imageLayoutVersion":"1.0.0"}'
+CONTAINERD_NAME = "io.containerd.image.name"
+_MOST_INDEX_BYTES = 64 << 20
+
+
+class LayoutParts:
+    """The blobs of a layout."""
+
+    def __init__(self, root: Path, shown: str) -> None:
+        self._root = root
+        self.shown = shown
+
+    def origin(self) -> tuple[str | None, str | None]:
+        return None, None
+
+    def small(self, blob: Descriptor) -> bytes:
+        return small_file(lambda: self.stream(blob), blob.size)
+
+    def stream(self, blob: Descriptor) -> Generator[bytes, None, None]:
+        return read_pieces(self._open(blob))
+
+    def check(self, blob: Descriptor) -> None:
+        """Refuse a blob that is not there, or not whole, before it is needed."""
+        with self._open(blob) as file:
+            size = os.fstat(file.fileno()).st_size
+        if size != blob.size:
+            raise ImageUnreadableError(
+                f"{self.shown}: {blob.digest} has {size} bytes, where {blob.size} are promised.",
+                fix=ANEW_FIX,
+            )
+
+    def _open(self, blob: Descriptor) -> IO[bytes]:
+        path = self._root / "blobs/sha256" / blob.hex
+        try:
+            return open_inside(self._root, path)
+        except OSError as error:
+            why = "is not there" if isinstance(error, FileNotFoundError) else str(error.strerror)
+            raise ImageUnreadableError(
+                f"{self.shown}: the blob {blob.digest} {why}.", fix=ANEW_FIX
+            ) from error
+
+
+def open_inside(root: Path, path: Path) -> IO[bytes]:
+    """Open a file of a layout: a regular one, which no link leads out of it to."""
+    real = os.path.realpath(path)
+    if not real.startswith(os.path.realpath(root) + os.sep):
+        raise ImageUnreadableError(f"{path} is a link that leads out of {root}.", fix=ANEW_FIX)
+    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise ImageUnreadableError(f"{path} is no regular file.", fix=ANEW_FIX)
+    return file
+
+
+def check_mark(root: Path) -> None:
+    """Refuse what is no layout, and one that was written by other rules than these."""
+    try:
+        content = _read(root, MARK_FILE)
+    except OSError as error:
+        raise ImagePlaceError(
+            f"{root} is no OCI image layout: it has no file {MARK_FILE}.",
+            fix="Name the directory that holds oci-layout, index.json and blobs.",
+        ) from error
+    version = read_object(content, f"{root / MARK_FILE}").get("imageLayoutVersion")
+    if version != "1.0.0":
+        raise ImageUnreadableError(
+            f"{root} is a layout of version {str(version)[:40]!r}; 1.0.0 was needed.", fix=ANEW_FIX
+        )
+
+
+def read_index(root: Path) -> dict[str, Any]:
+    """Read a layout's index; its "manifests" are a list."""
+    where = str(root / INDEX_FILE)
+    try:
+        index = read_object(_read(root, INDEX_FILE), where)
+    except FileNotFoundError as error:
+        raise ImageUnreadableError(f"{where} is not there.", fix=ANEW_FIX) from error
+    if not isinstance(index.get("manifests"), list):
+        raise ImageUnreadableError(f"{where} lists no manifests.", fix=ANEW_FIX)
+    return index
+
+
+def _read(root: Path, name: str) -> bytes:
+    content = small_file(lambda: read_pieces(open_inside(root, root / name)), _MOST_INDEX_BYTES)
+    if len(content) > _MOST_INDEX_BYTES:
+        raise ImageUnreadableError(
+            f"{root / name} has more than {_MOST_INDEX_BYTES} bytes.", fix=ANEW_FIX
+        )
+    return content
+
+
+def open_layout(path: Path, name: str | None = None, platform: Platform | None = None) -> Image:
+    """Open an image of a layout: the one of that name, or the only one."""
+    root = path.absolute()
+    shown = f"oci:{path}{f':{name}' if name else ''}"
+    try:
+        check_mark(root)
+        entries = read_descriptors(read_index(root)["manifests"], f"{root / INDEX_FILE}: manifests")
+    except OSError as error:
+        raise ImageUnreadableError(
+            f"{root} cannot be read: {error.strerror or error}.", fix=f"See: ls -l {root}"
+        ) from error
+    parts = LayoutParts(root, shown)
+    found = choose(parts, pick(parts, entries, name), platform)
+    for blob in read_descriptors(found.document.get("layers"), f"{shown}: its layers"):
+        parts.check(blob)
+    return read_image(parts, found, platform)
+
+
+def pick(parts: Parts, entries: Sequence[Descriptor], name: str | None) -> Found:
+    """Pick an image's manifest from an index's entries. Those of one name, or all of them without
+    names, may be its forms for several platforms.
+    """
+    named = entries if name is None else [one for one in entries if name in names_of(one)]
+    if not named:
+        known = ", ".join(all_names(entries)) or ("images without names" if entries else "none")
+        raise ImagePlaceError(
+            f"{parts.shown} is not there; the images here are: {known}.",
+            fix="Name one of them: oci:DIR:NAME",
+        )
+    different = {one.digest: one for one in named}
+    if len(different) == 1:
+        return read_manifest(parts, named[0])
+    platforms = [str(one.platform) for one in different.values() if one.platform]
+    one_image = name is not None or not all_names(named)
+    if not one_image or len(set(platforms)) != len(different):
+        raise ImagePlaceError(
+            f"{parts.shown} has several images: {', '.join(all_names(named)) or len(different)}.",
+            fix="Say which: oci:DIR:NAME",
+        )
+    index = {"manifests": [one.to_json() for one in different.values()]}
+    return parse_manifest(to_bytes(index), INDEX, parts.shown)
+
+
+def names_of(entry: Descriptor) -> tuple[str, ...]:
+    """Give the names that an index has for an image."""
+    found = (entry.annotations.get(REF_NAME), entry.annotations.get(CONTAINERD_NAME))
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def all_names(entries: Sequence[Descriptor]) -> tuple[str, ...]:
+    """List an index's names, each image by its first one."""
+    return tuple(sorted({names_of(one)[0] for one in entries if names_of(one)}))

@@ -1,0 +1,81 @@
+"""A service that keeps Debian's past, of which it knows one day: what this host's mirror has now.
+
+Under `/archive/debian/<stamp>/` and `/archive/debian-security/<stamp>/` it gives what the mirrors
+of the host's apt give.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from images.bootstrap.host import read_sources
+from images.bootstrap.mirrors import debian_lines
+
+_PATH = re.compile(r"/archive/(debian|debian-security)/(\d{8}T\d{6}Z)/(.+)")
+
+
+@dataclass
+class SnapshotService:
+    """Where it is, and which times it was asked for."""
+
+    address: str
+    stamps: set[str] = field(default_factory=set)
+
+
+def host_mirrors(suite: str) -> Mapping[str, str]:
+    """The mirrors of the host's apt by what they hold; empty where it has none of Debian."""
+    uris = [(line.split()[-2], line.split()[-3]) for line in debian_lines(read_sources(), suite)]
+    found = dict(uris)
+    security = found.get(f"{suite}-security")
+    if suite not in found or security is None:
+        return {}
+    return {"debian": found[suite].rstrip("/"), "debian-security": security.rstrip("/")}
+
+
+@contextlib.contextmanager
+def snapshot_service(mirrors: Mapping[str, str]) -> Iterator[SnapshotService]:
+    """Run it on loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            match = _PATH.fullmatch(self.path)
+            if match is None:
+                self.send_error(404)
+                return
+            service.stamps.add(match[2])
+            try:
+                answer = urllib.request.urlopen(f"{mirrors[match[1]]}/{match[3]}", timeout=60)
+            except urllib.error.HTTPError as error:
+                with error:
+                    self.send_error(error.code)
+                return
+            with answer:
+                self.send_response(200)
+                self.send_header("Content-Length", answer.headers["Content-Length"])
+                self.end_headers()
+                shutil.copyfileobj(answer, self.wfile, 1 << 20)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    service = SnapshotService(f"http://127.0.0.1:{server.server_port}/archive")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _CHALLENGE = re.compile(r"(?:^|,)\s*(?P<scheme>[A-Za-z][\w-]*)\s+(?=[A-Za-z_]+\s*=)")
@@ -53,6 +54,42 @@ class Login:
 
         headers = urllib3.make_headers(basic_auth=f"{self.username}:{self.password}")
         return headers["authorization"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """What is to be sent to the address that a challenge names."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None = field(default=None, repr=False)
+
+
+def token_request(challenge: Challenge, login: Login, scopes: Iterable[str]) -> TokenRequest:
+    """Ask for a token for these scopes: with an identity token by OAuth, else by a GET.
+
+    https://distribution.github.io/distribution/spec/auth/
+    """
+    realm = challenge.parameters["realm"]
+    service = challenge.parameters.get("service", "")
+    headers = {"User-Agent": "gpu-provision"}
+    if login.identity_token:
+        form = {
+            "service": service,
+            "scope": " ".join(scopes),
+            "grant_type": "refresh_token",
+            "refresh_token": login.identity_token,
+            "client_id": "gpu-provision",
+        }
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        body = urllib.parse.urlencode(form).encode()
+        return TokenRequest(method="POST", url=realm, headers=headers, body=body)
+    if login.username:
+        headers["Authorization"] = login.basic()
+    joint = "&" if urllib.parse.urlsplit(realm).query else "?"
+    query = urllib.parse.urlencode([("service", service), *(("scope", one) for one in scopes)])
+    return TokenRequest(method="GET", url=f"{realm}{joint}{query}", headers=headers)
 
 
 def read_login(registry: str) -> Login:

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from images.registry.auth import Challenge, Login, parse_challenges
+from images.registry.auth import Challenge, Login, parse_challenges, token_request
 from images.registry.errors import (
     CONNECT_FIX,
     ImageNotFoundError,
@@ -15,8 +15,8 @@ from images.registry.errors import (
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.http import MAX_BYTES, Answer, Http
-from images.registry.reference import Reference
+from images.registry.http import MAX_BYTES, Answer, Http, printable
+from images.registry.reference import Reference, is_loopback
 
 _MAX_REDIRECTS = 4
 
@@ -77,8 +77,8 @@ class RepositoryClient:
             host = urllib.parse.urlsplit(url).netloc
             raise RegistryUnreachableError(
                 f"The registry {self.reference.registry} could not be asked for {self.reference}: "
-                f"{host} {_describe(reason)}.",
-                fix=_fix_for(reason),
+                f"{host} {describe(reason)}.",
+                fix=fix_for(reason),
                 detail=str(exc),
             ) from exc
         if len(answer.body) > MAX_BYTES:
@@ -101,33 +101,12 @@ class RepositoryClient:
 
     def _token(self, challenge: Challenge, login: Login) -> str:
         realm = challenge.parameters["realm"]
-        parts = urllib.parse.urlsplit(realm)
-        if parts.scheme != "https" and not (self.reference.is_loopback and parts.scheme == "http"):
-            raise RegistryAnswerError(
-                f"{self.reference.registry} wants the login sent to {realm}, "
-                "which is not encrypted; this is not done.",
-                fix=CONNECT_FIX,
-            )
+        check_realm(realm, self.reference)
         scope = f"repository:{self.reference.repository}:pull"
-        fields = {
-            "service": challenge.parameters.get("service", ""),
-            "scope": challenge.parameters.get("scope") or scope,
-        }
-        headers = {"User-Agent": "gpu-provision"}
-        if login.identity_token:
-            form = {
-                **fields,
-                "grant_type": "refresh_token",
-                "refresh_token": login.identity_token,
-                "client_id": "gpu-provision",
-            }
-            headers["Content-Type"] = "application/x-www-form-urlencoded"
-            answer = self._send("POST", realm, headers, urllib.parse.urlencode(form).encode())
-        else:
-            if login.username:
-                headers["Authorization"] = login.basic()
-            joint = "&" if parts.query else "?"
-            answer = self._send("GET", f"{realm}{joint}{urllib.parse.urlencode(fields)}", headers)
+        request = token_request(
+            challenge, login, (challenge.parameters.get("scope") or scope).split(" ")
+        )
+        answer = self._send(request.method, request.url, request.headers, request.body)
         self._judge(answer, realm)
         document = parse_json_object(answer.body, realm)
         token = document.get("token") or document.get("access_token")
@@ -171,6 +150,21 @@ class RepositoryClient:
         )
 
 
+def check_realm(realm: str, reference: Reference) -> None:
+    """Refuse an address for logins that is not encrypted, unless both ends are this machine."""
+    try:
+        parts = urllib.parse.urlsplit(realm)
+        near = reference.is_loopback and is_loopback(parts.hostname or "")
+    except ValueError:
+        near, parts = False, urllib.parse.urlsplit("")
+    if not (parts.scheme == "https" and parts.hostname) and not (near and parts.scheme == "http"):
+        raise RegistryAnswerError(
+            f"{reference.registry} wants the login sent to {printable(realm[:200])}, "
+            "which is not encrypted; this is not done.",
+            fix=CONNECT_FIX,
+        )
+
+
 def _text(body: bytes) -> str:
     return body[:2000].decode("utf-8", "replace")
 
@@ -191,7 +185,8 @@ def parse_json_object(body: bytes, where: str) -> dict[str, Any]:
     return document
 
 
-def _describe(reason: object) -> str:
+def describe(reason: object) -> str:
+    """Say what went wrong on the way to a host, as the rest of a sentence that names it."""
     import urllib3
 
     text = str(reason)
@@ -210,7 +205,8 @@ def _describe(reason: object) -> str:
     return f"broke off ({text})"
 
 
-def _fix_for(reason: object) -> str:
+def fix_for(reason: object, otherwise: str = CONNECT_FIX) -> str:
+    """Say what helps against it."""
     if "CERTIFICATE_VERIFY_FAILED" in str(reason):
         return "Name your organisation's certificates: --ca-bundle FILE, or set SSL_CERT_FILE."
-    return CONNECT_FIX
+    return otherwise

@@ -9,6 +9,11 @@ CONNECT_FIX = (
     "or need no registry: --base bootstrap"
 )
 
+PUSH_FIX = (
+    "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE) and push again: "
+    "blobs that have arrived are not sent twice."
+)
+
 
 class BadReference(Failure):
     """A text that does not name an image."""
@@ -49,4 +54,11 @@ class RegistryDeniedError(Failure):
     """A registry refused: no login, a wrong one, or its limit is used up."""
 
     code = "registry-denied"
+    exit_code = 5
+
+
+class PushRefusedError(Failure):
+    """A registry does not take what was pushed: too large, no such repository, a fixed tag."""
+
+    code = "push-refused"
     exit_code = 5

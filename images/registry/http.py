@@ -37,6 +37,11 @@ class Http(Protocol):
     ) -> Answer: ...
 
 
+def printable(text: str) -> str:
+    """Give a text that a terminal may be shown, whoever wrote it."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def tls_context(ca_bundle: Path | None) -> ssl.SSLContext:
     """The system's authorities, and those of a bundle. BadCaBundle: it cannot be read."""
     context = ssl.create_default_context()  # honours SSL_CERT_FILE and SSL_CERT_DIR
@@ -65,18 +70,25 @@ def proxy_for(url: str) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def pool_for(url: str, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """Connections to one address, through the proxy that the environment names for it."""
+def pool_for(url: str, context: ssl.SSLContext, *, connections: int = 1) -> urllib3.PoolManager:
+    """Connections to one address, through the proxy that the environment names for it.
+
+    `connections`: how many are kept for the next request.
+    """
     import urllib3
 
     proxy = proxy_for(url)
     if proxy is None:
-        return urllib3.PoolManager(ssl_context=context)
+        return urllib3.PoolManager(maxsize=connections, ssl_context=context)
     parts = urllib.parse.urlsplit(proxy)
     login = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
     headers = urllib3.make_headers(proxy_basic_auth=login) if parts.username else None
     return urllib3.ProxyManager(
-        proxy, ssl_context=context, proxy_ssl_context=context, proxy_headers=headers
+        proxy,
+        maxsize=connections,
+        ssl_context=context,
+        proxy_ssl_context=context,
+        proxy_headers=headers,
     )
 
 

@@ -13,9 +13,18 @@ _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _LABEL = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?")
-_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _MAX_NAME = 255
+
+
+def is_loopback(hostname: str) -> bool:
+    """Whether a name or an address is this machine's own."""
+    return (
+        hostname in {"localhost", "::1"}
+        or hostname.endswith(".localhost")
+        or re.fullmatch(r"127(\.\d{1,3}){3}", hostname) is not None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +50,7 @@ class Reference:
 
     @property
     def is_loopback(self) -> bool:
-        return (
-            self.hostname in {"localhost", "::1"}
-            or self.hostname.endswith(".localhost")
-            or re.fullmatch(r"127(\.\d{1,3}){3}", self.hostname) is not None
-        )
+        return is_loopback(self.hostname)
 
     @property
     def pinned(self) -> str:
@@ -81,7 +86,7 @@ def parse_reference(text: str) -> Reference:
     if not _HOST.fullmatch(registry):
         raise _bad(text, f"{registry!r} is not a registry's host")
     repository, colon, tag = path.partition(":")
-    if colon and not _TAG.fullmatch(tag):
+    if colon and not TAG.fullmatch(tag):
         raise _bad(text, f"{tag!r} is not a tag")
     if not _REPOSITORY.fullmatch(repository):
         upper = " (upper-case letters are not allowed)" if repository != repository.lower() else ""

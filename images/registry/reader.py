@@ -1,0 +1,264 @@
+"""Reads a repository: manifests and blobs, checked against their digests, from mirrors first.
+
+A blob comes in pieces, and goes on where a connection broke. What it is redirected to, such as a
+storage at another host, sees no login.
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pull
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from images.errors import Failure
+from images.oci.errors import DigestMismatchError
+from images.oci.model import INDEXES, MANIFESTS, MOST_MANIFEST_BYTES, Descriptor, is_digest
+from images.registry import referrers
+from images.registry.auth import Login, read_login
+from images.registry.client import parse_json_object
+from images.registry.errors import CONNECT_FIX, RegistryAnswerError
+from images.registry.http import MAX_BYTES
+from images.registry.mirrors import Mirror, Mirrors, read_mirrors
+from images.registry.reference import DIGEST, Reference, parse_reference
+from images.registry.session import AGAIN, Session
+from images.registry.wire import BrokenError, Incoming, Patience, Reply, Wire
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_ACCEPT = ", ".join((*sorted(INDEXES), *sorted(MANIFESTS)))
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?:\d{1,18}|\*)")
+_PROGRESS_BYTES = 1 << 20
+_ANEW_FIX = "Something in between changed it, or the registry is damaged; try another."
+
+
+class Manifest(NamedTuple):
+    """A manifest or an index, as its bytes; `digest` is that of these."""
+
+    content: bytes
+    media_type: str
+    digest: str
+
+
+class RepositoryReader:
+    """One repository that is read, and the mirrors that may have it, too."""
+
+    def __init__(self, session: Session, mirrors: Sequence[Session] = ()) -> None:
+        self._session = session
+        self._mirrors = list(mirrors)
+        self.reference = session.reference
+        self.notes: list[str] = []
+        """Which mirrors were passed over, and why."""
+
+    @classmethod
+    def open(
+        cls,
+        reference: str | Reference,
+        *,
+        ca_bundle: Path | None = None,
+        login: Callable[[], Login] | None = None,
+        mirrors: Mirrors | None = None,
+        patience: Patience | None = None,
+    ) -> RepositoryReader:
+        """Make ready to read; nothing is sent yet. `mirrors`: None: those of this host's engines.
+
+        `login` is for the registry itself; a mirror is shown the login that docker has for it.
+        """
+        parsed = parse_reference(reference) if isinstance(reference, str) else reference
+        wire = Wire(ca_bundle=ca_bundle, patience=patience or Patience())
+        table = read_mirrors() if mirrors is None else mirrors
+        found = [] if parsed.is_loopback else table.get(parsed.registry, ())
+        return cls(
+            Session(parsed, wire, purpose="pull", login=login),
+            [_mirror_session(mirror, parsed, wire) for mirror in found],
+        )
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        self._session.wire.close()
+
+    def manifest(self, reference: str | None = None) -> Manifest:
+        """Read a manifest or an index by its tag or digest; that of the reference for None.
+
+        ImageNotFoundError: there is none. RegistryAnswerError: it is not what it should be.
+        """
+        wanted = reference or self.reference.pinned
+        return self._from_any(lambda session: _manifest(session, wanted))
+
+    def blob(
+        self, digest: str, size: int, *, offset: int = 0, hashed: _Hash | None = None
+    ) -> Generator[bytes, None, None]:
+        """Give a blob's bytes from `offset` on; DigestMismatchError where they are others.
+
+        `hashed` has taken the bytes before `offset`; it goes on with those that follow.
+        """
+        if not is_digest(digest) or not 0 <= offset <= size or (offset and hashed is None):
+            raise ValueError("a blob is read by a sha256 digest; from its middle with its hash")
+        progress = _Progress(offset, hashlib.sha256() if hashed is None else hashed)
+        for session in self._mirrors:
+            try:
+                yield from _blob(session, digest, size, progress)
+            except DigestMismatchError:  # noqa: PERF203  as below
+                raise  # its bytes are out already, and cannot be taken back
+            except Failure as error:
+                self._pass_over(session, error)
+            else:
+                return
+        yield from _blob(self._session, digest, size, progress)
+
+    def referrers(
+        self, subject: Descriptor, artifact_type: str | None = None
+    ) -> tuple[Descriptor, ...]:
+        """What is attached to an image, of one type or of all. Mirrors are not asked."""
+        return referrers.list_referrers(self._session, subject, artifact_type)
+
+    def read_artifact(self, artifact: Descriptor) -> bytes:
+        """The content of something attached, checked against its digests."""
+        return referrers.read_artifact(self._session, artifact)
+
+    def _from_any(self, ask: Callable[[Session], Manifest]) -> Manifest:
+        for session in list(self._mirrors):
+            try:
+                return ask(session)
+            except Failure as error:  # noqa: PERF203  few mirrors, and each may fail
+                self._pass_over(session, error)
+        return ask(self._session)
+
+    def _pass_over(self, session: Session, error: Failure) -> None:
+        self.notes.append(f"The mirror {session.reference.registry} was passed over: {error}")
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a blob is here, and the hash of that."""
+
+    at: int
+    state: _Hash
+
+
+def _mirror_session(mirror: Mirror, reference: Reference, wire: Wire) -> Session:
+    """Ask a mirror with less patience: there is somewhere else to go."""
+    patience = replace(wire.patience, tries=min(2, wire.patience.tries))
+    return Session(
+        mirror.of(reference),
+        wire,
+        purpose="pull",
+        login=lambda: read_login(mirror.registry),
+        patience=patience,
+    )
+
+
+def _manifest(session: Session, wanted: str) -> Manifest:
+    what = f"give the manifest {wanted}"
+    reply = session.request("GET", f"manifests/{wanted}", what=what, headers={"Accept": _ACCEPT})
+    if reply.status != 200:
+        raise session.refusal(reply, what)
+    where = f"{session.reference.registry}/{session.reference.repository}:{wanted}"
+    if len(reply.body) > MOST_MANIFEST_BYTES:
+        raise RegistryAnswerError(
+            f"{where} has more than {MOST_MANIFEST_BYTES} bytes; a manifest is smaller.",
+            fix=CONNECT_FIX,
+        )
+    digest = f"sha256:{hashlib.sha256(reply.body).hexdigest()}"
+    told = reply.headers.get("docker-content-digest")
+    for promised in filter(None, (wanted if DIGEST.fullmatch(wanted) else None, told)):
+        if not _fits(reply.body, promised):
+            raise DigestMismatchError(
+                f"{where} was answered with {digest}, {promised[:140]} was promised.",
+                fix=_ANEW_FIX,
+            )
+    document = parse_json_object(reply.body, where)
+    kind = document.get("mediaType") or reply.headers.get("content-type", "").partition(";")[0]
+    return Manifest(reply.body, str(kind).strip(), digest)
+
+
+def _fits(content: bytes, digest: str) -> bool:
+    algorithm, _, value = digest.partition(":")
+    return (
+        algorithm in {"sha256", "sha512"} and hashlib.new(algorithm, content).hexdigest() == value
+    )
+
+
+def _blob(
+    session: Session, digest: str, size: int, progress: _Progress
+) -> Generator[bytes, None, None]:
+    """Give the rest of a blob; a broken connection is gone on from, a few times in a row."""
+    failures, what = 0, f"give {digest}"
+    while progress.at < size:
+        before = progress.at
+        trouble: BrokenError | Reply
+        try:
+            refused = yield from _rest(session, digest, size, progress)
+            if refused is None:
+                continue
+            trouble = refused
+        except BrokenError as error:
+            trouble = error
+        failures = 1 if progress.at - before >= _PROGRESS_BYTES else failures + 1
+        if failures >= session.patience.tries or not _may_help(trouble):
+            raise _given_up(session, trouble, what, f"{progress.at} of {size} bytes had arrived")
+        session.pause(failures, trouble if isinstance(trouble, Reply) else None)
+    found = f"sha256:{progress.state.hexdigest()}"
+    if found != digest:
+        raise DigestMismatchError(
+            f"{session.reference.registry} gave {found} for {digest}: it is not used.",
+            fix=_ANEW_FIX,
+        )
+
+
+def _rest(
+    session: Session, digest: str, size: int, progress: _Progress
+) -> Generator[bytes, None, Reply | None]:
+    """Give as much as one connection does; return an answer that refuses."""
+    headers = {"Accept": "*/*"}
+    if progress.at:
+        headers["Range"] = f"bytes={progress.at}-{size - 1}"
+    with session.open(f"blobs/{digest}", headers) as incoming:
+        start = _start_of(incoming, progress.at)
+        if start is None:
+            body = incoming.read(MAX_BYTES, session.patience.answer_s)
+            return Reply(
+                status=incoming.status, headers=incoming.headers, body=body, url=incoming.url
+            )
+        skipped = progress.at - start
+        for received in incoming.pieces():
+            piece = received
+            if skipped:
+                piece = received[skipped:]
+                skipped -= len(received) - len(piece)
+            if len(piece) > size - progress.at:
+                raise DigestMismatchError(
+                    f"{session.reference.registry} gave more than the {size} bytes of {digest}.",
+                    fix=_ANEW_FIX,
+                )
+            if piece:
+                progress.at += len(piece)
+                progress.state.update(piece)
+                yield piece
+    if progress.at < size:
+        raise BrokenError(incoming.url, EOFError("it ended early"))
+    return None
+
+
+def _start_of(incoming: Incoming, wanted: int) -> int | None:
+    """At which byte an answer begins; None: it is no such answer."""
+    if incoming.status == 200:
+        return 0
+    found = _CONTENT_RANGE.fullmatch(incoming.headers.get("content-range", ""))
+    if incoming.status == 206 and found and int(found[1]) == wanted:
+        return wanted
+    return None
+
+
+def _may_help(trouble: BrokenError | Reply) -> bool:
+    return trouble.status in AGAIN if isinstance(trouble, Reply) else not trouble.is_final
+
+
+def _given_up(session: Session, trouble: BrokenError | Reply, what: str, how_far: str) -> Failure:
+    if isinstance(trouble, Reply):
+        return session.refusal(trouble, what)
+    return session.unreachable(trouble, what, f" {how_far.capitalize()}.")

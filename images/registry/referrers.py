@@ -1,0 +1,202 @@
+"""What is attached to an image: manifests that name it as their subject.
+
+A registry that knows OCI 1.1 keeps the list itself. In others it is an index under a tag made of
+the image's digest, which each client reads, changes and writes; two at once may lose one's entry,
+so it is looked at again after it was written. Others' entries are kept as they are.
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-referrers
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from images.oci.errors import DigestMismatchError
+from images.oci.model import (
+    EMPTY,
+    INDEX,
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    Descriptor,
+    descriptor_of,
+    digest_of,
+    read_descriptor,
+    read_descriptors,
+    read_object,
+    to_bytes,
+)
+from images.registry.errors import RegistryAnswerError
+from images.registry.session import Session
+from images.registry.tags import next_page
+from images.registry.wire import Reply
+
+EMPTY_CONFIG = b"{}"
+MOST_ARTIFACT_BYTES = 64 << 20
+_MOST_PAGES = 100
+_MOST_ROUNDS = 4
+_UNKNOWN = frozenset({400, 404, 405, 406, 501})
+"""What registries that do not know the list answer when they are asked for it."""
+
+
+def artifact_manifest(
+    subject: Descriptor, artifact_type: str, content: Descriptor, annotations: Mapping[str, str]
+) -> bytes:
+    """Write the manifest of something that is attached to `subject`."""
+    named = Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size)
+    return to_bytes({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": artifact_type,
+        "config": descriptor_of(EMPTY, EMPTY_CONFIG).to_json(),
+        "layers": [content.to_json()],
+        "subject": named.to_json(),
+        **({"annotations": dict(sorted(annotations.items()))} if annotations else {}),
+    })  # fmt: skip
+
+
+def fallback_tag(subject: Descriptor) -> str:
+    """The tag of the list in registries that do not keep it: "sha256-0123..."."""
+    return subject.digest.replace(":", "-")
+
+
+def list_in_tag(session: Session, subject: Descriptor, artifact: Descriptor) -> None:
+    """Add an artifact to the list under the fallback tag, and see that it is there."""
+    path = f"manifests/{fallback_tag(subject)}"
+    what = f"take the list of what is attached to {subject.digest}"
+    for _ in range(_MOST_ROUNDS):
+        entries = _entries(_read_tag(session, subject), subject)
+        if any(entry.get("digest") == artifact.digest for entry in entries):
+            return
+        index = to_bytes({
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": [*entries, artifact.to_json()],
+        })  # fmt: skip
+        if len(index) > MOST_MANIFEST_BYTES:
+            raise RegistryAnswerError(
+                f"The list of what is attached to {subject.digest} is full.",
+                fix="Remove what is attached and not needed any more.",
+            )
+        reply = session.request("PUT", path, what=what, headers={"Content-Type": INDEX}, body=index)
+        if reply.status not in {200, 201}:
+            raise session.refusal(reply, what)
+    if not any(
+        entry.get("digest") == artifact.digest
+        for entry in _entries(_read_tag(session, subject), subject)
+    ):
+        raise RegistryAnswerError(
+            f"{session.reference.registry} does not keep the list of what is attached to "
+            f"{subject.digest}: each time it was written, it was another one.",
+            fix="See that nobody else writes to it, and attach it again.",
+        )
+
+
+def list_referrers(
+    session: Session, subject: Descriptor, artifact_type: str | None
+) -> tuple[Descriptor, ...]:
+    """What is attached to an image, from the registry's own list or from the fallback tag."""
+    entries = _from_api(session, subject, artifact_type)
+    if entries is None:
+        entries = _entries(_read_tag(session, subject), subject)
+    where = f"the list of what is attached to {subject.digest}"
+    found = {one.digest: one for one in read_descriptors(entries, where)}
+    return tuple(one for one in found.values() if artifact_type in {None, one.artifact_type})
+
+
+def read_artifact(session: Session, artifact: Descriptor) -> bytes:
+    """The content of something attached: the first layer of its manifest, checked."""
+    what = f"give {artifact.digest}"
+    reply = session.request(
+        "GET", f"manifests/{artifact.digest}", what=what, headers={"Accept": MANIFEST}
+    )
+    if reply.status != 200:
+        raise session.refusal(reply, what)
+    manifest = read_object(
+        checked(reply.body, artifact, session), f"the artifact {artifact.digest}"
+    )
+    layers = manifest.get("layers")
+    first = layers[0] if isinstance(layers, list) and layers else None
+    content = read_descriptor(first, f"the artifact {artifact.digest}: layers[0]")
+    if content.size > MOST_ARTIFACT_BYTES:
+        raise RegistryAnswerError(
+            f"The artifact {artifact.digest} has {content.size} bytes; "
+            f"at most {MOST_ARTIFACT_BYTES} are read.",
+            fix="It is none that this program has attached.",
+        )
+    parts = bytearray()
+    with session.open(f"blobs/{content.digest}", {"Accept": "*/*"}) as incoming:
+        if incoming.status != 200:
+            body = incoming.read(20_000, session.patience.answer_s)
+            refused = Reply(status=incoming.status, headers=incoming.headers, body=body)
+            raise session.refusal(refused, f"give {content.digest}")
+        for piece in incoming.pieces():
+            parts += piece
+            if len(parts) > content.size:
+                break
+    return checked(bytes(parts), content, session)
+
+
+def checked(content: bytes, wanted: Descriptor, session: Session) -> bytes:
+    """Give bytes that are those of the descriptor. DigestMismatchError: they are others."""
+    if len(content) != wanted.size or digest_of(content) != wanted.digest:
+        raise DigestMismatchError(
+            f"{session.reference.registry} gave other bytes than {wanted.digest} "
+            f"({wanted.size} bytes): what it gave is not used.",
+            fix="Something in between changed them, or the registry is damaged; try another.",
+        )
+    return content
+
+
+def _from_api(
+    session: Session, subject: Descriptor, artifact_type: str | None
+) -> list[dict[str, Any]] | None:
+    """Read every page of the registry's own list; None: it keeps none."""
+    what = f"list what is attached to {subject.digest}"
+    base = f"referrers/{subject.digest}"
+    query = urllib.parse.urlencode({"artifactType": artifact_type}) if artifact_type else ""
+    entries: list[dict[str, Any]] = []
+    asked: set[str] = set()
+    for _ in range(_MOST_PAGES):
+        path = f"{base}?{query}" if query else base
+        asked.add(query)
+        reply = session.request("GET", path, what=what, headers={"Accept": INDEX})
+        kind = reply.headers.get("content-type", "").partition(";")[0].strip()
+        if reply.status in _UNKNOWN or (reply.status == 200 and kind != INDEX):
+            return None
+        if reply.status != 200:
+            raise session.refusal(reply, what)
+        entries += _entries(reply.body, subject)
+        following = next_page(reply.headers.get("link", ""))
+        if following is None:
+            return entries
+        if following in asked:
+            break
+        query = following
+    raise RegistryAnswerError(
+        f"{session.reference.registry}: the list of what is attached to {subject.digest} "
+        "does not end.",
+        fix="See whether a proxy stands in between; else this registry cannot be used.",
+    )
+
+
+def _read_tag(session: Session, subject: Descriptor) -> bytes | None:
+    what = f"list what is attached to {subject.digest}"
+    path = f"manifests/{fallback_tag(subject)}"
+    reply = session.request("GET", path, what=what, headers={"Accept": INDEX})
+    if reply.status == 404:
+        return None
+    if reply.status != 200:
+        raise session.refusal(reply, what)
+    return reply.body
+
+
+def _entries(content: bytes | None, subject: Descriptor) -> list[dict[str, Any]]:
+    """Read a list; what is no list is not taken for an empty one, which would delete it."""
+    if content is None:
+        return []
+    where = f"the list of what is attached to {subject.digest}"
+    manifests = read_object(content, where).get("manifests")
+    for i, entry in enumerate(manifests if isinstance(manifests, list) else [manifests]):
+        read_descriptor(entry, f"{where}[{i}]")
+    return list(manifests) if isinstance(manifests, list) else []

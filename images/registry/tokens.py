@@ -1,0 +1,175 @@
+"""What a registry is shown with each request: tokens by their scopes, or a login, for all threads.
+
+A token is asked for when the registry wants one, kept for its scopes, and renewed a little before
+it ends, so that it does not end in the middle of a body that takes minutes. Several threads that
+are refused at once cause one new token.
+https://distribution.github.io/distribution/spec/auth/
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from images.registry.auth import Challenge, Login, TokenRequest, parse_challenges, token_request
+from images.registry.client import check_realm, parse_json_object
+from images.registry.errors import PUSH_FIX, RegistryAnswerError
+from images.registry.reference import Reference
+from images.registry.wire import Reply, host_of
+
+Right = tuple[str, ...]
+"""Scopes that belong together: ("repository:team/app:pull,push",)."""
+
+_DEFAULT_S = 60.0
+"""How long a token is good for that does not say it, by the specification."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An Authorization header, and until when (by the monotonic clock) it is good."""
+
+    text: str
+    ends: float
+
+
+class Authorizer:
+    """Knows what to show to one registry."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        login: Callable[[], Login],
+        send: Callable[[TokenRequest], Reply],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reference = reference
+        self._read_login = login
+        self._send = send
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._login: Login | None = None
+        self._challenge: Challenge | None = None
+        self._shown: dict[Right, _Shown] = {}
+        self._secrets: set[str] = set()
+
+    @property
+    def problem(self) -> str:
+        """Why docker's login could not be read, if that is so."""
+        return self._login.problem if self._login is not None else ""
+
+    @property
+    def has_login(self) -> bool:
+        """Whether docker's configuration has a login for this registry, as far as it was needed."""
+        return bool(self._login)
+
+    def header(self, right: Right) -> str | None:
+        """What to show for this right; None until the registry has asked for something."""
+        with self._lock:
+            shown = self._shown.get(right)
+            if shown is not None and self._clock() < shown.ends:
+                return shown.text
+            if self._challenge is None:
+                return None
+            return self._answer(self._challenge, right)
+
+    def renew(self, right: Right, refused: Reply, used: str | None) -> bool:
+        """Get something newer than what was refused; False where there is nothing better.
+
+        `used` is what the refused request showed: another thread may have renewed it since.
+        """
+        with self._lock:
+            shown = self._shown.get(right)
+            if shown is not None and shown.text != used and self._clock() < shown.ends:
+                return True
+            challenge = self._choose(refused)
+            if challenge is None:
+                return False
+            self._challenge = challenge
+            return self._answer(challenge, right) != used or challenge.scheme == "bearer"
+
+    def clean(self, text: str) -> str:
+        """Blot out every secret that was shown, should a registry repeat it."""
+        with self._lock:
+            secrets = sorted(self._secrets, key=len, reverse=True)
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _choose(self, refused: Reply) -> Challenge | None:
+        challenges = parse_challenges(refused.headers.get("www-authenticate", ""))
+        for challenge in challenges:
+            if challenge.scheme == "bearer" and challenge.parameters.get("realm"):
+                return challenge
+        login = self._known_login()
+        basic = (challenge for challenge in challenges if challenge.scheme == "basic")
+        return next(basic, None) if login.username else None
+
+    def _known_login(self) -> Login:
+        if self._login is None:  # once: a credential helper may ask a person
+            self._login = self._read_login()
+            self._keep_secret(self._login.password, self._login.identity_token)
+        return self._login
+
+    def _keep_secret(self, *secrets: str) -> None:
+        self._secrets.update(secret for secret in secrets if len(secret) > 3)
+
+    def _answer(self, challenge: Challenge, right: Right) -> str:
+        login = self._known_login()
+        if challenge.scheme == "basic":
+            text = login.basic()
+            self._keep_secret(text.removeprefix("Basic "))
+            self._shown[right] = _Shown(text, float("inf"))
+            return text
+        check_realm(challenge.parameters["realm"], self._reference)
+        scopes = merged((*challenge.parameters.get("scope", "").split(), *right))
+        # whoever reads errors may see neither form
+        self._keep_secret(login.basic().removeprefix("Basic ") if login.username else "")
+        token, lasts_s = self._token(token_request(challenge, login, scopes))
+        self._keep_secret(token)
+        text = f"Bearer {token}"
+        self._shown[right] = _Shown(text, self._clock() + lasts_s - min(10.0, lasts_s / 5))
+        return text
+
+    def _token(self, request: TokenRequest) -> tuple[str, float]:
+        reply = self._send(request)
+        where = f"The token server {host_of(request.url)}"
+        document = parse_json_object(reply.body, where)
+        token = document.get("token") or document.get("access_token")
+        # what is no printable word would become more than one header
+        if not isinstance(token, str) or not token or not token.isascii() or " " in token:
+            raise RegistryAnswerError(f"{where} answered without a token.", fix=PUSH_FIX)
+        if not token.isprintable():
+            raise RegistryAnswerError(f"{where} answered without a token.", fix=PUSH_FIX)
+        lasts = document.get("expires_in")
+        known = isinstance(lasts, (int, float)) and 0 < lasts < 1e9
+        return token, float(lasts) if known and lasts else _DEFAULT_S
+
+
+def scope(repository: str, *actions: str) -> str:
+    """Write the scope of a right on a repository."""
+    return f"repository:{repository}:{','.join(actions)}"
+
+
+def merged(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Join the actions of scopes that name the same thing, in the order they came."""
+    actions: dict[str, dict[str, None]] = {}
+    for one in scopes:
+        resource, _, wanted = one.rpartition(":")
+        actions.setdefault(resource, {}).update(dict.fromkeys(wanted.split(",")))
+    return tuple(
+        f"{resource}:{','.join(wanted)}" if resource else ",".join(wanted)
+        for resource, wanted in actions.items()
+    )
+
+
+def origin_of(url: str) -> tuple[str, str, int] | None:
+    """An address's scheme, host and port, by which a login may be shown; None: it is none."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.hostname.lower(), port) if parts.hostname and port else None

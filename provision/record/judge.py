@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provision.errors import Exit
@@ -44,12 +44,16 @@ def judge(
     lock: str | None,
     host: Mapping[str, Any],
     level: str | None,
+    also: Collection[str] = (),
 ) -> Judgement:
     """Hold a record against an image, this machine, and the level asked for (None: any).
 
-    What would make the record speak of something else comes before what it says.
+    What would make the record speak of something else comes before what it says. `also` are other
+    digests that the image is known by, such as that of its manifest.
     """
-    changed = changes(statement, image=image, lock=lock, host=host)
+    same = not statement.images.isdisjoint({image, *also})
+    known = replace(statement, image=image) if same else statement
+    changed = changes(known, image=image, lock=lock, host=host)
     again = f"provision verify {name}"
     here = gpus_in_words(host)
 
@@ -63,7 +67,7 @@ def judge(
             changed=changed,
         )
 
-    if statement.image != image:
+    if not same:
         said = f"The record is of {statement.image}, and {name} is {image}."
         return no(code="record-other-image", message=said, fix=f"Prove this one: {again}")
     if not _gpus_known(host) or host_class(statement.host) != host_class(host):

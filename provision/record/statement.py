@@ -28,12 +28,13 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _PLAN_KEYS = ("cuda", "wheel_tag", "cudnn", "nccl", "python", "arch", "flavour")
 _METRIC_KEYS = ("name", "value", "unit", "better", "repeats", "spread", "labels", "of_spec")
 _SLUG_LENGTH = 60
+_MOST_DIGESTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A record's content, as far as it is judged. `image` is "sha256:...", `host` as
-    `host_to_json` writes it, `time` when the suite had ended, in UTC.
+    """A record's content, as far as it is judged. `image` is "sha256:...", `also` are other digests
+    of the same image, `host` as `host_to_json` writes it, `time` when the suite had ended, in UTC.
     """
 
     name: str
@@ -43,6 +44,12 @@ class Statement:
     level: str
     lock: str | None
     host: Mapping[str, Any]
+    also: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> frozenset[str]:
+        """Every digest that the record speaks of."""
+        return frozenset({self.image, *self.also})
 
 
 def host_to_json(
@@ -119,13 +126,21 @@ def make_statement(
     host: Mapping[str, Any],
     level: str,
     now: datetime,
+    also: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The statement on one run of the suite."""
+    """The statement on one run of the suite.
+
+    `also` are other digests of the same image: an engine knows it by that of its configuration, a
+    registry by that of its manifest.
+    """
     summary = {key: getattr(plan, key) for key in _PLAN_KEYS}
     framework = {"name": plan.framework, "version": plan.framework_version}
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": image.removeprefix("sha256:")}}],
+        "subject": [
+            {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
+            for digest in dict.fromkeys((image, *also))
+        ],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "schema": 1,
@@ -174,21 +189,30 @@ def parse_statement(payload: bytes) -> Statement:
     predicate = _object(data.get("predicate"), "predicate")
     if predicate.get("schema") != 1 or isinstance(predicate.get("schema"), bool):
         raise _unlike(f"predicate.schema is {predicate.get('schema')!r:.20}, not 1")
-    subjects = data.get("subject")
-    if not isinstance(subjects, list) or len(subjects) != 1:
-        raise _unlike("it speaks of none or of several images")
-    subject = _object(subjects[0], "subject")
-    digest = _object(subject.get("digest"), "subject.digest").get("sha256")
+    name, (image, *also) = _subjects(data.get("subject"))
     lock = predicate.get("lock")
     return Statement(
-        name=_text(subject.get("name"), "subject.name"),
-        image=_text(f"sha256:{digest}", "subject.digest", _IMAGE),
+        name=name,
+        image=image,
+        also=tuple(also),
         time=_text(predicate.get("time"), "time", _TIME),
         verdict=_one_of(predicate.get("verdict"), "verdict", VERDICTS),
         level=_one_of(predicate.get("level"), "level", LEVELS),
         lock=None if lock is None else _text(_object(lock, "lock").get("sha256"), "lock", _SHA256),
         host=_host(_object(predicate.get("host"), "host")),
     )
+
+
+def _subjects(found: object) -> tuple[str, list[str]]:
+    """One image under one name, by each of its digests."""
+    if not isinstance(found, list) or not 0 < len(found) <= _MOST_DIGESTS:
+        raise _unlike("it speaks of none or of several images")
+    rows = [_object(row, "subject") for row in found]
+    names = {_text(row.get("name"), "subject.name") for row in rows}
+    if len(names) != 1:
+        raise _unlike("it speaks of none or of several images")
+    digests = [_object(row.get("digest"), "subject.digest").get("sha256") for row in rows]
+    return names.pop(), [_text(f"sha256:{one}", "subject.digest", _IMAGE) for one in digests]
 
 
 def _host(data: dict[str, Any]) -> dict[str, Any]:

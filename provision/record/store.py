@@ -17,8 +17,8 @@ _LARGEST = 32 << 20
 
 
 def host_now(facts: HostFacts, engine: str) -> dict[str, Any]:
-    """This machine, as a record describes one."""
-    return host_to_json(facts, kernel=platform.release(), engine=f"docker {engine}")
+    """This machine, as a record describes one; `engine`: what ran the image ("docker 26.1")."""
+    return host_to_json(facts, kernel=platform.release(), engine=engine)
 
 
 def records(home: Path) -> Path:

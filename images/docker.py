@@ -136,6 +136,35 @@ class Docker:
         with archive.open("rb") as stream:
             self._guard(lambda: self._client.images.load(stream))
 
+    def save(self, image: str, archive: Path) -> None:
+        """Write an image as `docker load` reads it; under the file's name only once it is whole."""
+        found = self._get(image)
+        partial = archive.with_name(f".{archive.name}.{os.getpid()}")
+        try:
+            chunks = iter(self._guard(lambda: found.save(named=True)))
+            with partial.open("wb") as file:
+                while chunk := self._guard(lambda: next(chunks, b"")):
+                    file.write(chunk)
+            partial.replace(archive)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def push(self, reference: str) -> str:
+        """Push a tag; gives the digest of its manifest, as the registry told it."""
+        repository, _, tag = reference.rpartition(":")
+        digest = ""
+        for event in self._guard(
+            lambda: self._client.api.push(repository, tag=tag, stream=True, decode=True)
+        ):
+            if "error" in event:
+                raise EngineError(
+                    f"{reference} could not be pushed: {str(event['error'])[:300]}",
+                    fix=f"Log in (docker login {reference.partition('/')[0]}), and see that you "
+                    "may push there.",
+                )
+            digest = event.get("aux", {}).get("Digest", digest)
+        return digest
+
     def tag(self, image: str, reference: str) -> None:
         """Give an image its name; an older image of that name loses it."""
         repository, _, tag = reference.rpartition(":")
@@ -159,6 +188,21 @@ class Docker:
     def size_bytes(self, image: str) -> int:
         """The image's size as the engine counts it."""
         return int(self._get(image).attrs.get("Size", 0))
+
+    def layer_chains(self) -> frozenset[tuple[str, ...]]:
+        """The layers (diffIDs) of every image here, and of every image below one of them.
+
+        Empty where the engine keeps images in containerd: that takes an archive only when it is
+        complete, and this is asked in order to leave out what is here.
+        """
+        status = self.info().get("DriverStatus") or []
+        if any("io.containerd.snapshotter" in str(pair) for pair in status):
+            return frozenset()
+        chains: set[tuple[str, ...]] = set()
+        for image in self._guard(self._client.images.list):
+            layers = (image.attrs.get("RootFS") or {}).get("Layers") or []
+            chains |= {tuple(layers[:end]) for end in range(1, len(layers) + 1)}
+        return frozenset(chains)
 
     def _answers(self) -> bool:
         try:

@@ -20,7 +20,10 @@ from provision.catalog_commands import do_measure, do_refresh, do_show
 from provision.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.console import Console
 from provision.errors import BadInputError, Exit
+from provision.inspect_command import do_inspect, inspect_options
 from provision.output import OutputError, flush, open_closed_streams, print_json, print_result
+from provision.store_commands import do_du, do_gc, gc_options
+from provision.store_commands import do_verify as do_store_verify
 from provision.version import VERSION
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
@@ -34,6 +37,15 @@ class Command:
     help: str
     options: tuple[Callable[[argparse.ArgumentParser], None], ...]
     run: Callable[[argparse.Namespace, Console], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A verb that has actions of its own."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
 
 
 class HostResourceError(Failure):
@@ -129,14 +141,11 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         _add_verb(verbs, command, words)
-    catalog = verbs.add_parser(
-        "catalog",
-        help="what is known: look it up, bring it up to date, measure it",
-        allow_abbrev=False,
-    )
-    actions = catalog.add_subparsers(metavar="ACTION", required=True)
-    for command in CATALOG_COMMANDS:
-        _add_verb(actions, command, words)
+    for group in GROUPS:
+        verb = verbs.add_parser(group.name, help=group.help, allow_abbrev=False)
+        actions = verb.add_subparsers(metavar="ACTION", required=True)
+        for command in group.commands:
+            _add_verb(actions, command, words)
     return parser
 
 
@@ -213,6 +222,14 @@ def _network_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument("--offline", action="store_true", help="use what is on this machine only")
 
 
+def _base_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--snapshot",
+        metavar="DATE",
+        help="Debian as it was then, for a base that is made here (2026-03-01, or today)",
+    )
+
+
 def _lock_output(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--output", metavar="PATH", default="pylock.toml", help="the lock (default: pylock.toml)"
@@ -222,10 +239,48 @@ def _lock_output(verb: argparse.ArgumentParser) -> None:
 def _build_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("build")
     group.add_argument("--tag", metavar="NAME:TAG", help="name of the image")
-    group.add_argument("--lock", metavar="FILE", help="build exactly what this lock says")
-    group.add_argument("--builder", metavar="KIND", default="auto", help="auto or docker")
+    group.add_argument(
+        "--lock",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="build exactly what this lock says (repeatable: an index of several platforms)",
+    )
+    group.add_argument(
+        "--output",
+        metavar="PATH",
+        help="write it there: a directory becomes an OCI layout, a .tar an archive for engines",
+    )
+    group.add_argument("--push", metavar="REF", help="write it to a registry: HOST/PATH:TAG")
+    group.add_argument(
+        "--builder",
+        metavar="KIND",
+        default="auto",
+        help="docker (an engine), oci (from wheels, nothing is run), or auto",
+    )
+    group.add_argument(
+        "--cache-from",
+        metavar="IMAGE",
+        help="oci: take layers that this image has from it, without fetching their wheels",
+    )
+    group.add_argument(
+        "--bytecode", action="store_true", help="oci: add compiled modules, for a faster start"
+    )
+    group.add_argument(
+        "--exclude-unneeded",
+        action="store_true",
+        help="oci: leave out headers, static libraries and tests",
+    )
     group.add_argument("--no-verify", action="store_true", help="do not run the suite afterwards")
     group.add_argument("--dry-run", action="store_true", help="print the builder's command only")
+
+
+def _document_options(verb: argparse.ArgumentParser) -> None:
+    group = verb.add_argument_group("documents (default: beside what was made)")
+    group.add_argument("--sbom", metavar="FILE", help="the bill of materials, as CycloneDX")
+    group.add_argument("--provenance", metavar="FILE", help="the signed statement of the build")
+    group.add_argument("--no-provenance", action="store_true", help="make neither")
+    group.add_argument("--key", metavar="FILE", help="sign with this Ed25519 key (PEM)")
 
 
 def _suite_options(verb: argparse.ArgumentParser) -> None:
@@ -342,6 +397,38 @@ CATALOG_COMMANDS = (
         run=do_measure,
     ),
 )
+STORE_COMMANDS = (
+    Command(
+        name="du",
+        help="what the store holds, and how much of the disk it takes",
+        options=(),
+        run=do_du,
+    ),
+    Command(
+        name="verify",
+        help="read everything in the store; remove and name what is damaged",
+        options=(),
+        run=do_store_verify,
+    ),
+    Command(
+        name="gc",
+        help="free disk: what was used longest ago goes first",
+        options=(gc_options,),
+        run=do_gc,
+    ),
+)
+GROUPS = (
+    Group(
+        name="catalog",
+        help="what is known: look it up, bring it up to date, measure it",
+        commands=CATALOG_COMMANDS,
+    ),
+    Group(
+        name="store",
+        help="what builds keep on this machine: wheels, bases, images",
+        commands=STORE_COMMANDS,
+    ),
+)
 COMMANDS = (
     Command(
         name="detect",
@@ -358,7 +445,7 @@ COMMANDS = (
     Command(
         name="lock",
         help="write every wheel down: version, address, size, sha256 (pylock.toml)",
-        options=(_request_options, _host_options, _network_options, _lock_output),
+        options=(_request_options, _host_options, _network_options, _base_options, _lock_output),
         run=do_lock,
     ),
     Command(
@@ -368,10 +455,18 @@ COMMANDS = (
             _request_options,
             _host_options,
             _network_options,
+            _base_options,
             _build_options,
+            _document_options,
             _suite_options,
         ),
         run=do_build,
+    ),
+    Command(
+        name="inspect",
+        help="read what is in an image or a wheel, without running it: would it run there?",
+        options=(inspect_options,),
+        run=do_inspect,
     ),
     Command(
         name="verify",

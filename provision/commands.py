@@ -14,16 +14,15 @@ from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.model import Cell
 from provision.options import (
-    engine_fix,
-    read_asked,
+    read_build,
     read_catalog,
     read_check,
     read_hosts,
     read_image,
     read_order,
+    read_places,
     read_request,
     read_settings,
-    read_tag,
     record_home,
     this_host,
 )
@@ -141,24 +140,12 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
     from provision.build import build
 
     catalog = read_catalog(console)
-    request = read_request(args, catalog)
-    if args.builder not in {"auto", "docker"}:
-        raise BadInputError(
-            f"--builder {quoted(args.builder)} is not known.", fix="Use auto or docker."
-        )
-    if args.lock is not None:
+    if args.lock:
         _refuse_against_lock(args)
     result, code = build(
-        request=request,
-        catalog=catalog,
+        read_build(args, catalog),
         hosts=lambda: read_hosts(args, catalog),
         facts=this_host,
-        lock_file=Path(args.lock) if args.lock is not None else None,
-        tag=read_tag(args.tag),
-        settings=read_settings(args),
-        asked=read_asked(args),
-        verify=not args.no_verify,
-        dry_run=args.dry_run,
         console=console,
     )
     if args.json:
@@ -183,7 +170,6 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     """The suite inside an image that is there, or what the record of an earlier run is worth."""
     if args.check_record is not None:
         return _check_record(args, console)
-    from images.docker import Docker
     from provision.report_files import page
     from provision.show import describe_report
     from provision.verification import verify
@@ -191,7 +177,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     order = read_order(args)
     done = verify(
         order,
-        connect=lambda: Docker.connect(fix=engine_fix()),
+        places=read_places(args),
         facts=this_host,
         catalog=read_catalog(console),
         console=console,
@@ -208,7 +194,6 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
 
 
 def _check_record(args: argparse.Namespace, console: Console) -> int:
-    from images.docker import Docker
     from provision.record_check import check_record, check_to_json
     from provision.show import describe_check
 
@@ -216,7 +201,7 @@ def _check_record(args: argparse.Namespace, console: Console) -> int:
     image = read_image(args.image)
     checked = check_record(
         image,
-        engine=Docker.connect(fix=engine_fix()),
+        places=read_places(args),
         facts=this_host(),
         home=record_home(),
         path=path,

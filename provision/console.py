@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,8 +111,95 @@ class Console:
             task = progress.add_task("starting", total=sum(sizes.values()) or None)
             yield BuildProgress(self, sizes, progress, task)
 
+    @contextlib.contextmanager
+    def transfer(self) -> Iterator[TransferProgress]:
+        """Follow wheels that come and layers that go: two bars on a terminal, a line each else."""
+        if not self._terminal or self._verbose:
+            quiet = TransferProgress(None)
+            yield quiet
+            for words in quiet.summary():
+                self.note(words)
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("    {task.description:<7.7}"),
+            BarColumn(bar_width=None),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[last]:<14.14}"),
+        )
+        with Progress(*columns, console=RichConsole(stderr=True), transient=True) as progress:
+            shown = TransferProgress(progress)
+            yield shown
+        for words in shown.summary():
+            self.note(words)
+
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+
+class TransferProgress:
+    """Counts the bytes that came and those that went; any thread may tell."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._bytes = {"fetched": 0, "written": 0}
+        self._last = {"fetched": 0.0, "written": 0.0}
+
+    def will_fetch(self, total_bytes: int) -> None:
+        """So much has to come, what is here already included."""
+        self._add("fetched", total_bytes)
+
+    def fetched(self, name: str, count: int) -> None:
+        """So many more bytes of a wheel are here; fewer than none where it begins anew."""
+        self._advance("fetched", name, count)
+
+    def expect(self, total_bytes: int) -> None:
+        """So much has to go, roughly: how large a layer is shows when it is written."""
+        self._add("written", total_bytes)
+
+    def wrote(self, title: str, count: int) -> None:
+        """So many more bytes of a layer are where they belong."""
+        self._advance("written", title, count)
+
+    def summary(self) -> Iterator[str]:
+        """What came and what went, and how long after the start the last of it did."""
+        for name, count in self._bytes.items():
+            if count > 0:
+                seconds = self._last[name] - self._began
+                yield f"{seconds:5.1f} s  {_in_bytes(count)} {_WORDS[name]}"
+
+    def _add(self, name: str, total: int) -> None:
+        if self._progress is not None and total:
+            self._tasks[name] = self._progress.add_task(name, total=total, last="")
+
+    def _advance(self, name: str, what: str, count: int) -> None:
+        with self._lock:
+            self._bytes[name] += count
+            self._last[name] = time.monotonic()
+        if self._progress is not None and name in self._tasks:
+            self._progress.update(self._tasks[name], advance=count, last=what)
+
+
+_WORDS = {"fetched": "of wheels fetched", "written": "of layers written"}
+
+
+def _in_bytes(count: int) -> str:
+    """2331452000 -> "2.33 GB" (powers of ten, as docker prints)."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _wrapped(text: str, first: str, rest: str) -> str:

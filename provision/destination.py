@@ -40,6 +40,14 @@ class Choice:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """Whether an engine answers, and why it does not build (None: it does, or was not asked)."""
+
+    answers: bool = False
+    problem: str | None = None
+
+
 class NeedsEngineError(Failure):
     """The base must have something installed, which only an engine can run."""
 
@@ -86,12 +94,13 @@ def choose(
     asked: str,
     destination: Destination | None,
     *,
-    engine_problem: str | None,
+    engine: EngineState,
     needs_engine: str | None,
 ) -> Choice:
-    """Who makes it. `engine_problem`: why no engine builds here (None: one does); `needs_engine`:
-    why this image cannot be made without one (None: it can).
+    """Who makes it. `needs_engine`: why this image cannot be made without an engine (None: it
+    can).
     """
+    here = Destination(kind="engine" if engine.answers else "local")
     if asked == "docker":
         return _by_engine(destination, "--builder docker")
     if asked == "oci":
@@ -100,7 +109,6 @@ def choose(
                 f"--builder oci runs nothing, and {needs_engine}.",
                 fix="Use --builder docker, or a base that has it: --base bootstrap",
             )
-        here = Destination(kind="local" if engine_problem else "engine")
         return Choice(builder="oci", destination=destination or here, why="--builder oci")
     if needs_engine:
         return _by_engine(destination, needs_engine)
@@ -108,8 +116,8 @@ def choose(
         places = {"registry": "a registry", "archive": "a file", "layout": "a directory"}
         why = f"{places[destination.kind]} needs no engine"
         return Choice(builder="oci", destination=destination, why=why)
-    if engine_problem:
-        return Choice(builder="oci", destination=Destination(kind="local"), why=engine_problem)
+    if engine.problem:
+        return Choice(builder="oci", destination=here, why=engine.problem.rstrip("."))
     return _by_engine(None, "an engine is here, and loading an image costs it more than building")
 
 

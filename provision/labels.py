@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.catalog.rows import GpuModel
@@ -22,16 +23,19 @@ def labels_for(lock: Lock, version: str) -> dict[str, str]:
     plan = plan_to_json(lock.plan)
     for private in ("reasons", "warnings", "alternatives", "gpus", "driver", "error", "verdict"):
         plan.pop(private)
+    base = lock.plan.base
+    if base is not None and base.kind == "local":
+        # where it lay says nothing elsewhere, and would give equal images other digests
+        base = replace(base, reference="local")
+        plan["base"] = {**plan["base"], "reference": "local"}
     return {
         PLAN: json.dumps(plan, separators=(",", ":"), sort_keys=True),
         LOCK_SHA256: lock.sha256,
         VERSION: version,
         "org.opencontainers.image.title": f"{lock.plan.framework} {lock.plan.framework_version} "
         f"for CUDA {lock.plan.cuda}",
-        "org.opencontainers.image.base.name": lock.plan.base.reference if lock.plan.base else "",
-        "org.opencontainers.image.base.digest": (lock.plan.base.digest or "")
-        if lock.plan.base
-        else "",
+        "org.opencontainers.image.base.name": base.reference if base else "",
+        "org.opencontainers.image.base.digest": (base.digest or "") if base else "",
     }
 
 

@@ -190,16 +190,18 @@ class IndexCandidate:
 class Base:
     """The image below the wheels.
 
-    `reference` is an image by tag, or "bootstrap"; `suite` is the Debian suite that a bootstrap
-    installs; `glibc` decides which manylinux wheels fit.
+    `reference` is an image by tag, "bootstrap", or where it lies on this machine ("oci:DIR");
+    `suite` is the Debian suite that a bootstrap installs, `snapshot` the time whose packages it
+    takes ("20260301T000000Z"; None: today's); `glibc` decides which manylinux wheels fit.
     """
 
-    kind: Literal["registry", "bootstrap"]
+    kind: Literal["registry", "bootstrap", "local"]
     reference: str
     python: str
     glibc: str | None
     suite: str | None = None
     digest: str | None = None
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from provision.errors import BadInputError
 from provision.model import Flavour, Gpu, HostFacts, Request
@@ -14,12 +15,16 @@ from provision.request import parse_compute_capability, parse_driver, parse_requ
 
 if TYPE_CHECKING:
     from images.registry import Reference
+    from images.runner import DockerRunner
+    from provision.build import Job
     from provision.catalog import Catalog
     from provision.console import Console
     from provision.pipeline import Settings
+    from provision.subject import Places
     from provision.suite import Asked
     from provision.verification import Order
 
+_BUILDERS = ("auto", "docker", "oci")
 _LEVELS = ("quick", "standard", "full")
 
 
@@ -76,7 +81,7 @@ def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, .
     from provision.facts import read_host_file
 
     driver = None if args.driver is None else parse_driver(args.driver)
-    gpus = tuple(_what_if_gpu(text, catalog) for text in args.gpus)
+    gpus = tuple(what_if_gpu(text, catalog) for text in args.gpus)
     if args.host.count("-") > 1:
         raise BadInputError("--host - was given twice.", fix="Standard input holds one file.")
     hosts = tuple(read_host_file(path) for path in args.host) or (this_host(),)
@@ -89,7 +94,7 @@ def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> Hos
     return replace(facts, gpus=gpus) if gpus else facts
 
 
-def _what_if_gpu(text: str, catalog: Catalog) -> Gpu:
+def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
     capability = parse_compute_capability(text)
     if capability is not None:
         return Gpu(compute_capability=capability)
@@ -120,7 +125,84 @@ def read_settings(args: argparse.Namespace) -> Settings:
         offline=args.offline,
         state=state_directory(),
         env=os.environ,
+        snapshot=_read_snapshot(args),
     )
+
+
+def _read_snapshot(args: argparse.Namespace) -> str | None:
+    from provision.request import parse_snapshot
+
+    text = getattr(args, "snapshot", None)
+    return None if text is None else parse_snapshot(text, time.time())
+
+
+def read_places(args: argparse.Namespace) -> Places:
+    """Where an image may be that was named."""
+    from images.runner import DockerRunner
+    from provision.network import ca_bundle
+    from provision.subject import Places
+
+    return Places(
+        connect=lambda: cast("DockerRunner", DockerRunner.connect(fix=engine_fix())),
+        images=image_home(),
+        state=state_directory(),
+        ca=ca_bundle(getattr(args, "ca_bundle", None), os.environ),
+        offline=getattr(args, "offline", False),
+    )
+
+
+def read_build(args: argparse.Namespace, catalog: Catalog) -> Job:
+    """One build, with all that was asked of it."""
+    from provision.build import Job
+    from provision.destination import read_destination
+    from provision.documents import Documenting
+    from provision.making.wheels import Making
+    from provision.sizes import store_limit
+
+    if args.builder not in _BUILDERS:
+        raise BadInputError(
+            f"--builder {quoted(args.builder)} is not known.", fix="Use auto, docker or oci."
+        )
+    destination = read_destination(args.output, args.push)
+    if args.push is not None and args.tag is not None:
+        raise BadInputError(
+            "--push names the image already, and --tag would name it otherwise.",
+            fix="Leave --tag away: --push registry.example/team/torch:cu117",
+        )
+    return Job(
+        request=read_request(args, catalog),
+        catalog=catalog,
+        settings=read_settings(args),
+        asked=read_asked(args),
+        making=Making(
+            exclude_unneeded=args.exclude_unneeded,
+            bytecode=args.bytecode,
+            cache_from=args.cache_from,
+            store_limit=store_limit(os.environ),
+        ),
+        images=image_home(),
+        documenting=Documenting(
+            home=record_home(),
+            wanted=not args.no_provenance,
+            bom=None if args.sbom is None else _file("--sbom", args.sbom),
+            statement=None if args.provenance is None else _file("--provenance", args.provenance),
+            key=None if args.key is None else _file("--key", args.key),
+        ),
+        locks=tuple(Path(name) for name in args.lock),
+        tag=read_tag(args.tag),
+        builder=args.builder,
+        destination=destination,
+        verify=not args.no_verify,
+        dry_run=args.dry_run,
+    )
+
+
+def image_home() -> Path:
+    """The layout of this user's own images: data, which nobody but the user may empty."""
+    base = Path(os.environ.get("XDG_DATA_HOME") or "")
+    if not base.is_absolute():
+        base = Path(os.environ.get("HOME") or "/") / ".local" / "share"
+    return base / "gpu-provision" / "images"
 
 
 def state_directory() -> Path:
@@ -270,8 +352,17 @@ def read_tag(text: str | None) -> str | None:
 
 
 def read_image(text: str) -> str:
-    if not text.startswith("sha256:"):
-        _reference("The image", text)
+    """The name of an image, or where one lies."""
+    from images.oci.opening import parse_place
+
+    if len(text) > 4096 or "\0" in text:
+        raise BadInputError(
+            f"The image {quoted(text)} is longer than a name or a path may be.",
+            fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
+        )
+    place = parse_place(text)
+    if place.path is None and not text.startswith("sha256:"):
+        _reference("The image", place.name or text)
     return text
 
 

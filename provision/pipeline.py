@@ -19,10 +19,11 @@ from images.spec import BuiltImage, ImageSpec, Secrets
 from provision import network
 from provision.catalog import Catalog
 from provision.console import Console
-from provision.errors import Exit, NothingCompatibleError
+from provision.errors import BadInputError, Exit, NothingCompatibleError
 from provision.labels import labels_for
 from provision.lock import Lock, make_lock
 from provision.model import TITLES, Base, HostFacts, Plan, Request, Warned
+from provision.request import quoted
 from provision.resolve import resolve
 from provision.suite import suite_directory
 from provision.version import VERSION
@@ -51,12 +52,15 @@ class NoDevelBaseError(Failure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What steers a job beside the request."""
+    """What steers a job beside the request. `snapshot`: the time whose Debian a base made here is
+    ("20260301T000000Z"; None: today's, or the lock's).
+    """
 
     ca: Path | None
     offline: bool
     state: Path
     env: Mapping[str, str]
+    snapshot: str | None = None
 
 
 def require_plan(plan: Plan) -> Plan:
@@ -95,6 +99,8 @@ def pin_base(
     """
     base = plan.base
     assert base is not None
+    if base.kind == "local":
+        return replace(plan, base=replace(base, digest=_local_digest(plan))), None
     if base.kind == "registry":
         try:
             return replace(plan, base=replace(base, digest=_digest(plan, settings, engine))), None
@@ -123,6 +129,15 @@ def pin_base(
         )
         show_warnings([warning], console)
         return replace(plan, warnings=(*plan.warnings, warning)), None
+
+
+def _local_digest(plan: Plan) -> str:
+    """Of the image of this platform that lies on this machine."""
+    from images.oci.opening import open_path, parse_place, platform_of
+
+    assert plan.base is not None
+    place = parse_place(plan.base.reference)
+    return open_path(place, platform_of(plan.arch or "x86_64")).digest
 
 
 def _digest(plan: Plan, settings: Settings, engine: Docker | None) -> str:
@@ -161,40 +176,76 @@ def make_bootstrap(plan: Plan, settings: Settings, console: Console) -> tuple[Pl
     base = plan.base
     assert base is not None
     assert base.suite is not None
+    snapshot = base.snapshot or settings.snapshot
     made = bootstrap(
         base.suite,
         python=base.python,
         arch=plan.arch or "x86_64",
         store=settings.state,
         packages=(*DEFAULT_PACKAGES, *(_COMPILER_PACKAGES if plan.flavour == "devel" else ())),
-        epoch=_EPOCH,
+        epoch=_epoch(settings.env),
         on_line=console.detail,
+        snapshot=snapshot,
     )
-    pinned = replace(base, reference=made.reference, digest=made.image_id)
+    pinned = replace(base, reference=made.reference, digest=made.image_id, snapshot=snapshot)
     return replace(plan, base=pinned), made.archive
 
 
-def base_from_lock(
-    plan: Plan, engine: Docker, settings: Settings, console: Console
-) -> tuple[str, Path | None]:
-    """The reference to build on, exactly as the lock pins it, and the archive to load if any."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedBase:
+    """What is built on, exactly: a reference (with its digest where a registry has it), and the
+    archive that holds it where it was made here.
+    """
+
+    reference: str
+    archive: Path | None = None
+
+
+def pinned(plan: Plan, archive: Path | None) -> PinnedBase:
+    """The base of a plan that was pinned just now."""
     base = plan.base
     assert base is not None
-    if base.kind == "registry":
-        name = base.reference.partition("@")[0]
-        return (f"{name}@{base.digest}" if base.digest else name), None
-    if base.digest and engine.has(base.digest):
-        return base.reference, None
+    if base.kind != "registry":
+        return PinnedBase(reference=base.reference, archive=archive)
+    name = base.reference.partition("@")[0]
+    return PinnedBase(reference=f"{name}@{base.digest}" if base.digest else name)
+
+
+def _epoch(env: Mapping[str, str]) -> int:
+    """No file of a base made here is younger. https://reproducible-builds.org/specs/source-date-epoch/"""
+    text = env.get("SOURCE_DATE_EPOCH", "")
+    if not text:
+        return _EPOCH
+    if not text.isascii() or not text.isdigit() or len(text) > 11:
+        raise BadInputError(
+            f"SOURCE_DATE_EPOCH {quoted(text)} is no number of seconds since 1970.",
+            fix="For example: SOURCE_DATE_EPOCH=1700000000, or unset it",
+        )
+    return int(text)
+
+
+def base_from_lock(
+    plan: Plan, engine: Docker | None, settings: Settings, console: Console
+) -> PinnedBase:
+    """What to build on, exactly as the lock pins it."""
+    base = plan.base
+    assert base is not None
+    if base.kind == "local" and base.digest != (found_here := _local_digest(plan)):
+        raise BaseChangedError(base, replace(base, digest=found_here))
+    if base.kind != "bootstrap":
+        return pinned(plan, None)
+    if engine is not None and base.digest and engine.has(base.digest):
+        return PinnedBase(reference=base.reference)
     from images.bootstrap import find
 
     if base.digest and (found := find(settings.state, base.digest)):
-        return found.reference, found.archive
+        return PinnedBase(reference=found.reference, archive=found.archive)
     console.note("the lock's base is not on this machine; it is made anew")
     made, archive = make_bootstrap(plan, settings, console)
     assert made.base is not None
     if base.digest and made.base.digest != base.digest:
         raise BaseChangedError(base, made.base)
-    return made.base.reference, archive
+    return PinnedBase(reference=made.base.reference, archive=archive)
 
 
 class BaseChangedError(Failure):
@@ -207,8 +258,8 @@ class BaseChangedError(Failure):
         super().__init__(
             f"The base made from Debian's packages today is {_short(made.digest)}, and the lock "
             f"names {_short(locked.digest)}.",
-            fix="Lock again (provision lock), or copy the base from where the lock was made: "
-            f"docker save {locked.reference}",
+            fix="Lock again (provision lock), with --snapshot today to be able to repeat it, or "
+            f"copy the base from where the lock was made: docker save {locked.reference}",
         )
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from images.docker import Docker
 from provision.labels import LOCK_SHA256
 from provision.model import HostFacts
 from provision.record.errors import RecordError
 from provision.record.judge import Judgement, judge, missing
 from provision.record.store import elsewhere, host_now, read_record, record_path, trusted_keys
+from provision.subject import Places, engine_name, find_subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Checked:
 def check_record(
     name: str,
     *,
-    engine: Docker,
+    places: Places,
     facts: HostFacts,
     home: Path,
     path: Path | None,
@@ -38,9 +38,9 @@ def check_record(
     """Judge the record of an image: the one named, or this user's own of this kind of machine.
     No container runs.
     """
-    image = engine.image_id(name)
-    lock = engine.labels(image).get(LOCK_SHA256)
-    host = host_now(facts, engine.version())
+    subject = find_subject(name, places)
+    image, lock = subject.image_id, subject.labels.get(LOCK_SHA256)
+    host = host_now(facts, engine_name(subject, places))
     found = path or record_path(home, image, host)
     try:
         trusted = trusted_keys(home, trust)

@@ -6,6 +6,7 @@ hold control characters, and it is echoed to a terminal.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -155,13 +156,39 @@ def _names_an_image(text: str) -> bool:
     return True
 
 
+_LOCAL = ("oci:", "oci-archive:", "docker-archive:")
+
+
+def is_local(reference: str) -> bool:
+    """Whether a base lies on this machine, as skopeo names such places."""
+    return reference.startswith(_LOCAL)
+
+
 def parse_base(text: str) -> str:
-    """ "bootstrap", or an image reference."""
-    if text == "bootstrap" or (_REFERENCE.fullmatch(text) and _names_an_image(text)):
+    """ "bootstrap", an image reference, or a place on this machine, whose path is made whole."""
+    if is_local(text) and len(text) <= 4096 and text.isprintable():
+        kind, _, path = text.partition(":")
+        if path:
+            return f"{kind}:{os.path.abspath(path)}"  # noqa: PTH100  links are not resolved
+    elif text == "bootstrap" or (_REFERENCE.fullmatch(text) and _names_an_image(text)):
         return text
     raise BadInputError(
         f"--base {quoted(text)} is no image reference.",
-        fix="Give an image such as python:3.11-slim-bookworm, or --base bootstrap",
+        fix="Give an image such as python:3.11-slim-bookworm, oci:DIR, or --base bootstrap",
+    )
+
+
+def parse_snapshot(text: str, now: float) -> str:
+    """A time whose Debian a base is made of: a date, a snapshot's own name, or "today"."""
+    from images.bootstrap import stamp_before
+
+    if text == "today":
+        return stamp_before(now)
+    if match := re.fullmatch(r"(\d{4})-?(\d\d)-?(\d\d)(T\d{6}Z)?", text):
+        return f"{match[1]}{match[2]}{match[3]}{match[4] or 'T000000Z'}"
+    raise BadInputError(
+        f"--snapshot {quoted(text)} is no date.",
+        fix="For example: --snapshot 2026-03-01, or --snapshot today",
     )
 
 

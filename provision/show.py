@@ -16,10 +16,13 @@ def describe_build(account: Mapping[str, Any]) -> str:
     image, report = account["image"], account["verify"]
     steps = ", ".join(f"{s['name']} {s['seconds']:.1f} s" for s in account["steps"])
     lines = [
-        *row("image", image["tag"] or "not tagged, since a check failed"),
+        *row("image", _image_name(image)),
         f"digest   {image['digest']}",  # 71 letters, and 80 columns
-        *row("size", f"{image['size_bytes'] / 1e9:.2f} GB"),
+        *[line for one in image["platforms"][1:] and image["platforms"] for line in _platform(one)],
+        *row("size", _size(image)),
+        *row("made by", _maker(account["builder"])),
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
+        *_documents(account["documents"]),
         *row("took", steps),
         *row("verify", report["verdict"] if report else f"not run ({account['not_verified']})"),
     ]
@@ -31,6 +34,48 @@ def describe_build(account: Mapping[str, Any]) -> str:
     if account["next_on_gpu_host"]:
         lines += ["on a machine with NVIDIA GPUs:", *command(account["next_on_gpu_host"])]
     return "\n".join(lines)
+
+
+def _image_name(image: Mapping[str, Any]) -> str:
+    """The name, and where it is to be found under that name."""
+    name = image["tag"]
+    if name is None:
+        return "not named, since a check failed"
+    if image["destination"] == "registry":
+        return str(image["place"])
+    return f"{name} in {image['place']}" if image["destination"] in _FILES else str(name)
+
+
+_FILES = ("local", "layout", "archive")
+
+
+def _platform(one: Mapping[str, Any]) -> list[str]:
+    return [f"  {one['platform']}", f"         {one['digest']}"]
+
+
+def _size(image: Mapping[str, Any]) -> str:
+    """As its place counts: compressed layers, or what an engine has on its disk."""
+    layers = image["layers"]
+    size = f"{image['size_bytes'] / 1e9:.2f} GB"
+    if not layers:
+        return size
+    new = sum(layer["size"] for layer in layers if layer["how"] == "written")
+    return f"{size} in {len(layers)} layers, {_in_bytes(new)} of them written now"
+
+
+def _in_bytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"
+
+
+def _maker(builder: Mapping[str, Any]) -> str:
+    names = {"docker": "an engine (docker)", "oci": "no engine (oci)"}
+    return f"{names[builder['name']]}: {builder['why']}"
+
+
+def _documents(documents: Mapping[str, Any]) -> list[str]:
+    lines = row("sbom", documents["sbom"]) if documents["sbom"] else []
+    lines += row("stated", documents["provenance"]) if documents["provenance"] else []
+    return lines + (row("attached", "both, to the image") if documents["attached"] else [])
 
 
 def _shown(report: Mapping[str, Any]) -> list[str]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from images import process
-from images.docker import Docker
 from images.errors import Failure
-from images.spec import RunJob
+from images.spec import RunJob, RunResult
 from provision.catalog import Catalog
 from provision.console import Console
 from provision.errors import BadInputError, Exit
@@ -110,34 +109,49 @@ def gpus_to_request(facts: HostFacts | None) -> str:
     return "runtime"
 
 
+class Runs(Protocol):
+    """What can run a command in an image: an engine, or a sandbox."""
+
+    @property
+    def name(self) -> str:
+        """For people, and for the record: "docker 20.10.24"."""
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        """Run it to its end."""
+
+
 def run_suite(
-    engine: Docker,
+    runner: Runs,
     image: str,
     plan: Plan,
     facts: HostFacts | None,
     asked: Asked,
     *,
+    image_id: str,
+    gpus: str,
     catalog: Catalog,
     console: Console,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Run the suite inside the image. Gives its report, and what the engine would not grant."""
-    expect = expectations(plan, facts, engine.image_id(image), catalog.gpus)
+    """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not
+    be granted. `gpus`: how they are asked for (`RunJob.gpus`).
+    """
+    expect = expectations(plan, facts, image_id, catalog.gpus)
     command = ["python3", "-m", "verify", "--json", "--level", asked.level, "--expect", SUITE_PATH]
     job = RunJob(
         image=image,
         command=(*command, *asked.words()),
-        gpus=gpus_to_request(facts),
+        gpus=gpus,
         files={SUITE_PATH: json.dumps(expect).encode()},
         shm_bytes=_SHM_BYTES,
         stack_bytes=_STACK_BYTES,
         timeout_s=asked.timeout_s,
     )
-    result = engine.run(job, console.note)
+    result = runner.run(job, console.note)
     report = read_report(result.stdout)
     if report is None or report["verdict"] != _VERDICTS.get(result.exit_code):
         raise BrokenReportError(
             f"The suite ended with exit code {result.exit_code} and without a report.",
-            fix=f"Look inside: docker run --rm -it {image} python3 -m verify",
+            fix="Its last lines say why. Run it by hand in the image: python3 -m verify",
             detail=result.stderr_tail or result.stdout[-2000:],
         )
     return report, result.notes

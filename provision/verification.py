@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from images.docker import Docker
 from images.errors import Failure
 from provision.catalog import Catalog
 from provision.console import Console
@@ -23,7 +22,8 @@ from provision.record.keys import Signer
 from provision.record.statement import make_statement
 from provision.record.store import host_now, record_path, signer_of, write_record
 from provision.report_files import compared, refuse_unusable, write_failure, write_files
-from provision.suite import Asked, check_names, report_bytes, run_suite
+from provision.subject import Places, find_subject, ready
+from provision.suite import Asked, check_names, gpus_to_request, report_bytes, run_suite
 
 _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 
@@ -66,7 +66,7 @@ class Verified:
 def verify(
     order: Order,
     *,
-    connect: Callable[[], Docker],
+    places: Places,
     facts: Callable[[], HostFacts],
     catalog: Catalog,
     console: Console,
@@ -77,21 +77,31 @@ def verify(
         refuse_unwritable("--record", order.recording.path)
     with _failure_in_files(order):
         signer = _signer(order.recording, console)
-        engine = connect()
-        image = engine.image_id(order.image)
-        labels = engine.labels(image)
-        plan = plan_of(labels, order.image)
+        subject = find_subject(order.image, places)
+        plan = plan_of(subject.labels, order.image)
         check_names(order.asked, plan.framework)
         here = facts()
-        with console.step("verify", f"{order.image}, inside it, at level {order.asked.level}"):
+        with (
+            console.step("verify", f"{order.image}, inside it, at level {order.asked.level}"),
+            ready(subject, places, console) as (runner, handle),
+        ):
             report, notes = run_suite(
-                engine, image, plan, here, order.asked, catalog=catalog, console=console
+                runner,
+                handle,
+                plan,
+                here,
+                order.asked,
+                image_id=subject.image_id,
+                gpus=gpus_to_request(here),
+                catalog=catalog,
+                console=console,
             )
+            host = host_now(here, runner.name)
     for note in notes:
         console.note(note)
     comparison, trouble = _keep_files(order, report)
     if signer is not None:
-        kept = _Kept(image, plan, labels.get(LOCK_SHA256), host_now(here, engine.version()))
+        kept = _Kept(subject.image_id, plan, subject.labels.get(LOCK_SHA256), host)
         trouble = _keep_record(order, report, kept, signer, console) or trouble
     return Verified(
         report=report,

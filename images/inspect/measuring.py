@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from images.inspect.archive import Archive, Member
+from images.inspect.archive import Archive
 from images.inspect.errors import ANEW_FIX, WheelUnreadableError
 from images.inspect.judge import (
     Verdict,
@@ -33,6 +33,7 @@ from images.inspect.texts import (
     two_parts,
     versions_of,
 )
+from images.wheels.directory import Member
 
 _TEXT_BYTES = 4 << 20
 _LIBRARY_BYTES = 16 << 30

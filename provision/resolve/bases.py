@@ -8,10 +8,11 @@ or the cuda-compat package. Those have a start rule of their own, apart from wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from provision.catalog import Catalog
 from provision.model import Base, Request
+from provision.request import is_local
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
 from provision.resolve.rules import Blocker, image_starts, version
@@ -153,9 +154,10 @@ def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog
         base = Base(kind="registry", reference=reference, python=image.python, glibc=image.glibc)
         return _offer((base,))
     pythons = {tag.partition("-")[0][3:] for tag in build.python_tags}
+    kind: Literal["local", "registry"] = "local" if is_local(reference) else "registry"
     return _offer(
         tuple(
-            Base(kind="registry", reference=reference, python=f"3.{minor}", glibc=None)
+            Base(kind=kind, reference=reference, python=f"3.{minor}", glibc=None)
             for minor in sorted(pythons, key=int)
         )
     )

@@ -119,8 +119,12 @@ class Engine:
         plan = replace(PLAN, framework=self.framework)
         return labels_for(Lock(text="the lock", plan=plan, wheels=()), "1")
 
-    def version(self) -> str:
-        return "26.1"
+    @property
+    def name(self) -> str:
+        return "docker 26.1"
+
+    def has(self, image: str) -> bool:
+        return image in {TAG, self.digest}
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
         on_line(" 1/2  pass  devices.kernel  0.5 s")

@@ -38,14 +38,17 @@ class MemoryTarget:
     ) -> Written:
         stream = open_stream()
         content = b""
-        while True:
-            try:
-                piece = next(stream)
-            except StopIteration as end:
-                unpacked: Unpacked = end.value
-                break
+
+        def taken() -> Stream:
+            unpacked = yield from stream
+            ended.append(unpacked)
+            return unpacked
+
+        ended: list[Unpacked] = []
+        for piece in taken():
             content += piece
             on_bytes(len(piece))
+        (unpacked,) = ended
         if expected is not None and digest_of(content) != expected.digest:
             raise DigestMismatchError("These are other bytes.", fix="Make them anew.")
         with self.lock:

@@ -400,7 +400,10 @@ def re_fix(text: str) -> bool:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["build", "--cuda", "11.7", "--host", "../files/rtx.json"], id="build"),
+        pytest.param(
+            ["build", "--cuda", "11.7", "--host", "../files/rtx.json", "--builder", "docker"],
+            id="build",
+        ),
         pytest.param(["verify", "team/torch:1"], id="verify"),
     ],
 )
@@ -635,8 +638,8 @@ def test_the_version_is_said() -> None:
 # --- a dry run, an interrupt ------------------------------------------------------------------
 
 
-def dry_run(*prefix: str) -> subprocess.CompletedProcess[bytes]:
-    words = "build --dry-run --json --cuda 11.7 --host ../files/rtx.json"
+def dry_run(*prefix: str, builder: str = "docker") -> subprocess.CompletedProcess[bytes]:
+    words = f"build --dry-run --json --cuda 11.7 --host ../files/rtx.json --builder {builder}"
     return subprocess.run(
         [*prefix, sys.executable, "-m", "provision", *words.split()],
         env={**os.environ, "PYTHONPATH": IMPORTS},
@@ -655,6 +658,15 @@ def test_a_dry_run_prints_the_builder_s_command(here: Path) -> None:
     assert f"BASE={account['plan']['base']['reference']}" in argv
     assert account["image"]["tag"] == "gpu-provision:pytorch2.0.1-cu117"
     assert (account["verify"], account["error"]) == (None, None)
+    assert list((here / "work").iterdir()) == []
+
+
+def test_a_dry_run_without_an_engine_runs_nothing_and_says_so(here: Path) -> None:
+    done = dry_run(builder="auto")
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout)
+    assert account["builder"]["name"] == "oci"
+    assert account["command"].startswith("nothing is run: gpu-provision:pytorch2.0.1-cu117")
     assert list((here / "work").iterdir()) == []
 
 

@@ -64,6 +64,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "glibc": TEXT_OR_NULL,
         "suite": TEXT_OR_NULL,
         "digest": TEXT_OR_NULL,
+        "snapshot": TEXT_OR_NULL,
     },
 }
 HOSTS: dict[str, dict[str, Any]] = {

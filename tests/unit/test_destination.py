@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from images.errors import Failure
-from provision.destination import Destination, choose, read_destination
+from provision.destination import Destination, EngineState, choose, read_destination
 
 NO_ENGINE = "No container engine answers at the default socket."
+NO_BUILDKIT = "No docker command here can drive BuildKit."
 NEEDS = "the base has no Python, which apt-get has to bring"
 REGISTRY = Destination(kind="registry", where="r.example/t:1")
 LAYOUT = Destination(kind="layout", where="out")
@@ -35,6 +36,8 @@ ARCHIVE = Destination(kind="archive", where="out.tar")
                      id="an engine can save what it built"),
         pytest.param("docker", None, NO_ENGINE, None, ("docker", "engine"),
                      id="who asks for docker hears from docker that it is not there"),
+        pytest.param("auto", None, NO_BUILDKIT, None, ("oci", "engine"),
+                     id="an engine that cannot build is given the image"),
         pytest.param("oci", None, None, None, ("oci", "engine"),
                      id="without a place, the image goes to the engine that is here"),
         pytest.param("oci", None, NO_ENGINE, None, ("oci", "local"),
@@ -44,7 +47,10 @@ ARCHIVE = Destination(kind="archive", where="out.tar")
 def test_who_makes_it_and_where_it_goes(
     asked: str, destination: Any, problem: str | None, needs: str | None, expected: Any
 ) -> None:
-    choice = choose(asked, destination, engine_problem=problem, needs_engine=needs)
+    answers = problem in {None, NO_BUILDKIT}
+    choice = choose(
+        asked, destination, engine=EngineState(answers=answers, problem=problem), needs_engine=needs
+    )
     assert (choice.builder, choice.destination.kind) == expected
     assert choice.why
 
@@ -61,7 +67,7 @@ def test_what_cannot_be_is_said_with_a_way_out(
     asked: str, destination: Any, needs: str | None, code: int
 ) -> None:
     with pytest.raises(Failure) as caught:
-        choose(asked, destination, engine_problem=None, needs_engine=needs)
+        choose(asked, destination, engine=EngineState(answers=True), needs_engine=needs)
     assert caught.value.exit_code == code
     assert caught.value.fix
 

@@ -78,13 +78,42 @@ REPORT: dict[str, Any] = {
 }
 
 
+ON_AN_ENGINE = {"destination": "engine", "place": "docker 26.1", "layers": [], "platforms": []}
+BY_WHEELS = {
+    "builder": {"name": "oci", "why": "a directory needs no engine"},
+    "documents": {
+        "sbom": "/m/out.cdx.json",
+        "provenance": "/m/out.sigstore.json",
+        "attached": True,
+    },
+    "image": {
+        "tag": "gpu-provision:pytorch2.0.1-cu117",
+        "digest": "sha256:" + "0" * 64,
+        "size_bytes": 2_371_246_115,
+        "destination": "layout",
+        "place": "/m/out",
+        "layers": [
+            {"title": "base", "size": 42_000_000, "how": "there"},
+            {"title": "six 1.17.0", "size": 12_345, "how": "written"},
+        ],
+        "platforms": [
+            {"platform": "linux/amd64", "digest": "sha256:" + "1" * 64},
+            {"platform": "linux/arm64", "digest": "sha256:" + "2" * 64},
+        ],
+    },
+}
+
+
 def account(**changes: object) -> dict[str, Any]:
     found: dict[str, Any] = {
         "image": {
             "tag": "gpu-provision:pytorch2.0.1-cu117",
             "digest": "sha256:" + "0" * 64,
             "size_bytes": 4_508_876_800,
+            **ON_AN_ENGINE,
         },
+        "builder": {"name": "docker", "why": "--builder docker"},
+        "documents": {"sbom": None, "provenance": None, "attached": False},
         "plan": plan_to_json(PLAN),
         "lock": {"path": "/home/me/pylock.toml", "sha256": "1" * 64},
         "steps": [{"name": "plan", "seconds": 0.04}, {"name": "build", "seconds": 61.0}],
@@ -188,6 +217,7 @@ def test_a_build_reads_like_this() -> None:
         "image       gpu-provision:pytorch2.0.1-cu117",
         "digest   sha256:" + "0" * 64,
         "size        4.51 GB",
+        "made by     an engine (docker): --builder docker",
         "lock        /home/me/pylock.toml",
         "took        plan 0.0 s, build 61.0 s",
         "verify      fit",
@@ -209,8 +239,8 @@ def test_a_build_reads_like_this() -> None:
             id="not verified is said",
         ),
         pytest.param(
-            {"image": {"tag": None, "digest": "sha256:1", "size_bytes": 1}},
-            "not tagged, since a check failed",
+            {"image": {"tag": None, "digest": "sha256:1", "size_bytes": 1, **ON_AN_ENGINE}},
+            "not named, since a check failed",
             id="an unfit image has no name",
         ),
         pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),
@@ -226,6 +256,26 @@ def test_a_build_reads_like_this() -> None:
 )
 def test_a_build_says_what_was_not_done(changes: dict[str, object], words: str) -> None:
     assert words in describe_build(account(**changes))
+
+
+def test_a_build_without_an_engine_reads_like_this() -> None:
+    lines = describe_build(account(**BY_WHEELS)).splitlines()
+    assert lines[:13] == [
+        "image       gpu-provision:pytorch2.0.1-cu117 in /m/out",
+        "digest   sha256:" + "0" * 64,
+        "  linux/amd64",
+        "         sha256:" + "1" * 64,
+        "  linux/arm64",
+        "         sha256:" + "2" * 64,
+        "size        2.37 GB in 2 layers, 0.01 MB of them written now",
+        "made by     no engine (oci): a directory needs no engine",
+        "lock        /home/me/pylock.toml",
+        "sbom        /m/out.cdx.json",
+        "stated      /m/out.sigstore.json",
+        "attached    both, to the image",
+        "took        plan 0.0 s, build 61.0 s",
+    ]
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_dry_run_is_the_command_and_nothing_else() -> None:

@@ -19,6 +19,12 @@ VERDICTS = {
     "unfit": ("Unfit", "Something failed: this image does not do on this machine what it should."),
     "no-verdict": ("No verdict", "Nothing failed, but the GPU checks did not all run on a GPU."),
 }
+# What was read without being run proves nothing of a machine, and is told as what it is.
+READ = {
+    "fit": ("Fit", "Nothing that was read speaks against running it."),
+    "unfit": ("Unfit", "Something that was read says that it will not run as it should."),
+    "no-verdict": ("No verdict", "Nothing failed, but not all that matters could be read from it."),
+}
 STATUS_ORDER = ("fail", "error", "skip", "pass")
 
 Check = Mapping[str, Any]
@@ -35,6 +41,12 @@ def render(report: Report) -> str:
     )
     page = tag("html", _head(report), tag("body", body), lang="en")
     return "<!doctype html>\n" + page + "\n"
+
+
+def verdict_words(report: Report) -> Tuple[str, str]:
+    """The verdict, and what it says here: of a run on a machine, or of what was only read."""
+    only_read = all(str(check["id"]).startswith("inspect.") for check in report["checks"])
+    return (READ if only_read else VERDICTS)[report["verdict"]]
 
 
 Section = Tuple[str, str, Markup]
@@ -80,7 +92,7 @@ def _subject(report: Report) -> str:
 
 
 def _banner(report: Report) -> Markup:
-    word, said = VERDICTS[report["verdict"]]
+    word, said = verdict_words(report)
     worse = report.get("comparison", {}).get("worse")
     return tag(
         "div",

@@ -10,7 +10,7 @@ import re
 from typing import Any, Iterator, List, Mapping, Sequence
 
 from verify.reports import told, words
-from verify.reports.html import VERDICTS
+from verify.reports.html import verdict_words
 from verify.reports.tables import cell_text
 
 LIMIT_BYTES = 1_000_000
@@ -58,7 +58,7 @@ def escape(text: str) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    word, said = VERDICTS[report["verdict"]]
+    word, said = verdict_words(report)
     yield "## Verification: {}".format(word.lower())
     yield ""
     yield said

@@ -1,0 +1,373 @@
+"""Reads an image's layers, or a wheel, into a tree: one pass, no byte of it run or unpacked.
+
+Of every file its size is noted; of ELF files what the loader would read, and the device code;
+of a few small files the text. Two layers are read at a time, since inflating and hashing leave
+Python's lock alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from posixpath import basename, dirname, join
+from typing import IO, Any, Literal
+
+from images.errors import Failure
+from images.inspect.archive import Archive
+from images.inspect.dynamic import MAGIC, DamagedElf, DynamicReader, Machine
+from images.inspect.library import read_library
+from images.inspect.source import Source
+from images.inspect.texts import find_flags, parse_tags
+from images.inspect.tree import OPAQUE, WHITEOUT, Directory, File, Link, Node, Other, Tree
+from images.inspect.windows import HEAD_BYTES
+from images.oci.errors import ImageUnreadableError
+from images.oci.sources import Image, ImageLayer
+from images.oci.tarstream import layer_members
+
+PIECE_BYTES = 1 << 20
+_WORKERS = 2
+_MOST_FILES = 3_000_000
+_MOST_TEXT_BYTES = 512 << 20
+_ANEW_FIX = "Make or fetch the image anew."
+_TORCH_FLAGS = "/torch/lib/libtorch_python.so"
+# What is read as a text, and at most how much of it.
+_TEXTS: tuple[tuple[re.Pattern[str], int], ...] = (
+    (re.compile(r"/[^/]+\.dist-info/METADATA$"), 1 << 20),
+    (re.compile(r"/[^/]+\.dist-info/RECORD$"), 64 << 20),
+    (re.compile(r"/[^/]+\.dist-info/WHEEL$"), 1 << 16),
+    (re.compile(r"/torch/version\.py$"), 1 << 16),
+    (re.compile(r"^/etc/ld\.so\.cache$"), 16 << 20),
+    (re.compile(r"^/(etc|usr/lib)/os-release$"), 1 << 16),
+    (re.compile(r"^/var/lib/dpkg/info/[^/]+\.list$"), 16 << 20),
+)
+OnBytes = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFacts:
+    """One layer: its compressed size, what its files have together, and who made it."""
+
+    digest: str
+    size: int
+    files: int
+    unpacked: int
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is in an image, or in a wheel: its `tree` is the site directory then.
+
+    `config` is the image's configuration, `tags` the wheel's platform tags.
+    """
+
+    kind: Literal["image", "wheel"]
+    shown: str
+    digest: str | None
+    machine: Machine | None
+    tree: Tree
+    config: Mapping[str, Any] = field(default_factory=dict)
+    layers: tuple[LayerFacts, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the image sets, as a process in it would see it."""
+        own = self.config.get("config")
+        listed = own.get("Env") if isinstance(own, dict) else None
+        pairs = (
+            text.partition("=")
+            for text in (listed if isinstance(listed, list) else [])
+            if isinstance(text, str)
+        )
+        return {name: value for name, _, value in pairs}
+
+
+def read_image(image: Image, *, on_bytes: OnBytes | None = None) -> Contents:
+    """Read every layer of an image. `on_bytes` hears how many more unpacked bytes went by."""
+    hears = on_bytes or (lambda _: None)
+    counted = _Counted(hears)
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        waiting = [
+            pool.submit(_read_layer, number, layer, counted)
+            for number, layer in enumerate(image.layers)
+        ]
+        try:
+            read = [future.result() for future in waiting]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    tree = Tree()
+    for number, layer in enumerate(read):
+        _apply(tree, layer, number)
+    makers = _makers(image)
+    return Contents(
+        kind="image",
+        shown=image.shown,
+        digest=image.digest,
+        machine=_MACHINES.get(image.platform.architecture),
+        tree=tree,
+        config=image.config,
+        layers=tuple(
+            LayerFacts(
+                digest=layer.blob.digest,
+                size=layer.blob.size,
+                files=len(found.nodes),
+                unpacked=sum(n.size for _, n in found.nodes if isinstance(n, File)),
+                created_by=made_by,
+            )
+            for layer, found, made_by in zip(image.layers, read, makers, strict=True)
+        ),
+    )
+
+
+_MACHINES: Mapping[str, Machine] = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(slots=True)
+class _Layer:
+    """What one layer says: what it takes away, then what it puts there."""
+
+    whiteouts: list[str] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+    nodes: list[tuple[str, Node | _HardLink]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _HardLink:
+    """One more name for the file that is there."""
+
+    target: str
+
+
+class _Counted:
+    """Bounds what one image may make us keep."""
+
+    def __init__(self, on_bytes: OnBytes) -> None:
+        self.on_bytes = on_bytes
+        self._files = 0
+        self._text = 0
+
+    def file(self) -> None:
+        self._files += 1
+        if self._files > _MOST_FILES:
+            raise ImageUnreadableError(
+                f"The image holds more than {_MOST_FILES} files.", fix=_ANEW_FIX
+            )
+
+    def text(self, size: int) -> None:
+        self._text += size
+        if self._text > _MOST_TEXT_BYTES:
+            raise ImageUnreadableError(
+                f"What its packages say of themselves has more than {_MOST_TEXT_BYTES} bytes.",
+                fix=_ANEW_FIX,
+            )
+
+
+def read_wheel(source: Source, *, on_bytes: OnBytes | None = None) -> Contents:
+    """Read every member of an opened wheel, laid out as it would be in a site directory."""
+    counted = _Counted(on_bytes or (lambda _: None))
+    archive = Archive(source)
+    tree = Tree()
+    for member in sorted(archive.members.values(), key=lambda member: member.offset):
+        counted.file()
+        path = _in_site(member.name)
+        if member.name.endswith("/"):
+            tree.add(path, Directory(layer=0))
+            continue
+        file = File(size=member.size, layer=0)
+        reader = read_content(path, file, _heard(archive.stream(member), counted.on_bytes))
+        counted.text(len(file.text or b""))
+        while reader is not None and not _read_again(file, reader, archive.stream(member)):
+            pass
+        tree.add(path, file)
+    tags = _platforms(source.file_name, tree)
+    machines = [m for m in _MACHINES.values() if any(tag.endswith(m) for tag in tags)]
+    return Contents(
+        kind="wheel",
+        shown=source.shown,
+        digest=None,
+        machine=machines[0] if len(machines) == 1 else None,
+        tree=tree,
+        tags=tuple(dict.fromkeys(tags)),
+    )
+
+
+def _platforms(file_name: str, tree: Tree) -> tuple[str, ...]:
+    """Read the platform tags off the file's name, as pip does; else what WHEEL says."""
+    parts = file_name.removesuffix(".whl").split("-")
+    if file_name.endswith(".whl") and len(parts) in (5, 6):
+        return tuple(parts[-1].split("."))
+    return tuple(
+        platform
+        for path, node in tree.walk()
+        if path.endswith(".dist-info/WHEEL") and isinstance(node, File)
+        for _, platform in parse_tags(node.text or b"")
+    )
+
+
+def _in_site(name: str) -> str:
+    """Say where a member of a wheel goes; what is for the site directory is unpacked into it."""
+    return _absolute(re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", name))
+
+
+def _read_layer(number: int, layer: ImageLayer, counted: _Counted) -> _Layer:
+    found = _Layer()
+    again: dict[str, tuple[File, DynamicReader]] = {}
+    with contextlib.closing(layer_members(layer)) as members:
+        for member, content in members:
+            counted.file()
+            _read_member(found, again, number, member, content, counted)
+    while again:  # what they needed had gone by when it was known
+        waiting, again = again, {}
+        with contextlib.closing(layer_members(layer)) as members:
+            for member, content in members:
+                path = _absolute(member.name)
+                if content is not None and path in waiting:
+                    file, reader = waiting.pop(path)
+                    if not _read_again(file, reader, _pieces(content)):
+                        again[path] = file, reader
+    return found
+
+
+def _read_member(
+    found: _Layer,
+    again: dict[str, tuple[File, DynamicReader]],
+    number: int,
+    member: tarfile.TarInfo,
+    content: IO[bytes] | None,
+    counted: _Counted,
+) -> None:
+    path = _absolute(member.name)
+    name = basename(path)
+    if name == OPAQUE:
+        found.opaque.append(dirname(path))
+    elif name.startswith(WHITEOUT):
+        found.whiteouts.append(join(dirname(path), name.removeprefix(WHITEOUT)))
+    elif member.isdir():
+        found.nodes.append((path, Directory(layer=number)))
+    elif member.issym():
+        found.nodes.append((path, Link(target=member.linkname, layer=number)))
+    elif member.islnk():
+        found.nodes.append((path, _HardLink(member.linkname)))
+    elif content is None:
+        found.nodes.append((path, Other(layer=number)))
+    else:
+        file = File(size=member.size, layer=number, executable=bool(member.mode & 0o111))
+        reader = read_content(path, file, _heard(_pieces(content), counted.on_bytes))
+        counted.text(len(file.text or b""))
+        found.nodes.append((path, file))
+        again.pop(path, None)  # the later one of two of one name is the one that stays
+        if reader is not None:
+            again[path] = file, reader
+
+
+def read_content(path: str, file: File, pieces: Iterator[bytes]) -> DynamicReader | None:
+    """Look into one file. What is given back wants to read it again, from its begin."""
+    limit = next((most for pattern, most in _TEXTS if pattern.search(path)), None)
+    if limit is not None:
+        file.text = _first(pieces, limit)
+        return None
+    if file.size < len(MAGIC):
+        return None
+    start = b""
+    for piece in pieces:
+        start += piece
+        if len(start) >= len(MAGIC):
+            break
+    if not start.startswith(MAGIC):
+        return None
+    return _read_elf(path, file, chain([start], pieces))
+
+
+def _read_elf(path: str, file: File, pieces: Iterable[bytes]) -> DynamicReader | None:
+    held: Iterable[bytes] = pieces
+    if path.endswith(_TORCH_FLAGS) and file.size <= HEAD_BYTES:
+        held = list(pieces)
+        file.flags = find_flags(held)
+    reader = DynamicReader(file.size)
+    try:
+        file.code, _ = read_library(path, file.size, _tapped(held, file, reader))
+    except Failure as failure:
+        if file.elf is None or file.elf.machine is not None:
+            file.problem = file.problem or failure.message
+        return None
+    return _finished(file, reader)
+
+
+def _tapped(pieces: Iterable[bytes], file: File, reader: DynamicReader) -> Iterator[bytes]:
+    """Let the reader see what goes by."""
+    for piece in pieces:
+        if file.problem is None:
+            try:
+                reader.feed(piece)
+                file.elf = file.elf or reader.found
+            except DamagedElf as error:
+                file.problem = str(error)
+        yield piece
+
+
+def _finished(file: File, reader: DynamicReader) -> DynamicReader | None:
+    if file.problem is not None:
+        return None
+    try:
+        file.elf = reader.finish()
+    except DamagedElf as error:
+        file.problem = str(error)
+        return None
+    return None if file.elf is not None else reader
+
+
+def _read_again(file: File, reader: DynamicReader, pieces: Iterable[bytes]) -> bool:
+    """Feed a file once more; False where that is not the last time."""
+    for _ in _tapped(pieces, file, reader):
+        pass
+    return _finished(file, reader) is None
+
+
+def _apply(tree: Tree, layer: _Layer, number: int) -> None:
+    for path in layer.opaque:
+        tree.opaque(path)
+    for path in layer.whiteouts:
+        tree.whiteout(path)
+    for path, node in layer.nodes:
+        if isinstance(node, _HardLink):
+            tree.hard_link(path, node.target, number)
+        else:
+            tree.add(path, node)
+
+
+def _makers(image: Image) -> list[str]:
+    """Give for each layer the command that made it, where the history fits the layers."""
+    listed = image.config.get("history")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    made = [str(row.get("created_by", "")) for row in rows if not row.get("empty_layer")]
+    return made if len(made) == len(image.layers) else [""] * len(image.layers)
+
+
+def _pieces(content: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: content.read(PIECE_BYTES), b"")
+
+
+def _heard(pieces: Iterable[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
+    for piece in pieces:
+        on_bytes(len(piece))
+        yield piece
+
+
+def _first(pieces: Iterable[bytes], limit: int) -> bytes:
+    found = bytearray()
+    for piece in pieces:
+        found += piece
+        if len(found) >= limit:
+            break
+    return bytes(found[:limit])
+
+
+def _absolute(name: str) -> str:
+    return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))

@@ -1,0 +1,61 @@
+"""Libraries that an image may need and not hold: the driver's, and those of optional parts.
+
+The rows are in `data/known_libraries.json`, each with where it is from. A name is a pattern, since
+the number behind it is the library's own affair.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+Group = Literal["driver", "base", "optional"]
+_DATA = Path(__file__).parent / "data" / "known_libraries.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Some libraries of a kind: patterns of names, what they are, and who says so.
+
+    "driver": an engine brings them from the host. "base": a wheel may count on them by the
+    manylinux policy. "optional": what needs them can do without, or is for some machines only.
+    """
+
+    group: Group
+    names: tuple[str, ...]
+    what: str
+    source: str
+
+
+@cache
+def known_libraries() -> tuple[Known, ...]:
+    """Read the table."""
+    groups: dict[Group, list[dict[str, object]]] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return tuple(
+        Known(
+            group=group,
+            names=tuple(map(str, _listed(row["names"]))),
+            what=str(row["what"]),
+            source=str(row["source"]),
+        )
+        for group, rows in groups.items()
+        for row in rows
+    )
+
+
+@cache
+def find_known(name: str, group: Group) -> Known | None:
+    """Give the row of this group that the library is in, if there is one."""
+    for row in known_libraries():
+        if row.group == group and any(fnmatchcase(name, pattern) for pattern in row.names):
+            return row
+    return None
+
+
+def _listed(found: object) -> list[object]:
+    assert isinstance(found, list)
+    return found

@@ -1,0 +1,481 @@
+"""Whether the libraries that each file needs are there, found as the dynamic loader would.
+
+For each thing that can be started or imported the loader's work is done over: what it needs, and
+what that needs, each looked for where the loader looks, in its order. A library that is loaded
+already serves whoever asks for its name. Nothing is executed.
+
+    a name with a slash    that file
+    DT_RPATH               of who needs it, of who loaded that one, and so on, and of the program;
+                           not for one that has a DT_RUNPATH
+    LD_LIBRARY_PATH        as the image sets it
+    DT_RUNPATH             of who needs it, alone
+    /etc/ld.so.cache
+    default directories    those of Debian and of Red Hat
+
+What is of another machine is passed over, as the loader does. Directories for CPU generations
+(glibc-hwcaps) hold copies of what lies above them, and are not looked into.
+https://man7.org/linux/man-pages/man8/ld.so.8.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from posixpath import basename, dirname
+from typing import Literal
+
+from images.inspect.contents import Contents
+from images.inspect.dynamic import ElfFile, Machine
+from images.inspect.known import find_known
+from images.inspect.packages import Distribution, Packages, distinct_files
+from images.inspect.tree import File
+
+Status = Literal["found", "driver", "loaded-before", "base", "optional", "elsewhere", "missing"]
+"""Where a needed library comes from. "loaded-before": a package that belongs to it has it, and is
+imported first. "base": a wheel may count on it. "elsewhere": it is in the image, and nothing tells
+the loader where. "optional": it is not there, and what needs it is for some machines only."""
+_TAGGED_MODULE = re.compile(r"\.(cpython-\d+\w*-[\w-]+|abi3)\.so$")
+_STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d+\.\d+/lib-dynload/")
+_PYTHON = re.compile(r"python\d+\.\d+")
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
+_STUBS = re.compile(r"/stubs/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One library that a file needs. `root` is what was loaded for it; `required` tells whether
+    that must work. `where` is the file that was found.
+    """
+
+    file: str
+    name: str
+    status: Status
+    root: str
+    required: bool
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionMissing:
+    """A version ("GLIBC_2.38") that a file asks of a library, and that the one found has not.
+
+    `newest` is the newest of the same series that it has.
+    """
+
+    file: str
+    version: str
+    library: str
+    newest: str | None
+    root: str
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """An ELF file that could not be read, and whether something that must work is made of it."""
+
+    file: str
+    why: str
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What came of it. `roots` were loaded, of `files` ELF files for this machine."""
+
+    roots: int
+    files: int
+    needs: tuple[Need, ...]
+    versions: tuple[VersionMissing, ...]
+    unreadable: tuple[Unreadable, ...]
+    newest_asked: Mapping[str, str] = field(default_factory=dict)
+    """The newest version of each series that anything asks for, and who: "2.34 (by /x.so)"."""
+
+
+@dataclass(eq=False, slots=True)
+class _Object:
+    """A file that the loader has mapped. `loader` is who needed it."""
+
+    path: str
+    file: File
+    elf: ElfFile
+    loader: _Object | None
+
+    @property
+    def rpath(self) -> tuple[str, ...]:
+        return () if self.elf.runpath else self.elf.rpath
+
+
+class Loader:
+    """Finds libraries in one image."""
+
+    def __init__(
+        self, contents: Contents, machine: Machine, cache: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._tree = contents.tree
+        self._machine = machine
+        self._cache = cache
+        self._seen: dict[tuple[str, str], tuple[str, File] | None] = {}
+        listed = re.split("[:;]", contents.environment.get("LD_LIBRARY_PATH", ""))
+        self._library_path = [path for path in listed if path.startswith("/")]
+        triplet = f"{machine}-linux-gnu"
+        self._libs = (f"lib/{triplet}", "lib64", "lib")
+        self._default = [
+            f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+        ]  # fmt: skip
+        if self._tree.file(f"/lib/ld-musl-{machine}.so.1") is not None:
+            self._default += ["/usr/local/lib"]
+
+    def search(self, name: str, asker: _Object, program: _Object | None) -> tuple[str, File] | None:
+        """Find a library as the loader would for `asker`."""
+        if "/" in name:
+            return self._usable(name) if name.startswith("/") else None
+        for directory in self._directories(asker, program):
+            if found := self._in(directory, name):
+                return found
+        if asker.elf.default_directories:
+            for path in self._cache.get(name, ()):
+                if found := self._usable(path):
+                    return found
+            for directory in self._default:
+                if found := self._in(directory, name):
+                    return found
+        return None
+
+    def _directories(self, asker: _Object, program: _Object | None) -> Iterator[str]:
+        if not asker.elf.runpath:
+            chain = [asker]
+            while (above := chain[-1].loader) is not None:
+                chain.append(above)
+            if program is not None and program is not chain[-1]:
+                chain.append(program)
+            for one in chain:
+                yield from self._expanded(one.rpath, one)
+        yield from self._library_path
+        yield from self._expanded(asker.elf.runpath, asker)
+
+    def _expanded(self, entries: Sequence[str], owner: _Object) -> Iterator[str]:
+        for entry in entries:
+            for lib in self._libs if "LIB" in entry else ("",):
+                path = _expand(
+                    entry,
+                    {"ORIGIN": dirname(owner.path), "LIB": lib, "PLATFORM": self._machine},
+                )
+                if path.startswith("/"):  # others depend on where the process happens to be
+                    yield path
+
+    def _in(self, directory: str, name: str) -> tuple[str, File] | None:
+        key = directory, name
+        if key not in self._seen:
+            self._seen[key] = self._usable(f"{directory.rstrip('/')}/{name}")
+        return self._seen[key]
+
+    def _usable(self, path: str) -> tuple[str, File] | None:
+        file = self._tree.file(path)
+        mine = file is not None and file.elf is not None and file.elf.machine == self._machine
+        return (path, file) if mine and file is not None else None
+
+
+def _expand(entry: str, values: Mapping[str, str]) -> str:
+    """Put in what $ORIGIN, $LIB and $PLATFORM stand for."""
+    return _TOKEN.sub(lambda match: values[match[1] or match[2]], entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Root:
+    """Something that is loaded by itself: a program, a module, a library that is opened by name."""
+
+    path: str
+    file: File
+    required: bool
+    by_python: bool
+
+
+class _Survey:
+    """Loads one root after the other and notes what came of it."""
+
+    def __init__(self, contents: Contents, packages: Packages, loader: Loader) -> None:
+        self._contents = contents
+        self._packages = packages
+        self._loader = loader
+        self.needs: dict[tuple[str, str], Need] = {}
+        self.versions: dict[tuple[str, str, str], VersionMissing] = {}
+        self.visited: set[File] = set()
+        self.broken: set[File] = set()
+        self._by_name = _by_name(contents, packages)
+        self._names = {file: path for path, file in distinct_files(contents.tree)}
+        python = _interpreter(contents)
+        self._python: dict[str, _Object] = {}
+        self._program: _Object | None = None
+        if python is not None and python[1].elf is not None:
+            self._program = _Object(python[0], python[1], python[1].elf, None)
+            self._load(self._program, self._python, required=True)
+
+    def load(self, root: _Root) -> None:
+        assert root.file.elf is not None
+        loaded = dict(self._python) if root.by_python else {}
+        loader = self._program if root.by_python else None
+        self._load(
+            _Object(root.path, root.file, root.file.elf, loader), loaded, required=root.required
+        )
+
+    def _load(self, root: _Object, loaded: dict[str, _Object], *, required: bool) -> None:
+        """Do what the loader does: breadth first, each library once."""
+        program = self._program if root.loader is not None else root
+        by_file = {one.file: one for one in loaded.values()}
+        self._enter(root, loaded, by_file, root.path)
+        queue = [root]
+        for one in queue:
+            self.visited.add(one.file)
+            for name in one.elf.needed:
+                found = loaded.get(name)
+                if found is None:
+                    hit = self._loader.search(name, one, program)
+                    if hit is None:
+                        self._absent(name, one, root, required=required)
+                        continue
+                    path, file = hit
+                    found = by_file.get(file)
+                    if found is None:
+                        assert file.elf is not None
+                        found = _Object(path, file, file.elf, one)
+                        queue.append(found)
+                    self._enter(found, loaded, by_file, name)
+                where = self._names[found.file]
+                self._found(name, one, where, root, "found", required=required)
+                self._compare(name, one, found.file, root, required=required)
+
+    def _enter(
+        self, one: _Object, loaded: dict[str, _Object], by_file: dict[File, _Object], name: str
+    ) -> None:
+        by_file.setdefault(one.file, one)
+        loaded.setdefault(name, one)
+        if one.elf.soname:
+            loaded.setdefault(one.elf.soname, one)
+
+    def _absent(self, name: str, asker: _Object, root: _Object, *, required: bool) -> None:
+        """Say where a library comes from that the loader does not find."""
+        if find_known(name, "driver"):
+            self._found(name, asker, None, root, "driver", required=required)
+            return
+        owner = self._packages.owners.get(asker.file) or self._packages.owners.get(root.file)
+        places = self._by_name.get(name, ())
+        for path, file in places:
+            other = self._packages.owners.get(file)
+            if owner is not None and other is not None and self._go_together(owner, other):
+                self._found(name, asker, path, root, "loaded-before", required=required)
+                self._compare(name, asker, file, root, required=required)
+                return
+        status: Status
+        where = places[0][0] if places else None
+        if self._contents.kind == "wheel" and find_known(name, "base"):
+            status = "base"
+        elif places:
+            status = "elsewhere"
+        else:
+            status = "optional" if find_known(name, "optional") else "missing"
+        self._found(name, asker, where, root, status, required=required)
+
+    def _go_together(self, one: Distribution, other: Distribution) -> bool:
+        return one.name == other.name or self._packages.related(one, other)
+
+    def _found(
+        self,
+        name: str,
+        asker: _Object,
+        where: str | None,
+        root: _Object,
+        status: Status,
+        *,
+        required: bool,
+    ) -> None:
+        """Keep the worst that came of one file's need."""
+        need = Need(
+            file=self._names[asker.file],
+            name=name,
+            status=status,
+            root=self._names[root.file],
+            required=required,
+            where=where,
+        )
+        before = self.needs.get((need.file, name))
+        if before is None or _badness(need) > _badness(before):
+            self.needs[need.file, name] = need
+
+    def _compare(
+        self, name: str, asker: _Object, file: File, root: _Object, *, required: bool
+    ) -> None:
+        """Hold the versions that are asked for against those that are there.
+
+        A library without any serves all, as the loader has it.
+        """
+        have = file.elf.provides if file.elf is not None else ()
+        for version in asker.elf.versions.get(name, ()) if have else ():
+            if version in have:
+                continue
+            key = self._names[asker.file], version, self._names[file]
+            before = self.versions.get(key)
+            if before is None or (required and not before.required):
+                self.versions[key] = VersionMissing(
+                    file=key[0],
+                    version=version,
+                    library=key[2],
+                    newest=newest_of(version, have),
+                    root=self._names[root.file],
+                    required=required,
+                )
+
+
+def survey(
+    contents: Contents,
+    packages: Packages,
+    *,
+    machine: Machine,
+    cache: Mapping[str, Sequence[str]] | None = None,
+    vital: str | None = None,
+) -> Needs:
+    """Load everything that can be loaded, in thought.
+
+    What is only opened by name must load where it belongs to the package `vital`, or to a wheel;
+    of others nothing tells whether it is ever opened.
+    """
+    done = _Survey(contents, packages, Loader(contents, machine, cache or {}))
+    elves = [
+        (path, file)
+        for path, file in distinct_files(contents.tree)
+        if file.elf is not None and file.elf.machine == machine and file.elf.kind != "other"
+    ]
+    roots = [root for path, file in elves if (root := _root(contents, packages, path, file))]
+    for root in roots:
+        done.load(root)
+    for path, file in elves:  # what is only opened by name while something runs
+        if file not in done.visited:
+            owner = packages.owners.get(file)
+            must = contents.kind == "wheel" or (owner is not None and owner.name == vital)
+            root = _Root(path=path, file=file, required=must, by_python=owner is not None)
+            roots.append(root)
+            done.load(root)
+    return Needs(
+        roots=len(roots),
+        files=len(elves),
+        needs=tuple(done.needs.values()),
+        versions=tuple(done.versions.values()),
+        unreadable=_unreadable(contents, packages),
+        newest_asked=_newest_asked(elves),
+    )
+
+
+def _root(contents: Contents, packages: Packages, path: str, file: File) -> _Root | None:
+    """Say whether a file is one that must load: a program on the PATH, or a part of a package that
+    is a program or a module. A package's library is loaded for these, or opened by name if ever.
+    """
+    assert file.elf is not None
+    owned = file in packages.owners or contents.kind == "wheel"
+    if file.elf.is_program:
+        on_path = file.executable and dirname(path) in search_path(contents)
+        if on_path or (owned and not _STUBS.search(path)):
+            return _Root(path=path, file=file, required=True, by_python=False)
+        return None
+    is_module = _TAGGED_MODULE.search(path) or (
+        path.endswith(".so") and not basename(path).startswith("lib")
+    )
+    if is_module and (owned or _STANDARD_LIBRARY.search(path)):
+        return _Root(path=path, file=file, required=True, by_python=True)
+    return None
+
+
+def search_path(contents: Contents) -> tuple[str, ...]:
+    """Give the directories of the image's PATH, links in them followed, and as they are."""
+    listed = contents.environment.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
+    real = [contents.tree.real(path) for path in listed if path.startswith("/")]
+    return tuple(dict.fromkeys(path for path in real if path is not None))
+
+
+def _interpreter(contents: Contents) -> tuple[str, File] | None:
+    """Find the Python that imports the modules: the first on the PATH."""
+    for directory in search_path(contents):
+        for name in ("python3", "python"):
+            real = contents.tree.real(f"{directory}/{name}")
+            file = contents.tree.file(real) if real else None
+            if real and file is not None and file.elf is not None and file.elf.machine:
+                return real, file
+    return None
+
+
+def python_version(contents: Contents) -> str | None:
+    """Say which Python the image runs, by the name of the file that it is: "3.11"."""
+    found = _interpreter(contents)
+    match = _PYTHON.search(found[0]) if found else None
+    return match[0].removeprefix("python") if match else None
+
+
+def _by_name(contents: Contents, packages: Packages) -> dict[str, list[tuple[str, File]]]:
+    """List the libraries of the image by each of their names, those of packages first."""
+    found: dict[str, list[tuple[str, File]]] = {}
+    for path, file in distinct_files(contents.tree):
+        if file.elf is None or file.elf.kind != "library" or _STUBS.search(path):
+            continue
+        for name in {basename(path), file.elf.soname or basename(path)}:
+            found.setdefault(name, []).append((path, file))
+    for places in found.values():
+        places.sort(key=lambda place: place[1] not in packages.owners)
+    return found
+
+
+_ORDER: tuple[Status, ...] = (
+    "found", "loaded-before", "base", "driver", "optional", "elsewhere", "missing",
+)  # fmt: skip
+
+
+def _badness(need: Need) -> tuple[int, bool]:
+    return _ORDER.index(need.status), need.required
+
+
+def _unreadable(contents: Contents, packages: Packages) -> tuple[Unreadable, ...]:
+    return tuple(
+        Unreadable(
+            file=path,
+            why=file.problem,
+            required=file in packages.owners
+            or contents.kind == "wheel"
+            or (file.executable and dirname(path) in search_path(contents)),
+        )
+        for path, file in distinct_files(contents.tree)
+        if file.problem is not None
+    )
+
+
+_SERIES = re.compile(r"(?P<series>[A-Za-z]+(?:_[A-Za-z]+)*)_(?P<number>\d+(?:\.\d+)*)")
+
+
+def numbered(version: str) -> tuple[str, tuple[int, ...]] | None:
+    """Split "GLIBC_2.34" into its series and its number; None where it is none of a series."""
+    match = _SERIES.fullmatch(version)
+    if match is None or len(match["number"]) > 40:
+        return None
+    return match["series"], tuple(int(part) for part in match["number"].split("."))
+
+
+def newest_of(version: str, have: Sequence[str]) -> str | None:
+    """Give the newest version of the same series that is there."""
+    wanted = numbered(version)
+    same = [
+        (found[1], text)
+        for text in have
+        if wanted and (found := numbered(text)) and found[0] == wanted[0]
+    ]
+    return max(same)[1] if same else None
+
+
+def _newest_asked(elves: Sequence[tuple[str, File]]) -> dict[str, str]:
+    best: dict[str, tuple[tuple[int, ...], str, str]] = {}
+    for path, file in elves:
+        assert file.elf is not None
+        for versions in file.elf.versions.values():
+            for version in versions:
+                found = numbered(version)
+                if found and found[0] in {"GLIBC", "GLIBCXX", "CXXABI"}:
+                    row = found[1], version, path
+                    best[found[0]] = max(best.get(found[0], row), row)
+    return {series: f"{row[1]} (by {row[2]})" for series, row in sorted(best.items())}

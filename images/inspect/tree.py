@@ -1,0 +1,202 @@
+"""The files of an image, as its layers leave them: a tree that is only looked at, never unpacked.
+
+https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from images.inspect.dynamic import ElfFile
+from images.inspect.model import LibraryCode
+from images.oci.errors import ImageUnreadableError
+
+WHITEOUT = ".wh."
+OPAQUE = ".wh..wh..opq"
+_MOST_HOPS = 40  # Linux's own limit
+_MOST_PATH = 4096
+_MOST_STEPS = 4096
+
+
+@dataclass(slots=True, eq=False)
+class File:
+    """A regular file. `elf` and `code` are of libraries and programs; `problem` says why an ELF
+    file could not be read; `text` is the content of a small file that was asked for.
+    """
+
+    size: int
+    layer: int
+    elf: ElfFile | None = None
+    code: LibraryCode | None = None
+    flags: tuple[str, ...] = ()
+    problem: str | None = None
+    text: bytes | None = None
+    executable: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A symbolic link."""
+
+    target: str
+    layer: int
+
+
+@dataclass(slots=True, eq=False)
+class Other:
+    """A device or a pipe: it takes a name, and holds nothing."""
+
+    layer: int
+
+
+@dataclass(slots=True, eq=False)
+class Directory:
+    """What lies in it, by name."""
+
+    layer: int
+    children: dict[str, Node] = field(default_factory=dict)
+
+
+Node = File | Link | Other | Directory
+
+
+class Tree:
+    """Files by their paths; symbolic links lead to other places inside, never out."""
+
+    def __init__(self) -> None:
+        self.root = Directory(layer=0)
+
+    def add(self, path: str, node: Node) -> None:
+        """Put something there, as an engine that unpacks a layer would.
+
+        Directories before it are made, or followed where they are links; what was there goes,
+        except that a directory keeps what is in it.
+        """
+        *before, name = _parts(path) or [""]
+        if not name:
+            return  # the root itself
+        parent = self._directory(before, node.layer)
+        there = parent.children.get(name)
+        if isinstance(there, Directory) and isinstance(node, Directory):
+            there.layer = node.layer
+        else:
+            parent.children[name] = node
+
+    def hard_link(self, path: str, target: str, layer: int) -> bool:
+        """Give a file one more name; False where there is no such file."""
+        *before, name = _parts(target) or [""]
+        parent, _ = self._walk(before)
+        there = parent.children.get(name) if isinstance(parent, Directory) else None
+        if there is None or isinstance(there, Directory):
+            return False
+        *before, name = _parts(path) or [""]
+        self._directory(before, layer).children[name] = there
+        return True
+
+    def whiteout(self, path: str) -> None:
+        """Take away what is there. A layer's whiteouts speak of the layers below: they come first,
+        and the layer's own files after them.
+        """
+        *before, name = _parts(path) or [""]
+        parent, _ = self._walk(before)
+        if isinstance(parent, Directory):
+            parent.children.pop(name, None)
+
+    def opaque(self, path: str) -> None:
+        """Take away all that is in a directory."""
+        found, _ = self._walk(_parts(path))
+        if isinstance(found, Directory):
+            found.children.clear()
+
+    def find(self, path: str) -> Node | None:
+        """Give what is there, links followed."""
+        return self._walk(_split(path))[0]
+
+    def file(self, path: str) -> File | None:
+        """Give the regular file that is there, links followed."""
+        found = self.find(path)
+        return found if isinstance(found, File) else None
+
+    def real(self, path: str) -> str | None:
+        """Give the path without any link in it."""
+        found, where = self._walk(_split(path))
+        return None if found is None else "/" + "/".join(where)
+
+    def walk(self, below: str = "/") -> Iterator[tuple[str, Node]]:
+        """Give all that is below a directory with its path, sorted; links are not followed."""
+        start = self.find(below)
+        if not isinstance(start, Directory):
+            return
+        waiting = [(below.rstrip("/"), start)]
+        while waiting:
+            path, directory = waiting.pop()
+            for name in sorted(directory.children):
+                node = directory.children[name]
+                yield f"{path}/{name}", node
+            for name in sorted(directory.children, reverse=True):
+                node = directory.children[name]
+                if isinstance(node, Directory):
+                    waiting.append((f"{path}/{name}", node))
+
+    def _directory(self, parts: list[str], layer: int) -> Directory:
+        """Go to a directory, and make what is missing on the way."""
+        here = self.root
+        for at, name in enumerate(parts):
+            child = here.children.get(name)
+            if isinstance(child, Link):
+                followed, _ = self._walk(parts[: at + 1])
+                child = followed if isinstance(followed, Directory) else None
+            if not isinstance(child, Directory):
+                child = here.children[name] = Directory(layer=layer)
+            here = child
+        return here
+
+    def _walk(self, parts: list[str]) -> tuple[Node | None, list[str]]:
+        """Give (what is there, the names on the way to it without links)."""
+        waiting = parts[::-1]
+        way: list[tuple[str, Node]] = []
+        hops = 0
+        for _ in range(_MOST_STEPS):
+            here = way[-1][1] if way else self.root
+            if not waiting:
+                return here, [name for name, _ in way]
+            name = waiting.pop()
+            if name == "..":
+                way = way[:-1]
+                continue
+            if not isinstance(here, Directory):
+                return None, []
+            node = here.children.get(name)
+            if node is None:
+                return None, []
+            if isinstance(node, Link):
+                hops += 1
+                if hops > _MOST_HOPS:
+                    return None, []
+                if node.target.startswith("/"):
+                    way = []
+                waiting += _split(node.target)[::-1]
+            else:
+                way.append((name, node))
+        return None, []
+
+
+def _split(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _parts(path: str) -> list[str]:
+    """Split the name of a member; ".." leads nowhere above the root, as in an engine."""
+    if len(path.encode("utf-8", "surrogateescape")) > _MOST_PATH:
+        raise ImageUnreadableError(
+            f"A layer holds a path of {len(path)} characters, which no system can unpack.",
+            fix="Make or fetch the image anew.",
+        )
+    parts: list[str] = []
+    for part in _split(path):
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    return parts

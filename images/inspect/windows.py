@@ -1,0 +1,93 @@
+"""Parts of a file that comes once, in pieces, and is too large to be kept.
+
+Who reads asks for a part as if the file lay there. What is not kept is a `NotKept`: where it is
+still to come it will be kept, and where it has gone by, the file must come again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+HEAD_BYTES = 64 << 20
+"""From the begin of a file so much is kept in any case. Measured: libtorch_cuda.so 2.0.1 has its
+versions at 11 MB, and what tells where they are behind 600 MB."""
+_MOST_KEPT_BYTES = 192 << 20
+
+
+class NotKept(LookupError):  # noqa: N818  it says what to do next, and never leaves its readers
+    """A part of the file that was asked for and is not here."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        super().__init__(begin, end)
+        self.begin = begin
+        self.end = end
+
+
+class OutsideFile(ValueError):  # noqa: N818  the caller knows the file, and says so
+    """A part that the file does not have."""
+
+
+@dataclass(slots=True)
+class _Window:
+    begin: int
+    end: int
+    data: bytearray = field(default_factory=bytearray)
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.data) == self.end - self.begin
+
+
+class Windows:
+    """The parts of a file of `size` bytes that are kept."""
+
+    def __init__(self, size: int, *, head: int = HEAD_BYTES) -> None:
+        self.size = size
+        self.at = 0
+        """How much of the file has come."""
+        self._windows = [_Window(0, min(size, head))]
+        self._last = b""
+
+    def feed(self, piece: bytes) -> None:
+        """Take what comes next."""
+        self.at += len(piece)
+        self._last = piece
+        for window in self._windows:
+            self._fill(window)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Give a part; `NotKept` where it is not here."""
+        if not 0 <= begin <= end <= self.size:
+            raise OutsideFile(f"bytes {begin} to {end} of {self.size}")
+        for window in self._windows:
+            if window.begin <= begin and end <= window.begin + len(window.data):
+                return bytes(window.data[begin - window.begin : end - window.begin])
+        raise NotKept(begin, end)
+
+    def want(self, part: NotKept) -> int | None:
+        """Keep a part from now on, and say at which byte it is here; None: its begin is gone."""
+        for window in self._windows:
+            if window.begin <= part.begin and part.end <= window.end:
+                comes = window.begin + len(window.data) >= self.at
+                return part.end if comes else None
+        kept = sum(window.end - window.begin for window in self._windows)
+        if kept + part.end - part.begin > _MOST_KEPT_BYTES:
+            raise OutsideFile(f"{kept + part.end - part.begin} bytes to be kept")
+        window = _Window(part.begin, part.end)
+        self._windows.append(window)
+        self._fill(window)  # it may begin in the piece that has just come
+        return part.end if window.begin + len(window.data) >= self.at or window.is_whole else None
+
+    def _fill(self, window: _Window) -> None:
+        """Take what of the last piece belongs to a window."""
+        begin = self.at - len(self._last)
+        reached = window.begin + len(window.data)
+        if begin <= reached < self.at and not window.is_whole:
+            window.data += self._last[reached - begin : window.end - begin]
+
+    def again(self) -> None:
+        """Let the file come again from its begin; what is here is let go until then."""
+        self.at = 0
+        self._last = b""
+        for window in self._windows:
+            window.data = bytearray()

@@ -1,0 +1,358 @@
+"""Layers of byte code for what wheels install: the same bytes on every machine, or none.
+
+An image without byte code compiles each module when it is imported, at every start of a container,
+since what it writes then is lost with the container. With it, `import torch` takes a third of the
+time. The files are of the kind that is never compared with their source (PEP 552): in an image a
+source does not change, and times of files mean nothing.
+
+Sources are read straight from the wheels and compiled by a Python of the target's own version (see
+`interpreter`), two at a time; nothing of a wheel is executed. Sources that are none (templates,
+code for Python 2) are left out, as pip does; so are tests, a third of the whole, that nobody runs.
+
+A layer is made of a group of wheels, and not of all, so that a package that is added changes no
+other's layer. Groups must come in the order in which the wheels' own layers lie: where two wheels
+install the same file, the byte code must be that of the one that is seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import posixpath
+import select
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from images.layers import compiling, gzip, tar
+from images.layers.install import File, Place, file_name, plan
+from images.layers.interpreter import Compiler, Interpreter
+from images.layers.own import PREFIX, key_of
+from images.layers.own_errors import BytecodeError
+from images.layers.wheel_file import WheelFile
+from images.oci.sources import Stream, Unpacked
+from images.spec import Wheel
+from images.wheels.directory import Member
+
+FORMAT = 1
+"""Part of every key: raise it when the same wheels and the same Python shall give other bytes."""
+
+MOST_GROUPS = 16
+_LARGE_BYTES = 1 << 20  # a group of wheels of so much has a layer of its own
+_TESTS = frozenset({"test", "tests"})
+_PROCESSES = 2
+_SILENCE_SECONDS = 150
+_HEAD = 13
+_ABOUT_BYTES = 8 << 20
+
+
+def bytecode_groups(groups: Sequence[Sequence[Wheel]]) -> tuple[tuple[Wheel, ...], ...]:
+    """Join the groups of the wheels' layers to fewer, in their order: one for each large one.
+
+    NVIDIA's wheels hold next to no Python, so they come together, whatever their size.
+    """
+    limit = _LARGE_BYTES
+    while len(joined := _joined(groups, limit)) > MOST_GROUPS:
+        limit *= 2
+    return joined
+
+
+def _joined(groups: Sequence[Sequence[Wheel]], limit: int) -> tuple[tuple[Wheel, ...], ...]:
+    found: list[list[Wheel]] = []
+    is_open = False
+    for group in groups:
+        sizes = [wheel.size or 0 for wheel in group if not wheel.name.startswith("nvidia-")]
+        is_large = sum(sizes) >= limit
+        if is_open and not is_large:
+            found[-1] += group
+        else:
+            found.append([*group])
+        is_open = not is_large
+    return tuple(tuple(group) for group in found if group)
+
+
+def bytecode_layer(
+    wheels: Sequence[Wheel],
+    *,
+    compiler: Compiler,
+    site: str,
+    exclude_unneeded: bool,
+    fetch: Callable[[Wheel], Path],
+) -> BytecodeLayer:
+    """Describe the byte code of a group of wheels. `site` as in "opt/venv/lib/python3.11/..."."""
+    return BytecodeLayer(
+        wheels=tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))),
+        compiler=compiler,
+        site=site,
+        exclude_unneeded=exclude_unneeded,
+        fetch=fetch,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytecodeLayer:
+    """The byte code of a group of wheels."""
+
+    wheels: tuple[Wheel, ...]
+    compiler: Compiler = field(repr=False)
+    site: str
+    exclude_unneeded: bool
+    fetch: Callable[[Wheel], Path] = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        return key_of(
+            "bytecode",
+            FORMAT,
+            self.compiler.full,
+            self.site,
+            self.exclude_unneeded,
+            tuple(wheel.sha256 for wheel in self.wheels),
+        )
+
+    @property
+    def title(self) -> str:
+        first = self.wheels[0].name
+        more = f" and {len(self.wheels) - 1} more" if len(self.wheels) > 1 else ""
+        return f"byte code of {first}{more}"
+
+    @property
+    def created_by(self) -> str:
+        names = ", ".join(wheel.name for wheel in self.wheels)
+        return f"gpu-provision: byte code of {names} for Python {self.compiler.full}"
+
+    @property
+    def about_bytes(self) -> int:
+        """A wheel's code weighs a few megabytes, whatever else it holds."""
+        return sum(min(wheel.size or 0, _ABOUT_BYTES) for wheel in self.wheels)
+
+    def stream(self, known: Unpacked | None) -> Stream:
+        """Write it; what is known spares inflating what the interpreter has deflated."""
+        with contextlib.ExitStack() as opened:
+            place = Place(site=self.site, prefix=PREFIX, interpreter=f"/{PREFIX}/bin/python")
+            files: dict[str, File] = {}
+            for locked in self.wheels:
+                wheel = WheelFile(self.fetch(locked), shown=file_name(locked))
+                opened.callback(wheel.close)
+                files |= plan(locked, wheel, place, exclude_unneeded=self.exclude_unneeded)
+            sources = _sources(files, self.site, self.compiler.python)
+            writer = _Writer(known)
+            if sources:
+                made = compile_all(sources, self.compiler.interpreter())
+                with contextlib.closing(made):
+                    for path, packed in made:
+                        yield writer.file(path, packed)
+            yield writer.end()
+            return writer.unpacked()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A source in a wheel: its `path` in the image, the `cached` one of its byte code."""
+
+    path: str
+    cached: str
+    file: File
+
+    def read(self) -> bytes:
+        member = self.file.parts[0]
+        assert isinstance(member, Member), self.path
+        return self.file.wheel.read(member, compiling.MOST_SOURCE_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Byte code, deflated, with the checksum and the size that it has otherwise."""
+
+    crc: int
+    size: int
+    content: bytes
+
+
+def _sources(files: dict[str, File], site: str, python: str) -> list[Source]:
+    """Choose what is compiled, in the layer's order."""
+    sources = [
+        Source(path=path, cached=cached_path(path, python), file=file)
+        for path, file in files.items()
+        if is_compiled(path, site)
+        and len(file.parts) == 1
+        and isinstance(file.parts[0], Member)
+        and file.size <= compiling.MOST_SOURCE_BYTES
+    ]
+    return sorted(sources, key=lambda one: tar.sort_key(one.cached))
+
+
+def is_compiled(path: str, site: str) -> bool:
+    """Whether a file of the image gets byte code: modules of packages, but those of tests."""
+    if not path.startswith(f"{site}/") or not path.endswith(".py"):
+        return False
+    *directories, name = path[len(site) + 1 :].split("/")
+    return name != ".py" and _TESTS.isdisjoint(directories)
+
+
+def cached_path(path: str, python: str) -> str:
+    """Say where Python looks for the byte code of a source."""
+    directory, name = posixpath.split(path)
+    return f"{directory}/__pycache__/{name[:-3]}.cpython-{python.replace('.', '')}.pyc"
+
+
+def compile_all(
+    sources: Sequence[Source], interpreter: Interpreter
+) -> Generator[tuple[str, Packed], None, None]:
+    """Compile sources, and give the byte code of those that are such, in their order.
+
+    Each process has its share of them; pipes hold back whoever is ahead, so little is held.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    feeders: list[_Feeder] = []
+    try:
+        for number in range(min(_PROCESSES, len(sources))):
+            process = interpreter.start()
+            processes.append(process)
+            feeders.append(_Feeder(process, sources[number::_PROCESSES]))
+            feeders[-1].start()
+        for number, source in enumerate(sources):
+            share = number % _PROCESSES
+            try:
+                packed = _answer(processes[share], source)
+            except BytecodeError:
+                cause = feeders[share].failure
+                if cause is not None:  # the wheel's fault, and not the compiler's
+                    raise cause from None
+                raise
+            if packed is not None:
+                yield source.cached, packed
+    finally:
+        for process in processes:
+            process.kill()
+        for feeder in feeders:
+            feeder.join()
+        for process in processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+class _Feeder(threading.Thread):
+    """Writes sources to a process that compiles them."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sources: Sequence[Source]) -> None:
+        super().__init__(name="bytecode", daemon=True)
+        assert process.stdin is not None
+        self._pipe = process.stdin
+        self._sources = sources
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            for source in self._sources:
+                path = f"/{source.path}".encode("utf-8", "surrogateescape")
+                content = source.read()
+                sizes = len(path).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+                self._write(b"".join((sizes, path, content)))
+        except BrokenPipeError:  # it is gone, and who reads its answers says why
+            pass
+        except Exception as error:  # noqa: BLE001  it is raised where the answer is missing
+            self.failure = error
+        finally:
+            with contextlib.suppress(OSError):
+                self._pipe.close()
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._pipe.write(view) or 0 :]
+
+
+def _answer(process: subprocess.Popen[bytes], source: Source) -> Packed | None:
+    head = _read(process, _HEAD, source)
+    crc, size, length = (int.from_bytes(head[at : at + 4], "little") for at in (1, 5, 9))
+    content = _read(process, length, source)
+    if head[:1] == b"K":
+        return Packed(crc=crc, size=size, content=content)
+    return None
+
+
+def _read(process: subprocess.Popen[bytes], size: int, source: Source) -> bytes:
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    parts = []
+    left = size
+    while left:
+        if not select.select([descriptor], [], [], _SILENCE_SECONDS)[0]:
+            raise _failure(source, f"the compiler said nothing for {_SILENCE_SECONDS} s")
+        part = os.read(descriptor, min(left, 1 << 20))
+        if not part:
+            raise _failure(source, "the compiler ended without an answer")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _failure(source: Source, why: str) -> BytecodeError:
+    return BytecodeError(
+        f"No byte code could be made of {source.path.rpartition('/site-packages/')[2]} in "
+        f"{source.file.wheel.shown}: {why}.",
+        fix="Leave byte code out, that is, --bytecode away",
+    )
+
+
+class _Writer:
+    """Writes the layer's gzip members, and learns its digest as a plain tar if it has to."""
+
+    def __init__(self, known: Unpacked | None) -> None:
+        self._known = known
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._directories: set[str] = set()
+        self._padding = b""
+
+    def file(self, path: str, packed: Packed) -> bytes:
+        """Write one file, and the directories that it is the first in."""
+        head = [self._padding]
+        for parent in tar.parents(path):
+            if parent not in self._directories:
+                self._directories.add(parent)
+                head.append(tar.header(parent, kind="dir", mode=0o755))
+        head.append(tar.header(path, kind="file", mode=0o644, size=packed.size))
+        self._padding = tar.padding(packed.size)
+        before = b"".join(head)
+        if self._known is None:
+            self._hear(before)
+            self._hear(_inflated(path, packed))
+        end = gzip.trailer(packed.crc, packed.size)
+        return b"".join((gzip.pack(before), gzip.HEAD, packed.content, end))
+
+    def end(self) -> bytes:
+        """Write what ends a tar."""
+        last = self._padding + tar.END
+        if self._known is None:
+            self._hear(last)
+        return gzip.pack(last)
+
+    def unpacked(self) -> Unpacked:
+        return self._known or Unpacked(
+            diff_id=f"sha256:{self._digest.hexdigest()}", size=self._size
+        )
+
+    def _hear(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self._size += len(piece)
+
+
+def _inflated(path: str, packed: Packed) -> bytes:
+    """Inflate what the interpreter gave, which must be what it said."""
+    from isal import isal_zlib
+
+    data = isal_zlib.decompress(packed.content, wbits=-15)
+    if len(data) != packed.size or isal_zlib.crc32(data) != packed.crc:
+        raise BytecodeError(
+            f"The compiler's answer for {path} is damaged.",
+            fix="Leave byte code out, that is, --bytecode away",
+        )
+    return bytes(data)

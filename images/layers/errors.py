@@ -1,0 +1,21 @@
+"""How making a layer can fail."""
+
+from __future__ import annotations
+
+from images.errors import Failure
+
+
+class WheelRefusedError(Failure):
+    """A wheel that is damaged, that lies about itself, or that would write where it must not."""
+
+    code = "wheel-refused"
+    exit_code = 6
+
+    def __init__(self, wheel: str, why: str) -> None:
+        """`wheel`: its file's name; `why`: the rest of a sentence that begins with it."""
+        super().__init__(
+            f"{wheel} {why}.".encode("utf-8", "replace").decode(),
+            fix="Download it anew and compare its sha256 with the lock's. If they are equal, the "
+            "wheel was made so: lock another version of the package, or let pip install it "
+            "(--builder docker).",
+        )

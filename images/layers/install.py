@@ -1,0 +1,311 @@
+"""Decides which files a wheel becomes: what pip would write, with one Python's site directory.
+
+Compared with pip: `REQUESTED` is not written (a lock does not tell who asked), INSTALLER names us,
+scripts can always be executed (the specification lets an installer see to that), purelib and
+platlib are one directory (they are, in a virtual environment), and rows of RECORD for old wrappers
+that are not installed are not kept.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import stat
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from images.layers import record, scripts, unneeded
+from images.layers.record import Row
+from images.layers.wheel_file import WheelFile
+from images.spec import Wheel
+from images.wheels.directory import Member
+
+INSTALLER = b"gpu-provision\n"
+EXECUTABLE, PLAIN = 0o755, 0o644
+_MOST_METADATA = 16 << 20
+_MOST_SCRIPT = 64 << 20
+_MAJOR = 1  # of the wheel format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where wheels are installed: "opt/venv/lib/python3.11/site-packages", "opt/venv" and
+    "/opt/venv/bin/python".
+    """
+
+    site: str
+    prefix: str
+    interpreter: str
+
+    @cached_property
+    def python(self) -> tuple[int, int]:
+        """The Python that the site directory is for."""
+        found = re.search(r"/python(\d+)\.(\d+)/", f"{self.site}/")
+        if not found:
+            raise ValueError(f"{self.site} does not say for which Python it is")
+        return int(found[1]), int(found[2])
+
+    def schemes(self, package: str) -> dict[str, str]:
+        """Give the directories that a wheel's .data directory may speak of."""
+        major, minor = self.python
+        return {
+            "purelib": self.site,
+            "platlib": self.site,
+            "scripts": f"{self.prefix}/bin",
+            "headers": f"{self.prefix}/include/site/python{major}.{minor}/{package}",
+            "data": self.prefix,
+        }
+
+    def taken(self) -> frozenset[str]:
+        """Give the files of the environment itself, which no wheel may replace."""
+        major, minor = self.python
+        names = ("python", f"python{major}", f"python{major}.{minor}")
+        return frozenset(
+            {
+                self.interpreter.lstrip("/"),
+                f"{self.prefix}/pyvenv.cfg",
+                f"{self.prefix}/lib64",
+                *(f"{self.prefix}/bin/{name}" for name in names),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file as it is installed: members of the wheel and bytes of ours, one behind the other.
+
+    `digest` is what RECORD promises of the member in it.
+    """
+
+    path: str
+    mode: int
+    parts: tuple[Member | bytes, ...]
+    wheel: WheelFile
+    digest: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(part.size if isinstance(part, Member) else len(part) for part in self.parts)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """A wheel's files while they are decided on."""
+
+    wheel: WheelFile
+    place: Place
+    info: str
+    """The wheel's .dist-info directory."""
+    taken: frozenset[str]
+    files: dict[str, File] = field(default_factory=dict)
+    kept: list[Row] = field(default_factory=list)
+    """The rows of the wheel's RECORD, as they are now."""
+    made: list[Row] = field(default_factory=list)
+    as_listed: bool = True
+    """Whether the wheel's RECORD is right as it stands, but for what is made."""
+
+    def add(self, file: File) -> None:
+        path = file.path
+        if path in self.taken:
+            raise self.wheel.refused(f"would replace /{path}, which is the environment's own")
+        if path in self.files:
+            raise self.wheel.refused(f"would install two files as /{path}")
+        self.files[path] = file
+
+    def add_made(self, path: str, content: bytes, mode: int = PLAIN) -> None:
+        """Add a file of ours, with its row."""
+        self.add(File(path=path, mode=mode, parts=(content,), wheel=self.wheel))
+        self.made.append(record.row_of(self.listed(path), content))
+
+    def listed(self, path: str) -> str:
+        """Give the path as RECORD does, seen from the site directory."""
+        return posixpath.relpath(path, self.place.site)
+
+
+def plan(
+    locked: Wheel, wheel: WheelFile, place: Place, *, exclude_unneeded: bool, direct: bool = False
+) -> dict[str, File]:
+    """Decide on the files of a wheel, by path. `direct`: the lock names its file, not an index."""
+    info = _find_info(locked, wheel)
+    _check_metadata(locked, wheel, info)
+    package = _canonical(locked.name)
+    listing = _read(wheel, f"{info}/RECORD")
+    decided = _Plan(wheel=wheel, place=place, info=info, taken=place.taken())
+    try:
+        rows = record.read_rows(listing)
+        record.compare(rows, {name: m.size for name, m in wheel.members.items()}, info)
+        calls = _read_calls(wheel, info, place)
+    except ValueError as error:
+        raise wheel.refused(f"has {error}") from error
+    for name, member in wheel.members.items():
+        if name == f"{info}/RECORD":
+            continue
+        if name == f"{info}/INSTALLER" or (
+            exclude_unneeded and unneeded.is_unneeded(package, name)
+        ):
+            decided.as_listed = False
+            continue
+        _add_member(decided, member, rows.get(name), calls)
+    for name, call in calls.items():
+        content = scripts.script(call, place.interpreter, place.python)
+        decided.add_made(f"{place.prefix}/bin/{name}", content, EXECUTABLE)
+    decided.add_made(f"{place.site}/{info}/INSTALLER", INSTALLER)
+    if direct:
+        decided.add_made(f"{place.site}/{info}/direct_url.json", _direct_url(locked))
+    _add_record(decided, listing, is_listed=f"{info}/RECORD" in rows)
+    return decided.files
+
+
+def _add_member(
+    decided: _Plan, member: Member, row: Row | None, calls: Mapping[str, scripts.Call]
+) -> None:
+    """Add a file of the wheel, and its row."""
+    wheel = decided.wheel
+    path, scheme = _destination(member.name, decided)
+    digest = row.digest if row else ""
+    mode = EXECUTABLE if _is_executable(member) else PLAIN
+    if scheme:
+        decided.as_listed = False
+        row = Row(path=decided.listed(path), digest=digest, size=str(member.size))
+    if scheme == "scripts":
+        mode = EXECUTABLE
+        if scripts.is_wrapper(posixpath.basename(path), calls):
+            return
+        if wheel.starts_with(member, b"#!python"):
+            content = wheel.read(member, _MOST_SCRIPT)
+            if not record.is_of(digest, content):
+                raise wheel.refused(f"has a {member.name} that is not the one of its RECORD")
+            interpreter = decided.place.interpreter
+            decided.add_made(path, scripts.with_interpreter(content, interpreter), mode)
+            return
+    decided.add(File(path=path, mode=mode, parts=(member,), wheel=wheel, digest=digest))
+    if row:
+        decided.kept.append(row)
+
+
+def _destination(name: str, decided: _Plan) -> tuple[str, str]:
+    """Say where a file of the wheel goes, and by which scheme of its .data directory."""
+    place = decided.place
+    top, _, rest = name.partition("/")
+    if not top.endswith(".data"):
+        return f"{place.site}/{name}", ""
+    scheme, _, inner = rest.partition("/")
+    package = decided.info.removesuffix(".dist-info")
+    roots = place.schemes(_canonical(package.rpartition("-")[0]))
+    if top != f"{package}.data" or scheme not in roots or not inner:
+        raise decided.wheel.refused(f"has a {name}, which belongs to no place of an installation")
+    path = f"{roots[scheme]}/{inner}"
+    aliased = f"{place.prefix}/lib64/"  # a link to lib
+    if path.startswith(aliased):
+        path = f"{place.prefix}/lib/{path.removeprefix(aliased)}"
+    return path, scheme
+
+
+def _add_record(decided: _Plan, listing: bytes, *, is_listed: bool) -> None:
+    """Add RECORD: the wheel's own with rows of ours behind it, or one written anew.
+
+    The first costs next to nothing, whatever its size, since its bytes are copied.
+    """
+    name = f"{decided.info}/RECORD"
+    own = Row(path=name)
+    parts: tuple[Member | bytes, ...]
+    if decided.as_listed:
+        rows = decided.made if is_listed else [*decided.made, own]
+        end = b"" if listing.endswith(b"\n") else b"\n"
+        parts = (decided.wheel.members[name], end + record.write_rows(rows))
+    else:
+        parts = (record.write_rows((*decided.kept, *decided.made, own)),)
+    path = f"{decided.place.site}/{name}"
+    decided.add(File(path=path, mode=PLAIN, parts=parts, wheel=decided.wheel))
+
+
+def _find_info(locked: Wheel, wheel: WheelFile) -> str:
+    """Find the one .dist-info directory, which must be named after the locked package."""
+    tops = {name.partition("/")[0] for name in wheel.members if "/" in name}
+    found = sorted(top for top in tops if top.lower().endswith(".dist-info"))
+    if len(found) != 1 or not found[0].endswith(".dist-info"):
+        shown = ", ".join(found) or "none"
+        raise wheel.refused(f"must have one .dist-info directory; it has {shown}")
+    name, _, version = found[0].removesuffix(".dist-info").rpartition("-")
+    _compare_identity(locked, wheel, f"a directory {found[0]}", name, version)
+    for needed in ("METADATA", "WHEEL", "RECORD"):
+        if f"{found[0]}/{needed}" not in wheel.members:
+            raise wheel.refused(f"has no {found[0]}/{needed}")
+    return found[0]
+
+
+def _check_metadata(locked: Wheel, wheel: WheelFile, info: str) -> None:
+    """Compare what METADATA, WHEEL and the file's name say with the lock."""
+    from installer.utils import parse_metadata_file
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    metadata = parse_metadata_file(_read(wheel, f"{info}/METADATA").decode("utf-8", "replace"))
+    name, version = str(metadata.get("Name", "")), str(metadata.get("Version", ""))
+    _compare_identity(locked, wheel, "a METADATA", name.strip(), version.strip())
+    text = parse_metadata_file(_read(wheel, f"{info}/WHEEL").decode("utf-8", "replace"))
+    written = str(text.get("Wheel-Version", "")).strip()
+    major = written.partition(".")[0]
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", written) or int(major) != _MAJOR:
+        raise wheel.refused(f"is of the wheel format {written!r}; {_MAJOR} can be installed")
+    file = file_name(locked)
+    if file.endswith(".whl"):
+        try:
+            named, versioned, _, _ = parse_wheel_filename(file)
+        except InvalidWheelFilename as error:
+            raise wheel.refused("has a name that is none of a wheel") from error
+        _compare_identity(locked, wheel, f"the name {file}", named, str(versioned))
+
+
+def _compare_identity(locked: Wheel, wheel: WheelFile, where: str, name: str, version: str) -> None:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        same = Version(version) == Version(locked.version)
+    except InvalidVersion:
+        same = version == locked.version
+    if not same or _canonical(name) != _canonical(locked.name):
+        raise wheel.refused(f"has {where}, but is locked as {locked.name} {locked.version}")
+
+
+def _read_calls(wheel: WheelFile, info: str, place: Place) -> dict[str, scripts.Call]:
+    member = wheel.members.get(f"{info}/entry_points.txt")
+    if member is None:
+        return {}
+    try:
+        text = wheel.read(member, _MOST_METADATA).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError("an entry_points.txt that is not UTF-8") from error
+    return scripts.versioned(scripts.read_calls(text), place.python)
+
+
+def _read(wheel: WheelFile, name: str) -> bytes:
+    return wheel.read(wheel.members[name], _MOST_METADATA)
+
+
+def _is_executable(member: Member) -> bool:
+    """Whether any x is set; where no Unix wrote the wheel, the bits mean nothing."""
+    mode = member.attributes >> 16
+    return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+
+def _direct_url(locked: Wheel) -> bytes:
+    """Say that the package did not come from an index (PEP 610), without a login."""
+    parts = urllib.parse.urlsplit(locked.url)
+    url = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
+    digest = locked.sha256
+    archive = {"hash": f"sha256={digest}", "hashes": {"sha256": digest}}
+    return json.dumps({"archive_info": archive, "url": url}, sort_keys=True).encode()
+
+
+def file_name(locked: Wheel) -> str:
+    """Give the name of a wheel's file."""
+    path = urllib.parse.urlsplit(locked.url).path
+    return urllib.parse.unquote(path.rpartition("/")[2])
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,225 @@
+"""Finds a Python that compiles exactly as the base's own would: one of this machine, or that one.
+
+Byte code is the same wherever the interpreter is the same to the last number of its version, and
+deflated it is the same wherever zlib is the original: all of its releases give the same bytes, its
+faster imitations others. Both are asked for, by having the candidate show them; so whichever
+candidate is found, the bytes are the same, and a machine that has none is told so.
+
+The base's own interpreter needs no container: it is run by the base's own loader, out of a
+directory with those few files of the base that it needs. Where bubblewrap works it sees no more of
+this machine than that.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from images.layers.base_facts import BaseFacts
+from images.layers.base_tree import plain_path
+from images.layers.own_errors import BytecodeError
+from images.oci.sources import Image
+from images.oci.tarstream import layer_members
+
+ORIGINAL_ZLIB = "9809ebd5 136628"
+"""Checksum and size of what zlib makes of `compiling.sample`. Recorded from 1.2.13; the same from
+1.2.3, 1.2.8, 1.2.11, 1.2.12, 1.3 and 1.3.1. zlib-ng gives b904a73b 136079."""
+
+_GREETING_SECONDS = 30
+_MOST_FILE_BYTES = 256 << 20
+_STDLIB_PARTS = frozenset({"", "encodings", "collections", "importlib", "re"})
+_ARCHITECTURES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64"}
+_OPTIONS = ("-S", "-s", "-B", "-W", "ignore", "-X", "utf8")
+_HEAD_BYTES = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """How to start a Python that compiles as the base's does."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    shown: str
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start it on our half of the work; nothing of the user's settings reaches it."""
+        return subprocess.Popen(
+            [*self.argv, *_OPTIONS, "-c", _script(), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(self.environment),
+            cwd="/",
+            bufsize=0,
+        )
+
+
+class Compiler:
+    """The interpreter for one base, found when it is first asked for. Several threads may ask."""
+
+    def __init__(self, facts: BaseFacts, *, python: str, base: Image) -> None:
+        """`base` is an image with this interpreter: the base, or its sibling for this machine."""
+        self.full = facts.python_full
+        self.python = python
+        self._facts = facts
+        self._base = base
+        self._lock = threading.Lock()
+        self._found: Interpreter | None = None
+
+    def interpreter(self) -> Interpreter:
+        """Give the interpreter, or say why this machine has none."""
+        with self._lock:
+            if self._found is None:
+                self._found = self._find()
+            return self._found
+
+    def _find(self) -> Interpreter:
+        if self.full is None:
+            raise BytecodeError(
+                f"The version of {self._facts.python} in {self._base.shown} is not in the program.",
+                fix="Leave byte code out, that is, --bytecode away; or give another base: --base IMAGE",
+            )
+        seen = []
+        for candidate in (*_of_this_machine(self.python), *self._of_the_base()):
+            greeting = greet(candidate)
+            if greeting == self.full:
+                return candidate
+            seen.append(f"{candidate.shown}: {greeting or 'does not run'}")
+        raise BytecodeError(
+            f"Byte code for {self._base.shown} is made by Python {self.full} with the original"
+            " zlib; this machine has none, and the base's own does not run on it.",
+            fix=f"Leave byte code out, that is, --bytecode away; or install Python {self.full}.",
+            detail="\n".join(seen),
+        )
+
+    def _of_the_base(self) -> Iterator[Interpreter]:
+        facts = self._facts
+        here = _ARCHITECTURES.get(platform.machine())
+        if here != self._base.platform.architecture or not (facts.loader and facts.stdlib):
+            return
+        root = Path(tempfile.mkdtemp(prefix="gpu-provision-python-"))
+        weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        take_runtime(self._base, facts, self.python, root)
+        shown = f"{facts.python} of {self._base.shown}"
+        confiner = shutil.which("bwrap")
+        if confiner:
+            confined = (
+                confiner,
+                "--unshare-all",
+                "--die-with-parent",
+                "--ro-bind",
+                str(root),
+                "/base",
+            )
+            yield _run_by_loader(Path("/base"), shown, confined)
+        yield _run_by_loader(root, shown)
+
+
+def _run_by_loader(root: Path, shown: str, before: tuple[str, ...] = ()) -> Interpreter:
+    argv = (str(root / "loader"), "--library-path", str(root / "so"), str(root / "bin/python"))
+    environment = {**_environment(), "PYTHONHOME": str(root)}
+    return Interpreter(argv=(*before, *argv), environment=environment, shown=shown)
+
+
+def greet(candidate: Interpreter) -> str | None:
+    """Ask an interpreter for its version; None without an answer.
+
+    Of another kind, or with another zlib, it is a version that nobody asks for.
+    """
+    try:
+        process = candidate.start("greet")
+    except OSError:
+        return None
+    with process:
+        try:
+            answer, _ = process.communicate(timeout=_GREETING_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+    words = answer[_HEAD_BYTES:].decode("ascii", "replace").split()
+    if answer[:1] != b"G" or len(words) != 5 or process.returncode:
+        return None
+    kind, version, _, *zlib = words
+    wrong = [kind] if kind != "cpython" else []
+    wrong += [f"zlib {' '.join(zlib)}"] if " ".join(zlib) != ORIGINAL_ZLIB else []
+    return " ".join((version, *wrong))
+
+
+def _of_this_machine(python: str) -> Iterator[Interpreter]:
+    """Give this machine's Pythons of a version, each once."""
+    own: str = getattr(sys, "_base_executable", sys.executable) or ""
+    names = [own] if python == f"{sys.version_info[0]}.{sys.version_info[1]}" else []
+    path = os.environ.get("PATH", os.defpath)
+    searched = (*path.split(os.pathsep), "/usr/local/bin", "/usr/bin")
+    names += [str(Path(directory, f"python{python}")) for directory in searched if directory]
+    seen = set()
+    for name in names:
+        real = os.path.realpath(name)
+        if real not in seen and os.access(real, os.X_OK):
+            seen.add(real)
+            yield Interpreter(argv=(name,), environment=_environment(), shown=name)
+
+
+def _environment() -> dict[str, str]:
+    """Settings of ours alone. Sets of strings have an order that depends on the seed of hashes."""
+    passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**passed, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+
+
+def _script() -> str:
+    return resources.files("images.layers").joinpath("compiling.py").read_text(encoding="utf-8")
+
+
+def take_runtime(base: Image, facts: BaseFacts, python: str, root: Path) -> None:
+    """Take the files out of a base that its interpreter needs; `root` is an empty directory.
+
+    What lies where in it is decided here: no path of the base becomes one of this machine.
+    """
+    libraries: dict[str, list[str]] = {}
+    for name, path in facts.runtime.items():
+        libraries.setdefault(path.lstrip("/"), []).append(name)
+    (root / "lib64").symlink_to("lib")  # where some builds look
+    for layer in base.layers:
+        for member, content in layer_members(layer):
+            path = plain_path(member.name)
+            if content is None or member.size > _MOST_FILE_BYTES:
+                continue
+            places = _places(path, facts, libraries, f"lib/python{python}")
+            if places:
+                data = content.read()
+                for place in places:
+                    to = root / place
+                    to.parent.mkdir(parents=True, exist_ok=True)
+                    to.write_bytes(data)
+                    to.chmod(0o755)
+
+
+def _places(
+    path: str, facts: BaseFacts, libraries: Mapping[str, list[str]], stdlib: str
+) -> list[str]:
+    """Say where a file of the base is needed, by names of ours; `stdlib` is our own's."""
+    places = []
+    if f"/{path}" == facts.python:
+        places.append("bin/python")
+    if f"/{path}" == facts.loader:
+        places.append("loader")
+    for name in libraries.get(path, ()):
+        kind, _, file = name.rpartition("/")
+        if re.fullmatch(r"\w[\w.+-]*", file) and kind in {"", "lib-dynload"}:
+            places.append(f"{stdlib}/lib-dynload/{file}" if kind else f"so/{file}")
+    directory, _, file = path.rpartition("/")
+    inside = f"/{directory}/".removeprefix(f"{facts.stdlib}/").rstrip("/")
+    if inside in _STDLIB_PARTS and re.fullmatch(r"\w+\.py", file):
+        places.append("/".join(filter(None, (stdlib, inside, file))))
+    return places

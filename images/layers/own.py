@@ -1,0 +1,205 @@
+"""The layers of our own files: an empty environment, the suite, and the lock.
+
+They are what `Dockerfile.cuda` makes by running things, written down instead: the same paths, and
+an interpreter that finds the same packages. Each is made of a few small files, so a layer's key is
+that of its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from images.layers.base_facts import BaseFacts, search_path
+from images.layers.own_errors import OwnFilesError
+from images.layers.tar import Entry, file_layer, sort_key
+from images.oci.assemble import Settings
+from images.oci.sources import Stream, Unpacked
+from images.spec import Wheel
+
+FORMAT = 1
+"""Part of every key here: raise it when the same files shall give other bytes."""
+
+PREFIX = "opt/venv"
+LIBRARY = "opt/gpu-provision/lib"
+_MOST_FILE_BYTES = 16 << 20
+_ACTIVATE = """\
+# Puts this environment's programs first: `. /{prefix}/bin/activate`; `deactivate` undoes it.
+deactivate() {{
+    PATH="$_GPU_PROVISION_PATH"
+    export PATH
+    unset VIRTUAL_ENV _GPU_PROVISION_PATH
+    unset -f deactivate
+    hash -r 2>/dev/null || :
+}}
+_GPU_PROVISION_PATH="$PATH"
+VIRTUAL_ENV=/{prefix}
+PATH="/{prefix}/bin:$PATH"
+export VIRTUAL_ENV PATH
+unset PYTHONHOME
+hash -r 2>/dev/null || :
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesLayer:
+    """A layer of a few small files, which are all here."""
+
+    title: str
+    created_by: str
+    entries: tuple[Entry, ...]
+    wheels: tuple[Wheel, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """All that the layer's bytes come from."""
+        return key_of(
+            "files",
+            FORMAT,
+            *(
+                (one.path, one.kind, one.mode, one.target, hashlib.sha256(one.content).hexdigest())
+                for one in self.entries
+            ),
+        )
+
+    @property
+    def about_bytes(self) -> int:
+        """Less than what is in it."""
+        return sum(len(one.content) for one in self.entries)
+
+    def stream(self, known: Unpacked | None) -> Stream:
+        """Write it; it is so small that what is known spares nothing."""
+        del known
+        return file_layer(self.entries)
+
+
+def key_of(*parts: object) -> str:
+    """Give the digest of what a layer is made of; parts are texts, numbers and tuples of them."""
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def site_of(python: str) -> str:
+    """Say where packages lie: "opt/venv/lib/python3.11/site-packages"."""
+    return f"{PREFIX}/lib/python{python}/site-packages"
+
+
+def ordered(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Put entries into the order in which a layer has them."""
+    return tuple(sorted(entries, key=lambda one: sort_key(one.path)))
+
+
+def skeleton_layer(facts: BaseFacts, *, python: str) -> FilesLayer:
+    """Give the environment without packages, as `uv venv` makes it for the base's interpreter."""
+    version = f"version_info = {facts.python_full}\n" if facts.python_full else ""
+    configuration = (
+        f"home = {posixpath.dirname(facts.python)}\n"
+        "implementation = CPython\n"
+        f"{version}"
+        "include-system-site-packages = false\n"
+    )
+    entries = [
+        Entry(path=f"{PREFIX}/pyvenv.cfg", content=configuration.encode()),
+        Entry(path=f"{PREFIX}/lib64", kind="symlink", target="lib"),
+        Entry(path=f"{PREFIX}/bin/python", kind="symlink", target=facts.python),
+        *(
+            Entry(path=f"{PREFIX}/bin/{name}", kind="symlink", target="python")
+            for name in ("python3", f"python{python}")
+        ),
+        Entry(path=f"{PREFIX}/bin/activate", content=_ACTIVATE.format(prefix=PREFIX).encode()),
+        Entry(path=f"{site_of(python)}/gpu-provision.pth", content=f"/{LIBRARY}\n".encode()),
+        Entry(
+            path="usr/local/bin/verify",
+            mode=0o755,
+            content=b'#!/bin/sh\nexec python3 -m verify "$@"\n',
+        ),
+        Entry(path="workspace", kind="dir"),
+    ]
+    return FilesLayer(
+        title=f"environment for Python {python}",
+        created_by=f"gpu-provision: /{PREFIX} for {facts.python}",
+        entries=ordered(entries),
+    )
+
+
+def suite_layer(directory: Path) -> FilesLayer:
+    """Give the suite that proves an image: the package in `directory`, without byte code."""
+    return FilesLayer(
+        title="verify suite",
+        created_by=f"gpu-provision: the suite in /{LIBRARY}/{directory.name}",
+        entries=ordered(_package_entries(directory, f"{LIBRARY}/{directory.name}")),
+    )
+
+
+def _package_entries(directory: Path, target: str) -> list[Entry]:
+    """Read a package. What a checkout does to modes does not matter: nothing of it is a program."""
+    entries = []
+    try:
+        for path in sorted(directory.rglob("*")):
+            inside = path.relative_to(directory)
+            if path.suffix == ".pyc" or any(_is_left_out(part) for part in inside.parts):
+                continue
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_FILE_BYTES:
+                raise OwnFilesError(
+                    f"{path} is no file of the suite: plain files of up to "
+                    f"{_MOST_FILE_BYTES >> 20} MB are.",
+                    fix="Install gpu-provision anew, or remove what was put there.",
+                )
+            entries.append(Entry(path=f"{target}/{inside.as_posix()}", content=path.read_bytes()))
+    except OSError as error:
+        raise OwnFilesError(
+            f"The suite in {directory} cannot be read: {error.strerror or error}.",
+            fix="Install gpu-provision anew.",
+        ) from error
+    if not any(entry.path == f"{target}/__main__.py" for entry in entries):
+        raise OwnFilesError(
+            f"{directory} holds no suite: its __main__.py is missing.",
+            fix="Install gpu-provision anew.",
+        )
+    return entries
+
+
+def _is_left_out(part: str) -> bool:
+    return part == "__pycache__" or part.startswith(".")
+
+
+def lock_layer(text: bytes, name: str = "pylock.toml") -> FilesLayer:
+    """Give the lock that the image was made from, byte for byte; `name` is its file's name."""
+    if not name or "/" in name or name in {".", ".."} or "\0" in name:
+        raise OwnFilesError(
+            f"{name!r} cannot be the name of a lock in an image.",
+            fix="Name the file pylock.toml or pylock.NAME.toml.",
+        )
+    return FilesLayer(
+        title="lock",
+        created_by=f"gpu-provision: the lock {name}",
+        entries=(Entry(path=f"opt/gpu-provision/{name}", content=text),),
+    )
+
+
+def image_environment(
+    base_config: Mapping[str, Any], *, nvcc_flags: str, labels: Mapping[str, str]
+) -> Settings:
+    """Give what a container starts with: the environment first, and all that a GPU can be used for.
+
+    `base_config` is the base's configuration: its PATH goes on behind ours.
+    """
+    return Settings(
+        env={
+            "PATH": f"/{PREFIX}/bin:/usr/local/cuda/bin:{search_path(base_config)}",
+            "VIRTUAL_ENV": f"/{PREFIX}",
+            "NVCC_APPEND_FLAGS": nvcc_flags,
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        },
+        working_dir="/workspace",
+        command=("python3",),
+        labels=labels,
+    )

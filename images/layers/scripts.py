@@ -1,0 +1,111 @@
+"""The commands in `bin` that a wheel asks for: what pip would write, whichever pip that were.
+
+The texts stand here, and are not a library's: a newer library would give a layer other bytes.
+https://packaging.python.org/en/latest/specifications/entry-points/#use-for-scripts
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_GROUPS = ("console_scripts", "gui_scripts")
+_CALL = re.compile(r"(\w+(?:\.\w+)*)\s*:\s*(\w+(?:\.\w+)*)\s*(?:\[[^\]]*\])?")
+_NAME = re.compile(r"[^\s/\[][^\s/]*")
+_LONGEST_SHEBANG = 127  # what Linux reads of a first line
+_TEXT = """\
+import sys
+from {module} import {name}
+if __name__ == '__main__':
+    sys.argv[0] = sys.argv[0].removesuffix('.exe')
+    sys.exit({call}())
+"""
+_OLDER_TEXT = """\
+# -*- coding: utf-8 -*-
+import re
+import sys
+from {module} import {name}
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
+    sys.exit({call}())
+"""  # of the pips for a Python without str.removesuffix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a command calls."""
+
+    module: str
+    function: str
+
+
+def read_calls(text: str) -> dict[str, Call]:
+    """Read the commands of an entry_points.txt; ValueError says what is wrong with it."""
+    parser = configparser.ConfigParser(
+        delimiters=("=",), interpolation=None, strict=False, default_section=""
+    )
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # a name keeps its capitals
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise ValueError("an entry_points.txt that cannot be read") from error
+    found = {}
+    for group in _GROUPS:
+        for name, value in parser.items(group) if parser.has_section(group) else ():
+            call = _CALL.fullmatch(value.strip())
+            if not call:
+                raise ValueError(f"a command {name!r} that calls {value!r}, which is no function")
+            if not _NAME.fullmatch(name) or name in {".", ".."} or not name.isprintable():
+                raise ValueError(f"a command {name!r}, which is no name of a file")
+            found[name] = Call(module=call[1], function=call[2])
+    return found
+
+
+def versioned(calls: Mapping[str, Call], python: tuple[int, int]) -> dict[str, Call]:
+    """Name pip's and setuptools' commands after the Python at hand, as pip does.
+
+    Their wheels are for any Python, and hold the names of the one that built them.
+    """
+    found = dict(calls)
+    for name, others, names in (
+        ("pip", r"pip(\d+(\.\d+)?)?", ("pip{0}", "pip{0}.{1}")),
+        ("easy_install", r"easy_install(-\d+\.\d+)?", ("easy_install-{0}.{1}",)),
+    ):
+        if name in calls:
+            call = calls[name]
+            found = {key: value for key, value in found.items() if not re.fullmatch(others, key)}
+            found |= {each.format(*python): call for each in (name, *names)}
+    return found
+
+
+def is_wrapper(file: str, calls: Mapping[str, Call]) -> bool:
+    """Whether a script of a wheel is an old wrapper of one of its commands, which is made anew."""
+    lower = file.lower()
+    for end in (".exe", "-script.py", ".pya"):
+        if lower.endswith(end):
+            return file[: -len(end)] in calls
+    return file in calls
+
+
+def script(call: Call, interpreter: str, python: tuple[int, int]) -> bytes:
+    """Write the command that calls a function."""
+    text = _TEXT if python >= (3, 9) else _OLDER_TEXT
+    name = call.function.partition(".")[0]
+    body = text.format(module=call.module, name=name, call=call.function)
+    return shebang(interpreter) + body.encode()
+
+
+def with_interpreter(content: bytes, interpreter: str) -> bytes:
+    """Put the interpreter into a script that begins with #!python."""
+    return shebang(interpreter) + content.partition(b"\n")[2]
+
+
+def shebang(interpreter: str) -> bytes:
+    """Write a first line; where Linux would not take it, one that a shell and Python both read."""
+    path = interpreter.encode()
+    if b" " not in path and len(path) + 3 <= _LONGEST_SHEBANG:
+        return b"#!%s\n" % path
+    quoted = b'"%s"' % path if b" " in path else path
+    return b"#!/bin/sh\n'''exec' %s \"$0\" \"$@\"\n' '''\n" % quoted

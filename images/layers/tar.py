@@ -1,0 +1,177 @@
+"""Writes a layer's tar, byte for byte the same everywhere: nobody's names, and one time.
+
+The headers are POSIX's ustar, with pax records where a name, a link or a size does not fit. They
+are written by hand because a layer has tens of thousands of them.
+https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from images.layers import gzip
+from images.oci.sources import Stream, Unpacked
+
+MTIME = 315532800
+"""When every file was changed: 1980, the earliest that a zip can say, so that a wheel can be made
+of what is installed."""
+
+BLOCK = 512
+END = bytes(2 * BLOCK)
+PIECE_BYTES = 1 << 18
+
+Kind = Literal["file", "dir", "symlink"]
+_USUAL_MODE: dict[Kind, int] = {"file": 0o644, "dir": 0o755, "symlink": 0o777}
+_FLAGS: dict[str, bytes] = {"file": b"0", "dir": b"5", "symlink": b"2", "pax": b"x"}
+_IDS = b"0000000\0" * 2  # user and group
+_TIME = b"%011o\0" % MTIME
+_MAGIC = b"ustar\00000"
+_SUM_OF_NONE = 8 * 0x20  # the checksum counts as blanks
+_MOST_SIZE = 8 << 30  # what eleven octal digits do not hold
+_SEARCH_FROM, _SEARCH_TO = 200, 8 << 20  # bytes of a file in which it is worth looking for repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file, a directory or a symbolic link of our own; `path` as "opt/venv/bin/python".
+
+    `mode` None: the usual one of its kind.
+    """
+
+    path: str
+    kind: Kind = "file"
+    mode: int | None = None
+    target: str = ""
+    content: bytes = b""
+
+
+def file_layer(entries: Iterable[Entry]) -> Stream:
+    """Write a layer of entries, which come in the order of `sort_key`; parents are added."""
+    digest, size = hashlib.sha256(), 0
+    for plain, packed in _packed(_tar(entries)):
+        digest.update(plain)
+        size += len(plain)
+        yield packed
+    return Unpacked(diff_id=f"sha256:{digest.hexdigest()}", size=size)
+
+
+def sort_key(path: str) -> list[str]:
+    """Sort paths such that a directory comes right before what lies in it."""
+    return path.split("/")
+
+
+def header(path: str, *, kind: Kind, mode: int, size: int = 0, target: str = "") -> bytes:
+    """Write what stands before a file's content: one block, or three and more with pax records."""
+    name = path.encode() + (b"/" if kind == "dir" else b"")
+    link = target.encode()
+    split = _split(name) if name.isascii() else None
+    fits = link.isascii() and len(link) <= 100 and size < _MOST_SIZE
+    if split is not None and fits:
+        return _block(split, kind, mode, size, link)
+    records = [
+        _record(b"path", name) if split is None else b"",
+        b"" if link.isascii() and len(link) <= 100 else _record(b"linkpath", link),
+        b"" if size < _MOST_SIZE else _record(b"size", b"%d" % size),
+    ]
+    more = b"".join(records)
+    short = split or (_ascii(name)[-100:].lstrip(b"/"), b"")
+    return b"".join(
+        (
+            _block(
+                (b"PaxHeaders/" + short[0][-80:].strip(b"/"), b""), "pax", 0o644, len(more), b""
+            ),
+            more,
+            padding(len(more)),
+            _block(short, kind, mode, size if size < _MOST_SIZE else 0, _ascii(link)[:100]),
+        )
+    )
+
+
+def padding(size: int) -> bytes:
+    """Give the zeros behind a content of this size."""
+    return bytes(-size % BLOCK)
+
+
+def parents(path: str) -> Iterator[str]:
+    """Give the directories that a path lies in, the outermost first."""
+    at = path.find("/")
+    while at >= 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+
+
+def _tar(entries: Iterable[Entry]) -> Iterator[tuple[bytes, bool]]:
+    """Give the plain tar in parts, and whether a part is a content in which to look for repeats."""
+    written: set[str] = set()
+    last: list[str] = []
+    for entry in entries:
+        key = sort_key(entry.path)
+        if key <= last or not all(key):
+            raise ValueError(f"{entry.path} is not in order behind {'/'.join(last)}")
+        last = key
+        for parent in parents(entry.path):
+            if parent not in written:
+                written.add(parent)
+                yield header(parent, kind="dir", mode=0o755), False
+        if entry.kind == "dir":
+            written.add(entry.path)
+        mode = _USUAL_MODE[entry.kind] if entry.mode is None else entry.mode
+        size = len(entry.content)
+        yield header(entry.path, kind=entry.kind, mode=mode, size=size, target=entry.target), False
+        if size:
+            yield entry.content, True
+            yield padding(size), False
+    yield END, False
+
+
+def _packed(parts: Iterable[tuple[bytes, bool]]) -> Generator[tuple[bytes, bytes], None, None]:
+    """Give (plain, compressed) pieces: contents in members of their own, what is between in one."""
+    held: list[bytes] = []
+    for part, is_content in parts:
+        if is_content and len(part) >= _SEARCH_FROM:
+            if held:
+                plain = b"".join(held)
+                held.clear()
+                yield plain, gzip.pack(plain)
+            for at in range(0, len(part), PIECE_BYTES):
+                piece = part[at : at + PIECE_BYTES]
+                yield piece, gzip.pack(piece, search=len(part) <= _SEARCH_TO)
+        else:
+            held.append(part)
+    plain = b"".join(held)
+    yield plain, gzip.pack(plain)
+
+
+def _split(name: bytes) -> tuple[bytes, bytes] | None:
+    """Split a name into ustar's name and prefix; None where it does not fit."""
+    if len(name) <= 100:
+        return name, b""
+    at = name.find(b"/", len(name) - 101, len(name) - 1)
+    if len(name) > 256 or not 0 < at <= 155:
+        return None
+    return name[at + 1 :], name[:at]
+
+
+def _block(name: tuple[bytes, bytes], kind: str, mode: int, size: int, link: bytes) -> bytes:
+    short, prefix = name
+    front = b"%s%07o\0%s%011o\0%s" % (short.ljust(100, b"\0"), mode, _IDS, size, _TIME)
+    back = b"%s%s%s%s%s" % (
+        _FLAGS[kind], link.ljust(100, b"\0"), _MAGIC, bytes(80), prefix.ljust(167, b"\0")
+    )  # fmt: skip
+    return b"%s%06o\0 %s" % (front, sum(front) + sum(back) + _SUM_OF_NONE, back)
+
+
+def _record(key: bytes, value: bytes) -> bytes:
+    """Write a pax record; it begins with its own length."""
+    rest = len(key) + len(value) + 3
+    length = rest + len(str(rest))
+    length = rest + len(str(length))
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+def _ascii(name: bytes) -> bytes:
+    """Give a name for readers that know no pax."""
+    return bytes(byte if byte < 128 else 0x5F for byte in name)

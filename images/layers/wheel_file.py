@@ -1,0 +1,305 @@
+"""Reads a wheel on this machine: its members, held to what the zip's directory says of them.
+
+pip takes what Python's zipfile gives it, which is lenient. Here the header before each member must
+say the same as the directory, so that there is one way to read the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, final
+
+from images.layers.errors import WheelRefusedError
+from images.wheels.directory import (
+    DEFLATED,
+    DESCRIBED_BEHIND,
+    IN_ZIP_64,
+    LOCAL,
+    STORED,
+    TAIL_BYTES,
+    UTF_8,
+    BrokenError,
+    Member,
+    read_directory,
+)
+
+WINDOW_BYTES = 1 << 18
+"""A member that fits in so many bytes is read at once; others in pieces of so many."""
+INFLATED_BYTES = 1 << 20
+
+_LEVEL_FLAGS = 0b110  # how hard the compressor tried
+_KNOWN_FLAGS = _LEVEL_FLAGS | DESCRIBED_BEHIND | UTF_8
+_MOST_MEMBERS = 100_000
+_DESCRIPTORS = tuple(
+    struct.Struct(layout) for layout in ("<4sIII", "<III", "<4sIQQ", "<IQQ")
+)  # with and without a magic, with sizes of 32 and of 64 bits
+_DESCRIPTOR_MAGIC = b"PK\x07\x08"
+_FORBIDDEN = {*map(chr, range(0x20)), "\x7f", "\\"}
+
+
+@final
+class WheelFile:
+    """A wheel's members by name, without its directories. Close it, or use it in a `with`."""
+
+    def __init__(self, path: Path, *, shown: str | None = None) -> None:
+        """Open it; `shown` is its name in errors."""
+        self.shown = shown or path.name
+        try:
+            # a pipe would wait for a writer
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            raise self.refused(f"cannot be read: {_reason(error)}") from error
+        try:
+            self.members = self._read_members()
+        except BrokenError as error:
+            self.close()
+            raise self.refused(f"is no wheel that can be read: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> WheelFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def refused(self, why: str) -> WheelRefusedError:
+        """Make the error that says what is wrong with this wheel."""
+        return WheelRefusedError(self.shown, why)
+
+    def read(self, member: Member, limit: int) -> bytes:
+        """Give a small member's content, checked; a failure where it has more than `limit`."""
+        if member.size > limit:
+            raise self.refused(f"has a {member.name} of {member.size} bytes; {limit} are allowed")
+        return b"".join(self.contents(member))
+
+    def starts_with(self, member: Member, start: bytes) -> bool:
+        """Whether a member's content begins so. No more of it than that is inflated."""
+        inflate = inflater(member)
+        found = b""
+        try:
+            for piece in self.packed(member):
+                found += inflate.decompress(piece, len(start)) if inflate else piece
+                if len(found) >= len(start):
+                    break
+        except _inflate_errors() as error:
+            raise self.refused(f"has a {member.name} that cannot be inflated") from error
+        return found.startswith(start)
+
+    def contents(self, member: Member) -> Iterator[bytes]:
+        """Give a member's content in pieces of at most a megabyte, checked at its end."""
+        check = Check(self, member)
+        for piece in self.packed(member):
+            yield from check.take(piece)
+        yield from check.finish()
+
+    def packed(self, member: Member) -> Iterator[bytes]:
+        """Give the bytes of a member as they are in the zip, in pieces."""
+        start = self.window(member)
+        at = self.data_at(member, start)
+        first = start[at : at + member.compressed]
+        yield first
+        offset, end = member.offset + at + len(first), member.offset + at + member.compressed
+        while offset < end:
+            piece = self._read_at(offset, min(INFLATED_BYTES, end - offset))
+            yield piece
+            offset += len(piece)
+
+    def window(self, member: Member) -> bytes:
+        """Read a member's place in the file, or its beginning."""
+        return self._read_at(member.offset, min(WINDOW_BYTES, member.boundary - member.offset))
+
+    def data_at(self, member: Member, start: bytes) -> int:
+        """Say how far into its place a member's data lies, having compared both descriptions."""
+        if len(start) < LOCAL.size:
+            raise self.refused(f"has a {member.name} that is cut off")
+        magic, _, flags, method, _, _, crc, packed, size, named, extra = LOCAL.unpack_from(start)
+        at: int = LOCAL.size + named + extra
+        if magic != b"PK\x03\x04":
+            raise self.refused(f"has no {member.name} where its directory says")
+        name = start[LOCAL.size : LOCAL.size + named]
+        said = (name, flags, method)
+        if said != (member.raw_name, member.flags, member.method):
+            raise self.refused(f"says other things before {member.name} than in its directory")
+        end = member.offset + at + member.compressed
+        if end > member.boundary:
+            raise self.refused(f"has a {member.name} that reaches into what comes behind it")
+        if flags & DESCRIBED_BEHIND:
+            if (crc, packed, size) != (0, 0, 0) or end < member.boundary:
+                self._compare_behind(member, (crc, packed, size), end)
+        elif (crc, packed, size) != (member.crc, member.compressed, member.size):
+            self._compare_wide(member, (crc, packed, size), start[LOCAL.size + named : at])
+        return at
+
+    def _compare_wide(self, member: Member, said: tuple[int, int, int], extra: bytes) -> None:
+        """Compare sizes that a zip64 field before the member holds."""
+        crc, packed, size = said
+        values = [member.size, member.compressed]
+        wide = struct.pack("<HHQQ", 1, 16, *values)
+        marked = IN_ZIP_64 in {packed, size}
+        same = packed in {IN_ZIP_64, values[1]} and size in {IN_ZIP_64, values[0]}
+        if crc != member.crc or not same or (marked and wide not in extra):
+            raise self.refused(f"says other sizes before {member.name} than in its directory")
+
+    def _compare_behind(self, member: Member, said: tuple[int, int, int], end: int) -> None:
+        """Compare what stands before and behind a member with its place in the directory."""
+        truth = (member.crc, member.compressed, member.size)
+        before = all(value in {0, IN_ZIP_64, true} for value, true in zip(said, truth, strict=True))
+        behind = self._read_at(end, min(24, member.boundary - end))
+        for layout in _DESCRIPTORS:
+            if before and len(behind) >= layout.size:
+                fields = layout.unpack_from(behind)
+                magic = fields[0] == _DESCRIPTOR_MAGIC if len(fields) == 4 else True
+                if magic and fields[-3:] == truth:
+                    return
+        raise self.refused(f"says other sizes behind {member.name} than in its directory")
+
+    def _read_members(self) -> dict[str, Member]:
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode):
+            raise BrokenError("it is no regular file")
+        tail_at = max(0, status.st_size - TAIL_BYTES)
+        tail = self._read_at(tail_at, status.st_size - tail_at)
+        found: dict[str, Member] = {}
+        members = read_directory(tail, tail_at, self._read_at)
+        if len(members) > _MOST_MEMBERS:
+            raise BrokenError(f"it has {len(members)} members; {_MOST_MEMBERS} are allowed")
+        for member in members:
+            why = _problem(member)
+            if why:
+                raise BrokenError(f"{member.name!r} {why}")
+            if member.name in found:
+                raise BrokenError(f"it has two members {member.name}")
+            found[member.name] = member
+        return {name: member for name, member in found.items() if not name.endswith("/")}
+
+    def _read_at(self, offset: int, length: int) -> bytes:
+        """Read a part of the file; cut off is a failure."""
+        try:
+            found = os.pread(self._file, length, offset)
+            while len(found) < length:
+                more = os.pread(self._file, length - len(found), offset + len(found))
+                if not more:
+                    raise self.refused(f"ends at byte {offset + len(found)}, too early")
+                found += more
+        except (OSError, OverflowError) as error:
+            raise self.refused(f"cannot be read: {_reason(error)}") from error
+        return found
+
+
+class Check:
+    """Inflates a member piece by piece, and holds it to the size and checksum of its directory."""
+
+    def __init__(self, wheel: WheelFile, member: Member) -> None:
+        """Begin at the member's first byte."""
+        self._wheel, self._member = wheel, member
+        self._inflate = inflater(member)
+        self._errors = _inflate_errors()
+        self._crc32 = _crc32()
+        self._crc = self._size = 0
+
+    def take(self, packed: bytes) -> Iterator[bytes]:
+        """Give the content of the next packed piece."""
+        if self._inflate is None:
+            yield self._counted(packed)
+            return
+        while packed:
+            if self._inflate.eof:
+                raise self._wrong("has something behind its end")
+            try:
+                piece = self._inflate.decompress(packed, INFLATED_BYTES)
+            except self._errors as error:
+                raise self._wrong("cannot be inflated") from error
+            packed = self._inflate.unused_data or self._inflate.unconsumed_tail
+            if piece:
+                yield self._counted(piece)
+
+    def finish(self) -> Iterator[bytes]:
+        """Give what is left, and look at the whole."""
+        while self._inflate is not None and not self._inflate.eof:
+            try:
+                piece = self._inflate.decompress(b"", INFLATED_BYTES)
+            except self._errors as error:
+                raise self._wrong("cannot be inflated") from error
+            if not piece and not self._inflate.eof:
+                raise self._wrong("ends in the middle of its compressed form")
+            yield self._counted(piece)
+        if self._size != self._member.size:
+            raise self._wrong(f"has {self._size} bytes, not the {self._member.size} of its header")
+        if self._crc != self._member.crc:
+            raise self._wrong("does not have the checksum of its header")
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._size += len(piece)
+        if self._size > self._member.size:
+            raise self._wrong(f"has more than the {self._member.size} bytes of its header")
+        self._crc = self._crc32(piece, self._crc)
+        return piece
+
+    def _wrong(self, why: str) -> WheelRefusedError:
+        return self._wheel.refused(f"holds a {self._member.name} that {why}")
+
+
+def inflater(member: Member) -> Any:  # noqa: ANN401  isal's type has no name
+    """Make what inflates a member; None where it is stored as it is."""
+    from isal import isal_zlib
+
+    return isal_zlib.decompressobj(-15) if member.method == DEFLATED else None
+
+
+def _inflate_errors() -> tuple[type[Exception], ...]:
+    from isal import isal_zlib
+
+    error: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # says an instance
+    return (error, ValueError)
+
+
+def _crc32() -> Callable[[bytes, int], int]:
+    from isal import isal_zlib
+
+    return isal_zlib.crc32
+
+
+def _problem(member: Member) -> str:
+    """Say what makes a member unacceptable before a byte of it is read, or nothing."""
+    name = member.name
+    if not _FORBIDDEN.isdisjoint(name) or not name.isprintable():
+        return "has a name with a backslash or something that cannot be shown"
+    parts = name.removesuffix("/").split("/")
+    if not name or name.startswith("/") or (len(name) > 1 and name[1] == ":"):
+        return "has an absolute name"
+    if any(part in {"", ".", ".."} for part in parts):
+        return "has a name that leads elsewhere"
+    if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 4000:
+        return "has a longer name than a file system takes"
+    if member.renamed:
+        return "has two names"
+    if member.flags & ~_KNOWN_FLAGS:
+        return "is encrypted or patched"
+    if member.method not in {STORED, DEFLATED}:
+        return f"is packed by method {member.method}; a wheel's are stored or deflated"
+    if member.method == STORED and member.size != member.compressed:
+        return "is stored, and has two sizes"
+    kind = stat.S_IFMT(member.attributes >> 16)
+    if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+        return "is a link or a device, and a wheel holds files"
+    if name.endswith("/") and member.size:
+        return "is a directory with a content"
+    if kind == stat.S_IFDIR and not name.endswith("/"):
+        return "is a file and a directory"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

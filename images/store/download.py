@@ -1,0 +1,210 @@
+"""Brings one wheel from a server: what breaks off goes on where it stopped, within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from images.errors import Failure
+from images.inspect.errors import REACH_FIX as _INSPECT_FIX
+from images.inspect.errors import WheelUnreachableError
+from images.inspect.transfer import BrokenOff, Head, head_of, pieces_of
+from images.store.errors import REACH_FIX, CalledOffError, in_units
+from images.store.exchange import Exchange
+from images.store.incoming import Incoming
+from images.store.store import mismatch
+
+MAX_BYTES = 32 << 30
+"""The most that is taken from a server where nobody knows the size."""
+PAUSES_S: tuple[float, ...] = (0.2, 1.0, 3.0, 8.0)
+"""Before each try that follows one that brought nothing."""
+_WORTH_BYTES = 1 << 20
+"""A try that brought so much begins the pauses anew ..."""
+_MOST_TRIES = 100
+"""... but not for ever."""
+_LONGEST_WAIT_S = 20.0
+_BUSY = {408, 425, 429, 500, 502, 503, 504}
+
+
+class Download:
+    """One wheel on its way into an `Incoming` file."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        incoming: Incoming,
+        *,
+        title: str,
+        size: int | None,
+        called_off: threading.Event,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self.pieced = bool(incoming.size)
+        """Whether it was put together from several answers."""
+        self.fetched = 0
+        """The bytes that travelled."""
+        self._exchange = exchange
+        self._incoming = incoming
+        self._title = title
+        self._size = size
+        self._called_off = called_off
+        self._on_bytes = on_bytes
+        self._tag: str | None = None
+        self._may_range = True
+        self._over = False
+        self._best = 0
+
+    def run(self) -> None:
+        """Bring all of it, or raise why not. What has come stays in the file."""
+        if self._size is not None and self._incoming.size > self._size:
+            self._restart()
+        self._over = self._size is not None and self._incoming.size == self._size
+        pauses = iter(PAUSES_S)
+        for _ in range(_MOST_TRIES):
+            if self._over:
+                return
+            self._best = max(self._best, self._incoming.size)
+            before = self._best
+            try:
+                self._once()
+            except BrokenOff as error:
+                if self._incoming.size > before + _WORTH_BYTES:
+                    pauses = iter(PAUSES_S)
+                self._pause(error, None if error.final else next(pauses, None))
+        if not self._over:
+            raise self._failure(f"broke off {_MOST_TRIES} times", REACH_FIX)
+
+    def _once(self) -> None:
+        """Ask once, and take what comes; BrokenOff where it may go better the next time."""
+        self._stop_if_called_off()
+        offset = self._incoming.size if self._may_range else 0
+        answer = self._exchange.ask_from(offset, self._tag)
+        with contextlib.closing(answer):
+            head = head_of(answer)
+            self._refuse(head)
+            if head.status == 206 and not offset:
+                raise BrokenOff("answered with a part (HTTP 206), and was asked for all")
+            if head.status == 416 or (head.status == 206 and not self._goes_on(head, offset)):
+                self._may_range = False
+                self._restart()
+                return
+            if head.status == 200 and self._incoming.size:
+                self._restart()
+            total = self._total(head)
+            tag = head.headers.get("etag", "")
+            self._tag = tag if tag.startswith('"') else None  # a weak one promises no bytes
+            self.pieced = self.pieced or bool(self._incoming.size)
+            for piece in pieces_of(answer):
+                self._take(piece, total)
+        if total is not None and self._incoming.size < total:
+            raise BrokenOff(f"stopped {total - self._incoming.size} bytes before the end")
+        self._over = True
+
+    def _take(self, piece: bytes, total: int | None) -> None:
+        self._stop_if_called_off()
+        limit = MAX_BYTES if total is None else total
+        if self._incoming.size + len(piece) > limit:
+            raise mismatch(self._title, f"{limit} bytes", "more")
+        self._incoming.write(piece)
+        self.fetched += len(piece)
+        self._on_bytes(len(piece))
+
+    def _total(self, head: Head) -> int | None:
+        """How large the file will be; where the server means another one, that is told at once."""
+        whole = head.range[2] if head.range else None
+        told = head.length if head.status == 200 else whole
+        if self._size is None:
+            return told
+        if told is not None and told != self._size:
+            raise mismatch(self._title, f"{self._size} bytes", f"{told} bytes")
+        return self._size
+
+    def _goes_on(self, head: Head, offset: int) -> bool:
+        found = head.range
+        same = not (self._tag and head.headers.get("etag", self._tag) != self._tag)
+        return bool(found and found[0] == offset and same)
+
+    def _restart(self) -> None:
+        self._on_bytes(-self._incoming.size)
+        self._incoming.restart()
+        self._tag = None
+
+    def _pause(self, error: BrokenOff, pause_s: float | None) -> None:
+        self._stop_if_called_off()
+        if pause_s is None:
+            raise self._failure(error.why, error.fix) from error
+        if isinstance(error, _Later):
+            pause_s = max(pause_s, min(error.after_s, _LONGEST_WAIT_S))
+        self._called_off.wait(pause_s)
+        self._stop_if_called_off()
+
+    def _stop_if_called_off(self) -> None:
+        if self._called_off.is_set():
+            raise CalledOffError(
+                f"The download of {self._title} was called off.",
+                fix="Build again: what has arrived is kept.",
+            )
+
+    def _refuse(self, head: Head) -> None:
+        """Raise what a status means that is no answer."""
+        status = head.status
+        if status in {200, 206}:
+            self._refuse_other_than_file(head)
+        elif status in _BUSY:
+            why = f"answered HTTP {status}"
+            why += ": too many requests from here for now" if status == 429 else ""
+            raise _Later(why, head.headers.get("retry-after", ""))
+        elif status in {401, 403}:
+            raise self._denied(status)
+        elif status == 407:
+            raise self._failure(
+                "was not asked: the proxy wants a login (HTTP 407)",
+                "Give it in the proxy's address: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
+            )
+        elif status in {404, 410}:
+            raise self._failure(
+                f"does not have it any more (HTTP {status})",
+                "Lock again, which asks the index where it is now: provision lock",
+            )
+        elif status != 416 or not self._incoming.size:
+            raise self._failure(f"answered HTTP {status}", REACH_FIX)
+
+    def _refuse_other_than_file(self, head: Head) -> None:
+        if head.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
+            raise self._failure("compresses what was asked for as it is", REACH_FIX)
+        page = head.headers.get("content-type", "").lower().startswith("text/html")
+        if page and (self._size is None or head.length != self._size):
+            raise self._failure(
+                "answered with a web page: a proxy or a login may stand in between", REACH_FIX
+            )
+
+    def _denied(self, status: int) -> Failure:
+        host = self._exchange.host.rpartition(":")[0] or self._exchange.host
+        entry = f"machine {host} login USER password TOKEN"
+        if self._exchange.has_login:
+            return self._failure(
+                f"does not hand it over (HTTP {status}), and was shown a login",
+                f"See that the login may read it; in ~/.netrc: {entry}",
+            )
+        return self._failure(
+            f"does not hand it over (HTTP {status}), and there is no login for it",
+            f"Put one into ~/.netrc: {entry}",
+        )
+
+    def _failure(self, why: str, fix: str) -> WheelUnreachableError:
+        size, here = self._size, self._incoming.size
+        so_far = f", after {in_units(here)} of {in_units(size)}" if size and here else ""
+        return WheelUnreachableError(
+            f"{self._title} could not be fetched: the server {self._exchange.host} {why}{so_far}.",
+            fix=REACH_FIX if fix == _INSPECT_FIX else fix,
+        )
+
+
+class _Later(BrokenOff):
+    """A server that is busy, and may say how long."""
+
+    def __init__(self, why: str, retry_after: str) -> None:
+        super().__init__(why, fix=f"Try again later. {REACH_FIX}")
+        word = retry_after.strip()
+        self.after_s = float(word) if word.isascii() and word.isdigit() and len(word) < 6 else 0.0

@@ -1,0 +1,309 @@
+"""Brings the wheels of a lock here, several at once, the biggest first.
+
+A wheel that is in the store, or lies on this machine, is not fetched. Threads do the work; they end
+with their process whatever they wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from images.inspect.errors import WheelUnreadableError
+from images.oci.errors import DigestMismatchError
+from images.spec import Secrets, Wheel
+from images.store.download import Download
+from images.store.errors import CalledOffError, OfflineError, StoreFullError, in_units
+from images.store.exchange import Exchange, Pools
+from images.store.incoming import Incoming
+from images.store.local import checked_file, local_path
+from images.store.logins import authorization, read_logins
+from images.store.store import Store, hex_of
+
+PATIENCE_S = 30.0
+"""For an answer's first piece, and from one piece of 256 KiB to the next."""
+_CLOSING_S = 1.0
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,240}\.whl")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Job:
+    """One wheel that is wanted, and what became of it."""
+
+    wheel: Wheel
+    turn: int
+    asked: bool = False
+    """Whether somebody waits for it."""
+    begun: bool = False
+    path: Path | None = None
+    error: BaseException | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.path is not None or self.error is not None
+
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        """Which is begun first: one that is waited for, then the biggest."""
+        size = self.wheel.size
+        return (not self.asked, -(float("inf") if size is None else size), self.turn)
+
+
+class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
+    """Brings wheels; `with` it, so that nothing goes on when the work has failed.
+
+    `on_bytes` hears, by the wheel's name and from any thread, how many more bytes of it are here;
+    fewer than none where a server had to be asked for all of it again. `on_note` hears what a
+    person may want to know.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        secrets: Secrets | None = None,
+        offline: bool = False,
+        on_bytes: Callable[[str, int], None] = lambda *_: None,
+        on_note: Callable[[str], None] = lambda _: None,
+        workers: int = 4,
+    ) -> None:
+        secrets = secrets or Secrets()
+        self.downloaded = 0
+        """The bytes that travelled here."""
+        self._store = store
+        self._offline = offline
+        self._logins = read_logins(secrets.netrc)
+        self._pools = Pools(ca_bundle=secrets.ca_bundle, connections=workers)
+        self._on_bytes = on_bytes
+        self._on_note = on_note
+        self._workers = workers
+        self._threads: list[threading.Thread] = []
+        self._jobs: dict[tuple[str, str], _Job] = {}
+        self._exchanges: set[Exchange] = set()
+        self._changed = threading.Condition()
+        self._called_off = threading.Event()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def prefetch(self, wheels: Iterable[Wheel]) -> None:
+        """Begin to bring them. Raises at once what can be known at once: that a wheel may not be
+        fetched (OfflineError), or that there is no room for all (StoreFullError).
+        """
+        wanted = list(wheels)
+        missing = [wheel for wheel in wanted if not self._is_here(wheel)]
+        if self._offline and missing:
+            raise _offline(missing)
+        self._store.make_room(sum(wheel.size or 0 for wheel in missing))
+        for wheel in wanted:
+            self._enqueue(wheel)
+
+    def fetch(self, wheel: Wheel) -> Path:
+        """Wait until a wheel is here, and say where; raises why it cannot be."""
+        job = self._enqueue(wheel)
+        with self._changed:
+            job.asked = True
+            while not job.over:
+                self._changed.wait()
+        if job.error is not None:
+            raise job.error
+        assert job.path is not None
+        return job.path
+
+    def close(self) -> None:
+        """Call off what is under way; what has come of it is kept for the next time."""
+        with self._changed:
+            self._called_off.set()
+            for job in self._jobs.values():
+                if not job.over:
+                    job.error = _called_off(job.wheel)
+            exchanges = list(self._exchanges)
+            self._changed.notify_all()
+        for exchange in exchanges:
+            exchange.close()
+        end = time.monotonic() + _CLOSING_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._pools.clear()
+
+    def _is_here(self, wheel: Wheel) -> bool:
+        if local_path(wheel.url) is not None:
+            return True  # or it is not, which its turn will show
+        return self._find(wheel) is not None
+
+    def _find(self, wheel: Wheel) -> Path | None:
+        name = _file_name(wheel)
+        return self._store.wheel(hex_of(wheel.sha256), file_name=name, size=wheel.size)
+
+    def _enqueue(self, wheel: Wheel) -> _Job:
+        with self._changed:
+            key = (wheel.sha256, wheel.url)
+            job = self._jobs.get(key)
+            if job is None:
+                job = self._jobs[key] = _Job(wheel=wheel, turn=len(self._jobs))
+                if self._called_off.is_set():
+                    job.error = _called_off(wheel)
+                elif len(self._threads) < self._workers:
+                    name = f"fetch-{len(self._threads)}"
+                    thread = threading.Thread(target=self._work, name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+                self._changed.notify_all()
+            return job
+
+    def _work(self) -> None:
+        while (job := self._next_job()) is not None:
+            path: Path | None = None
+            error: BaseException | None = None
+            try:
+                path = self._bring(job.wheel)
+            except BaseException as found:  # noqa: BLE001  raised again where it is waited for
+                error = found
+            with self._changed:
+                if not job.over:
+                    job.path, job.error = path, error
+                self._changed.notify_all()
+
+    def _next_job(self) -> _Job | None:
+        with self._changed:
+            while not self._called_off.is_set():
+                waiting = [job for job in self._jobs.values() if not (job.begun or job.over)]
+                if waiting:
+                    job = min(waiting, key=lambda job: job.rank)
+                    job.begun = True
+                    return job
+                self._changed.wait()
+            return None
+
+    def _bring(self, wheel: Wheel) -> Path:
+        def heard(count: int) -> None:
+            self._on_bytes(wheel.name, count)
+
+        path = local_path(wheel.url)
+        if path is not None:
+            return checked_file(path, hex_of(wheel.sha256), self._store, heard)
+        found = self._find(wheel)
+        if found is not None:
+            heard(found.stat().st_size)
+            return found
+        if self._offline:
+            raise _offline([wheel])
+        return self._receive(wheel, heard)
+
+    def _receive(self, wheel: Wheel, heard: Callable[[int], None]) -> Path:
+        hexa, name = hex_of(wheel.sha256), _file_name(wheel)
+        told = 0
+
+        def waited(size: int) -> None:
+            """Another process brings it: its progress is ours."""
+            nonlocal told
+            if not told and size:
+                self._on_note(f"another build is fetching {name}: waiting for it")
+            heard(size - told)
+            told = size
+
+        with self._store.receive(
+            "wheel",
+            hexa,
+            file_name=name,
+            on_wait=waited,
+            called_off=self._called_off.is_set,
+        ) as incoming:
+            if isinstance(incoming, Path):
+                heard(incoming.stat().st_size - told)
+                return incoming
+            heard(incoming.size - told)
+            try:
+                self._download(wheel, incoming, hexa, heard)
+                return self._store.keep("wheel", hexa, incoming, file_name=name)
+            except (DigestMismatchError, StoreFullError):
+                incoming.remove()
+                raise
+            finally:
+                if not incoming.size:
+                    incoming.remove()
+
+    def _download(
+        self, wheel: Wheel, incoming: Incoming, hexa: str, heard: Callable[[int], None]
+    ) -> None:
+        login = authorization(wheel.url, self._logins)
+        try:
+            exchange = Exchange(wheel.url, self._pools, login=login, patience_s=PATIENCE_S)
+        except ValueError as error:
+            raise _bad_address(wheel, str(error)) from error
+        with self._changed:
+            self._exchanges.add(exchange)
+        try:
+            for last in (False, True):
+                download = Download(
+                    exchange,
+                    incoming,
+                    title=f"{wheel.name} {wheel.version}",
+                    size=wheel.size,
+                    called_off=self._called_off,
+                    on_bytes=heard,
+                )
+                try:
+                    download.run()
+                finally:
+                    with self._changed:
+                        self.downloaded += download.fetched
+                if incoming.hex == hexa or last or not download.pieced:
+                    return
+                # the parts may be of two files: once more, from the start
+                heard(-incoming.size)
+                incoming.restart()
+        finally:
+            with self._changed:
+                self._exchanges.discard(exchange)
+
+
+def _file_name(wheel: Wheel) -> str:
+    try:
+        path = urllib.parse.urlsplit(wheel.url).path
+    except ValueError as error:
+        raise _bad_address(wheel, str(error)) from error
+    name = urllib.parse.unquote(path.rpartition("/")[2])
+    if _FILE_NAME.fullmatch(name) is None:
+        raise _bad_address(wheel, "it does not end in the name of a wheel")
+    return name
+
+
+def _bad_address(wheel: Wheel, why: str) -> WheelUnreadableError:
+    return WheelUnreadableError(
+        f"The address that the lock has for {wheel.name} cannot be used: {why}.",
+        fix="Lock again: provision lock",
+    )
+
+
+def _called_off(wheel: Wheel) -> CalledOffError:
+    return CalledOffError(
+        f"The download of {wheel.name} {wheel.version} was called off.",
+        fix="Build again: what has arrived is kept.",
+    )
+
+
+def _offline(missing: list[Wheel]) -> OfflineError:
+    shown = [
+        f"{wheel.name} {wheel.version} ({in_units(wheel.size) if wheel.size else 'size unknown'})"
+        for wheel in missing
+    ]
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+    total = in_units(sum(wheel.size or 0 for wheel in missing))
+    return OfflineError(
+        f"--offline: {len(missing)} of the lock's wheels are not on this machine, {total}: "
+        f"{', '.join(shown[:8])}{more}.",
+        fix="Build once without --offline, which fills the store.",
+    )

@@ -1,0 +1,216 @@
+"""A file on its way into the store: written under another name, hashed as it comes.
+
+Its writer holds it locked. One that was killed leaves it behind, and whoever comes next goes on
+where that one stopped: nothing in it counts before the digest of the whole is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+from images.store.errors import (
+    ELSEWHERE_FIX,
+    CalledOffError,
+    StoreFullError,
+    StoreUnusableError,
+    in_units,
+)
+from images.store.locks import NoLocks, try_lock
+
+PIECE_BYTES = 1 << 20
+STALLED_S = 300.0
+"""A writer whose file has not grown for so long is not waited for: it is stopped, or worse."""
+_LOOK_S = 0.05
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FICLONE = 0x40049409  # <linux/fs.h>: share the blocks of another file, where the disk can
+
+
+class Incoming:
+    """A file that grows; what it is worth is known when its digest is."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.size = 0
+        self.resumed = 0
+        """How many of its bytes an earlier process left."""
+        self._descriptor = descriptor
+        self._sha256 = hashlib.sha256()
+
+    @property
+    def hex(self) -> str:
+        return self._sha256.hexdigest()
+
+    def take_up(self) -> None:
+        """Hash what is there, to go on behind it."""
+        for piece in read_pieces(self._descriptor):
+            self._sha256.update(piece)
+            self.size += len(piece)
+        self.resumed = self.size
+
+    def write(self, piece: bytes) -> None:
+        with storing(self.path.parent, len(piece)):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        self._sha256.update(piece)
+        self.size += len(piece)
+
+    def clone(self, source: int) -> bool:
+        """Share another file's blocks, where the file system can; then `take_up` hashes them."""
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._descriptor, _FICLONE, source)
+            return True
+        return False
+
+    def restart(self) -> None:
+        """Forget what is there."""
+        with storing(self.path.parent, 0):
+            os.ftruncate(self._descriptor, 0)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+        self._sha256 = hashlib.sha256()
+        self.size = self.resumed = 0
+
+    def sync(self) -> None:
+        """See to it that a power cut cannot take its content from under its name."""
+        with storing(self.path.parent, self.size):
+            os.fsync(self._descriptor)
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+
+@contextlib.contextmanager
+def receiving(
+    path: Path,
+    *,
+    is_there: Callable[[], bool],
+    on_wait: Callable[[int], None],
+    called_off: Callable[[], bool] = lambda: False,
+) -> Iterator[Incoming | None]:
+    """Lend the file to write; None where another process, or thread, has meanwhile finished it.
+
+    `on_wait` hears, again and again while another writes it, how many bytes are there.
+    """
+    descriptor, place = _claim(path, is_there, on_wait, called_off)
+    if descriptor is None:
+        yield None
+        return
+    try:
+        incoming = Incoming(place, descriptor)
+        incoming.take_up()
+        yield incoming
+    finally:
+        os.close(descriptor)
+
+
+def _claim(
+    path: Path,
+    is_there: Callable[[], bool],
+    on_wait: Callable[[int], None],
+    called_off: Callable[[], bool],
+) -> tuple[int | None, Path]:
+    seen, since = -1, time.monotonic()
+    while not is_there():
+        try:
+            descriptor, size = _try(path, is_there)
+        except NoLocks:
+            path.unlink(missing_ok=True)
+            return _claim_own(path)
+        if descriptor is not None:
+            return descriptor, path
+        if size is not None:
+            on_wait(size)
+            if size != seen:
+                seen, since = size, time.monotonic()
+            elif time.monotonic() - since > STALLED_S:
+                return _claim_own(path)
+        if called_off():
+            raise CalledOffError("The download was called off.", fix="Build again.")
+        time.sleep(_LOOK_S)
+    return None, path
+
+
+def _try(path: Path, is_there: Callable[[], bool]) -> tuple[int | None, int | None]:
+    """Open the file as ours, if it is nobody's; else say how large another has made it."""
+    with contextlib.ExitStack() as stack:
+        with storing(path.parent, 0):
+            descriptor = _open(path)
+        stack.callback(os.close, descriptor)
+        if not try_lock(descriptor):
+            return None, os.fstat(descriptor).st_size
+        if is_there():  # finished between our look and our lock
+            path.unlink(missing_ok=True)
+        elif _is(path, descriptor):
+            stack.pop_all()
+            return descriptor, None
+    return None, None
+
+
+def _claim_own(path: Path) -> tuple[int, Path]:
+    """Write a file that is nobody else's, where its lock is worth nothing."""
+    own = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    with storing(path.parent, 0):
+        return _open(own), own
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.open(path, flags, 0o600)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether what we locked is still what has this name: its writer may have moved it away."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def read_pieces(descriptor: int) -> Generator[bytes, None, None]:
+    """Read an open file to its end."""
+    while piece := os.read(descriptor, PIECE_BYTES):
+        yield piece
+
+
+@contextlib.contextmanager
+def storing(directory: Path, needed: int) -> Iterator[None]:
+    """Say what it means when the disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise full(directory, needed, error.errno) from error
+        raise StoreUnusableError(
+            f"The store {directory} cannot be written: {error.strerror or error}.",
+            fix=ELSEWHERE_FIX,
+        ) from error
+
+
+def full(directory: Path, needed: int, reason: int = errno.ENOSPC) -> StoreFullError:
+    """Make the failure of a disk without room."""
+    limits = {errno.EDQUOT: "your quota", errno.EFBIG: "the largest size of a file"}
+    short = limits.get(reason, f"{in_units(free_bytes(directory))} free")
+    return StoreFullError(
+        f"The store {directory} has no room: {in_units(needed)} more were needed, and what there "
+        f"is there is {short}.",
+        fix="Make room: provision store gc --max-size 5GB; or keep the store on a larger disk: "
+        "XDG_CACHE_HOME=DIRECTORY provision ...",
+    )
+
+
+def free_bytes(directory: Path) -> int:
+    """How many bytes may still be written there."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return 0

@@ -1,0 +1,125 @@
+"""Locks between processes: flock, which the kernel lets go of when their holder dies.
+
+One gate keeps who takes things and who clears away apart, for moments only. A lease is a file that
+its process holds locked as long as it lives; its lines name what that process was given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from images.store.errors import StoreUnusableError
+
+GATE_PATIENCE_S = 60.0
+"""Whoever holds the gate does so for milliseconds; longer than this, it is stopped."""
+_PAUSE_S = 0.01
+_BUSY = {errno.EAGAIN, errno.EACCES}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+
+
+class NoLocks(Exception):  # noqa: N818  never leaves the package
+    """This file system has no locks: some that come over a network have none."""
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file if nobody holds it. NoLocks: it cannot be done here."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        if error.errno in _NO_LOCKS:
+            raise NoLocks from error
+        raise
+    return True
+
+
+@contextlib.contextmanager
+def gate(path: Path, *, shared: bool) -> Iterator[bool]:
+    """Hold the store's gate: shared by all who take, alone by who clears away.
+
+    Says whether it could be held at all: where there are no locks, it is open to everybody.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield _wait(descriptor, path, shared=shared)
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, path: Path, *, shared: bool) -> bool:
+    end = time.monotonic() + GATE_PATIENCE_S
+    try:
+        while not try_lock(descriptor, shared=shared):
+            if time.monotonic() > end:
+                raise StoreUnusableError(
+                    f"The store {path.parent} has been locked by another process for "
+                    f"{GATE_PATIENCE_S:.0f} s, which never takes long: it is stopped, or hangs.",
+                    fix=f"See who holds it, and end or continue that process: fuser -v {path}",
+                )
+            time.sleep(_PAUSE_S)
+    except NoLocks:
+        return False
+    return True
+
+
+class Lease:
+    """Says to other processes what this one uses. Written with the gate held."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._descriptor: int | None = None
+        self._names: set[str] = set()
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def add(self, name: str) -> None:
+        """Keep this from being cleared away as long as the process lives."""
+        with self._lock:
+            if self._ended or name in self._names:
+                return
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self._descriptor = os.open(self._path, flags, 0o600)
+                with contextlib.suppress(NoLocks):
+                    try_lock(self._descriptor)
+            os.write(self._descriptor, f"{name}\n".encode())
+            self._names.add(name)
+
+    def end(self) -> None:
+        """Give everything free."""
+        with self._lock:
+            self._ended = True
+            if self._descriptor is not None:
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+                os.close(self._descriptor)
+                self._descriptor = None
+
+
+def leased(directory: Path) -> frozenset[str]:
+    """Name all that is in use, and remove the leases of processes that are gone.
+
+    Needs the gate alone, since nobody may be making a lease now.
+    """
+    names: set[str] = set()
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # its process has just ended it
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if try_lock(descriptor):
+                    path.unlink()
+                else:
+                    names |= set(path.read_text("ascii", "replace").split())
+            finally:
+                os.close(descriptor)
+    return frozenset(names)

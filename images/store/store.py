@@ -1,0 +1,376 @@
+"""Keeps wheels and blobs by their digests, and what was found out about layers.
+
+Several builds use one store at once, and any of them may be killed. So a file has its name only
+once it is whole and on the disk; two that need the same wait for one another; and what was given
+to a build stays until that build ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from images.oci.errors import DigestMismatchError
+from images.oci.sources import Known
+from images.store import upkeep
+from images.store.errors import ELSEWHERE_FIX, StoreUnusableError
+from images.store.incoming import (
+    Incoming,
+    free_bytes,
+    full,
+    read_pieces,
+    receiving,
+    storing,
+)
+from images.store.locks import Lease, NoLocks, gate, try_lock
+from images.store.memo import known_from_json, known_to_json, memo_path, read_memo, write_memo
+from images.store.shelves import (
+    PARTS,
+    Kind,
+    file_name_of,
+    find_file,
+    is_hex,
+    regular_size,
+    shelf,
+    store_directory,
+)
+from images.store.upkeep import Cleared, Usage, Verified
+
+Notes = Callable[[str], None]
+_MOST_DEFAULT_BYTES = 20 * 10**9
+_KNOWN = "known"
+_CACHE_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# This directory can be made again: backups may leave it out (https://bford.info/cachedir/).\n"
+)
+_AGAIN_FIX = "Lock again, which asks the index anew: provision lock"
+
+
+class Store(contextlib.AbstractContextManager["Store"]):
+    """A store that is open. What it gave out stays where it is until `close`.
+
+    It may be used by several threads.
+    """
+
+    def __init__(self, directory: Path, *, limit_bytes: int, on_note: Notes) -> None:
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self._gate = directory / "gate"
+        self._lease = Lease(directory / "leases")
+        self._on_note = on_note
+        self._grown = False
+
+    @classmethod
+    def open(
+        cls, root: Path, *, limit_bytes: int | None = None, on_note: Notes = lambda _: None
+    ) -> Store:
+        """Open the store below `root`, and make it where there is none.
+
+        `limit_bytes`: so much stays when it is closed; None: a fifth of the disk, 20 GB at most.
+        `on_note` hears what a person may want to know.
+        """
+        directory = store_directory(root)
+        with storing(directory, 0):
+            _make(directory)
+            _look_for_locks(directory, on_note)
+            upkeep.sweep(directory)
+        limit = default_limit(directory) if limit_bytes is None else limit_bytes
+        return cls(directory, limit_bytes=limit, on_note=on_note)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give free what was given out; where the store grew beyond its limit, clear it."""
+        self._lease.end()
+        if self._grown:
+            self._grown = False
+            try:
+                upkeep.clear(self.directory, limit_bytes=self.limit_bytes)
+            except (OSError, StoreUnusableError) as error:  # the work is done all the same
+                self._on_note(f"the store could not be cleared: {error}")
+
+    def wheel(
+        self,
+        sha256: str,
+        *,
+        file_name: str | None = None,
+        size: int | None = None,
+        check: bool = False,
+    ) -> Path | None:
+        """Find a wheel, under this file name if one is given; `check`: read it whole first."""
+        return self._take("wheel", sha256, file_name=file_name, size=size, check=check)
+
+    def blob(self, digest: str, *, size: int | None = None, check: bool = False) -> Path | None:
+        """Find a blob by its digest ("sha256:..."); `check`: read it whole first."""
+        return self._take("blob", digest, size=size, check=check)
+
+    def add(
+        self,
+        kind: Kind,
+        digest: str,
+        pieces: Iterator[bytes],
+        expected_size: int | None = None,
+        *,
+        file_name: str | None = None,
+    ) -> Path:
+        """Keep what comes, if it is what the digest says: DigestMismatchError where not.
+
+        Whoever comes second waits for the first, and its pieces are never asked for.
+        """
+        hexa = hex_of(digest)
+
+        def write(incoming: Incoming) -> None:
+            for piece in pieces:
+                incoming.write(piece)
+                if expected_size is not None and incoming.size > expected_size:
+                    found = f"more than {expected_size} bytes"
+                    raise mismatch(file_name or f"sha256:{hexa}", f"{expected_size} bytes", found)
+
+        try:
+            return self._fill(kind, hexa, file_name, write)
+        finally:
+            if isinstance(pieces, Generator):
+                pieces.close()
+
+    def adopt(self, path: Path, digest: str, *, kind: Kind = "wheel") -> Path:
+        """Copy a file of this machine into the store: at no cost where the disk shares blocks."""
+        name = path.name if kind == "wheel" else None
+        with path.open("rb") as source:
+
+            def write(incoming: Incoming) -> None:
+                if incoming.clone(source.fileno()):
+                    incoming.take_up()
+                    return
+                for piece in read_pieces(source.fileno()):
+                    incoming.write(piece)
+
+            return self._fill(kind, hex_of(digest), name, write)
+
+    @contextlib.contextmanager
+    def receive(
+        self,
+        kind: Kind,
+        hexa: str,
+        *,
+        file_name: str | None = None,
+        on_wait: Callable[[int], None] = lambda _: None,
+        called_off: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Incoming | Path]:
+        """Lend a file to write; a path where the thing is there, or another process brings it.
+
+        What an earlier process left of it is in it; `restart` does without.
+        """
+        path = self.directory / "partial" / f"{kind}-{hexa}"
+        found: list[Path] = []
+
+        def is_there() -> bool:
+            taken = self._take(kind, hexa, file_name=file_name)
+            found.extend([taken] if taken else [])
+            return taken is not None
+
+        with receiving(path, is_there=is_there, on_wait=on_wait, called_off=called_off) as incoming:
+            yield found[-1] if incoming is None else incoming
+
+    def keep(
+        self, kind: Kind, hexa: str, incoming: Incoming, *, file_name: str | None = None
+    ) -> Path:
+        """Give what has come its name, if it is what it should be; else remove it."""
+        if incoming.hex != hexa:
+            incoming.remove()
+            raise mismatch(file_name or f"sha256:{hexa}", hexa, incoming.hex)
+        incoming.sync()
+        place = shelf(self.directory, kind)
+        target = place / hexa
+        if kind == "wheel":
+            target /= file_name_of(hexa, file_name)
+        with storing(self.directory, 0), gate(self._gate, shared=True):
+            self._lease.add(hexa)
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            os.utime(incoming.path)
+            incoming.path.replace(target)
+            _sync(target.parent)
+            _sync(place)
+        self._grown = True
+        return target
+
+    def make_room(self, needed: int) -> None:
+        """See to it that so many bytes can be written, or say that they cannot.
+
+        What was used longest ago has to go for it: a cache must not be what fills a disk.
+        """
+        if free_bytes(self.directory) >= needed:
+            return
+        with storing(self.directory, needed):
+            upkeep.clear(self.directory, limit_bytes=1 << 62, needed_free=needed)
+        if free_bytes(self.directory) < needed:
+            raise full(self.directory, needed)
+
+    def known(self, key: str) -> Known | None:
+        """Recall all that is known of a layer, by what it is made of."""
+        found = self.facts(_KNOWN, key)
+        return known_from_json(found) if found is not None else None
+
+    def remember(self, key: str, known: Known) -> None:
+        """Keep what is known of a layer."""
+        self.remember_facts(_KNOWN, key, known_to_json(known))
+
+    def facts(self, namespace: str, key: str) -> dict[str, Any] | None:
+        """Recall something small. Whoever uses it checks what it says."""
+        path = memo_path(self.directory / "memo", namespace, key)
+        found = read_memo(path, key)
+        if found is not None:
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return found
+
+    def remember_facts(self, namespace: str, key: str, value: Mapping[str, Any]) -> None:
+        """Keep something small. What cannot be kept is found out again: that is no failure."""
+        path = memo_path(self.directory / "memo", namespace, key)
+        try:
+            write_memo(path, self.directory / "partial", key, value)
+        except OSError as error:
+            self._on_note(f"the store cannot remember more: {error.strerror or error}")
+
+    def du(self) -> tuple[Usage, ...]:
+        """Say what takes how much."""
+        return upkeep.measure(self.directory)
+
+    def verify(self, on_bytes: Callable[[str, int], None] = lambda *_: None) -> Verified:
+        """Read everything, and remove what is damaged."""
+        with storing(self.directory, 0):
+            return upkeep.verify(self.directory, on_bytes)
+
+    def gc(self, *, limit_bytes: int | None = None, everything: bool = False) -> Cleared:
+        """Remove what was used longest ago, down to a limit (None: the store's own)."""
+        limit = self.limit_bytes if limit_bytes is None else limit_bytes
+        with storing(self.directory, 0):
+            return upkeep.clear(
+                self.directory, limit_bytes=limit, leftover_s=0.0, everything=everything
+            )
+
+    def _fill(
+        self, kind: Kind, hexa: str, file_name: str | None, write: Callable[[Incoming], None]
+    ) -> Path:
+        """Let a file be written from its start, and keep it; nothing of it stays on failure."""
+        waited: list[int] = []
+
+        def on_wait(size: int) -> None:
+            if not waited:
+                self._on_note(f"another build is fetching sha256:{hexa[:12]}: waiting for it")
+            waited.append(size)
+
+        with self.receive(kind, hexa, file_name=file_name, on_wait=on_wait) as incoming:
+            if isinstance(incoming, Path):
+                return incoming
+            try:
+                incoming.restart()
+                write(incoming)
+                return self.keep(kind, hexa, incoming, file_name=file_name)
+            except BaseException:
+                incoming.remove()
+                raise
+
+    def _take(
+        self,
+        kind: Kind,
+        digest: str,
+        *,
+        file_name: str | None = None,
+        size: int | None = None,
+        check: bool = False,
+    ) -> Path | None:
+        hexa = hex_of(digest)
+        with storing(self.directory, 0), gate(self._gate, shared=True):
+            path = find_file(self.directory, kind, hexa, file_name)
+            if path is None:
+                return None
+            self._lease.add(hexa)
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        # another size is a reason to look: the index may have told a wrong one, too
+        if (check or size not in {None, regular_size(path)}) and upkeep.hash_file(path) != hexa:
+            self._on_note(f"{path.name[:80]} was damaged in the store, and is fetched anew")
+            with storing(self.directory, 0):
+                upkeep.discard(self.directory, kind, hexa)
+            return None
+        return path
+
+
+def default_limit(directory: Path) -> int:
+    """Say how much a store keeps when nobody says: a fifth of its disk, and 20 GB at most."""
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return _MOST_DEFAULT_BYTES
+    return min(_MOST_DEFAULT_BYTES, status.f_blocks * status.f_frsize // 5)
+
+
+def hex_of(digest: str) -> str:
+    """Read a sha256, written as in a lock or as in a manifest."""
+    hexa = digest.removeprefix("sha256:").lower()
+    if not is_hex(hexa):
+        raise DigestMismatchError(
+            f"{digest[:80]!r} is no sha256 digest: 64 hexadecimal digits were needed.",
+            fix=_AGAIN_FIX,
+        )
+    return hexa
+
+
+def mismatch(title: str, expected: str, found: str) -> DigestMismatchError:
+    """Make the failure of bytes that are not those that were promised."""
+    return DigestMismatchError(
+        f"{title} is not what was locked: expected {expected}, found {found}. It is not used.",
+        fix="Try again; where it stays so, the server, or something in between, changes the file. "
+        f"If it should be another one: {_AGAIN_FIX[0].lower()}{_AGAIN_FIX[1:]}",
+    )
+
+
+def _make(directory: Path) -> None:
+    """Make the directories. Only their owner may look in: wheels of a private index lie there."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    status = directory.lstat()
+    if status.st_uid != os.geteuid():  # what it remembers is believed
+        raise StoreUnusableError(
+            f"The store {directory} belongs to user {status.st_uid}, and you are user "
+            f"{os.geteuid()}: it would not be safe to build from it.",
+            fix=ELSEWHERE_FIX,
+        )
+    directory.chmod(0o700)
+    for part in PARTS:
+        (directory / part).mkdir(mode=0o700, exist_ok=True)
+    tag = directory / "CACHEDIR.TAG"
+    if not tag.exists():
+        tag.write_text(_CACHE_TAG, encoding="ascii")
+
+
+def _look_for_locks(directory: Path, on_note: Notes) -> None:
+    descriptor = os.open(directory / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try_lock(descriptor, shared=True)
+    except NoLocks:
+        on_note(
+            f"{directory} is on a disk without locks: builds at the same time may fetch a thing "
+            "twice, and gc keeps what was used in the last day"
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

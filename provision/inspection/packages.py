@@ -1,0 +1,187 @@
+"""Judges whether the packages are whole, and tells whose the bytes are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import BadInputError
+from provision.inspection.outcome import (
+    Outcome,
+    and_more,
+    counted,
+    in_units,
+    path_of,
+    table,
+    tables,
+)
+from provision.labels import PLAN, plan_of
+from provision.model import PACKAGES, TITLES, Plan
+
+if TYPE_CHECKING:
+    from images.inspect.image import Inspection
+
+
+def judge_packages(found: Inspection) -> Outcome:
+    """Whether the packages have their files, one version each, and are those of the plan."""
+    packages = found.packages.distributions
+    damaged = list(found.damage)
+    measured = {
+        "packages": len(packages),
+        "left_out": found.left_out,
+        "cuda_runtimes": list(found.toolkits),
+        "python": found.python,
+        "plan": _plan_word(found),
+        **tables(
+            table(
+                "Packages",
+                ("package", "version", "place"),
+                [(p.name, p.version, p.site) for p in sorted(packages, key=lambda p: p.name)],
+            ),
+            table(
+                "Files of packages that are missing or cut off",
+                ("package", "file", "what"),
+                [(d.package, path_of(found, d.path), d.why) for d in damaged],
+            ),
+        ),
+    }
+    if found.twins:
+        one, other = found.twins[0]
+        return Outcome(
+            status="fail",
+            message=f"{one.name} is installed twice in {one.site}: {one.version} and "
+            f"{other.version}{and_more(len(found.twins) - 1, 'such package')}",
+            cause="The later one has overwritten files of the earlier one.",
+            fix=f"Install one: pip install --force-reinstall {one.name}=={other.version}",
+            measured=measured,
+        )
+    if damaged:
+        first = damaged[0]
+        name, _, version = first.package.partition(" ")
+        return Outcome(
+            status="fail",
+            message=f"{path_of(found, first.path)} of {first.package} {first.why}"
+            f"{and_more(len(damaged) - 1, 'damaged file')}",
+            cause="The package does not have all that it was installed with.",
+            fix=f"Install it again: pip install --force-reinstall {name}=={version}",
+            measured=measured,
+        )
+    wrong = _against_plan(found)
+    if wrong is not None:
+        return Outcome(
+            status="fail",
+            message=wrong,
+            cause="Something was installed after the build, or the label is another image's.",
+            fix="Build it anew: provision build",
+            measured=measured,
+        )
+    if not packages:
+        return Outcome(status="skip", message="no Python package is installed", measured=measured)
+    twice = (
+        f"; CUDA's runtime is in {len(found.toolkits)} places" if len(found.toolkits) > 1 else ""
+    )
+    if measured["plan"] == "unreadable":
+        twice += "; its plan label cannot be read"
+    less = f"; {found.left_out} small files were left out" if found.left_out else ""
+    return Outcome(
+        status="pass",
+        message=f"{counted(len(packages), 'package has', 'packages have')} all their libraries"
+        f"{less}{twice}",
+        measured=measured,
+    )
+
+
+def _plan_word(found: Inspection) -> str:
+    """Say whether it tells what it was made to be: a label of another version may not be read."""
+    if plan_label(found) is not None:
+        return "read"
+    return "unreadable" if PLAN in _labels(found) else "none"
+
+
+def _labels(found: Inspection) -> dict[str, str]:
+    own = found.contents.config.get("config")
+    labels = own.get("Labels") if isinstance(own, dict) else None
+    return labels if isinstance(labels, dict) else {}
+
+
+def plan_label(found: Inspection) -> Plan | None:
+    """The plan that the image says it was made from; None where it says none that can be read."""
+    labels = _labels(found)
+    if PLAN not in labels:
+        return None
+    try:
+        return plan_of(labels, found.contents.shown)
+    except BadInputError:
+        return None
+
+
+def _against_plan(found: Inspection) -> str | None:
+    plan = plan_label(found)
+    if plan is None:
+        return None
+    package = found.packages.named(PACKAGES[plan.framework], "jaxlib")
+    wanted = f"{TITLES[plan.framework]} {plan.framework_version}"
+    if package is None:
+        return f"the image was made to hold {wanted}, and does not"
+    if package.version.partition("+")[0] != (plan.framework_version or "").partition("+")[0]:
+        return f"the image was made to hold {wanted}, and holds {package.title}"
+    if plan.python and found.python and plan.python != found.python:
+        return f"the image was made for Python {plan.python}, and runs {found.python}"
+    if plan.cuda and found.packages.cuda and found.packages.cuda != plan.cuda:
+        return (
+            f"the image was made for CUDA {plan.cuda}, and its torch is for {found.packages.cuda}"
+        )
+    return None
+
+
+def tell_sizes(found: Inspection) -> Outcome:
+    """Whose the bytes are. Nothing to fail at: how much is too much is for others to say."""
+    contents = found.contents
+    total = sum(share.size for share in found.shares)
+    compressed = sum(layer.size for layer in contents.layers)
+    layers = (
+        f" in {counted(len(contents.layers), 'layer')}, {in_units(compressed)} compressed"
+        if contents.layers
+        else ""
+    )
+    largest = ", ".join(f"{share.name} {in_units(share.size)}" for share in found.shares[:3])
+    hidden = (
+        f"; {in_units(found.hidden_bytes)} are hidden by later layers" if found.hidden_bytes else ""
+    )
+    metrics = [_bytes("size", total), *([_bytes("compressed", compressed)] if layers else [])]
+    return Outcome(
+        status="pass",
+        message=f"{in_units(total)}{layers}: {largest or 'nothing'}{hidden}",
+        measured={
+            "metrics": metrics,
+            "hidden_bytes": found.hidden_bytes,
+            **tables(
+                table(
+                    "Bytes by package",
+                    ("name", "kind", "files", "bytes"),
+                    [(s.name, s.kind, s.files, s.size) for s in found.shares],
+                ),
+                table(
+                    "Layers",
+                    ("layer", "compressed", "files", "unpacked", "made by"),
+                    [
+                        (one.digest[7:19], one.size, one.files, one.unpacked, one.created_by[:200])
+                        for one in contents.layers
+                    ],
+                ),
+            ),
+        },
+    )
+
+
+def _bytes(name: str, value: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "unit": "bytes",
+        "better": "lower",
+        "repeats": 1,
+        "spread": 0.0,
+        "labels": {},
+        "spec": None,
+        "of_spec": None,
+    }

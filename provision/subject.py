@@ -1,0 +1,160 @@
+"""The image that `provision verify` and `inspect` are given: on an engine, or anywhere else.
+
+A name is the engine's where the engine has it, then this user's own (made without an engine), then
+a registry's if it names one. A path, or `oci:DIR:NAME`, is what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.errors import Failure
+from images.oci.sources import Image
+from provision.console import Console
+from provision.errors import BadInputError
+
+if TYPE_CHECKING:
+    from images.runner import DockerRunner
+    from provision.suite import Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where images may be: the engine (`connect` fails where none answers), the layout of this
+    user's own, and what a registry needs; `state` is where a sandbox unpacks.
+    """
+
+    connect: Callable[[], DockerRunner]
+    images: Path
+    state: Path
+    ca: Path | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One image. `engine` has it, or `image` can be read; `registry`: it is there by that name."""
+
+    name: str
+    image_id: str
+    labels: Mapping[str, str]
+    engine: DockerRunner | None = None
+    image: Image | None = None
+    registry: str | None = None
+
+
+def find_subject(text: str, places: Places) -> Subject:
+    """Find the image that was meant; a failure says where it was looked for."""
+    from images.oci.opening import host_platform, open_path, parse_place
+
+    place = parse_place(text)
+    if place.path is not None:
+        return _read(text, open_path(place, host_platform()))
+    name = place.name or text
+    if place.kind == "registry":
+        return _in_registry(name, places)
+    engine, problem = _engine(places.connect)
+    if engine is not None and engine.has(name):
+        image_id = engine.image_id(name)
+        labels = engine.labels(image_id)
+        return Subject(name=text, image_id=image_id, labels=labels, engine=engine)
+    if place.kind == "any" and (own := _own(name, places.images)) is not None:
+        return _read(text, own)
+    if place.kind == "any" and _names_a_registry(name):
+        return _in_registry(name, places)
+    if problem is not None:
+        raise problem
+    assert engine is not None
+    engine.image_id(name)  # says that it is not there, and how to get it
+    raise BadInputError(f"{text} is nowhere to be found.", fix="See: docker image ls")
+
+
+def engine_name(subject: Subject, places: Places) -> str:
+    """What would run the image here; "" where nothing can."""
+    if subject.engine is not None:
+        return subject.engine.name
+    from images.runner import choose_runner
+
+    try:
+        return choose_runner(cache=places.state).runner.name
+    except Failure:
+        return ""
+
+
+@contextmanager
+def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[Runs, str]]:
+    """What can run the image here, and what it calls the image."""
+    if subject.engine is not None:
+        yield subject.engine, subject.image_id
+        return
+    from images.runner import choose_runner
+
+    assert subject.image is not None
+    chosen = choose_runner(cache=places.state)
+    for passed in chosen.passed_over:
+        console.note(f"not by {passed.name}: {passed.problem.message}")
+    console.note(f"by {chosen.runner.name}")
+    with console.transfer() as progress:
+        progress.expect(sum(layer.blob.size for layer in subject.image.layers))
+        handle = chosen.runner.prepare(
+            subject.image, lambda count: progress.wrote("for the suite", count)
+        )
+    try:
+        yield chosen.runner, handle
+    finally:
+        chosen.runner.remove(handle)
+
+
+def _read(text: str, image: Image, registry: str | None = None) -> Subject:
+    config = image.config.get("config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    found = labels.items() if isinstance(labels, dict) else ()
+    return Subject(
+        name=text,
+        image_id=image.image_id,
+        labels={str(key): str(value) for key, value in found},
+        image=image,
+        registry=registry,
+    )
+
+
+def _in_registry(name: str, places: Places) -> Subject:
+    from images.oci.opening import host_platform, open_registry
+
+    image = open_registry(
+        name,
+        platform=host_platform(),
+        store=None,
+        ca_bundle=places.ca,
+        offline=places.offline,
+    )
+    return _read(name, image, registry=name)
+
+
+def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, Failure | None]:
+    try:
+        return connect(), None
+    except Failure as failure:
+        return None, failure
+
+
+def _own(name: str, images: Path) -> Image | None:
+    from images.oci.layout_reading import open_layout
+    from images.oci.opening import host_platform
+
+    if not (images / "oci-layout").exists():
+        return None
+    try:
+        return open_layout(images, name, host_platform())
+    except Failure:
+        return None
+
+
+def _names_a_registry(name: str) -> bool:
+    """Whether the first word is a host; "team/torch" is not asked of Docker Hub unasked."""
+    first, slash, _ = name.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")

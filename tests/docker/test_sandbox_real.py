@@ -1,0 +1,287 @@
+"""Sandboxes on this kernel: by bubblewrap and by unshare, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.bootstrap import bootstrap
+from images.errors import Failure
+from images.oci.archive_reading import open_archive
+from images.sandbox.unpack import unpack
+from tests import fake_driver
+from tests.docker import need
+
+pytestmark = pytest.mark.docker
+ROOT = Path(__file__).parents[2]
+EPOCH = 1_700_000_000
+LOOK = (ROOT / "tests/docker/sandbox_look.py").read_text()
+EXPECT = "/run/gpu-provision/expect.json"
+WAYS = [
+    pytest.param(user, kind, own_users, id=f"{user} by {kind}{'' if own_users else ', no users'}")
+    for user, kind, own_users in (
+        ("nobody", "bubblewrap", True),
+        ("nobody", "unshare", True),
+        ("root", "bubblewrap", True),
+        ("root", "unshare", True),
+        ("root", "bubblewrap", False),
+        ("root", "unshare", False),
+    )
+]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a sandbox: who, by what, and where its roots lie."""
+
+    user: str
+    kind: str
+    own_users: bool
+    place: Path
+
+    def argv(self, script: Path) -> tuple[list[str], dict[str, str]]:
+        words = [interpreter(self.user), "-m", "tests.docker.sandbox_script", str(script)]
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.place), "PYTHONDONTWRITEBYTECODE": "1"}
+        env["PYTHONPATH"] = ":".join([str(ROOT), *(path for path in sys.path if "site-" in path)])
+        return [*as_user(self.user), *words], env
+
+    def script(self, **job: Any) -> Path:
+        told = {
+            "launcher": [self.kind, self.own_users],
+            "roots": str(self.place / "roots"),
+            "archive": str(self.place.parent / "base.tar"),
+            "driver_root": str(job.pop("driver_root", "/nosuch")),
+            "files": job.pop("files", {}),
+            "job": {"command": ["python3", "-c", LOOK], **job},
+        }
+        descriptor, name = tempfile.mkstemp(suffix=".json", dir=self.place)
+        os.close(descriptor)
+        Path(name).write_text(json.dumps(told))
+        Path(name).chmod(0o644)
+        return Path(name)
+
+    def run(self, **job: Any) -> dict[str, Any]:
+        argv, env = self.argv(self.script(**job))
+        done = subprocess.run(
+            argv, env=env, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        if "lacking" in found or found.get("failure") == "NoRunnerError":
+            need.lacking(str(found))
+        return found
+
+
+def as_user(user: str) -> list[str]:
+    """Words before a command that make it another user's. The rights go with the second exec."""
+    if user == "root" or os.geteuid() != 0:
+        return []
+    setpriv = need.program("setpriv", "util-linux")
+    return [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups", "env"]
+
+
+@cache
+def interpreter(user: str) -> str:
+    """A Python that the user may run: our own may lie in somebody's home."""
+    for python in (sys.executable, shutil.which("python3", path="/usr/bin:/usr/local/bin")):
+        code = f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
+        with contextlib.suppress(OSError):
+            argv = [*as_user(user), str(python), "-c", code]
+            if subprocess.run(argv, check=False, capture_output=True, cwd="/").returncode == 0:
+                return str(python)
+    return need.lacking(f"{user} may run no Python of our version")
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A directory that everybody may enter, with a Debian base in it."""
+    need.program("bwrap", "bubblewrap")
+    need.program("mmdebstrap")
+    made = Path(tempfile.mkdtemp(prefix="gpu-provision-sandbox-"))
+    try:
+        made.chmod(0o755)
+        store = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
+        arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+        base = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
+        shutil.copy(base.archive, made / "base.tar")
+        (made / "base.tar").chmod(0o644)
+        for user in ("nobody", "root"):
+            (made / user).mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(made / "nobody", "nobody")
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def way(place: Path, user: str, kind: str, own_users: bool) -> Way:  # noqa: FBT001
+    if user == "root" and os.geteuid() != 0:
+        need.lacking("only root can try how root fares: run pytest with sudo -E")
+    return Way(user, kind, own_users, place / user)
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
+def test_the_inside_is_what_an_engine_gives(way: Way) -> None:
+    found = way.run(files={EXPECT: '{"a": 1}'}, environment={"FOO": "b ar"}, shm_bytes=64 << 20)
+    seen = json.loads(found["stdout"])
+    assert (found["exit_code"], found["lines"]) == (7, ["a line", "the last line"])
+    assert found["stderr_tail"].endswith("the last line")
+    assert seen["uid"] == 0
+    assert set(seen["rights"].values()) == {"0000000000000000", "1"}  # capabilities; no_new_privs
+    assert seen["cwd"] == "/"
+    assert seen["env"] == {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
+        "HOSTNAME": "gpu-provision", "LANG": "C.UTF-8", "FOO": "b ar",
+    }  # fmt: skip
+    assert seen["expect"] == '{"a": 1}'
+    assert seen["interfaces"] == ["lo"]
+    assert seen["spoke_to_itself"]
+    assert (seen["host_name"], seen["own_address"]) == ("gpu-provision", "127.0.0.1")
+    assert seen["shm_bytes"] == 64 << 20
+    assert seen["stack_bytes"] == 64 << 20 or any("stack" in note for note in found["notes"])
+    assert len(seen["processes"]) <= 3  # the reaper, this one, and no other of the host's
+    assert seen["devices"] == ["fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr",
+                               "stdin", "stdout", "tty", "urandom", "zero"]  # fmt: skip
+    assert {path for path, said in seen["writable"].items() if said == "yes"} == {
+        "/tmp/x", "/var/tmp/x", "/run/x", "/root/x", "/dev/shm/x", "/dev/x",
+    }  # fmt: skip
+    assert ".bashrc" in seen["home"]
+    assert seen["orphan_was_reaped"]
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
+def test_nothing_outlives_its_time(way: Way) -> None:
+    mark = f"31.{os.getpid() % 1000:03}{WAYS.index(way_id(way))}"
+    started = time.monotonic()
+    found = way.run(command=["sh", "-c", f"sleep {mark} & trap '' TERM; sleep {mark}"], timeout_s=1)
+    assert found["failure"] == "SandboxError", found
+    assert "within its time" in found["message"]
+    assert time.monotonic() - started < 25
+    assert sleeping(mark) == []
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
+def test_nothing_outlives_a_killed_caller(way: Way) -> None:
+    mark = f"32.{os.getpid() % 1000:03}{WAYS.index(way_id(way))}"
+    script = way.script(command=["sh", "-c", f"echo up >&2; sleep {mark} & sleep {mark}"])
+    argv, env = way.argv(script)
+    with subprocess.Popen(argv, env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True) as caller:
+        assert caller.stderr is not None
+        assert caller.stderr.readline() == "up\n"
+        while not sleeping(mark):
+            time.sleep(0.02)
+        caller.send_signal(signal.SIGKILL)
+        caller.wait(timeout=10)
+    deadline = time.monotonic() + 10
+    while sleeping(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sleeping(mark) == []
+
+
+def way_id(way: Way) -> Any:
+    (found,) = [p for p in WAYS if p.values == (way.user, way.kind, way.own_users)]
+    return found
+
+
+def sleeping(mark: str) -> list[str]:
+    """Who sleeps for so long, wherever it is."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if file.read_bytes() == f"sleep\0{mark}\0".encode():
+                found.append(file.parent.name)
+    return found
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS[:2])
+def test_a_person_gets_in_by_the_script(way: Way) -> None:
+    shell = way.run()["shell"]
+    argv = [*as_user(way.user), "sh", "-c", f"{shell} -c 'import os; print(os.listdir(\"/root\"))'"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd="/", timeout=60)
+    assert ".bashrc" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS[:3])
+def test_the_suite_sees_the_hosts_gpus(way: Way, place: Path) -> None:
+    """The driver is ours, and the way into the sandbox the real one."""
+    host = place / f"host-{way.user}-{way.kind}"
+    libraries = host / f"usr/lib/{os.uname().machine}-linux-gnu"
+    libraries.mkdir(parents=True)
+    fake_driver.build(libraries)
+    version = libraries / "libnvidia-ml.so.535.104.05"
+    (libraries / fake_driver.LIBRARY).rename(version)
+    (libraries / fake_driver.LIBRARY).symlink_to(version.name)
+    (host / "dev").mkdir()
+    for node in ("nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm"):
+        (host / "dev" / node).symlink_to("/dev/null")
+    sources = {
+        f"/opt/suite/{path.relative_to(ROOT)}": path.read_text()
+        for path in (ROOT / "verify").rglob("*")
+        if path.suffix in {".py", ".json"}
+    }
+    settings = "count = 2\ndriver = 535.104.05\ncuda = 12020\n" + "".join(
+        f"gpu.{i}.name = NVIDIA L4\ngpu.{i}.uuid = GPU-{i}\ngpu.{i}.capability = 8.9\n"
+        for i in range(2)
+    )
+    found = way.run(
+        command=["python3", "-m", "verify", "--json", "--only", "devices.nvml,devices.visible"],
+        gpus="cdi",
+        driver_root=host,
+        files={**sources, "/run/gpu-provision/fake": settings},
+        environment={"PYTHONPATH": "/opt/suite", "FAKE_DRIVER": "/run/gpu-provision/fake"},
+    )
+    report = json.loads(found["stdout"])
+    checks = {check["id"]: check for check in report["checks"]}
+    assert checks["devices.nvml"]["status"] == "pass", str(checks["devices.nvml"])
+    assert len(checks["devices.nvml"]["measured"]["gpus"]) == 2
+    assert [note for note in found["notes"] if "libcuda" in note]  # there is none to be had here
+
+
+def test_a_host_that_forbids_user_namespaces_says_so(place: Path) -> None:
+    """In a namespace of its own the limit is its own, too; without rights, as for a user."""
+    need.root()
+    code = (
+        "from images.errors import Failure\n"
+        "from images.sandbox.launch import find_launcher\n"
+        "try: print(find_launcher())\n"
+        "except Failure as failure: print(failure.message, failure.fix, sep='|')\n"
+    )
+    inner = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all "
+    inner += '--inh-caps=-all --no-new-privs "$0" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", inner, sys.executable, code],
+        check=True, capture_output=True, text=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    message, _, fix = done.stdout.partition("|")
+    assert "the kernel allows no user namespaces" in message, done.stdout
+    assert "sysctl -w user.max_user_namespaces=" in fix
+    del place
+
+
+def test_a_full_disk_leaves_nothing(place: Path) -> None:
+    """A disk of a few megabytes, and a Debian that does not fit on it."""
+    need.root()
+    small = place / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(small)], check=True)
+    try:
+        with pytest.raises(Failure, match="GB free") as caught:
+            unpack(open_archive(place / "base.tar").layers, small, lambda _: None)
+        assert caught.value.code == "disk-full"
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

@@ -1,0 +1,1 @@
+"""Layers made of real wheels, held against what pip makes of the same files."""

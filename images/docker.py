@@ -84,10 +84,13 @@ class Docker:
         import docker
         from docker.errors import DockerException
 
+        client = None
         try:
             client = docker.from_env(timeout=10)
             client.ping()
         except (DockerException, OSError, ValueError) as error:
+            if client is not None:
+                client.close()
             host = os.environ.get("DOCKER_HOST") or "the default socket"
             if "permission denied" in str(error).lower():
                 raise NoEngineError(

@@ -164,7 +164,7 @@ def build(
                 write_lock(work.lock, work.path)
                 work.made = maker.make(work.lock, work.path)
         kept = [_keep_lock(work.path, tag, work.plan, job.settings) for work in works]
-        report, notes = _verify(job, maker, works, here, console)
+        report, notes, shell = _verify(job, maker, works, here, console)
         unfit = report is not None and report["verdict"] == "unfit"
         made = tuple(work.made for work in works if work.made)
         image = made[0] if unfit else maker.publish(made)
@@ -193,6 +193,7 @@ def build(
             console=console,
             report=report,
             notes=notes,
+            shell=shell,
             not_verified=_not_verified(job, works, here),
             gpus=gpus_to_request(here),
         )
@@ -317,26 +318,32 @@ def _maker(
 
 def _verify(
     job: Job, maker: Maker, works: Sequence[_Work], here: HostFacts, console: Console
-) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Run the suite in the image that is for this machine, if one is."""
+) -> tuple[dict[str, Any] | None, tuple[str, ...], str | None]:
+    """Run the suite in the image that is for this machine, if one is. Gives the report, what could
+    not be granted, and how to get into the image where no engine has it.
+    """
     work = next((work for work in works if _runs_here(work.plan, here)), None)
     if not job.verify or work is None or work.made is None:
-        return None, ()
+        return None, (), None
+    gpus = gpus_to_request(here)
     with (
         console.step("verify", f"inside the image, at level {job.asked.level}"),
         maker.ready(work.made) as ready,
     ):
-        return run_suite(
+        report, notes = run_suite(
             ready.runner,
             ready.handle,
             work.plan,
             here,
             job.asked,
             image_id=work.made.image_id,
-            gpus=gpus_to_request(here),
+            gpus=gpus,
             catalog=job.catalog,
             console=console,
         )
+        unpacked = ready.runner.name.startswith("sandbox")
+        shell = ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes)
+    return report, notes, shell if unpacked else None
 
 
 def _images(works: Sequence[_Work], kept: Sequence[Path | None]) -> list[OneImage]:
@@ -417,6 +424,7 @@ def _account(
     console: Console | None = None,
     report: dict[str, Any] | None = None,
     notes: Sequence[str] = (),
+    shell: str | None = None,
     not_verified: str | None = None,
     gpus: str = "none",
 ) -> dict[str, Any]:
@@ -460,7 +468,7 @@ def _account(
         "proven": passed,
         "not_proven": missing,
         "notes": list(notes),
-        "next": next_words(choice.destination, place, name, gpus=gpus, notes=notes),
+        "next": shell or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
         "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())
         if gpus == "none"
         else None,

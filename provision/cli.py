@@ -319,6 +319,11 @@ def _record_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("record")
     group.add_argument("--record", metavar="FILE", help="keep the signed record there")
     group.add_argument("--no-record", action="store_true", help="keep none")
+    group.add_argument(
+        "--attach-record",
+        action="store_true",
+        help="attach it to the image in its registry, for other machines",
+    )
     group.add_argument("--key", metavar="FILE", help="sign with this Ed25519 key (PEM)")
     group.add_argument(
         "--check-record",
@@ -328,11 +333,19 @@ def _record_options(verb: argparse.ArgumentParser) -> None:
         help="run nothing: is this image proven on this kind of machine? (after IMAGE)",
     )
     group.add_argument(
+        "--check-provenance",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="run nothing: who states how it was built? (after IMAGE)",
+    )
+    group.add_argument("--lock", metavar="FILE", help="... and was it built from this lock?")
+    group.add_argument(
         "--trust",
         metavar="FILE",
         action="append",
         default=[],
-        help="believe records signed with this public key, too (repeatable)",
+        help="believe what is signed with this public key, too (repeatable)",
     )
 
 

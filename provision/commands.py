@@ -20,6 +20,7 @@ from provision.options import (
     read_hosts,
     read_image,
     read_order,
+    read_origin_check,
     read_places,
     read_request,
     read_settings,
@@ -170,6 +171,8 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     """The suite inside an image that is there, or what the record of an earlier run is worth."""
     if args.check_record is not None:
         return _check_record(args, console)
+    if args.check_provenance is not None:
+        return _check_provenance(args, console)
     from provision.report_files import page
     from provision.show import describe_report
     from provision.verification import verify
@@ -213,6 +216,30 @@ def _check_record(args: argparse.Namespace, console: Console) -> int:
         print_json(result)
     else:
         print_result(describe_check(result))
+    if isinstance(checked.outcome, Failure):
+        console.fail(checked.outcome.message, checked.outcome.fix)
+    return checked.outcome.exit_code
+
+
+def _check_provenance(args: argparse.Namespace, console: Console) -> int:
+    from provision.origin_check import check_origin
+    from provision.provenance.check import check_to_json
+    from provision.show import describe_origin
+
+    path, trust, lock = read_origin_check(args)
+    checked = check_origin(
+        read_image(args.image),
+        places=read_places(args),
+        home=record_home(),
+        path=path,
+        trust=trust,
+        lock=lock,
+    )
+    result = check_to_json(checked.image, checked.outcome, checked.keyid)
+    if args.json:
+        print_json(result)
+    else:
+        print_result(describe_origin(result))
     if isinstance(checked.outcome, Failure):
         console.fail(checked.outcome.message, checked.outcome.fix)
     return checked.outcome.exit_code

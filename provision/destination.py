@@ -2,7 +2,7 @@
 
 No engine is asked to make an image for a file or a registry, since that is a matter of copying.
 For an engine of this machine BuildKit stays first: loading a whole image costs an engine more than
-building it (bench/images.py measures both).
+building it (bench/build_and_push.py measures both).
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _attach(
 
     where = done.choice.destination.where
     try:
-        subject = one.manifest or registry_manifest(where, settings)
+        subject = one.manifest or registry_manifest(where, settings.ca)
         with closing(RegistryTarget.open(where, ca_bundle=settings.ca)) as registry:
             attach_bom(registry, subject, documents.bom)
             attach_provenance(registry, subject, documents.envelope, signer.public)
@@ -209,10 +209,10 @@ def _attach(
     return True
 
 
-def registry_manifest(reference: str, settings: Settings) -> Descriptor:
+def registry_manifest(reference: str, ca: Path | None) -> Descriptor:
     """What a registry has under a name."""
     from images.registry.reader import RepositoryReader
 
-    with closing(RepositoryReader.open(reference, ca_bundle=settings.ca)) as reader:
+    with closing(RepositoryReader.open(reference, ca_bundle=ca)) as reader:
         found = reader.manifest()
     return descriptor_of(found.media_type, found.content)

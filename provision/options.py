@@ -277,11 +277,13 @@ def read_order(args: argparse.Namespace) -> Order:
     from provision.report_files import FORMATS
     from provision.verification import Order, Recording
 
-    if args.trust:
-        raise BadInputError("--trust is for --check-record.", fix="Leave it away, or give both.")
-    if args.no_record and (args.record is not None or args.key is not None):
+    if args.trust or args.lock is not None:
+        option = "--trust" if args.trust else "--lock"
+        checks = "--check-record and --check-provenance" if args.trust else "--check-provenance"
+        raise BadInputError(f"{option} is for {checks}.", fix="Leave it away, or give both.")
+    if args.no_record and (args.record is not None or args.key is not None or args.attach_record):
         raise BadInputError(
-            "--no-record keeps no record, and --record or --key asks for one.",
+            "--no-record keeps no record, and --record, --attach-record or --key asks for one.",
             fix="Leave one of them away.",
         )
     asked = read_asked(args)
@@ -304,6 +306,7 @@ def read_order(args: argparse.Namespace) -> Order:
             wanted=not args.no_record and not asked.only,
             path=None if args.record is None else _file("--record", args.record),
             key=None if args.key is None else _file("--key", args.key),
+            attach=args.attach_record,
         ),
     )
 
@@ -314,7 +317,17 @@ def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str |
     """
     from provision.report_files import FORMATS
 
-    runs = ("require", "only", "timeout", "baseline", "record", "no_record", "key", *FORMATS)
+    runs = (
+        "require",
+        "only",
+        "timeout",
+        "baseline",
+        "record",
+        "no_record",
+        "key",
+        "attach_record",
+        *FORMATS,
+    )
     given = [f"--{name.replace('_', '-')}" for name in runs if getattr(args, name)]
     if given:
         raise BadInputError(
@@ -324,6 +337,26 @@ def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str |
     path = _file("--check-record", args.check_record) if args.check_record else None
     level = None if args.level is None else read_level(args.level)
     return path, [_file("--trust", text) for text in args.trust], level
+
+
+def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], Path | None]:
+    """Which statement is to be judged, whose keys are trusted, and which lock it should name."""
+    from provision.report_files import FORMATS
+
+    runs = ("require", "only", "timeout", "baseline", "record", "no_record", "key")
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in (*runs, "attach_record", *FORMATS)
+        if getattr(args, name)
+    ]
+    if given:
+        raise BadInputError(
+            f"--check-provenance runs nothing, and {' and '.join(given)} would change a run.",
+            fix="Leave one of the two away.",
+        )
+    path = _file("--check-provenance", args.check_provenance) if args.check_provenance else None
+    lock = Path(args.lock) if args.lock is not None else None
+    return path, [_file("--trust", text) for text in args.trust], lock
 
 
 def _of(args: argparse.Namespace, name: str) -> str | None:

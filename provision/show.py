@@ -113,6 +113,18 @@ def describe_check(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def describe_origin(result: Mapping[str, Any]) -> str:
+    """How an image was built, as a trusted key states it: the answer, and what to type."""
+    lines = row("stated", "yes" if result["stated"] else "no")
+    lines += row("because", result["message"])
+    lines.append(f"image    {result['image']}")  # 71 letters, and 80 columns
+    lines += row("lock", result["lock"]) if result["lock"] else []
+    lines += row("key", result["key"]) if result["key"] else []
+    if result["error"]:
+        lines += row("fix", result["error"]["fix"])
+    return "\n".join(lines)
+
+
 def _changed(change: Mapping[str, Any]) -> str:
     was, now = change["was"] or "none", change["now"] or "none"
     return f"{change['what']}: {was} -> {now}" + (

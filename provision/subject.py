@@ -37,7 +37,9 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One image. `engine` has it, or `image` can be read; `registry`: it is there by that name."""
+    """One image. `engine` has it, or `image` can be read; `registry`: it is there by that name;
+    `digest`: of its manifest, where it has one.
+    """
 
     name: str
     image_id: str
@@ -45,6 +47,7 @@ class Subject:
     engine: DockerRunner | None = None
     image: Image | None = None
     registry: str | None = None
+    digest: str | None = None
 
 
 def find_subject(text: str, places: Places) -> Subject:
@@ -92,6 +95,7 @@ def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[
         yield subject.engine, subject.image_id
         return
     from images.runner import choose_runner
+    from images.sandbox.run import Sandbox
 
     assert subject.image is not None
     chosen = choose_runner(cache=places.state)
@@ -106,7 +110,9 @@ def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[
     try:
         yield chosen.runner, handle
     finally:
-        chosen.runner.remove(handle)
+        # what a sandbox has unpacked it keeps for the next time, and only the last of it
+        if not isinstance(chosen.runner, Sandbox):
+            chosen.runner.remove(handle)
 
 
 def _read(text: str, image: Image, registry: str | None = None) -> Subject:
@@ -119,6 +125,7 @@ def _read(text: str, image: Image, registry: str | None = None) -> Subject:
         labels={str(key): str(value) for key, value in found},
         image=image,
         registry=registry,
+        digest=image.digest,
     )
 
 

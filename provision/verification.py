@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,16 +13,18 @@ from typing import Any
 from images.errors import Failure
 from provision.catalog import Catalog
 from provision.console import Console
-from provision.errors import Exit
+from provision.documents import registry_manifest
+from provision.errors import BadInputError, Exit
 from provision.files import refuse_unwritable
 from provision.labels import LOCK_SHA256, plan_of
 from provision.model import HostFacts, Plan
+from provision.provenance.public import public_name
 from provision.record.errors import RecordError
 from provision.record.keys import Signer
 from provision.record.statement import make_statement
 from provision.record.store import host_now, record_path, signer_of, write_record
 from provision.report_files import compared, refuse_unusable, write_failure, write_files
-from provision.subject import Places, find_subject, ready
+from provision.subject import Places, Subject, find_subject, ready
 from provision.suite import Asked, check_names, gpus_to_request, report_bytes, run_suite
 
 _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
@@ -31,13 +33,14 @@ _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """Whether and where a record is kept. `home` is the directory of this user's own records and
-    key; `path` and `key` are what was named instead.
+    key; `path` and `key` are what was named instead; `attach`: to the image in its registry, too.
     """
 
     home: Path
     wanted: bool = True
     path: Path | None = None
     key: Path | None = None
+    attach: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,11 @@ def verify(
     with _failure_in_files(order):
         signer = _signer(order.recording, console)
         subject = find_subject(order.image, places)
+        if order.recording.attach and subject.registry is None:
+            raise BadInputError(
+                f"{order.image} is in no registry, and --attach-record attaches to what is.",
+                fix="Name it by its registry: docker://REGISTRY/PATH:TAG",
+            )
         plan = plan_of(subject.labels, order.image)
         check_names(order.asked, plan.framework)
         here = facts()
@@ -101,8 +109,8 @@ def verify(
         console.note(note)
     comparison, trouble = _keep_files(order, report)
     if signer is not None:
-        kept = _Kept(subject.image_id, plan, subject.labels.get(LOCK_SHA256), host)
-        trouble = _keep_record(order, report, kept, signer, console) or trouble
+        kept = _Kept(subject, plan, subject.labels.get(LOCK_SHA256), host)
+        trouble = _keep_record(order, report, kept, signer, places, console) or trouble
     return Verified(
         report=report,
         code=_exit_code(report, trouble),
@@ -155,28 +163,34 @@ def _keep_files(order: Order, report: dict[str, Any]) -> tuple[str | None, Failu
 class _Kept:
     """What the record says beside the report."""
 
-    image: str
+    subject: Subject
     plan: Plan
     lock: str | None
     host: dict[str, Any]
 
 
 def _keep_record(
-    order: Order, report: Mapping[str, Any], kept: _Kept, signer: Signer, console: Console
+    order: Order,
+    report: Mapping[str, Any],
+    kept: _Kept,
+    signer: Signer,
+    places: Places,
+    console: Console,
 ) -> Failure | None:
     recording = order.recording
     statement = make_statement(
         report,
         report_sha256=hashlib.sha256(report_bytes(report)).hexdigest(),
-        name=order.image,
-        image=kept.image,
+        name=public_name(order.image) or "image",
+        image=kept.subject.image_id,
+        also=(kept.subject.digest,) if kept.subject.digest else (),
         plan=kept.plan,
         lock=kept.lock,
         host=kept.host,
         level=order.asked.level,
         now=datetime.now(timezone.utc),
     )
-    path = recording.path or record_path(recording.home, kept.image, kept.host)
+    path = recording.path or record_path(recording.home, kept.subject.image_id, kept.host)
     try:
         write_record(path, statement, signer)
     except OSError as error:
@@ -188,7 +202,36 @@ def _keep_record(
             fix="Make room there, or name another place: --record FILE",
         )
     console.note(f"record: {path}")
+    return _attach_record(kept.subject, path, places, console) if recording.attach else None
+
+
+def _attach_record(
+    subject: Subject, path: Path, places: Places, console: Console
+) -> Failure | None:
+    """Beside the image in its registry, where whoever is about to run it finds it."""
+    from images.registry.target import RegistryTarget
+    from provision.provenance.attach import attach_signed
+
+    assert subject.registry is not None
+    try:
+        repository = _repository(subject.registry)
+        manifest = registry_manifest(f"{repository}@{subject.digest}", places.ca)
+        with closing(RegistryTarget.open(repository, ca_bundle=places.ca)) as registry:
+            attach_signed(registry, manifest, path.read_bytes())
+    except (Failure, OSError) as error:
+        if isinstance(error, Failure):
+            return error
+        raise
+    console.note(f"attached to {subject.registry}")
     return None
+
+
+def _repository(reference: str) -> str:
+    """The name without tag and digest."""
+    from images.registry import parse_reference
+
+    parsed = parse_reference(reference)
+    return f"{parsed.registry}/{parsed.repository}"
 
 
 class RecordNotWrittenError(Failure):

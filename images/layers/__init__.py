@@ -20,14 +20,17 @@ from __future__ import annotations
 from images.layers.errors import WheelRefusedError
 from images.layers.order import arrange, wheel_sources
 from images.layers.tar import Entry, file_layer
-from images.layers.transcode import WheelLayer, wheel_layer
+from images.layers.transcode import WheelLayer, spared_in, wheel_layer
+from images.layers.unneeded import Spared
 
 __all__ = [
     "Entry",
+    "Spared",
     "WheelLayer",
     "WheelRefusedError",
     "arrange",
     "file_layer",
+    "spared_in",
     "wheel_layer",
     "wheel_sources",
 ]

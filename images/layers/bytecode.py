@@ -298,7 +298,7 @@ def _failure(source: Source, why: str) -> BytecodeError:
     return BytecodeError(
         f"No byte code could be made of {source.path.rpartition('/site-packages/')[2]} in "
         f"{source.file.wheel.shown}: {why}.",
-        fix="Leave byte code out, that is, --bytecode away",
+        fix="Build without --bytecode",
     )
 
 
@@ -353,6 +353,6 @@ def _inflated(path: str, packed: Packed) -> bytes:
     if len(data) != packed.size or isal_zlib.crc32(data) != packed.crc:
         raise BytecodeError(
             f"The compiler's answer for {path} is damaged.",
-            fix="Leave byte code out, that is, --bytecode away",
+            fix="Build without --bytecode",
         )
     return bytes(data)

@@ -132,7 +132,7 @@ def plan(
     """Decide on the files of a wheel, by path. `direct`: the lock names its file, not an index."""
     info = _find_info(locked, wheel)
     _check_metadata(locked, wheel, info)
-    package = _canonical(locked.name)
+    package = canonicalized(locked.name)
     listing = _read(wheel, f"{info}/RECORD")
     decided = _Plan(wheel=wheel, place=place, info=info, taken=place.taken())
     try:
@@ -195,7 +195,7 @@ def _destination(name: str, decided: _Plan) -> tuple[str, str]:
         return f"{place.site}/{name}", ""
     scheme, _, inner = rest.partition("/")
     package = decided.info.removesuffix(".dist-info")
-    roots = place.schemes(_canonical(package.rpartition("-")[0]))
+    roots = place.schemes(canonicalized(package.rpartition("-")[0]))
     if top != f"{package}.data" or scheme not in roots or not inner:
         raise decided.wheel.refused(f"has a {name}, which belongs to no place of an installation")
     path = f"{roots[scheme]}/{inner}"
@@ -267,7 +267,7 @@ def _compare_identity(locked: Wheel, wheel: WheelFile, where: str, name: str, ve
         same = Version(version) == Version(locked.version)
     except InvalidVersion:
         same = version == locked.version
-    if not same or _canonical(name) != _canonical(locked.name):
+    if not same or canonicalized(name) != canonicalized(locked.name):
         raise wheel.refused(f"has {where}, but is locked as {locked.name} {locked.version}")
 
 
@@ -307,5 +307,6 @@ def file_name(locked: Wheel) -> str:
     return urllib.parse.unquote(path.rpartition("/")[2])
 
 
-def _canonical(name: str) -> str:
+def canonicalized(name: str) -> str:
+    """Give a package's name as all its spellings are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()

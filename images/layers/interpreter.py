@@ -88,7 +88,7 @@ class Compiler:
         if self.full is None:
             raise BytecodeError(
                 f"The version of {self._facts.python} in {self._base.shown} is not in the program.",
-                fix="Leave byte code out, that is, --bytecode away; or give another base: --base IMAGE",
+                fix="Build without --bytecode; or give another base: --base IMAGE",
             )
         seen = []
         for candidate in (*_of_this_machine(self.python), *self._of_the_base()):
@@ -99,7 +99,7 @@ class Compiler:
         raise BytecodeError(
             f"Byte code for {self._base.shown} is made by Python {self.full} with the original"
             " zlib; this machine has none, and the base's own does not run on it.",
-            fix=f"Leave byte code out, that is, --bytecode away; or install Python {self.full}.",
+            fix=f"Build without --bytecode; or install Python {self.full}.",
             detail="\n".join(seen),
         )
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from images.layers.install import canonicalized
 from images.layers.transcode import wheel_layer
 from images.oci.sources import Source
 from images.spec import Wheel
@@ -69,9 +70,9 @@ def arrange(
 ) -> tuple[Group, ...]:
     """Put wheels into groups, one for each layer, the lowest first."""
     parts: tuple[list[Wheel], ...] = ([], [], [], [])
-    frameworks, owned = set(map(_canonical, framework)), set(map(_canonical, own))
+    frameworks, owned = set(map(canonicalized, framework)), set(map(canonicalized, own))
     for wheel in wheels:
-        name = _canonical(wheel.name)
+        name = canonicalized(wheel.name)
         if name in frameworks:
             parts[1].append(wheel)
         elif name in owned:
@@ -110,13 +111,9 @@ def _split(wheels: Sequence[Wheel], most: int, bit: int) -> Iterator[Group]:
 
 
 def _bit(name: str, bit: int) -> int:
-    digest = hashlib.sha256(_canonical(name).encode()).digest()
+    digest = hashlib.sha256(canonicalized(name).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> bit & 1
 
 
 def _size(wheel: Wheel) -> int:
     return _UNKNOWN_BYTES if wheel.size is None else max(0, wheel.size)
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

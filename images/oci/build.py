@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from images.oci.assemble import Added, Settings, base_blob, image_config, image_manifest
+from images.oci.errors import DigestMismatchError
 from images.oci.model import (
     CONFIG,
     LAYER_GZIP,
@@ -193,10 +194,13 @@ class _Work:
 
     def make(self, source: Source, known: Known | None) -> Known:
         """Write one of our own layers; remember what came of it."""
-        unpacked = known.unpacked if known else None
-        written = self._write(
-            source.title, lambda: source.stream(unpacked), known_blob(source, known)
-        )
+        try:
+            written = self._write_own(source, known)
+        except DigestMismatchError:
+            if known is None:
+                raise
+            # what was said of it elsewhere does not hold: it is found out here
+            written = self._write_own(source, None)
         made = Known(
             digest=written.digest,
             size=written.size,
@@ -206,6 +210,10 @@ class _Work:
         if made != known:
             self._memory.remember(source.key, made)
         return made
+
+    def _write_own(self, source: Source, known: Known | None) -> Written:
+        unpacked = known.unpacked if known else None
+        return self._write(source.title, lambda: source.stream(unpacked), known_blob(source, known))
 
     def write_base(self, layer: ImageLayer) -> Written:
         """Write a layer of the base, as it is."""

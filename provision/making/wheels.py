@@ -158,6 +158,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
     @contextmanager
     def ready(self, made: Made) -> Iterator[Ready]:
         """Load or unpack it, wherever it was sent: its layers are made again for that."""
+        from images.sandbox.run import Sandbox
+
         assert made.image is not None
         runner = self._engine or self._choose_runner()
         with self._console.transfer() as progress:
@@ -168,7 +170,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         try:
             yield Ready(runner=runner, handle=handle)
         finally:
-            if self._destination.kind != "engine":
+            # what a sandbox has unpacked it keeps for the next time, and only the last of it
+            if self._destination.kind != "engine" and not isinstance(runner, Sandbox):
                 runner.remove(handle)
 
     def _choose_runner(self) -> Runner:
@@ -304,13 +307,15 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """The store's memory, and behind it what another image told."""
+    """The store's memory, and behind it what another image told, and what everybody may know."""
 
     store: Store
     told: Mapping[str, Known]
 
     def known(self, key: str) -> Known | None:
-        return self.store.known(key) or self.told.get(key)
+        from images.layers.shared import shared_layer
+
+        return self.store.known(key) or self.told.get(key) or shared_layer(key)
 
     def remember(self, key: str, known: Known) -> None:
         self.store.remember(key, known)

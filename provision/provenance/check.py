@@ -68,15 +68,22 @@ def judge(
     """
     again = "provision build"
 
-    def no(code: str, message: str, fix: str) -> Origin:
-        return Origin(code=code, message=message, fix=fix, provenance=provenance)
-
     if not set(provenance.images) & set(images):
         said = f"The statement is of {provenance.images[0]}, and {name} is {_listed(images)}."
-        return no("provenance-other-image", said, f"Build this one, which states it: {again}")
+        return Origin(
+            code="provenance-other-image",
+            message=said,
+            fix=f"Build this one, which states it: {again}",
+            provenance=provenance,
+        )
     if lock is not None and provenance.lock != lock:
         said = f"{name} was built from lock {provenance.lock[:12]}, and not from {lock[:12]}."
-        return no("provenance-other-lock", said, f"Build it from that lock: {again} --lock FILE")
+        return Origin(
+            code="provenance-other-lock",
+            message=said,
+            fix=f"Build it from that lock: {again} --lock FILE",
+            provenance=provenance,
+        )
     builder = provenance.builder.removeprefix(BUILDER)
     said = (
         f"Built from lock {provenance.lock[:12]} by gpu-provision {provenance.version} "
@@ -95,7 +102,7 @@ def missing(name: str) -> Origin:
 
 
 def check_to_json(
-    image: str, outcome: Origin | ProvenanceError, keyid: str | None
+    image: str, outcome: Origin | ProvenanceError | RecordError, keyid: str | None
 ) -> dict[str, Any]:
     """The result of a check, of the same shape whatever was found."""
     provenance = outcome.provenance if isinstance(outcome, Origin) else None

@@ -119,6 +119,7 @@ def new_world(**env: str) -> Iterator[World]:
         MARK: str(place),
         "XDG_CACHE_HOME": str(place / "cache"),
         "XDG_STATE_HOME": str(place / "state"),
+        "XDG_DATA_HOME": str(place / "data"),
         "TMPDIR": str(place / "tmp"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -77,6 +77,12 @@ class Wheel:
         return self.name.partition("-")[0]
 
 
+def _hash_of(data: bytes) -> str:
+    """As RECORD has it: unpadded base64 for addresses."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
+
+
 def make_wheel(
     name: str, files: Mapping[str, bytes], *, claims: int | None = None, zeros: int = 0
 ) -> Wheel:
@@ -88,7 +94,8 @@ def make_wheel(
     parts = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": pure.encode()}
     if zeros:
         parts[f"{project}/zeros.bin"] = bytes(zeros)
-    parts[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*parts, f"{info}/RECORD")).encode()
+    rows = [f"{path},{_hash_of(data)},{len(data)}\n" for path, data in parts.items()]
+    parts[f"{info}/RECORD"] = "".join((*rows, f"{info}/RECORD,,\n")).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for path, data in parts.items():

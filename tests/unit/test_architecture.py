@@ -33,7 +33,7 @@ LAYERS = (
     {"labels", "network", "provenance"},
     {"suite"},
     {"subject"},
-    {"record_check", "pipeline", "report_files"},
+    {"origin_check", "record_check", "pipeline", "report_files"},
     {"making", "documents"},
     {"build", "verification", "inspection"},
     {"show_inspection"},

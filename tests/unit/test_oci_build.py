@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,13 +92,32 @@ def test_what_is_known_is_written_elsewhere_without_finding_it_out_again() -> No
     assert second.content == first.content
 
 
-def test_a_memory_that_lies_about_a_digest_is_found_out() -> None:
+def test_a_memory_that_lies_about_a_digest_is_found_out_and_put_right() -> None:
     memory = DictMemory()
-    made(TextLayer("a"), TextLayer("b"), memory=memory)
+    first, _ = made(TextLayer("a"), TextLayer("b"), memory=memory)
     one, other = memory.found
     memory.found[one], memory.found[other] = memory.found[other], memory.found[one]
+    second, _ = made(TextLayer("a"), TextLayer("b"), memory=memory)
+    assert second.content == first.content
+
+
+def _other() -> Generator[bytes, None, None]:
+    yield b"other"
+
+
+def test_a_layer_that_is_not_what_the_base_s_manifest_says_is_refused() -> None:
+    target = MemoryTarget()
+    base = base_image()
+    broken = replace(base, layers=(replace(base.layers[0], stream=_other),))
     with pytest.raises(DigestMismatchError):
-        made(TextLayer("a"), memory=memory)
+        build(
+            Recipe(base=broken, sources=(), settings=SETTINGS),
+            target,
+            DictMemory(),
+            Bar(),
+            workers=2,
+        )
+    assert target.names == {}
 
 
 def test_an_image_that_was_made_earlier_tells_of_its_layers() -> None:

@@ -1,0 +1,75 @@
+"""An image as the archive that engines load, made while it is sent: nothing of it lies on a disk.
+
+It is what `docker save` writes, with the layers as they are stored (compressed), which engines have
+read for as long as they have known the form.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from images.oci.model import digest_of, to_bytes
+from images.oci.sources import Image
+
+Chain = tuple[str, ...]
+
+_RECORD = 10240
+
+
+def engine_image_id(image: Image) -> str:
+    """The id under which an engine will know the image.
+
+    It is the image's own where its configuration was written as we write it. Other tools' bytes are
+    not kept, and their images get another id.
+    """
+    return digest_of(to_bytes(image.config))
+
+
+def engine_archive(
+    image: Image, on_bytes: Callable[[int], None], have: Collection[Chain] = ()
+) -> Iterator[bytes]:
+    """Give the archive in pieces; `on_bytes` hears how many bytes of layers have been given.
+
+    `have`: the chains of layers (diffIDs from the base on) that the engine has. It does not look
+    for those in an archive, so they are left out of it.
+    """
+    config = to_bytes(image.config)
+    names = {layer.diff_id: f"{layer.blob.hex}.tar" for layer in image.layers}
+    diff_ids = tuple(layer.diff_id for layer in image.layers)
+    about: list[dict[str, Any]] = [
+        {
+            "Config": f"{digest_of(config).removeprefix('sha256:')}.json",
+            "RepoTags": None,
+            "Layers": [names[diff_id] for diff_id in diff_ids],
+        }
+    ]
+    yield from _file(about[0]["Config"], config)
+    yield from _file("manifest.json", json.dumps(about).encode())
+    sent: set[str] = set()
+    for end, layer in enumerate(image.layers, 1):
+        if diff_ids[:end] in have:
+            on_bytes(layer.blob.size)
+            continue
+        if layer.blob.digest in sent:
+            continue
+        sent.add(layer.blob.digest)
+        yield _header(names[layer.diff_id], layer.blob.size)
+        for piece in layer.stream():
+            yield piece
+            on_bytes(len(piece))
+        yield bytes(-layer.blob.size % tarfile.BLOCKSIZE)
+    yield bytes(_RECORD)
+
+
+def _file(name: str, content: bytes) -> Iterator[bytes]:
+    yield _header(name, len(content))
+    yield content + bytes(-len(content) % tarfile.BLOCKSIZE)
+
+
+def _header(name: str, size: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    return entry.tobuf(tarfile.GNU_FORMAT)

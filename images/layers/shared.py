@@ -1,0 +1,118 @@
+"""Layers that are known before anybody here has made them: the large ones of widely used wheels.
+
+A layer's bytes follow from its key alone, so what one machine has found out holds for all. A row
+says digest, size and diffID. The diffID is believed only where the bytes that were made have the
+digest of the row, and then they are the very bytes that were measured. So a row that is wrong costs
+time and nothing else.
+
+    python -m images.layers.shared 3.11 WHEEL...  > images/layers/data/known_layers.json
+
+makes the rows anew from wheels, which is due when `transcode.FORMAT` is raised: its tests say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import parse_wheel_filename
+
+from images.layers.order import wheel_sources
+from images.layers.transcode import FORMAT
+from images.oci.blobfiles import take
+from images.oci.sources import Known, Source, Unpacked
+from images.spec import Wheel
+
+TABLE = Path(__file__).parent / "data" / "known_layers.json"
+_LEAST_BYTES = 5_000_000  # what is smaller is quickly found out again
+
+
+def shared_layer(key: str) -> Known | None:
+    """What the table knows of the layer that is made of this."""
+    return _table().get(key)
+
+
+@cache
+def _table() -> dict[str, Known]:
+    document = json.loads(TABLE.read_bytes())
+    if document["format"] != FORMAT:
+        return {}
+    return {
+        row["key"]: Known(
+            digest=row["digest"],
+            size=row["size"],
+            unpacked=Unpacked(diff_id=row["diff_id"], size=row["unpacked"]),
+        )
+        for row in document["layers"]
+    }
+
+
+def rows_of(python: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Make each layer, and say what it is."""
+    paths = {wheel.sha256: path for wheel, path in map(_wheel, files)}
+    sources = wheel_sources(
+        [wheel for wheel, _ in map(_wheel, files)],
+        python=python,
+        framework=(),
+        own=(),
+        exclude_unneeded=False,
+        fetch=lambda wheel: paths[wheel.sha256],
+    )
+    for source in sources:
+        if len(source.wheels) == 1 and source.about_bytes >= _LEAST_BYTES:
+            yield _row(source, python)
+
+
+def _row(source: Source, python: str) -> dict[str, Any]:
+    with Path(os.devnull).open("wb") as nowhere:
+        made = take(source.stream(None), nowhere, None, lambda _: None)
+    return {
+        "title": source.title,
+        "python": python,
+        "wheel": source.wheels[0].sha256,
+        "key": source.key,
+        "digest": made.digest,
+        "size": made.size,
+        "diff_id": made.unpacked.diff_id,
+        "unpacked": made.unpacked.size,
+    }
+
+
+@cache
+def _wheel(path: Path) -> tuple[Wheel, Path]:
+    name, version, _, _ = parse_wheel_filename(path.name)
+    with path.open("rb") as file:
+        hashed = hashlib.sha256()
+        while block := file.read(1 << 20):
+            hashed.update(block)
+    wheel = Wheel(
+        name=name,
+        version=str(version),
+        url=path.absolute().as_uri(),
+        size=path.stat().st_size,
+        sha256=hashed.hexdigest(),
+    )
+    return wheel, path
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the table for some wheels in the site directory of one Python, or of several."""
+    pythons = [word for word in words if word[:1].isdigit() and not word.endswith(".whl")]
+    files = [Path(word) for word in words if word not in pythons]
+    if not pythons or not files:
+        sys.stderr.write("usage: python -m images.layers.shared X.Y ... WHEEL ...\n")
+        return 2
+    rows = [row for python in pythons for row in rows_of(python, files)]
+    text = ",\n".join(json.dumps(row) for row in rows)
+    sys.stdout.write(f'{{"format": {FORMAT}, "layers": [\n{text}\n]}}\n')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""How the running of an image without an engine can fail."""
+
+from __future__ import annotations
+
+from images.errors import Failure
+
+
+class NoRunnerError(Failure):
+    """Nothing on this host can run an image."""
+
+    code = "no-runner"
+    exit_code = 5
+
+
+class SandboxError(Failure):
+    """The sandbox did not start, or did not end."""
+
+    code = "sandbox-failed"
+    exit_code = 5
+
+
+class OtherMachineError(Failure):
+    """The image is for a processor that this machine has not."""
+
+    code = "other-machine"
+    exit_code = 4
+
+
+class RootSpaceError(Failure):
+    """The disk has no room for the unpacked image."""
+
+    code = "disk-full"
+    exit_code = 6

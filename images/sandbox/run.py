@@ -1,0 +1,174 @@
+"""Runs an image's command without an engine, on the unpacked root."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from images import process
+from images.oci.sources import Image
+from images.sandbox.devices import Driver, find_driver
+from images.sandbox.errors import OtherMachineError, SandboxError
+from images.sandbox.launch import Launcher, explain, find_launcher
+from images.sandbox.plan import image_user, plan_run
+from images.sandbox.roots import Root, Roots
+from images.spec import RunJob, RunResult
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_ALSO_RUNS = {"amd64": {"386"}, "arm64": {"arm"}}
+_EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
+_NOT_STARTED = re.compile(r"^(bwrap|unshare|sandbox|setpriv): ")
+_TAIL_LINES = 50
+_GRACE_S = 1.0
+
+
+class Sandbox:
+    """Runs images in namespaces of their own, by bubblewrap or unshare."""
+
+    def __init__(
+        self, launcher: Launcher, roots: Path, *, driver: Callable[[], Driver] = find_driver
+    ) -> None:
+        self._launcher = launcher
+        self._roots = Roots(roots)
+        self._driver = driver
+        self._in_use: dict[str, Root] = {}
+
+    @classmethod
+    def connect(cls, roots: Path) -> Sandbox:
+        """The sandbox of this host, tried out; NoRunnerError when there can be none."""
+        return cls(find_launcher(), roots)
+
+    @property
+    def name(self) -> str:
+        return f"sandbox ({self._launcher.kind} {self._launcher.version})"
+
+    def prepare(
+        self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
+    ) -> str:
+        """Unpack an image; gives the name to run it by."""
+        del source, name
+        check_platform(image)
+        if image.image_id not in self._in_use:
+            self._in_use[image.image_id] = self._roots.use(image, on_bytes)
+        return image.image_id
+
+    def remove(self, handle: str) -> None:
+        """Remove the unpacked root, unless another process uses it."""
+        root = self._in_use.pop(handle, None)
+        if root is not None:
+            root.release()
+            self._roots.clear()
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        """Run the command to its end, and end whatever it leaves behind."""
+        root = self._root(job.image)
+        # beside the root: what a killed process leaves goes with it
+        with tempfile.TemporaryDirectory(prefix="run-", dir=root.place) as made:
+            scratch = Path(made)
+            argv, notes = self._command(job, root, scratch)
+            try:
+                done = process.run(
+                    argv,
+                    timeout_s=job.timeout_s,
+                    on_line=on_line,
+                    apart=True,
+                    grace_s=_GRACE_S,
+                )
+            except process.CommandTimedOut as error:
+                raise SandboxError(
+                    "The verification did not end within its time and was stopped.",
+                    fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
+                    detail=error.completed.last_lines(),
+                ) from error
+        if not done.ok and not done.stdout and _NOT_STARTED.match(done.last_lines(1)):
+            why, fix = explain(done.last_lines(1))
+            raise SandboxError(
+                f"The sandbox did not start: {why}", fix=fix, detail=done.last_lines()
+            )
+        code = done.code if done.code >= 0 else 128 - done.code
+        return RunResult(
+            exit_code=code,
+            stdout=done.stdout,
+            stderr_tail=done.last_lines(_TAIL_LINES),
+            notes=notes,
+        )
+
+    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
+        """What a person types to get in: a script beside the root, which goes with it."""
+        del notes  # the limits that are refused here are left out of the script
+        root = self._root(handle)
+        scratch = root.place / "enter.d"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        job = RunJob(image=handle, command=("sh",), gpus=gpus)
+        argv, _ = self._command(job, root, scratch, terminal=True)
+        script = root.place / "enter"
+        flock = shutil.which("flock")  # so that nobody takes the root away meanwhile
+        words = [*([flock, "-s", str(root.place)] if flock else []), *argv]
+        script.write_text(
+            f'#!/bin/sh\n[ $# -gt 0 ] || set -- sh\nexec {shlex.join(words)} "$@"\n',
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+        script.chmod(0o700)
+        return f"{shlex.quote(str(script))} python3"
+
+    def _root(self, handle: str) -> Root:
+        found = self._in_use.get(handle)
+        if found is None:
+            raise SandboxError(f"The image {handle} is not unpacked.", fix="Prepare it first.")
+        return found
+
+    def _command(
+        self, job: RunJob, root: Root, scratch: Path, *, terminal: bool = False
+    ) -> tuple[list[str], tuple[str, ...]]:
+        """The command of a job, and what cannot be had as it was asked for."""
+        files = scratch / "files"
+        files.mkdir()
+        driver = self._driver() if job.gpus != "none" else None
+        plan = plan_run(root.tree, root.config, job, driver, files)
+        limits, notes = _limits(job)
+        if (user := image_user(root.config)) != "":
+            notes.append(f"user {user}: the sandbox runs everything as its own root")
+        notes += driver.notes if driver is not None else ()
+        argv = self._launcher.command(plan, scratch, terminal=terminal)
+        if limits:
+            shell = shutil.which("sh") or "/bin/sh"
+            argv = [shell, "-c", " && ".join([*limits, 'exec "$@"']), "sh", *argv]
+        return argv, tuple(notes)
+
+
+def check_platform(image: Image, root: Path = Path("/")) -> None:
+    """Refuse an image whose programs this machine cannot run, also not by an emulator."""
+    machine = os.uname().machine
+    here = _ARCHITECTURES.get(machine, machine)
+    wanted = image.platform.architecture
+    if image.platform.os == "linux" and (wanted == here or wanted in _ALSO_RUNS.get(here, ())):
+        return
+    emulator = f"proc/sys/fs/binfmt_misc/qemu-{_EMULATED.get(wanted, wanted)}"
+    if image.platform.os == "linux" and (root / emulator).exists():
+        return
+    raise OtherMachineError(
+        f"{image.shown} is for {image.platform}, and this machine is linux/{here}.",
+        fix="Verify it on such a machine, or leave the verification out here: --no-verify",
+    )
+
+
+def _limits(job: RunJob) -> tuple[list[str], list[str]]:
+    """The shell's words for the limits that this process may set, and notes on the others."""
+    wanted = [("stack", f"ulimit -s {job.stack_bytes // 1024}")]
+    if job.memlock_unlimited:
+        wanted.append(("memlock", "ulimit -l unlimited"))
+    granted: list[str] = []
+    notes: list[str] = []
+    for name, words in wanted:
+        if process.run(["sh", "-c", words], timeout_s=10).ok:
+            granted.append(words)
+        else:
+            notes.append(f"ulimit {name}: not permitted on this machine, left out")
+    return granted, notes

@@ -1,0 +1,217 @@
+"""Makes the inside of a sandbox, as the first process of new namespaces, and becomes its command.
+
+A program of its own, on the standard library alone, started by unshare(1):
+`python3 -I -S stage.py PLAN.json [COMMAND...]`. It does what bubblewrap does, where there is none:
+mounts below a new root, makes that the root, lets go of the old one and of every capability, and
+runs the command.
+"""
+
+# System calls, by their own names:
+# ruff: noqa: PERF203, PTH101, PTH102, PTH103, PTH110, PTH112, PTH120, PTH123, PTH211
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+BIND, RECURSIVE, REMOUNT, PRIVATE = 0x1000, 0x4000, 0x20, 0x40000
+READ_ONLY, NO_SUID, NO_DEV, NO_EXEC = 0x1, 0x2, 0x4, 0x8
+DETACH = 2
+SET_NO_NEW_PRIVS, DROP_BOUNDING, AMBIENT, CLEAR_ALL = 38, 24, 47, 4
+# By the bit in statvfs: the same but for "relatime".
+KEPT_FLAGS = {flag: flag for flag in (READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, 0x400, 0x800)}
+KEPT_FLAGS[0x1000] = 0x200000
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+# Root's own settings of the machine: writable by its user id alone, which root here may have.
+COVERED = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(
+    source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None
+) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind, data)]
+    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot mount {kind or source} on {target}: {os.strerror(code)}")
+
+
+def bind(source: str, target: str, *, read_only: bool = True, devices: bool = False) -> None:
+    """Bind a file or a directory with all that is mounted in it."""
+    if not os.path.isdir(source) and not os.path.lexists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
+    elif os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    mount(source, target, flags=BIND | RECURSIVE)
+    wanted = NO_SUID | (READ_ONLY if read_only else 0) | (0 if devices else NO_DEV)
+    target = os.path.realpath(target)
+    for place in mounts_below(target):
+        try:
+            mount("none", place, flags=BIND | REMOUNT | wanted | kept_flags(place))
+        except OSError:
+            # what lies under another mount cannot be reached, by nobody
+            if place == target or os.path.exists(place):
+                raise
+
+
+def kept_flags(place: str) -> int:
+    """What a mount of the host already forbids cannot be allowed again: it is asked for as is."""
+    try:
+        seen = os.statvfs(place).f_flag
+    except OSError:
+        return 0
+    return sum(flag for bit, flag in KEPT_FLAGS.items() if seen & bit)
+
+
+def mounts_below(target: str) -> list[str]:
+    """The mounts at a place and below it, the place itself first."""
+    found = []
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            # the kernel writes spaces and the like as octal
+            place = os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
+            if place == target or place.startswith(target.rstrip("/") + "/"):
+                found.append(place)
+    return [target, *dict.fromkeys(place for place in found if place != target)]
+
+
+def put(root: str, one: dict[str, Any]) -> None:
+    """Do one of the plan's mounts."""
+    target = root + one["target"].rstrip("/")
+    if one["kind"] == "bind":
+        bind(one["source"], target)
+    elif one["kind"] == "device":
+        bind(one["source"], target, read_only=False, devices=True)
+    elif one["kind"] == "memory":
+        os.makedirs(target, exist_ok=True)
+        mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEV, "mode=755")
+        os.chmod(target, 0o1777)  # noqa: S103  as /tmp is
+    elif one["kind"] == "directory":
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.symlink(one["source"], target)
+
+
+def make_proc(root: str) -> None:
+    mount("proc", root + "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC)
+    for name in COVERED:
+        place = f"{root}/proc/{name}"
+        if os.path.exists(place):
+            bind(place, place)
+
+
+def make_dev(root: str, plan: dict[str, Any]) -> None:
+    dev = root + "/dev"
+    mount("tmpfs", dev, "tmpfs", NO_SUID, "mode=755")
+    for name in DEVICES:
+        if os.path.exists(f"/dev/{name}"):
+            bind(f"/dev/{name}", f"{dev}/{name}", read_only=False, devices=True)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"{dev}/{name}")
+    os.symlink("/proc/self/fd", f"{dev}/fd")
+    os.mkdir(f"{dev}/pts")
+    with contextlib.suppress(OSError):  # a shell misses it, a check does not
+        mount("devpts", f"{dev}/pts", "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666")
+        os.symlink("pts/ptmx", f"{dev}/ptmx")
+    os.mkdir(f"{dev}/shm")
+    size = f",size={plan['shm_bytes']}" if plan["shm_bytes"] else ""
+    mount("tmpfs", f"{dev}/shm", "tmpfs", NO_SUID | NO_DEV, f"mode=1777{size}")
+    for one in plan["devices"]:
+        put(root, one)
+
+
+def enter(root: str) -> None:
+    """Make it the root, and let the old one go."""
+    os.chdir(root)
+    if libc.pivot_root(b".", b".") != 0:
+        raise OSError(ctypes.get_errno(), "pivot_root failed")
+    if libc.umount2(b".", DETACH) != 0:
+        raise OSError(ctypes.get_errno(), "the old root cannot be let go")
+    os.chdir("/")
+
+
+def drop_rights() -> None:
+    """Nothing in here can become more than it is."""
+    number = 0
+    while libc.prctl(DROP_BOUNDING, number, 0, 0, 0) == 0:
+        number += 1
+    libc.prctl(AMBIENT, CLEAR_ALL, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    none = (ctypes.c_uint32 * 6)()
+    if libc.capset(header, none) != 0:
+        raise OSError(ctypes.get_errno(), "the capabilities cannot be dropped")
+    if libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
+
+
+def raise_loopback() -> None:
+    """A new network has one interface, and it is down; NCCL and Gloo talk to themselves on it."""
+    import fcntl
+    import struct
+
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        name = struct.pack("16sh22x", b"lo", 0x1 | 0x40)  # up, running
+        fcntl.ioctl(probe, 0x8914, name)  # SIOCSIFFLAGS
+
+
+def become(plan: dict[str, Any]) -> int:
+    """Run the command, reap what it leaves behind, and end as it ends."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(plan["directory"])
+            os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606
+        except OSError as error:
+            say(f"{plan['argv'][0]}: {error.strerror}")
+            os._exit(127)
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)  # whoever reads the command's output waits for its end, not for ours
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def say(text: str) -> None:
+    os.write(2, f"sandbox: {text}\n".encode("utf-8", "backslashreplace"))
+
+
+def prepare(plan: dict[str, Any]) -> None:
+    """Make the inside, and move into it."""
+    mount("none", "/", flags=PRIVATE | RECURSIVE)
+    root = plan["root"]
+    mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEV, "mode=755")
+    for one in plan["mounts"]:
+        put(root, one)
+    make_proc(root)
+    make_dev(root, plan)
+    bind("/sys", root + "/sys")
+    socket.sethostname(plan["host_name"])
+    raise_loopback()
+    enter(root)
+    drop_rights()
+
+
+def main() -> None:
+    with open(sys.argv[1], encoding="utf-8", errors="surrogateescape") as file:
+        plan = json.load(file)
+    plan["argv"] = sys.argv[2:] or plan["argv"]
+    try:
+        prepare(plan)
+    except OSError as error:
+        say(str(error.args[-1]))
+        os._exit(125)
+    os._exit(become(plan))
+
+
+if __name__ == "__main__":
+    main()

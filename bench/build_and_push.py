@@ -237,15 +237,22 @@ class Ours:
         for memo in (home / "cache").glob("gpu-provision/store-*/memo/known"):
             shutil.rmtree(memo)
         shutil.copy(self._lock, home / "pylock.toml")
+        # an installation of its own: this one may lie where nobody may look
+        (packages,) = (Path(one) for one in sys.path if one.endswith("site-packages"))
+        shutil.copytree(packages, home / "site")
+        for room in ("provision", "images", "verify"):
+            shutil.copytree(ROOT / room, home / "source" / room)
+        shutil.copy(ROOT / "Dockerfile.cuda", home / "source")
         subprocess.run(["chown", "-R", "nobody", str(home)], check=True)
         home.chmod(0o755)
-        argv = [*prefix, sys.executable, "-m", "provision", "build", "--no-verify", "--json"]
+        python = f"/usr/bin/python3.{sys.version_info.minor}"
+        argv = [*prefix, python, "-m", "provision", "build", "--no-verify", "--json"]
         argv += ["--lock", str(home / "pylock.toml"), "--push", ref]
         mine = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "TMPDIR": str(home)}
         mine |= {"XDG_STATE_HOME": str(home / "state"), "XDG_DATA_HOME": str(home / "data")}
         kept = {k: v for k, v in os.environ.items() if k in {"PATH", "SSL_CERT_FILE"}}
         done = subprocess.run(
-            argv, env={**kept, **mine, **env, "PYTHONPATH": str(ROOT)}, cwd=home,
+            argv, env={**kept, **mine, **env, "PYTHONPATH": f"{home}/source:{home}/site"}, cwd=home,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,7 +237,7 @@ def _connect(job: Job) -> _Engine:
 
 def _choose(job: Job, found: _Engine, works: Sequence[_Work]) -> Choice:
     needs = next((reason for work in works if (reason := _needs_engine(work.plan))), None)
-    asked = job.builder
+    asked, why = job.builder, None
     if any(work.plan.base and work.plan.base.kind == "local" for work in works):
         if asked == "docker":
             raise BadInputError(
@@ -245,8 +245,9 @@ def _choose(job: Job, found: _Engine, works: Sequence[_Work]) -> Choice:
                 "on this machine.",
                 fix="Use --builder oci, or load the base (docker load) and name it by its tag.",
             )
-        asked = "oci"
+        asked, why = "oci", "the base lies on this machine"
     choice = choose(asked, job.destination, engine=found.state, needs_engine=needs)
+    choice = replace(choice, why=why or choice.why)
     if choice.builder == "docker" and len(works) > 1:
         raise BadInputError(
             f"Several locks make an index, which an engine does not ({choice.why}).",

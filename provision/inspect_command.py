@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.model import Gpu
-from provision.options import read_catalog, state_directory, what_if_gpu
+from provision.options import image_home, read_catalog, state_directory, what_if_gpu
 from provision.output import print_json, print_result
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def _opened(
     """Open the image. An engine's is written to a file first, which goes afterwards."""
     from images.oci.opening import host_platform, open_image, parse_place
     from images.store import Store
+    from provision.subject import own_image
 
     place = parse_place(text)
     wanted = platform
@@ -126,16 +127,19 @@ def _opened(
         if offline and place.path is None:
             store = stack.enter_context(Store.open(state_directory(), on_note=console.note))
 
-        def engine_save(name: str) -> Path | None:
+        saved = None
+        if place.kind in {"any", "engine"}:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-provision-"))
-            return _saved(name, Path(directory), console)
-
-        yield open_image(
+            saved = _saved(place.name or text, Path(directory), console)
+        own = None
+        if place.kind == "any" and saved is None:
+            own = own_image(place.name or text, image_home(), wanted)
+        yield own or open_image(
             text,
             platform=wanted,
             store=store,
             ca_bundle=ca,
-            engine_save=engine_save,
+            engine_save=lambda _: saved,
             offline=offline,
         )
 

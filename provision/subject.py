@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.errors import Failure
+from images.oci.model import Platform
 from images.oci.sources import Image
 from provision.console import Console
 from provision.errors import BadInputError
@@ -65,7 +66,7 @@ def find_subject(text: str, places: Places) -> Subject:
         image_id = engine.image_id(name)
         labels = engine.labels(image_id)
         return Subject(name=text, image_id=image_id, labels=labels, engine=engine)
-    if place.kind == "any" and (own := _own(name, places.images)) is not None:
+    if place.kind == "any" and (own := own_image(name, places.images, host_platform())) is not None:
         return _read(text, own)
     if place.kind == "any" and _names_a_registry(name):
         return _in_registry(name, places)
@@ -149,14 +150,14 @@ def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, F
         return None, failure
 
 
-def _own(name: str, images: Path) -> Image | None:
+def own_image(name: str, images: Path, platform: Platform | None) -> Image | None:
+    """The image of that name in the layout of this user's own, if there is one."""
     from images.oci.layout_reading import open_layout
-    from images.oci.opening import host_platform
 
     if not (images / "oci-layout").exists():
         return None
     try:
-        return open_layout(images, name, host_platform())
+        return open_layout(images, name, platform)
     except Failure:
         return None
 

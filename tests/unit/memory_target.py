@@ -131,7 +131,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
-            info.size = len(content)
+            info.size, info.mode = len(content), 0o755
             archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 

@@ -16,12 +16,11 @@ TOGETHER = ("browser", "docker", "frameworks", "gpu", "wheels")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep the tests of a lane in one process, where several run."""
-    for item in items:
-        lane = item.path.relative_to(TESTS).parts[0]
-        if lane in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(lane))
+    lane = item.path.relative_to(TESTS).parts[0]
+    if lane in TOGETHER:
+        item.add_marker(pytest.mark.xdist_group(lane))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

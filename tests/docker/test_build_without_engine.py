@@ -6,6 +6,7 @@ Real tools read what it makes: a registry, skopeo, docker, and a sandbox that ru
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ from images.oci.layout import LayoutTarget
 from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Platform, to_bytes
 from images.oci.sources import Stream, Unpacked
 from tests.docker import need
-from tests.docker.lab import Done, World, new_world
+from tests.docker.lab import Done, World, finish, new_world
 from tests.docker.private_index import Index, make_wheel, serve
-from tests.docker.small_build import NUMPY, PASSWORD, PIP, TORCH, Source
+from tests.docker.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
 from tests.docker.test_push_real import serving
 from tests.unit.memory_target import tar_of
 
@@ -293,6 +294,51 @@ def test_what_cannot_be_is_said(
     assert done.code == code, done.err
     assert says in done.err
     assert "fix:" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupted_build_leaves_nothing_under_a_name(
+    source: Source, number: signal.Signals
+) -> None:
+    with new_world(**NO_ENGINE) as world, source.index(held=TORCH) as index:
+        process = world.start(*source.words(index, "own:1"), **source.env(index))
+        assert index.reached.wait(120), process.communicate()[1]
+        process.send_signal(number)
+        done = finish(process)
+        assert done.code == 130, done.err
+        assert not list((world.place / "data").rglob("index.json"))
+        assert left_over(world) == []
+        assert not world.processes()
+
+
+def test_how_it_was_built_is_stated_and_can_be_checked(
+    alone: World, source: Source, index: Index, lock: Path, registry: str, tmp_path: Path
+) -> None:
+    reference = f"{registry}/stated:1"
+    words = ("--lock", str(lock), "--no-verify", "--push", reference)
+    files = ("--sbom", str(tmp_path / "bom.json"), "--provenance", str(tmp_path / "built.json"))
+    build(alone, source, index, *words, *files)
+    bom = json.loads((tmp_path / "bom.json").read_text())
+    assert {one["name"] for one in bom["components"]} >= {"torch", "numpy", "pip", "libc6"}
+
+    def check(*more: str) -> Any:
+        done = alone.provision("verify", reference, "--json", "--check-provenance", *more)
+        return done.code, done.account["error"] and done.account["error"]["code"]
+
+    assert check() == (0, None)
+    assert check("--lock", str(lock)) == (0, None)
+    assert check(str(tmp_path / "built.json")) == (0, None)
+    other = tmp_path / "pylock.toml"
+    other.write_text(lock.read_text() + "# another\n")
+    assert check("--lock", str(other)) == (7, "provenance-other-lock")
+    sealed = json.loads((tmp_path / "built.json").read_text())
+    sealed["dsseEnvelope"]["payload"] = sealed["dsseEnvelope"]["payload"][::-1]
+    (tmp_path / "changed.json").write_text(json.dumps(sealed))
+    code, what = check(str(tmp_path / "changed.json"))
+    assert (code, what[:11]) == (2, "provenance-")
+    with new_world(**NO_ENGINE) as stranger:
+        done = stranger.provision("verify", reference, "--json", "--check-provenance")
+    assert (done.code, done.account["error"]["code"]) == (2, "provenance-unknown-key")
 
 
 def test_a_wheel_that_was_changed_is_refused_before_anything_is_published(

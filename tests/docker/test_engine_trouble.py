@@ -49,7 +49,7 @@ def nowhere(tmp_path: Path) -> Iterator[World]:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["build", "--cuda", "11.7"], id="build"),
+        pytest.param(["build", "--cuda", "11.7", "--builder", "docker"], id="build"),
         pytest.param(["verify", "gpu-provision-test:cu117"], id="verify"),
     ],
 )
@@ -67,7 +67,7 @@ def test_where_no_engine_is_installed_the_fix_installs_it(nowhere: World, tmp_pa
     absent.touch()
     hide = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     argv = [unshare, "--mount", "sh", "-c", hide, "sh", str(absent), dockerd]
-    argv += [sys.executable, "-m", "provision", "build", "--cuda", "11.7"]
+    argv += [sys.executable, "-m", "provision", "build", "--cuda", "11.7", "--builder", "docker"]
     done = subprocess.run(
         argv,
         cwd=ROOT,
@@ -83,7 +83,8 @@ def test_where_no_engine_is_installed_the_fix_installs_it(nowhere: World, tmp_pa
 
 
 def test_a_dry_run_needs_no_engine(nowhere: World) -> None:
-    done = nowhere.provision("build", "--cuda", "11.7", "--dry-run", "--json")
+    words = ("build", "--cuda", "11.7", "--builder", "docker", "--dry-run", "--json")
+    done = nowhere.provision(*words)
     assert done.code == 0, done.err
     assert "Dockerfile.cuda" in done.account["command"]
     assert done.account["image"]["digest"] is None

@@ -1,0 +1,102 @@
+"""Which image is meant by what a person types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from images.docker import NoEngineError
+from images.errors import Failure
+from images.oci.assemble import Settings
+from images.oci.build import Recipe, build
+from images.oci.layout import LayoutTarget
+from images.oci.layout_room import LayoutRoom
+from images.oci.model import MANIFEST
+from images.runner import DockerRunner
+from provision.subject import Places, find_subject
+from tests.unit.fake_engine import IMAGE, TAG, Engine
+from tests.unit.memory_target import Bar, DictMemory, TextLayer, base_image
+
+LABELS = {"org.example.made": "yes"}
+
+
+def layout(path: Path, name: str, text: bytes = b"x") -> str:
+    """A layout with one image; gives the image's id."""
+    settings = Settings(env={}, working_dir="/", command=("sh",), labels=LABELS)
+    recipe = Recipe(base=base_image(), sources=(TextLayer("a", text),), settings=settings)
+    with closing(LayoutTarget.open(path)) as target:
+        built = build(recipe, target, DictMemory(), Bar(), workers=1)
+        target.publish(built.content, MANIFEST, name=name)
+    return built.image_id
+
+
+def no_engine() -> DockerRunner:
+    raise NoEngineError("No container engine answers.", fix="Start one.")
+
+
+def places(tmp_path: Path, connect: Callable[[], Any] = no_engine) -> Places:
+    return Places(connect=connect, images=tmp_path / "images", state=tmp_path / "state")
+
+
+def test_the_engine_s_image_comes_first(tmp_path: Path) -> None:
+    layout(tmp_path / "images", TAG)
+    found = find_subject(TAG, places(tmp_path, lambda: cast("DockerRunner", Engine())))
+    assert (found.image_id, found.image) == (IMAGE, None)
+
+
+@pytest.mark.parametrize("engine", [no_engine, Engine], ids=["no engine", "an engine without it"])
+def test_then_one_s_own(tmp_path: Path, engine: Any) -> None:
+    image_id = layout(tmp_path / "images", "own:1")
+    found = find_subject("own:1", places(tmp_path, engine))
+    assert (found.image_id, found.labels, found.engine) == (image_id, LABELS, None)
+    assert found.digest != found.image_id
+
+
+@pytest.mark.parametrize("form", ["oci:{}:a:1", "{}:a:1", "oci:{}"])
+def test_a_place_is_what_lies_there_whatever_the_engine_has(tmp_path: Path, form: str) -> None:
+    image_id = layout(tmp_path / "layout", "a:1")
+    text = form.format(tmp_path / "layout")
+    assert find_subject(text, places(tmp_path, Engine)).image_id == image_id
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "says"),
+    [
+        pytest.param("team/none:1", no_engine, "No container engine", id="no engine to ask"),
+        pytest.param("team/none:1", Engine, "no image team/none:1", id="the engine has it not"),
+        pytest.param("oci:/nonexistent/layout", Engine, "is not there", id="no such directory"),
+        pytest.param("docker://127.0.0.1:9/x:1", Engine, "127.0.0.1:9", id="no such registry"),
+        pytest.param("127.0.0.1:9/x:1", no_engine, "127.0.0.1:9", id="a host is a registry's"),
+    ],
+)
+def test_what_is_not_there_is_said(tmp_path: Path, text: str, engine: Any, says: str) -> None:
+    with pytest.raises(Failure, match=says) as caught:
+        find_subject(text, places(tmp_path, engine))
+    assert caught.value.fix
+
+
+def test_a_name_on_docker_hub_is_not_asked_for_unasked(tmp_path: Path) -> None:
+    with pytest.raises(NoEngineError):
+        find_subject("debian:12", places(tmp_path))
+
+
+def test_a_layout_is_looked_after(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    layout(root, "a:1")
+    layout(root, "a:1", b"newer")
+    room = LayoutRoom(root)
+    (before,) = room.du()
+    cleared = room.gc(limit_bytes=None, everything=True)
+    assert cleared.freed == before.size - cleared.kept > 0
+    assert find_subject("a:1", places(tmp_path)).image is not None
+    sound = room.verify(lambda *_: None)
+    assert (sound.damaged, sound.size) == ((), cleared.kept)
+    blob = max((root / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
+    blob.write_bytes(b"damaged")
+    (damaged,) = room.verify(lambda *_: None).damaged
+    assert blob.name[:12] in damaged.title
+    assert not blob.exists()

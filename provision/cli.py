@@ -183,7 +183,9 @@ def _request_options(verb: argparse.ArgumentParser) -> None:
         default=[],
         help="a package beside it: torchvision, torchaudio, any requirement (repeatable)",
     )
-    group.add_argument("--base", metavar="IMAGE", help="base image, or 'bootstrap'")
+    group.add_argument(
+        "--base", metavar="IMAGE", help="base image, 'bootstrap', or oci:DIR on this machine"
+    )
     group.add_argument("--flavour", metavar="KIND", default="runtime", help="runtime or devel")
     group.add_argument("--index", metavar="URL", help="package index to ask first")
 
@@ -272,7 +274,9 @@ def _build_options(verb: argparse.ArgumentParser) -> None:
         help="oci: leave out headers, static libraries and tests",
     )
     group.add_argument("--no-verify", action="store_true", help="do not run the suite afterwards")
-    group.add_argument("--dry-run", action="store_true", help="print the builder's command only")
+    group.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
 
 
 def _document_options(verb: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from images.errors import Failure
 from images.layers.own import image_environment
@@ -144,6 +144,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 wanted=lambda sources: _prefetch(fetcher, sources, progress),
                 give_up=fetcher.close,
             )
+        if self._making.exclude_unneeded:
+            self._tell_what_was_spared(lock)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not collect it
         self._target.publish(built.content, MANIFEST, name=None)
@@ -202,6 +204,20 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             manifest=published,
             image=None,
             size_bytes=sum(one.size_bytes for one in made),
+        )
+
+    def _tell_what_was_spared(self, lock: Lock) -> None:
+        """By the directories of the wheels that are here; layers that are known need none."""
+        from images.layers.transcode import spared_in
+
+        here = {wheel.sha256: self._store.wheel(wheel.sha256) for wheel in lock.wheels}
+        wheels = [wheel for wheel in lock.wheels if here[wheel.sha256] is not None]
+        spared = spared_in(wheels, lambda wheel: cast("Path", here[wheel.sha256]))
+        others = len(lock.wheels) - len(wheels)
+        unseen = f" ({others} wheels are not here to be asked)" if others else ""
+        self._console.note(
+            f"left out: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
+            f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
         )
 
     def _open_base(self, lock: Lock, pinned: PinnedBase) -> Image:

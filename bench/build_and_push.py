@@ -101,7 +101,7 @@ def main(words: list[str]) -> int:
                 told = "".join(
                     f"{times[name][-1]:10.2f}" for times in (first, again) if times[name]
                 )
-                print(f"{name:28} {told}", flush=True)
+                print(f"{name:28} {' '.join(f'{took:9.2f}' for took in both)}", flush=True)
                 if "docker" in name:
                     docker("builder", "prune", "--all", "--force")
         show(first, again, sent)

@@ -98,10 +98,8 @@ def main(words: list[str]) -> int:
                     before = lab.stored_bytes()
                     again[name].append(seconds(partial(build, more=True, n=n)))
                     sent[name].append(lab.stored_bytes() - before)
-                told = "".join(
-                    f"{times[name][-1]:10.2f}" for times in (first, again) if times[name]
-                )
-                print(f"{name:28} {' '.join(f'{took:9.2f}' for took in both)}", flush=True)
+                took = [f"{times[name][-1]:9.2f} s" for times in (first, again) if times[name]]
+                print(f"{name:28} {' '.join(took)}", flush=True)
                 if "docker" in name:
                     docker("builder", "prune", "--all", "--force")
         show(first, again, sent)

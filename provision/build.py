@@ -160,7 +160,8 @@ def build(
         with console.step("build", f"{tag} ({choice.builder}: {choice.why})"):
             for number, work in enumerate(works):
                 assert work.lock is not None
-                work.path = scratch / f"pylock.{number}.toml"
+                work.path = scratch / str(number) / "pylock.toml"  # its name in the image, too
+                work.path.parent.mkdir()
                 write_lock(work.lock, work.path)
                 work.made = maker.make(work.lock, work.path)
         kept = [_keep_lock(work.path, tag, work.plan, job.settings) for work in works]

@@ -157,7 +157,8 @@ def build(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-provision-")))
         maker = stack.enter_context(_maker(job, choice, tag, works, found, console))
-        with console.step("build", f"{tag} ({choice.builder}: {choice.why})"):
+        with console.step("build", f"{tag} ({choice.builder})"):
+            console.note(choice.why)
             for number, work in enumerate(works):
                 assert work.lock is not None
                 work.path = scratch / str(number) / "pylock.toml"  # its name in the image, too

@@ -325,6 +325,8 @@ def _verify(
     """Run the suite in the image that is for this machine, if one is. Gives the report, what could
     not be granted, and how to get into the image where no engine has it.
     """
+    from images.sandbox.run import Sandbox
+
     work = next((work for work in works if _runs_here(work.plan, here)), None)
     if not job.verify or work is None or work.made is None:
         return None, (), None
@@ -344,7 +346,7 @@ def _verify(
             catalog=job.catalog,
             console=console,
         )
-        unpacked = ready.runner.name.startswith("sandbox")
+        unpacked = isinstance(ready.runner, Sandbox)
         shell = ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes)
     return report, notes, shell if unpacked else None
 

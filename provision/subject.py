@@ -19,7 +19,7 @@ from provision.console import Console
 from provision.errors import BadInputError
 
 if TYPE_CHECKING:
-    from images.runner import DockerRunner
+    from images.runner import DockerRunner, Runner
     from provision.suite import Runs
 
 
@@ -95,25 +95,39 @@ def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[
     if subject.engine is not None:
         yield subject.engine, subject.image_id
         return
-    from images.runner import choose_runner
-    from images.sandbox.run import Sandbox
-
     assert subject.image is not None
-    chosen = choose_runner(cache=places.state)
+    with prepared(subject.image, runner_here(places.state, console), console) as found:
+        yield found
+
+
+def runner_here(cache: Path, console: Console) -> Runner:
+    """What can run an image that no engine has; who cannot is named, with the reason. `cache`:
+    where a sandbox keeps what it unpacks.
+    """
+    from images.runner import choose_runner
+
+    chosen = choose_runner(cache=cache)
     for passed in chosen.passed_over:
         console.note(f"not by {passed.name}: {passed.problem.message}")
     console.note(f"by {chosen.runner.name}")
+    return chosen.runner
+
+
+@contextmanager
+def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[Runner, str]]:
+    """Have an image where it can be run, and what it is called there; it goes afterwards, but for
+    the last one that a sandbox has unpacked.
+    """
+    from images.sandbox.run import Sandbox
+
     with console.transfer() as progress:
-        progress.expect(sum(layer.blob.size for layer in subject.image.layers))
-        handle = chosen.runner.prepare(
-            subject.image, lambda count: progress.wrote("for the suite", count)
-        )
+        progress.expect(sum(layer.blob.size for layer in image.layers))
+        handle = runner.prepare(image, lambda count: progress.wrote("for the suite", count))
     try:
-        yield chosen.runner, handle
+        yield runner, handle
     finally:
-        # what a sandbox has unpacked it keeps for the next time, and only the last of it
-        if not isinstance(chosen.runner, Sandbox):
-            chosen.runner.remove(handle)
+        if not isinstance(runner, Sandbox):
+            runner.remove(handle)
 
 
 def _read(text: str, image: Image, registry: str | None = None) -> Subject:

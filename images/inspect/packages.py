@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, normpath
 
@@ -240,7 +240,3 @@ def toolkits(tree: Tree, packages: Packages) -> tuple[str, ...]:
         if re.fullmatch(r"libcudart\.so(\.\d+)*", basename(path)) and node.elf is not None
     }
     return tuple(sorted(found))
-
-
-def titles(packages: Iterable[Distribution]) -> list[str]:
-    return [package.title for package in packages]

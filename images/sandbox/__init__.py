@@ -4,7 +4,7 @@ How data flows, and which module does what:
 
     an image's layers  --unpack-->  a directory, which hostile layers cannot lead out of  (tree)
                        --roots--->  kept under the image id, for the next run
-    host's GPU driver  --devices->  device nodes, libraries, programs  (cdi, ldcache)
+    host's GPU driver  --devices->  device nodes, libraries, programs  (cdi)
     root, job, driver  --plan---->  mounts, environment, command: values only
     a plan             --launch-->  a command of bubblewrap, or of unshare(1) and our stage
                        --run----->  its result

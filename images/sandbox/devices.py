@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from images.sandbox.cdi import Edits, read_edits
-from images.sandbox.ldcache import cached_libraries
 
 PLACE = "/usr/local/nvidia"
 LIBRARIES = f"{PLACE}/lib64"
@@ -188,6 +187,17 @@ def _candidates(root: Path) -> Iterator[tuple[str, Path]]:
         for file in sorted((root / directory.format(machine=machine)).glob("lib*.so*")):
             if _DRIVER.fullmatch(file.name) and _is_of(file, machine):
                 yield file.name, file
+
+
+def cached_libraries(content: bytes) -> Iterator[tuple[str, str]]:
+    """Give (name, path) of each library in the loader's cache, in its order; a damaged one has
+    none.
+    """
+    from images.layers.ldcache import read_cache
+
+    for entry in read_cache(content) or ():
+        if entry.name and entry.path.startswith("/"):
+            yield entry.name, entry.path
 
 
 def _is_of(file: Path, machine: str) -> bool:

@@ -20,7 +20,7 @@ from images.oci.assemble import image_index
 from images.oci.build import Built, Recipe, build, known_from
 from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, Known, Source
-from images.runner import DockerRunner, Runner
+from images.runner import DockerRunner
 from provision.console import Console, TransferProgress
 from provision.destination import Choice
 from provision.labels import labels_for
@@ -29,6 +29,7 @@ from provision.making.maker import Made, Ready
 from provision.making.targets import open_target
 from provision.model import PACKAGES, Plan, Request
 from provision.pipeline import PinnedBase, Settings, nvcc_flags, secrets_for
+from provision.subject import prepared, runner_here
 from provision.suite import suite_directory
 from provision.version import VERSION
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from images.store import Fetcher, Store
 
 _BASE_FACTS = "base-facts"
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,30 +160,18 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
     @contextmanager
     def ready(self, made: Made) -> Iterator[Ready]:
         """Load or unpack it, wherever it was sent: its layers are made again for that."""
-        from images.sandbox.run import Sandbox
-
         assert made.image is not None
-        runner = self._engine or self._choose_runner()
-        with self._console.transfer() as progress:
-            progress.expect(made.size_bytes)
-            handle = runner.prepare(
-                made.image, lambda count: progress.wrote("for the suite", count)
-            )
-        try:
+        if self._engine is not None and self._destination.kind == "engine":
+            with self._console.transfer() as progress:
+                progress.expect(made.size_bytes)
+                handle = self._engine.prepare(
+                    made.image, lambda count: progress.wrote("for the suite", count)
+                )
+            yield Ready(runner=self._engine, handle=handle)
+            return
+        runner = self._engine or runner_here(self._settings.state, self._console)
+        with prepared(made.image, runner, self._console) as (_, handle):
             yield Ready(runner=runner, handle=handle)
-        finally:
-            # what a sandbox has unpacked it keeps for the next time, and only the last of it
-            if self._destination.kind != "engine" and not isinstance(runner, Sandbox):
-                runner.remove(handle)
-
-    def _choose_runner(self) -> Runner:
-        from images.runner import choose_runner
-
-        chosen = choose_runner(cache=self._settings.state)
-        for passed in chosen.passed_over:
-            self._console.note(f"not by {passed.name}: {passed.problem.message}")
-        self._console.note(f"by {chosen.runner.name}")
-        return chosen.runner
 
     def publish(self, made: tuple[Made, ...]) -> Made:
         """Give the image its name; several images become an index of platforms."""
@@ -221,15 +209,13 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
 
     def _open_base(self, lock: Lock, pinned: PinnedBase) -> Image:
-        platform = Platform(
-            architecture=ARCHITECTURES.get(lock.plan.arch or "", lock.plan.arch or "")
-        )
+        from images.oci.opening import open_image, platform_of
+
+        platform = platform_of(lock.plan.arch or "")
         if pinned.archive is not None:
             from images.oci.archive_reading import open_archive
 
             return open_archive(pinned.archive, None, platform)
-        from images.oci.opening import open_image
-
         return open_image(
             pinned.reference,
             platform=platform,

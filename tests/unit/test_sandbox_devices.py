@@ -17,8 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.sandbox.cdi import gpu_edits, parse_spec, parse_yaml
-from images.sandbox.devices import LIBRARIES, PROGRAMS, Driver, discover, find_driver, soname
-from images.sandbox.ldcache import cached_libraries
+from images.sandbox.devices import (
+    LIBRARIES,
+    PROGRAMS,
+    Driver,
+    cached_libraries,
+    discover,
+    find_driver,
+    soname,
+)
 
 MACHINE = os.uname().machine
 LIB = f"usr/lib/{MACHINE}-linux-gnu"

@@ -288,7 +288,9 @@ class Docker:
         ending: tuple[int, str, str] | None = None
         while ending is None:
             with self._container(job, ulimits) as container:
-                if _start(container, job.files, may_lack_limits=bool(ulimits)):
+                with _uninterrupted():
+                    started = _start(container, job.files, may_lack_limits=bool(ulimits))
+                if started:
                     ending = self._await(container, job.timeout_s, on_line)
                 else:
                     name = ulimits.pop().name
@@ -390,7 +392,11 @@ def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts the first interruption off to the end of the block; a second one comes through."""
+    """Puts the first interruption off to the end of the block; a second one comes through.
+
+    For calls that soon end: one that is torn apart may leave the SDK's pool of connections locked,
+    or a container that nobody knows of.
+    """
     handlers: dict[int, Any] = {
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
     }
@@ -469,7 +475,9 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 def _follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, str, str]:
     """Hand its stderr on until it ends; give its exit code, stdout, and the end of stderr."""
-    for line in _lines(container.logs(stdout=False, stderr=True, stream=True, follow=True)):
+    with _uninterrupted():
+        chunks = container.logs(stdout=False, stderr=True, stream=True, follow=True)
+    for line in _lines(chunks):
         on_line(line)
     code = int(container.wait(timeout=60)["StatusCode"])
     stdout = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")

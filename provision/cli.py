@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -26,6 +28,7 @@ from provision.store_commands import do_du, do_gc, gc_options
 from provision.store_commands import do_verify as do_store_verify
 from provision.version import VERSION
 
+LEAVE_WITHIN_S = 5.0
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
 
 
@@ -55,7 +58,13 @@ class HostResourceError(Failure):
     exit_code = Exit.HOST_UNFIT
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _nothing_more() -> None:
+    """What `main` does after an interruption, called from Python."""
+
+
+def main(
+    argv: Sequence[str] | None = None, *, when_interrupted: Callable[[], None] = _nothing_more
+) -> int:
     """Parse, do, and turn every failure into its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     console = Console()
@@ -71,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(console, failure, command=name, as_json=as_json)
     except KeyboardInterrupt:
         console.say("interrupted: no tag was given or moved.")
+        when_interrupted()
         return Exit.INTERRUPTED
     except OSError as error:
         if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
@@ -78,6 +88,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _bug(console)
     except Exception:  # noqa: BLE001  the one place that may: a bug becomes a report, not a wall
         return _bug(console)
+
+
+def _leave_whatever_happens() -> None:
+    """End this process soon, though a library may never let go.
+
+    An interruption may arrive inside Condition.__enter__, which is Python code: the lock of a
+    queue (of connections, in urllib3) is then held by nobody, and the finalizer that wants it
+    waits for ever. Our own cleaning has been done when this is called.
+    """
+    last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, (int(Exit.INTERRUPTED),))
+    last_resort.daemon = True
+    last_resort.start()
 
 
 def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) -> int:
@@ -105,7 +127,7 @@ def run() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _interrupt)
-    code = main()
+    code = main(when_interrupted=_leave_whatever_happens)
     # What argparse or an interrupt left in a buffer must not fail while Python shuts down.
     for stream in (sys.stdout, sys.stderr):
         flush(stream)

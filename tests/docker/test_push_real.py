@@ -276,20 +276,18 @@ class CuttingProxy:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._behind)
-                left = [self.cuts.pop(0)] if self.cuts else None
-                for source, sink, limit in ((near, far, left), (far, near, None)):
-                    threading.Thread(
-                        target=self._pass, args=(source, sink, limit, (near, far)), daemon=True
-                    ).start()
+                threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
-    def _pass(
-        self,
-        source: socket.socket,
-        sink: socket.socket,
-        limit: list[int] | None,
-        both: tuple[socket.socket, socket.socket],
-    ) -> None:
+    def _serve(self, near: socket.socket) -> None:
+        left = [self.cuts.pop(0)] if self.cuts else None
+        with near, suppress(OSError), socket.create_connection(self._behind) as far:
+            back = threading.Thread(target=self._pass, args=(far, near, None), daemon=True)
+            back.start()
+            self._pass(near, far, left)
+            back.join()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, limit: list[int] | None) -> None:
+        """Hand on until one side closes, or the limit is passed; then neither side has a line."""
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 if limit is not None:
@@ -298,11 +296,9 @@ class CuttingProxy:
                         self.made += 1
                         break
                 sink.sendall(data)
-        for one in both:
+        for one in (source, sink):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-            if limit is not None:
-                one.close()
 
     def close(self) -> None:
         self._listener.close()

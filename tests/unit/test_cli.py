@@ -711,6 +711,41 @@ def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) 
     assert list((here / "tmp").iterdir()) == []
 
 
+INTERRUPTED_WITH_A_LOCK_HELD = """
+import sys, threading
+from provision import cli, facts
+
+cli.LEAVE_WITHIN_S = 0.2
+lock = threading.Lock()
+
+class Pool:
+    def __del__(self):
+        lock.acquire()
+
+def interrupted(*_):
+    pool = Pool()
+    lock.acquire()
+    raise KeyboardInterrupt
+
+facts.read_host_file = interrupted
+sys.argv = ["provision", "plan", "--host", "x"]
+cli.run()
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_an_interrupted_library_that_holds_a_lock_cannot_keep_us() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WITH_A_LOCK_HELD],
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.stderr.splitlines() == [b"interrupted: no tag was given or moved."]
+
+
 def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def burst(*_: object) -> None:
         raise ZeroDivisionError("secret thing")

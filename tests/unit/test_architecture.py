@@ -30,7 +30,7 @@ LAYERS = (
         "record",
     },
     {"lock"},
-    {"labels", "network", "provenance"},
+    {"labels", "network", "provenance", "doctor"},
     {"suite"},
     {"subject"},
     {"origin_check", "record_check", "pipeline", "report_files"},
@@ -53,6 +53,7 @@ ONLY_IN = {
         "images/runner.py",  # a type's name
     },
     "pynvml": {"provision/host/nvml.py"},
+    "re2": {"provision/doctor/matching.py"},
     "rich": {"provision/console.py"},
     "torch": {"verify"},
     "tensorflow": {"verify"},

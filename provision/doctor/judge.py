@@ -1,0 +1,296 @@
+"""From hits and facts to ranked causes. Pure: the same text and facts give the same answer.
+
+- A symptom that is *proof* names its cause. Of causes that share a *typical* text, facts of the
+  machine decide: what they refute is ruled out, what they support goes first. Where they cannot
+  decide, the more frequent cause stands first and nobody is sure.
+- A cause that `beats` another explains it: the other follows from it and comes after it.
+- Confidence: high needs a proof, or a typical text with support from the machine, and no rival as
+  good on the same line. A hint alone is never more than low.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from provision.doctor.model import (
+    Cause,
+    Condition,
+    Confidence,
+    Diagnosis,
+    Evidence,
+    Fact,
+    Facts,
+    Failure,
+    Fix,
+    Hit,
+    RuledOut,
+    Strength,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from provision.doctor.knowledge import Knowledge
+
+_POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
+_SUPPORT = 12
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_EVIDENCE_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    failure: Failure
+    strength: Strength | None  # None: the machine alone shows it
+    hits: tuple[Hit, ...] = ()
+    supported: tuple[Evidence, ...] = ()
+    refuted: Evidence | None = None
+    beaten_by: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def points(self) -> int:
+        base = _POINTS[self.strength] if self.strength else _POINTS["proof"]
+        return base + _SUPPORT * bool(self.supported) + self.failure.often
+
+    @property
+    def lines(self) -> frozenset[tuple[str, int]]:
+        return frozenset((hit.source, hit.number) for hit in self.hits)
+
+
+def judge(knowledge: Knowledge, hits: Mapping[str, Hit], facts: Facts) -> Diagnosis:
+    """Rank what the text and the machine show. `hits` are by pattern; both may be empty."""
+    candidates = [
+        candidate
+        for failure in knowledge.failures
+        if (candidate := _candidate(failure, hits, facts)) is not None
+    ]
+    standing = [one for one in candidates if one.refuted is None]
+    beaten = {
+        code: one.failure.code
+        for one in standing
+        if one.strength != "hint"
+        for code in one.failure.beats
+    }
+    standing = [
+        replace(one, beaten_by=beaten.get(one.failure.code)) for one in standing
+    ]
+    ranked = sorted(standing, key=_rank)
+    where = tags(facts)
+    return Diagnosis(
+        causes=tuple(_cause(one, _confidence(one, standing), where) for one in ranked),
+        ruled_out=tuple(
+            RuledOut(code=one.failure.code, title=_filled(one.failure.title, one),
+                     evidence=one.refuted)
+            for one in candidates
+            if one.refuted is not None
+        ),
+    )
+
+
+def tags(facts: Facts) -> frozenset[str]:
+    """What a fix's `on` may name of this machine: its distribution and family, its engines."""
+    found = {str(facts[name].value) for name in ("os.id", "os.family") if name in facts}
+    for fact, tag in (
+        ("docker.installed", "docker"),
+        ("docker.snap", "snap-docker"),
+        ("docker.rootless", "rootless"),
+        ("docker.desktop", "docker-desktop"),
+        ("podman.installed", "podman"),
+        ("wsl", "wsl"),
+        ("systemd", "systemd"),
+    ):
+        if fact in facts and facts[fact].value is True:
+            found.add(tag)
+    return frozenset(found)
+
+
+def holds(condition: Condition, facts: Facts) -> bool:
+    """Whether the fact is known and compares so."""
+    fact = facts.get(condition.fact)
+    if fact is None:
+        return False
+    have, wanted = fact.value, condition.value
+    if condition.operator in {"is", "not"}:
+        same = have in wanted if isinstance(wanted, tuple) and not isinstance(have, tuple) else (
+            have == wanted
+        )
+        return same == (condition.operator == "is")
+    if condition.operator in {"under", "atleast"}:
+        less = _less(have, wanted)
+        return less is not None and less == (condition.operator == "under")
+    if condition.operator == "has":
+        return str(wanted) in (have if isinstance(have, tuple) else str(have))
+    return _matches(str(wanted), have)
+
+
+def pick_fixes(fixes: Sequence[Fix], where: frozenset[str]) -> tuple[Fix, ...]:
+    """Those for this machine: the ones that name it, and those for everybody. Where nothing is
+    known of the machine, all of them.
+    """
+    known = where & {name for fix in fixes for name in fix.on}
+    if not where:
+        return tuple(fixes)
+    chosen = [fix for fix in fixes if not fix.on or set(fix.on) & where]
+    if known or any(not fix.on for fix in fixes):
+        return tuple(sorted(chosen, key=lambda fix: not fix.on))
+    return tuple(fixes)
+
+
+# --- candidates ---------------------------------------------------------------------------------
+
+
+def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Candidate | None:
+    if any(pattern in hits for pattern in failure.unless):
+        return None
+    strength, seen = _symptoms(failure, hits)
+    proven = bool(failure.host) and all(holds(one, facts) for one in failure.host)
+    if strength is None and not proven:
+        return None
+    supported = [
+        evidence
+        for clue in failure.clues
+        if clue.supports and (evidence := _evidence(clue.condition, facts)) is not None
+    ]
+    if proven:
+        supported += [e for one in failure.host if (e := _evidence(one, facts)) is not None]
+    refuted = next(
+        (
+            evidence
+            for clue in failure.clues
+            if not clue.supports and (evidence := _evidence(clue.condition, facts)) is not None
+        ),
+        None,
+    )
+    if refuted is not None and strength == "proof":
+        refuted = None  # the text itself says otherwise
+    groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
+    return _Candidate(
+        failure=failure,
+        strength=strength,
+        hits=seen,
+        supported=tuple(dict.fromkeys(supported)),
+        refuted=refuted,
+        groups=groups,
+    )
+
+
+def _symptoms(
+    failure: Failure, hits: Mapping[str, Hit]
+) -> tuple[Strength | None, tuple[Hit, ...]]:
+    """The strongest symptom that is there, and the lines that show it, the strongest first."""
+    shown = [
+        (symptom.strength, [hits[part] for part in symptom.parts])
+        for symptom in failure.symptoms
+        if all(part in hits for part in symptom.parts)
+    ]
+    if not shown:
+        return None, ()
+    shown.sort(key=lambda one: -_POINTS[one[0]])
+    strength = shown[0][0]
+    if strength == "proof" and all(hit.joined for hit in shown[0][1]) and len(shown[0][1]) == 1:
+        strength = "typical"  # two lines that were put together may not belong together
+    seen = [hit for _, found in shown for hit in found]
+    return strength, tuple({(hit.source, hit.number): hit for hit in reversed(seen)}.values())[::-1]
+
+
+def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
+    if not holds(condition, facts):
+        return None
+    fact = facts[condition.fact]
+    said = condition.says or f"{condition.fact} is {_words(fact)}"
+    return Evidence(says=said.replace("{value}", _words(fact)), where=fact.where)
+
+
+def _rank(one: _Candidate) -> tuple[bool, int, int, str]:
+    first = min((hit.number for hit in one.hits), default=0)
+    return (one.beaten_by is not None, -one.points, first, one.failure.code)
+
+
+def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidence:
+    if one.strength is None:
+        return "high"
+    if one.strength == "hint":
+        return "medium" if one.supported else "low"
+    rivals = [
+        other
+        for other in all_of_them
+        if other is not one
+        and other.beaten_by is None
+        and other.lines & one.lines
+        and other.strength != "hint"
+    ]
+    better = [other for other in rivals if other.points >= one.points]
+    if one.beaten_by is not None:
+        return "medium"
+    if one.strength == "proof":
+        return "medium" if any(other.strength == "proof" for other in better) else "high"
+    if one.supported and not any(other.supported for other in rivals):
+        return "high"
+    return "low" if len(rivals) > 1 and better else "medium"
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _cause(one: _Candidate, confidence: Confidence, where: frozenset[str]) -> Cause:
+    failure = one.failure
+    seen = [Evidence(says=hit.line, where=f"{hit.source}:{hit.number}") for hit in one.hits]
+    return Cause(
+        code=failure.code,
+        layer=failure.layer,
+        title=_filled(failure.title, one),
+        cause=_filled(failure.cause, one),
+        severity=failure.severity,
+        confidence=confidence,
+        evidence=tuple([*seen[:_EVIDENCE_SHOWN], *one.supported]),
+        fixes=tuple(
+            replace(fix, note=_filled(fix.note, one), run=_filled(fix.run, one, quote=True))
+            for fix in pick_fixes(failure.fixes, where)
+        ),
+        confirm=_filled(failure.confirm, one, quote=True),
+        sources=failure.sources,
+        follows_from=one.beaten_by,
+    )
+
+
+def _filled(text: str, one: _Candidate, *, quote: bool = False) -> str:
+    """`{library}` of a pattern's group, else of the defaults; in shell text it is quoted."""
+    values = {**one.failure.defaults, **one.groups}
+
+    def value(found: re.Match[str]) -> str:
+        word = values.get(found[1])
+        if word is None:
+            return found[0]
+        return shlex.quote(word) if quote else word
+
+    return _PLACEHOLDER.sub(value, text) if values else text
+
+
+def _words(fact: Fact) -> str:
+    if isinstance(fact.value, tuple):
+        return ", ".join(fact.value) or "nothing"
+    if isinstance(fact.value, bool):
+        return "yes" if fact.value else "no"
+    return str(fact.value)
+
+
+def _less(have: Value, wanted: Value) -> bool | None:
+    if isinstance(have, int) and isinstance(wanted, int):
+        return have < wanted
+    try:
+        return Version(str(have)) < Version(str(wanted))
+    except InvalidVersion:
+        return None
+
+
+def _matches(pattern: str, have: Value) -> bool:
+    from provision.doctor.matching import searched
+
+    words = have if isinstance(have, tuple) else (str(have),)
+    return any(searched(pattern, word) for word in words)

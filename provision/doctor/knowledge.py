@@ -1,0 +1,243 @@
+"""The doctor's knowledge: `data/<layer>.toml`, read and checked.
+
+One table a failure:
+
+    [[failure]]
+    code = "cdi-spec-stale"
+    layer = "container-runtime"
+    title = "..."                      # what is wrong, one line
+    cause = "..."                      # why, one or two sentences
+    severity = "blocks"                # blocks | degrades | warns
+    often = 5                          # 0 to 9: among causes that one text can have
+    symptoms = [                       # RE2; a plain string is a proof
+      'text of one cause only',
+      { text = 'usual text', is = "typical" },
+      { all = ['one line', 'another line'], is = "hint" },
+    ]
+    unless = ['a line that rules it out']
+    clues = [
+      { fact = "cdi.stale", is = true, says = "the specification names {value}" },
+      { fact = "toolkit.installed", is = false, against = true },
+    ]
+    host = [{ fact = "cdi.stale", is = true }]    # proves it without any text
+    beats = ["code of a consequence"]
+    confirm = "docker run ..."         # a command that shows that it is mended
+    defaults = { library = "libcuda.so.1" }       # of a pattern's named groups, used as {library}
+    sources = ["https://..."]
+
+    [[failure.fix]]
+    on = ["debian"]                    # none: everybody
+    note = "..."                       # what it does, or what to do by hand
+    run = '''...'''                    # shell
+    recipe = "install-container-toolkit"          # or the fixes of a [[recipe]], by its name
+
+A `[[recipe]]` has a name and `[[recipe.fix]]` tables like those above.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, cast, get_args
+
+from provision.doctor.matching import Patterns, problem
+from provision.doctor.model import (
+    Clue,
+    Condition,
+    Failure,
+    Fix,
+    Layer,
+    Operator,
+    Severity,
+    Strength,
+    Symptom,
+    Value,
+)
+from provision.errors import CatalogError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FAILURE_KEYS = frozenset(
+    {"code", "layer", "title", "cause", "severity", "often", "symptoms", "unless", "clues", "host"}
+    | {"beats", "confirm", "defaults", "sources", "fix"}
+)
+_FIX_KEYS = frozenset(["on", "note", "run", "recipe", "automatic", "backup", "reboot"])
+_OPERATORS = get_args(Operator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactKind:
+    """A fact that probes may find: its type ("bool", "int", "str", "list"), and what it means."""
+
+    kind: str
+    means: str
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """All failures, all facts that they may ask for, and their patterns, compiled when needed."""
+
+    failures: tuple[Failure, ...]
+    facts: Mapping[str, FactKind] = field(default_factory=dict)
+
+    @cached_property
+    def patterns(self) -> Patterns:
+        return Patterns(pattern for one in self.failures for pattern in patterns_of(one))
+
+    @cached_property
+    def by_code(self) -> Mapping[str, Failure]:
+        return {one.code: one for one in self.failures}
+
+
+@cache
+def load() -> Knowledge:
+    """What is shipped. A row that breaks a rule is our bug, and is named."""
+    folder = files("provision.doctor") / "data"
+    tables = {
+        entry.name: tomllib.loads(entry.read_text(encoding="utf-8"))
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".toml")
+    }
+    knowledge = parse(tables)
+    problems = check(knowledge)
+    if problems:
+        raise CatalogError(
+            f"The doctor's knowledge breaks {len(problems)} rule(s); the first: {problems[0]}.",
+            fix="Report this with the version (provision --version).",
+        )
+    return knowledge
+
+
+def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
+    """Failures from tables by file name; what is of another shape is named with its place."""
+    recipes: dict[str, tuple[Fix, ...]] = {}
+    facts: dict[str, FactKind] = {}
+    for name, table in tables.items():
+        for row in table.get("recipe", ()):
+            recipes[row["name"]] = tuple(_fixes(row.get("fix", ()), {}, f"{name}: {row['name']}"))
+        for fact, row in table.get("fact", {}).items():
+            facts[fact] = FactKind(kind=row["kind"], means=row["means"])
+    failures = tuple(
+        _failure(row, recipes, f"{name}: {row.get('code', '?')}")
+        for name, table in tables.items()
+        for row in table.get("failure", ())
+    )
+    return Knowledge(failures=failures, facts=facts)
+
+
+def patterns_of(failure: Failure) -> Iterator[str]:
+    for symptom in failure.symptoms:
+        yield from symptom.parts
+    yield from failure.unless
+
+
+def check(knowledge: Knowledge) -> list[str]:
+    """What is wrong with it, all of it: codes that come twice, patterns that RE2 refuses, facts
+    that no probe finds, failures that cannot be seen or not be mended.
+    """
+    found: list[str] = []
+    seen: set[str] = set()
+    codes = {one.code for one in knowledge.failures}
+    for one in knowledge.failures:
+        found += [f"{one.code} comes twice"] * (one.code in seen)
+        seen.add(one.code)
+        for pattern in patterns_of(one):
+            why = problem(pattern)
+            found += [f"{one.code}: {pattern!r}: {why}"] * (why is not None)
+        conditions = [*one.host, *(clue.condition for clue in one.clues)]
+        found += [
+            f"{one.code}: there is no fact {condition.fact!r}"
+            for condition in conditions
+            if condition.fact not in knowledge.facts
+        ]
+        found += [f"{one.code}: it beats {other!r}, which is not there" for other in one.beats
+                  if other not in codes]
+        found += [f"{one.code}: nothing shows it"] * (not one.symptoms and not one.host)
+        found += [f"{one.code}: no fix"] * (not one.fixes)
+        found += [f"{one.code}: no source"] * (not one.sources)
+        found += [f"{one.code}: unknown layer {one.layer!r}"] * (one.layer not in get_args(Layer))
+    return found
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _failure(
+    row: Mapping[str, Any], recipes: Mapping[str, tuple[Fix, ...]], where: str
+) -> Failure:
+    unknown = set(row) - _FAILURE_KEYS
+    if unknown:
+        raise CatalogError(f"{where}: unknown keys {sorted(unknown)}.", fix="Mend the table.")
+    try:
+        return Failure(
+            code=row["code"],
+            layer=row["layer"],
+            title=row["title"],
+            cause=row["cause"],
+            severity=_one_of(row.get("severity", "blocks"), get_args(Severity)),
+            often=int(row.get("often", 5)),
+            symptoms=tuple(_symptom(one) for one in row.get("symptoms", ())),
+            unless=tuple(row.get("unless", ())),
+            clues=tuple(
+                Clue(condition=_condition(one), supports=not one.get("against", False))
+                for one in row.get("clues", ())
+            ),
+            host=tuple(_condition(one) for one in row.get("host", ())),
+            beats=tuple(row.get("beats", ())),
+            fixes=tuple(_fixes(row.get("fix", ()), recipes, where)),
+            confirm=row.get("confirm", ""),
+            defaults=dict(row.get("defaults", {})),
+            sources=tuple(row.get("sources", ())),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CatalogError(f"{where}: {error!r}.", fix="Mend the table.") from error
+
+
+def _symptom(row: str | Mapping[str, Any]) -> Symptom:
+    if isinstance(row, str):
+        return Symptom(parts=(row,))
+    strength = cast("Strength", _one_of(row.get("is", "proof"), get_args(Strength)))
+    return Symptom(parts=tuple(row["all"]) if "all" in row else (row["text"],), strength=strength)
+
+
+def _condition(row: Mapping[str, Any]) -> Condition:
+    (operator,) = [name for name in row if name in _OPERATORS]
+    value: Value = tuple(row[operator]) if isinstance(row[operator], list) else row[operator]
+    return Condition(
+        fact=row["fact"],
+        operator=cast("Operator", operator),
+        value=value,
+        says=row.get("says", ""),
+    )
+
+
+def _fixes(
+    rows: Iterable[Mapping[str, Any]], recipes: Mapping[str, tuple[Fix, ...]], where: str
+) -> Iterator[Fix]:
+    for row in rows:
+        unknown = set(row) - _FIX_KEYS
+        if unknown:
+            raise CatalogError(f"{where}: unknown keys {sorted(unknown)}.", fix="Mend the fix.")
+        if "recipe" in row:
+            yield from recipes[row["recipe"]]
+            continue
+        yield Fix(
+            on=tuple(row.get("on", ())),
+            note=row.get("note", ""),
+            run=row.get("run", "").strip(),
+            automatic=bool(row.get("automatic", False)),
+            backup=tuple(row.get("backup", ())),
+            reboot=bool(row.get("reboot", False)),
+        )
+
+
+def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:  # noqa: ANN401
+    if value not in allowed:
+        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+    return value

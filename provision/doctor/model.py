@@ -1,0 +1,181 @@
+"""What the doctor knows, what it sees, and what it says.
+
+A `Failure` of the knowledge is one root cause. Its `symptoms` are the texts by which it shows, its
+`clues` are facts of the machine that speak for it or against it, and its `host` conditions are
+facts that prove it without any text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Layer: TypeAlias = Literal[
+    "driver",
+    "nvml",
+    "hardware",
+    "permissions",
+    "mig",
+    "container-runtime",
+    "docker",
+    "podman",
+    "kubernetes",
+    "image",
+    "wsl",
+    "cuda-runtime",
+    "cudnn",
+    "nccl",
+    "network",
+    "shm-ipc",
+    "framework-torch",
+    "framework-tf",
+    "framework-jax",
+    "build",
+    "disk",
+]
+# proof: no other cause prints this. typical: this cause mostly. hint: this cause among many.
+Strength: TypeAlias = Literal["proof", "typical", "hint"]
+Severity: TypeAlias = Literal["blocks", "degrades", "warns"]
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+Value: TypeAlias = bool | int | str | tuple[str, ...]
+Operator: TypeAlias = Literal["is", "not", "under", "atleast", "has", "matches"]
+
+
+# --- knowledge ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """A pattern in RE2's syntax, searched for in each line. Several `parts` must all be there,
+    each in some line of the text.
+    """
+
+    parts: tuple[str, ...]
+    strength: Strength = "proof"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A fact compared: {"fact": "docker.snap", "is": true}. An unknown fact meets no condition."""
+
+    fact: str
+    operator: Operator
+    value: Value
+    says: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clue:
+    """A condition that speaks for a cause (or against it) where a symptom has been seen."""
+
+    condition: Condition
+    supports: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """What to type, for whom. `on`: families of distributions, or engines; () is everybody.
+
+    `run` is shell text; `automatic` says that --fix may run it here; `backup` are the files that
+    it changes.
+    """
+
+    on: tuple[str, ...] = ()
+    note: str = ""
+    run: str = ""
+    automatic: bool = False
+    backup: tuple[str, ...] = ()
+    reboot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One root cause. `often` (0 to 9) orders the causes that one text can have."""
+
+    code: str
+    layer: Layer
+    title: str
+    cause: str
+    severity: Severity = "blocks"
+    often: int = 5
+    symptoms: tuple[Symptom, ...] = ()
+    unless: tuple[str, ...] = ()
+    clues: tuple[Clue, ...] = ()
+    host: tuple[Condition, ...] = ()
+    beats: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    confirm: str = ""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+
+# --- what was seen ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A value and where it was read: a path, or a command."""
+
+    value: Value
+    where: str
+
+
+Facts: TypeAlias = Mapping[str, Fact]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A pattern's first line: its text without colours, where it stands, the named groups."""
+
+    line: str
+    source: str
+    number: int
+    count: int = 1
+    groups: Mapping[str, str] = field(default_factory=dict)
+    joined: bool = False  # found only after wrapped lines were put together
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was seen, and where: "run.log:17", "/proc/modules"."""
+
+    says: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A root cause with what speaks for it; texts are filled in, fixes are those for this host."""
+
+    code: str
+    layer: Layer
+    title: str
+    cause: str
+    severity: Severity
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+    fixes: tuple[Fix, ...]
+    confirm: str
+    sources: tuple[str, ...]
+    follows_from: str | None = None  # the code of the cause that explains this one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOut:
+    """A cause that the text allows and the machine does not."""
+
+    code: str
+    title: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Ranked causes, the most likely first; none: unknown (or healthy, where no text was given)."""
+
+    causes: tuple[Cause, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()

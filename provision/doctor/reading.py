@@ -1,0 +1,87 @@
+"""Error texts as lines: of any size, encoding and hygiene, in flat memory.
+
+A log is a file of 100 MB as well as a pasted screenful. What stands between a message and its
+pattern is taken away here: colours, carriage returns of progress bars, the escapes of JSON logs,
+UTF-16 of a Windows shell. Bytes stay bytes (read as Latin-1): a log may be in no encoding at all.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+CHUNK_BYTES = 1 << 18
+LINE_LIMIT = 1 << 14
+# A longer line is read in pieces that share so much, so that no message falls between two.
+OVERLAP = 1 << 10
+
+_COLOURS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_ESCAPED = re.compile(rb'\\+(?:n|r|t|"|/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))')
+_MEANS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b'"': b'"', b"/": b"/", b"\\": b"\\"}
+
+
+def chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """Pieces that end where a line ends, as far as lines do end; each is clean of colours."""
+    reader = _decoded(stream)
+    pending = b""
+    while piece := next(reader, b""):
+        pending += piece
+        cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+        if cut:
+            yield clean(pending[:cut])
+            pending = pending[cut:]
+        elif len(pending) >= CHUNK_BYTES:  # a line without an end
+            yield clean(pending)
+            pending = pending[-OVERLAP:]
+    if pending:
+        yield clean(pending)
+
+
+def clean(piece: bytes) -> bytes:
+    """Without colours and backspaces; every end of line is a newline."""
+    if b"\x1b" in piece:
+        piece = _COLOURS.sub(b"", piece)
+    if b"\x08" in piece:
+        piece = piece.replace(b"\x08", b"")
+    if b"\r" in piece:
+        piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return piece
+
+
+def unescaped(piece: bytes) -> bytes | None:
+    r"""What a JSON log holds: \n, \", \u001b and their like undone. None where there are none."""
+    if b"\\" not in piece:
+        return None
+    plain = _ESCAPED.sub(_meaning, piece)
+    return None if plain == piece else clean(plain)
+
+
+def pieces(line: bytes) -> Iterator[bytes]:
+    """The line, or overlapping parts of a very long one."""
+    if len(line) <= LINE_LIMIT:
+        yield line
+        return
+    for start in range(0, len(line), LINE_LIMIT - OVERLAP):
+        yield line[start : start + LINE_LIMIT]
+
+
+def _meaning(found: re.Match[bytes]) -> bytes:
+    name = found[0].lstrip(b"\\") or b"\\"
+    if name[:1] == b"u":
+        return bytes([int(name[1:], 16)])
+    return _MEANS.get(name, b"\x1b")
+
+
+def _decoded(stream: BinaryIO) -> Iterator[bytes]:
+    first = stream.read(CHUNK_BYTES)
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        while first:
+            yield decoder.decode(first).encode("utf-8", "replace")
+            first = stream.read(CHUNK_BYTES)
+        return
+    while first:
+        yield first
+        first = stream.read(CHUNK_BYTES)

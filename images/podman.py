@@ -36,7 +36,8 @@ _LIMIT_REFUSED = re.compile(
 _NUMBERS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
 # What podman raises by itself as soon as any limit is asked for.
 _PODMANS_OWN = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-_OWN_FAILURES = frozenset({125, 126, 127})
+_NOT_FOUND = 127
+_OWN_FAILURES = frozenset({125, 126, _NOT_FOUND})
 
 
 class Podman:
@@ -72,6 +73,7 @@ class Podman:
                 fix="See: podman info",
                 detail=done.last_lines(),
             )
+        _refuse_one_that_starts_nothing(program)
         return cls(program, version, scratch)
 
     @property
@@ -245,6 +247,31 @@ class Podman:
             apart=True,
             input=data,
             missing_fix=INSTALL_FIX,
+        )
+
+
+def _refuse_one_that_starts_nothing(program: str) -> None:
+    """Have it start a program that is not there, in an empty root: a podman that gets as far as
+    not finding it can start containers. Asked for beforehand, since an image takes minutes to load.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as empty:
+
+        def start(limits: Mapping[str, str]) -> process.Completed:
+            words = [word for pair in limits.items() for word in ("--ulimit", "=".join(pair))]
+            return process.run(
+                [program, "run", "--rm", "--network", "none", *words, "--rootfs", empty, "/none"],
+                timeout_s=_ASK_TIMEOUT_S,
+                apart=True,
+            )
+
+        done = start({})
+        if done.code != _NOT_FOUND:
+            done = start(_own_limits())
+    if done.code != _NOT_FOUND:
+        raise NoEngineError(
+            f"podman is installed and cannot start a container: {done.last_lines(1)}",
+            fix="See: podman info, man containers.conf (runtime, cgroup_manager, default_ulimits)",
+            detail=done.last_lines(),
         )
 
 

@@ -232,8 +232,37 @@ def test_podman_is_found(
     fake: Fake, answer: list[Any], version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(fake.place), prepend=":")
-    fake.answer(info=answer)
+    fake.answer(info=answer, run=[127, "", "not found"])
     assert Podman.connect().name == version
+
+
+@pytest.mark.parametrize(
+    ("answers", "serves"),
+    [
+        pytest.param([[127, "", "not found"]], True, id="it gets as far as the program"),
+        pytest.param(
+            [[126, "", CRUN.format("NPROC")], [127, "", ""]],
+            True,
+            id="with the limits that we have",
+        ),
+        pytest.param([[126, "", CRUN.format("NPROC")]] * 2, False, id="no limits are granted"),
+        pytest.param([[125, "", "Error: no network"]] * 2, False, id="podman itself refuses"),
+    ],
+)
+def test_a_podman_that_starts_nothing_is_told_before_an_image_is_loaded(
+    fake: Fake,
+    answers: list[Any],
+    serves: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(fake.place), prepend=":")
+    fake.answer(info=[0, "4.3.1", ""], run=answers)
+    if serves:
+        Podman.connect()
+    else:
+        with pytest.raises(NoEngineError, match="cannot start a container: Error"):
+            Podman.connect()
+    assert len(fake.asked("run")) == len(answers)
 
 
 @pytest.mark.parametrize("answer", [[125, "", "cannot find newuidmap"], [0, "", ""]])

@@ -55,7 +55,7 @@ def test_a_bare_host_is_told_of_every_way(tmp_path: Path) -> None:
 
 def test_podman_goes_before_a_sandbox(bare: Path, tmp_path: Path) -> None:
     install(bare, "bwrap", "exit 0")
-    install(bare, "podman", "echo 4.9.3")
+    install(bare, "podman", "test $1 = info && echo 4.9.3 || exit 127")
     chosen = choose_runner(cache=tmp_path)
     assert chosen.runner.name == "podman 4.9.3"
     assert [one.name for one in chosen.passed_over] == ["docker"]

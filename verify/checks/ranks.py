@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -21,6 +22,7 @@ from verify.symptoms import explain, last_words
 
 LOOK_LIMIT_S = 60.0
 CPU_RANKS = 2
+_LEAVING = "the end of the process group"
 ONE_GPU = "one GPU: nothing goes between GPUs"
 P2P_FIX = (
     "try NCCL_P2P_DISABLE=1: if that mends it, switch PCIe ACS and the IOMMU off in the host's BIOS"
@@ -153,8 +155,8 @@ def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:
         _set_environment(rank)
         _join(rank)
         value = work(rank)
-        rank.at("the end of the process group")
-        _leave()
+        rank.at(_LEAVING)
+        _leave(rank)
         return value
 
     return live
@@ -182,10 +184,23 @@ def _join(rank: Rank) -> None:
     dist.init_process_group(rank.team.backend, init_method=store, rank=rank.index, world_size=size)
 
 
-def _leave() -> None:
+def _leave(rank: Rank) -> None:
+    """Leave when no rank needs this one any more.
+
+    NCCL is shut down as a program should. Gloo is not: on a busy machine its ends may wait for one
+    another for ever, and the process is about to end anyway.
+    """
+    if rank.team.backend == "gloo":
+        while any(_step(_read(path))[1] != _LEAVING for path in _step_paths(rank)):
+            time.sleep(0.01)
+        return
     import torch.distributed as dist
 
     dist.destroy_process_group()
+
+
+def _step_paths(rank: Rank) -> List[str]:
+    return [_step_path(rank.folder, index) for index in range(rank.team.size)]
 
 
 def _step_path(folder: str, index: int) -> str:

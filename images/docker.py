@@ -369,6 +369,7 @@ def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
             "The engine's disk filled up while the image was built; nothing was tagged.",
             fix="Make room: docker builder prune, docker image prune; df -h shows the disks.",
             detail=_last_lines(tail),
+            log=tail,
         )
     # uv's words, and pip's
     if re.search(r"hash(es)? mismatch|do not match the hashes", tail, re.IGNORECASE):
@@ -376,17 +377,20 @@ def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
             "A downloaded wheel is not the one that the lock names.",
             fix="Lock again (provision lock) if you trust the index; the download was refused.",
             detail=_last_lines(tail),
+            log=tail,
         )
     if not engine_answers or _ENGINE_WENT_AWAY.search(tail):
         return EngineError(
             "The engine went away while it built the image.",
             fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
             detail=_last_lines(tail),
+            log=tail,
         )
     return BuildFailedError(
         "A step of Dockerfile.cuda failed; its last lines are below.",
         fix="If a download failed, check the network, proxy and --ca-bundle, then run this again.",
         detail=_last_lines(tail),
+        log=tail,
     )
 
 

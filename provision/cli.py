@@ -15,18 +15,23 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from images.errors import Failure
 from provision.catalog_commands import do_measure, do_refresh, do_show
 from provision.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.console import Console
+from provision.consult import causes_of_failure, tell
+from provision.doctor_command import do_doctor, doctor_options
 from provision.errors import BadInputError, Exit
 from provision.inspect_command import do_inspect, inspect_options
 from provision.output import OutputError, flush, open_closed_streams, print_json, print_result
 from provision.store_commands import do_du, do_gc, gc_options
 from provision.store_commands import do_verify as do_store_verify
 from provision.version import VERSION
+
+if TYPE_CHECKING:
+    from provision.doctor.model import Cause
 
 LEAVE_WITHIN_S = 5.0
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
@@ -103,12 +108,14 @@ def _leave_whatever_happens() -> None:
 
 
 def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) -> int:
+    causes = causes_of_failure(failure)
     if as_json and not isinstance(failure, OutputError):
         try:
-            print_json(_failure_json(command, failure))
+            print_json(_failure_json(command, failure, causes))
         except OutputError as unwritable:
             console.fail(unwritable.message, unwritable.fix)
     console.fail(failure.message, failure.fix, failure.detail)
+    tell(causes, console)
     return failure.exit_code
 
 
@@ -513,12 +520,22 @@ COMMANDS = (
         options=(_image_argument, _suite_options, _run_options, _file_options, _record_options),
         run=do_verify,
     ),
+    Command(
+        name="doctor",
+        help="what is wrong with this machine, an error text, an image, a file; and the fix",
+        options=(doctor_options,),
+        run=do_doctor,
+    ),
 )
 
 
-def _failure_json(command: str, failure: Failure) -> dict[str, Any]:
+def _failure_json(command: str, failure: Failure, causes: Sequence[Cause]) -> dict[str, Any]:
     error = {"code": failure.code, "message": failure.message, "fix": failure.fix}
-    extra = {"verdict": "none"} if command == "plan" else {}
+    extra: dict[str, Any] = {"verdict": "none"} if command == "plan" else {}
+    if causes:
+        from provision.doctor.account import causes_json
+
+        extra["doctor"] = causes_json(causes)
     return {"schema": 1, **extra, "error": error}
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from images.errors import Failure
 from provision.console import Console
+from provision.consult import causes_of_report, tell
 from provision.errors import BadInputError, Exit
 from provision.model import Cell
 from provision.options import (
@@ -149,12 +150,16 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
         facts=this_host,
         console=console,
     )
+    causes = causes_of_report(result.get("verify") or {})
     if args.json:
-        print_json(result)
+        from provision.doctor.account import causes_json
+
+        print_json({**result, "doctor": causes_json(causes)} if causes else result)
     else:
         from provision.show import describe_build
 
         print_result(describe_build(result))
+    tell(causes, console)
     return code
 
 
@@ -191,6 +196,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
         # The suite's page has the comparison in it.
         older = [done.comparison, describe_report(done.report)]
         print_result(page(done.report) or "\n".join(filter(None, older)))
+    tell(causes_of_report(done.report), console)
     if done.trouble is not None:
         console.fail(done.trouble.message, done.trouble.fix, done.trouble.detail)
     return done.code

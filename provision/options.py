@@ -219,6 +219,11 @@ def record_home() -> Path:
     return base / "gpu-provision"
 
 
+def mended_home() -> Path:
+    """Where the journals of what --fix did are kept."""
+    return record_home() / "mended"
+
+
 def engine_fix() -> str:
     from images.engine_setup import fix_text
 

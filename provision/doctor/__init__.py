@@ -1,4 +1,4 @@
-"""From symptom to cause to fix: error texts and the machine's facts, judged by shipped knowledge."""
+"""From symptom to cause to fix: texts and the machine's facts, judged by shipped knowledge."""
 
 from provision.doctor.diagnose import diagnose
 from provision.doctor.knowledge import Knowledge, load

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
 _SUPPORT = 12
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _EVIDENCE_SHOWN = 4
 
 
@@ -49,6 +49,7 @@ class _Candidate:
     strength: Strength | None  # None: the machine alone shows it
     hits: tuple[Hit, ...] = ()
     supported: tuple[Evidence, ...] = ()
+    decided: bool = False  # by a decisive clue
     refuted: Evidence | None = None
     beaten_by: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +57,8 @@ class _Candidate:
     @property
     def points(self) -> int:
         base = _POINTS[self.strength] if self.strength else _POINTS["proof"]
-        return base + _SUPPORT * bool(self.supported) + self.failure.often
+        support = bool(self.supported) + self.decided
+        return base + _SUPPORT * support + self.failure.often
 
     @property
     def lines(self) -> frozenset[tuple[str, int]]:
@@ -77,20 +79,24 @@ def judge(knowledge: Knowledge, hits: Mapping[str, Hit], facts: Facts) -> Diagno
         if one.strength != "hint"
         for code in one.failure.beats
     }
-    standing = [
-        replace(one, beaten_by=beaten.get(one.failure.code)) for one in standing
-    ]
+    standing = [replace(one, beaten_by=beaten.get(one.failure.code)) for one in standing]
     ranked = sorted(standing, key=_rank)
     where = tags(facts)
     return Diagnosis(
         causes=tuple(_cause(one, _confidence(one, standing), where) for one in ranked),
         ruled_out=tuple(
-            RuledOut(code=one.failure.code, title=_filled(one.failure.title, one),
-                     evidence=one.refuted)
+            RuledOut(
+                code=one.failure.code, title=_filled(one.failure.title, one), evidence=one.refuted
+            )
             for one in candidates
             if one.refuted is not None
         ),
     )
+
+
+def explained(failure: Failure) -> Cause:
+    """A failure as it is known, seen nowhere: its names filled from the defaults, all its fixes."""
+    return _cause(_Candidate(failure=failure, strength=None), "high", frozenset())
 
 
 def tags(facts: Facts) -> frozenset[str]:
@@ -117,8 +123,10 @@ def holds(condition: Condition, facts: Facts) -> bool:
         return False
     have, wanted = fact.value, condition.value
     if condition.operator in {"is", "not"}:
-        same = have in wanted if isinstance(wanted, tuple) and not isinstance(have, tuple) else (
-            have == wanted
+        same = (
+            have in wanted
+            if isinstance(wanted, tuple) and not isinstance(have, tuple)
+            else (have == wanted)
         )
         return same == (condition.operator == "is")
     if condition.operator in {"under", "atleast"}:
@@ -135,11 +143,21 @@ def pick_fixes(fixes: Sequence[Fix], where: frozenset[str]) -> tuple[Fix, ...]:
     """
     known = where & {name for fix in fixes for name in fix.on}
     if not where:
-        return tuple(fixes)
+        return tuple(sorted(fixes, key=_most_used))
     chosen = [fix for fix in fixes if not fix.on or set(fix.on) & where]
     if known or any(not fix.on for fix in fixes):
         return tuple(sorted(chosen, key=lambda fix: not fix.on))
     return tuple(fixes)
+
+
+def _most_used(fix: Fix) -> int:
+    """What is for everybody first, then the families in the order in which GPU machines have them;
+    special engines last.
+    """
+    order = ("debian", "ubuntu", "rhel", "suse", "arch")
+    return min(
+        (order.index(name) + 1 if name in order else len(order) + 1 for name in fix.on), default=0
+    )
 
 
 # --- candidates ---------------------------------------------------------------------------------
@@ -152,11 +170,8 @@ def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Cand
     proven = bool(failure.host) and all(holds(one, facts) for one in failure.host)
     if strength is None and not proven:
         return None
-    supported = [
-        evidence
-        for clue in failure.clues
-        if clue.supports and (evidence := _evidence(clue.condition, facts)) is not None
-    ]
+    speaking = [clue for clue in failure.clues if clue.supports and holds(clue.condition, facts)]
+    supported = [e for one in speaking if (e := _evidence(one.condition, facts)) is not None]
     if proven:
         supported += [e for one in failure.host if (e := _evidence(one, facts)) is not None]
     refuted = next(
@@ -175,14 +190,13 @@ def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Cand
         strength=strength,
         hits=seen,
         supported=tuple(dict.fromkeys(supported)),
+        decided=any(clue.decisive for clue in speaking),
         refuted=refuted,
         groups=groups,
     )
 
 
-def _symptoms(
-    failure: Failure, hits: Mapping[str, Hit]
-) -> tuple[Strength | None, tuple[Hit, ...]]:
+def _symptoms(failure: Failure, hits: Mapping[str, Hit]) -> tuple[Strength | None, tuple[Hit, ...]]:
     """The strongest symptom that is there, and the lines that show it, the strongest first."""
     shown = [
         (symptom.strength, [hits[part] for part in symptom.parts])
@@ -207,9 +221,14 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     return Evidence(says=said.replace("{value}", _words(fact)), where=fact.where)
 
 
-def _rank(one: _Candidate) -> tuple[bool, int, int, str]:
+def _rank(one: _Candidate) -> tuple[bool, int, bool, int, int, str]:
+    """What the text shows goes before what the machine shows besides, and that before a hint. What
+    does no harm does not stand before what does.
+    """
+    kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
     first = min((hit.number for hit in one.hits), default=0)
-    return (one.beaten_by is not None, -one.points, first, one.failure.code)
+    harmless = one.failure.severity == "warns"
+    return (one.beaten_by is not None, kind, harmless, -one.points, first, one.failure.code)
 
 
 def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidence:
@@ -230,6 +249,8 @@ def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidenc
         return "medium"
     if one.strength == "proof":
         return "medium" if any(other.strength == "proof" for other in better) else "high"
+    if one.decided and not any(other.decided for other in rivals):
+        return "high"
     if one.supported and not any(other.supported for other in rivals):
         return "high"
     return "low" if len(rivals) > 1 and better else "medium"
@@ -248,7 +269,7 @@ def _cause(one: _Candidate, confidence: Confidence, where: frozenset[str]) -> Ca
         cause=_filled(failure.cause, one),
         severity=failure.severity,
         confidence=confidence,
-        evidence=tuple([*seen[:_EVIDENCE_SHOWN], *one.supported]),
+        evidence=(*seen[:_EVIDENCE_SHOWN], *one.supported),
         fixes=tuple(
             replace(fix, note=_filled(fix.note, one), run=_filled(fix.run, one, quote=True))
             for fix in pick_fixes(failure.fixes, where)
@@ -269,7 +290,7 @@ def _filled(text: str, one: _Candidate, *, quote: bool = False) -> str:
             return found[0]
         return shlex.quote(word) if quote else word
 
-    return _PLACEHOLDER.sub(value, text) if values else text
+    return PLACEHOLDER.sub(value, text) if values else text
 
 
 def _words(fact: Fact) -> str:

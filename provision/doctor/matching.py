@@ -1,53 +1,45 @@
 """Which patterns of the knowledge a text holds, and where.
 
-All patterns are one RE2 set: an automaton that reads each byte once, whatever the patterns and
-whatever the text, so no log can make it hang. A large piece of text is asked first; its lines are
-looked at only where the piece holds something.
+There are thousands of patterns and a log may have a hundred million bytes, so most of it must be
+passed over quickly. One Aho-Corasick automaton looks for a word of each pattern that no match can
+be without (`literals`); the pattern is tried, by RE2, on those lines alone that hold it, and until
+it is found. Both read each byte a bounded number of times, so no text can make this hang.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from provision.doctor.literals import needs_of
 from provision.doctor.model import Hit
-from provision.doctor.reading import chunks, pieces, unescaped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from provision.doctor.reading import chunks, unescaped
 
 _EVIDENCE_LIMIT = 300
 # Texts that are wrapped were pasted from a terminal or a mail; no log of a machine is.
 _WRAPPED_LIMIT = 1 << 20
+# From so many lines on, one look at all of them is cheaper.
+_MANY = 6
 _WRAP_FROM, _WRAP_TO = 56, 78
-_MEMORY_BYTES = 256 << 20
 
 
 class Patterns:
-    """Patterns, compiled once for any number of texts."""
+    """Patterns, made ready once for any number of texts."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        import re2
-
         self._patterns = tuple(dict.fromkeys(patterns))
-        self._set: Any = re2.Set.SearchSet(_options())
-        for pattern in self._patterns:
-            self._set.Add(_lines(pattern))
-        self._set.Compile()
+        self._words = _Words(self._patterns)
 
     def in_text(self, stream: BinaryIO, source: str) -> dict[str, Hit]:
-        """The first hit of every pattern that the text holds, and how often it came."""
+        """The first hit of every pattern that the text holds."""
         found = _Found(self._patterns)
         number = 1
         kept: list[bytes] = []
         kept_bytes = 0
         for chunk in chunks(stream):
-            plain = unescaped(chunk)
-            if self._found(chunk) or (plain is not None and self._found(plain)):
-                self._in_lines(chunk.split(b"\n"), source, number, found)
+            self._in_chunk(chunk, source, number, found)
             number += chunk.count(b"\n")
             kept_bytes += len(chunk)
             if kept_bytes <= _WRAPPED_LIMIT:
@@ -56,73 +48,120 @@ class Patterns:
             self._in_wrapped(b"".join(kept).split(b"\n"), source, found)
         return found.hits()
 
-    def _in_lines(
-        self, lines: Sequence[bytes], source: str, first: int, found: _Found
-    ) -> None:
-        for number, line in enumerate(lines, first):
-            for part in pieces(line):
-                indexes = self._found(part)
-                if indexes:
-                    found.note(indexes, part, source, number)
-                plain = unescaped(part)
-                for inner in plain.split(b"\n") if plain is not None else ():
-                    found.note(set(self._found(inner)) - set(indexes), inner, source, number)
+    def _in_chunk(self, chunk: bytes, source: str, first: int, found: _Found) -> None:
+        for index, start, end in self._words.lines(chunk, found, found.may_match):
+            if found.note(index, chunk[start:end], source):
+                found.place(index, first + chunk.count(b"\n", 0, start))
+        plain = unescaped(chunk)
+        if plain is None:
+            return
+        for index, start, end in self._words.lines(plain, found, found.may_match):
+            if found.note(index, plain[start:end], source):
+                found.place(index, first + _line_of(plain[start:end], chunk))
 
     def _in_wrapped(self, lines: Sequence[bytes], source: str, found: _Found) -> None:
-        alone = found.indexes()
         for number, joined in unwrapped(lines):
-            new = set(self._found(joined)) - alone
-            found.note(new, joined, source, number, joined=True)
+            for index, start, end in self._words.lines(joined, found, found.may_match):
+                if found.note(index, joined[start:end], source, joined=True):
+                    found.place(index, number)
 
-    def _found(self, text: bytes) -> Sequence[int]:
-        return self._set.Match(text) or ()
+
+class _Words:
+    """The words that patterns need, all in one automaton."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        from ahocorasick_rs import BytesAhoCorasick
+
+        needs = [needs_of(pattern) for pattern in patterns]
+        words = sorted({word for each in needs for need in each for word in need})
+        numbers = {word: number for number, word in enumerate(words)}
+        self._needs = [[{numbers[word] for word in need} for need in each] for each in needs]
+        self._telling: list[list[int]] = [[] for _ in words]
+        for index, each in enumerate(self._needs):
+            for word in each[0]:
+                self._telling[word].append(index)
+        self._automaton = BytesAhoCorasick([word.encode("latin-1") for word in words])
+
+    def lines(
+        self, text: bytes, found: Container[int], may_match: Callable[[int, bytes], bool]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Each pattern not found yet, with the start and end of each line that it may match.
+
+        Such a line holds a word of its most telling need, and the text words of all its needs.
+        Where these are many lines, `may_match` says beforehand whether the text is worth it.
+        """
+        places = self._automaton.find_matches_as_indexes(text.lower(), overlapping=True)
+        held = {word for word, _, _ in places}
+        telling: dict[int, list[int]] = {}
+        for word in held:
+            wanted = [
+                index
+                for index in self._telling[word]
+                if index not in found and not any(map(held.isdisjoint, self._needs[index]))
+            ]
+            if wanted:
+                telling[word] = wanted
+        starts: dict[int, set[int]] = {}
+        for word, place, _ in places:
+            if word in telling:
+                start = text.rfind(b"\n", 0, place) + 1
+                for index in telling[word]:
+                    starts.setdefault(index, set()).add(start)
+        for index, its_starts in starts.items():
+            if len(its_starts) < _MANY or may_match(index, text):
+                for start in sorted(its_starts):
+                    if index not in found:
+                        yield index, start, _end(text, start)
 
 
 class _Found:
-    """Hits by pattern. The first line is kept, the others are counted."""
+    """Hits by pattern: the first line of each."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = patterns
         self._first: dict[int, Hit] = {}
-        self._counts: Counter[int] = Counter()
 
-    def note(
-        self,
-        indexes: Iterable[int],
-        line: bytes,
-        source: str,
-        number: int,
-        *,
-        joined: bool = False,
-    ) -> None:
-        for index in indexes:
-            self._counts[index] += 1
-            if index not in self._first:
-                span, groups = _groups(self._patterns[index], line)
-                shown = _shown(line, span)
-                self._first[index] = Hit(
-                    line=shown, source=source, number=number, groups=groups, joined=joined
-                )
+    def __contains__(self, index: object) -> bool:
+        return index in self._first
 
-    def indexes(self) -> set[int]:
-        return set(self._first)
+    def may_match(self, index: int, text: bytes) -> bool:
+        """Whether the pattern matches in the text, be it from one line into the next."""
+        return _compiled(self._patterns[index]).search(text) is not None
+
+    def note(self, index: int, line: bytes, source: str, *, joined: bool = False) -> bool:
+        """Keep the line if the pattern matches it, and say whether it does."""
+        match = _compiled(self._patterns[index]).search(line)
+        if match is None:
+            return False
+        self._first[index] = Hit(
+            line=_shown(line, match.span()),
+            source=source,
+            number=0,
+            groups=_groups(match.groupdict()),
+            joined=joined,
+        )
+        return True
+
+    def place(self, index: int, number: int) -> None:
+        """Where the line stands, which is counted for lines that were kept only."""
+        self._first[index] = replace(self._first[index], number=number)
 
     def hits(self) -> dict[str, Hit]:
-        return {
-            self._patterns[index]: replace(hit, count=self._counts[index])
-            for index, hit in self._first.items()
-        }
+        return {self._patterns[index]: hit for index, hit in self._first.items()}
 
 
 def problem(pattern: str) -> str | None:
-    """Why RE2 refuses this pattern, or None. It has no look-around and no back-references."""
+    """Why this pattern cannot be used, or None. RE2 has no look-around and no back-references."""
     import re2
 
     try:
         _compiled(pattern)
+        needs_of(pattern)
     except re2.error as error:
         why = error.args[0]
         return why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+    except ValueError as error:
+        return str(error)
     return None
 
 
@@ -150,6 +189,19 @@ def unwrapped(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
             yield i + 1, b"".join(together)
 
 
+def _end(text: bytes, place: int) -> int:
+    end = text.find(b"\n", place)
+    return len(text) if end < 0 else end
+
+
+def _line_of(plain: bytes, chunk: bytes) -> int:
+    """The number, from 0, of the line whose escapes, undone, hold this one."""
+    for number, line in enumerate(chunk.split(b"\n")):
+        if plain in (unescaped(line) or b"").split(b"\n"):
+            return number
+    return 0
+
+
 def _shown(line: bytes, span: tuple[int, int]) -> str:
     """The line as evidence: printable, and around the match where it is long."""
     start = max(0, span[0] - 60) if len(line) > _EVIDENCE_LIMIT else 0
@@ -158,30 +210,15 @@ def _shown(line: bytes, span: tuple[int, int]) -> str:
     return text if len(text) <= _EVIDENCE_LIMIT else text[: _EVIDENCE_LIMIT - 3] + "..."
 
 
-def _groups(pattern: str, line: bytes) -> tuple[tuple[int, int], dict[str, str]]:
-    match = _compiled(pattern).search(line)
-    if match is None:  # the set found it, so this does not happen
-        return (0, 0), {}
-    named = match.groupdict().items()
-    return match.span(), {k.decode(): v.decode("utf-8", "replace") for k, v in named if v}
-
-
-def _lines(pattern: str) -> str:
-    return f"(?m){pattern}"
+def _groups(named: Mapping[bytes, bytes | None]) -> dict[str, str]:
+    return {k.decode(): v.decode("utf-8", "replace") for k, v in named.items() if v}
 
 
 @functools.cache
 def _compiled(pattern: str) -> Any:  # noqa: ANN401  re2 is untyped
     import re2
 
-    return re2.compile(_lines(pattern).encode("latin-1"), _options())
-
-
-def _options() -> Any:  # noqa: ANN401
-    import re2
-
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
-    options.max_mem = _MEMORY_BYTES
-    return options
+    return re2.compile(f"(?m){pattern}".encode("latin-1"), options)

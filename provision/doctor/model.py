@@ -67,10 +67,13 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clue:
-    """A condition that speaks for a cause (or against it) where a symptom has been seen."""
+    """A condition that speaks for a cause (or against it) where a symptom has been seen. A decisive
+    one outweighs what speaks for the others.
+    """
 
     condition: Condition
     supports: bool = True
+    decisive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +134,6 @@ class Hit:
     line: str
     source: str
     number: int
-    count: int = 1
     groups: Mapping[str, str] = field(default_factory=dict)
     joined: bool = False  # found only after wrapped lines were put together
 

@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-CHUNK_BYTES = 1 << 18
-LINE_LIMIT = 1 << 14
-# A longer line is read in pieces that share so much, so that no message falls between two.
+CHUNK_BYTES = 1 << 14
+# A line that is longer is read in pieces that share so much: no message falls between two.
 OVERLAP = 1 << 10
 
-_COLOURS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_COLOURS = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])"
+)
 _ESCAPED = re.compile(rb'\\+(?:n|r|t|"|/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))')
 _MEANS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b'"': b'"', b"/": b"/", b"\\": b"\\"}
 
@@ -51,20 +52,14 @@ def clean(piece: bytes) -> bytes:
 
 
 def unescaped(piece: bytes) -> bytes | None:
-    r"""What a JSON log holds: \n, \", \u001b and their like undone. None where there are none."""
+    r"""The lines that hold escapes of a JSON log, with \n, \", \u001b and their like undone; None
+    where no line does.
+    """
     if b"\\" not in piece:
         return None
-    plain = _ESCAPED.sub(_meaning, piece)
-    return None if plain == piece else clean(plain)
-
-
-def pieces(line: bytes) -> Iterator[bytes]:
-    """The line, or overlapping parts of a very long one."""
-    if len(line) <= LINE_LIMIT:
-        yield line
-        return
-    for start in range(0, len(line), LINE_LIMIT - OVERLAP):
-        yield line[start : start + LINE_LIMIT]
+    escaped = b"\n".join(line for line in piece.split(b"\n") if b"\\" in line)
+    plain = _ESCAPED.sub(_meaning, escaped)
+    return None if plain == escaped else clean(plain)
 
 
 def _meaning(found: re.Match[bytes]) -> bytes:

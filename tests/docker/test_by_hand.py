@@ -63,7 +63,7 @@ def by_hand(client: Any, built: Built, checkout: Path, world: World) -> Iterator
 def docker_run(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [need.program("docker", "docker.io"), "run", "--rm", "--network", "none", *words]
     return subprocess.run(
-        argv, env=dict(world.env), check=False, capture_output=True, text=True, timeout=120
+        argv, env=dict(world.env), check=False, capture_output=True, text=True, timeout=600
     )
 
 
@@ -111,7 +111,7 @@ def run_compose(
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -36,9 +36,10 @@ LAYERS = (
     {"origin_check", "record_check", "pipeline", "report_files"},
     {"making", "documents"},
     {"build", "verification", "inspection"},
-    {"show_inspection"},
+    {"show_inspection", "show_doctor"},
+    {"consult"},
     {"options"},
-    {"commands", "catalog_commands", "inspect_command", "store_commands"},
+    {"commands", "catalog_commands", "inspect_command", "store_commands", "doctor_command"},
     {"cli"},
     {"__main__"},
 )
@@ -52,9 +53,11 @@ ONLY_IN = {
         "images/registry/auth.py",
         "images/runner.py",  # a type's name
     },
+    "ahocorasick_rs": {"provision/doctor/matching.py"},
     "pynvml": {"provision/host/nvml.py"},
     "re2": {"provision/doctor/matching.py"},
     "rich": {"provision/console.py"},
+    "ruamel": {"provision/doctor/lint/compose.py"},
     "torch": {"verify"},
     "tensorflow": {"verify"},
 }

@@ -1,0 +1,101 @@
+"""What the doctor says as JSON: `doctor.schema.json` beside this file is its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix
+
+Kind: TypeAlias = Literal["host", "log", "image", "bundle", "step"]
+Verdict: TypeAlias = Literal["found", "unknown", "healthy"]
+
+# What a person who knows more would ask for next, where nothing was recognised.
+COLLECT = (
+    "the whole text, from its first warning on: provision doctor --log FILE",
+    "the machine: provision doctor collect bundle.tar.gz (redacted; look into it, then share it)",
+    "the kernel's messages: sudo dmesg | provision doctor --log -",
+)
+
+
+def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
+    """Without a cause a text is unknown, and a machine that was merely looked at is healthy."""
+    if diagnosis.causes:
+        return "found"
+    return "unknown" if asked_of_a_text else "healthy"
+
+
+def host_is_unfit(diagnosis: Diagnosis) -> bool:
+    """Whether a cause that is sure keeps GPUs from working here."""
+    return any(
+        cause.severity == "blocks" and cause.confidence == "high" for cause in diagnosis.causes
+    )
+
+
+def account(
+    diagnosis: Diagnosis,
+    *,
+    kind: Kind,
+    names: Sequence[str],
+    verdict: Verdict,
+    facts: Facts | None = None,
+) -> dict[str, Any]:
+    """The whole answer."""
+    return {
+        "schema": 1,
+        "kind": kind,
+        "names": list(names),
+        "verdict": verdict,
+        "causes": causes_json(diagnosis.causes),
+        "ruled_out": [
+            {"code": one.code, "title": one.title, "evidence": _evidence(one.evidence)}
+            for one in diagnosis.ruled_out
+        ],
+        "collect": list(COLLECT) if verdict == "unknown" else [],
+        "facts": _facts(facts or {}),
+    }
+
+
+def causes_json(causes: Sequence[Cause]) -> list[dict[str, Any]]:
+    """Causes in their order, as they stand in `account` and beside a failed step."""
+    return [
+        {
+            "code": one.code,
+            "layer": one.layer,
+            "title": one.title,
+            "cause": one.cause,
+            "severity": one.severity,
+            "confidence": one.confidence,
+            "evidence": [_evidence(evidence) for evidence in one.evidence],
+            "fixes": [_fix(fix) for fix in one.fixes],
+            "confirm": one.confirm or None,
+            "follows_from": one.follows_from,
+            "links": list(one.sources),
+        }
+        for one in causes
+    ]
+
+
+def _evidence(evidence: Evidence) -> dict[str, str]:
+    return {"says": evidence.says, "where": evidence.where}
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "for": list(fix.on),
+        "note": fix.note or None,
+        "run": fix.run or None,
+        "automatic": fix.automatic,
+        "backup": list(fix.backup),
+        "reboot": fix.reboot,
+    }
+
+
+def _facts(facts: Facts) -> Mapping[str, dict[str, Any]]:
+    return {
+        name: {
+            "value": list(fact.value) if isinstance(fact.value, tuple) else fact.value,
+            "where": fact.where,
+        }
+        for name, fact in sorted(facts.items())
+    }

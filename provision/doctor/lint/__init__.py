@@ -1,0 +1,126 @@
+"""What will fail in a Dockerfile, a compose file or a requirements file, before it is built.
+
+`lint_file` reads a file, `lint` judges its text: the one touches the disk, the other is pure. Every
+rule has a row in `data/rules.toml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from provision.doctor.lint.findings import Finding, Found, finding
+from provision.doctor.lint.sarif import to_sarif
+from provision.doctor.lint.show import describe_findings, findings_json
+from provision.doctor.lint.silence import without_silenced
+from provision.errors import BadInputError
+
+if TYPE_CHECKING:
+    from provision.catalog import Catalog
+
+__all__ = [
+    "Finding",
+    "describe_findings",
+    "findings_json",
+    "kind_of",
+    "lint",
+    "lint_file",
+    "to_sarif",
+]
+
+Kind: TypeAlias = Literal["dockerfile", "compose", "requirements"]
+LIMIT_BYTES = 1 << 18
+"""No file of these kinds that somebody writes is larger; YAML takes seconds for so much."""
+
+_NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("dockerfile", re.compile(r"(dockerfile|containerfile)([.-_].+)?|.+\.(docker|container)file")),
+    ("compose", re.compile(r"((docker|podman)-)?compose([.-_].+)?\.ya?ml")),
+    ("requirements", re.compile(r"((.+[-_.])?requirements|constraints)([-_.].+)?\.(txt|in)")),
+)
+_NOT_THESE = (".dockerignore", ".md", ".j2", ".jinja", ".tmpl", ".template")
+_FIX = "Name a Dockerfile, a compose file or a requirements file."
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What a file is by its name alone: Dockerfile.gpu, compose.yaml, requirements-gpu.txt."""
+    name = path.name.lower()
+    if name.endswith(_NOT_THESE):
+        return None
+    return next((kind for kind, pattern in _NAMES if pattern.fullmatch(name)), None)
+
+
+def lint_file(path: Path, catalog: Catalog) -> list[Finding]:
+    """The findings of a file. BadInputError: it cannot be read, or is of none of the kinds."""
+    return lint(str(path), _read(path), catalog)
+
+
+def lint(path: str, text: str, catalog: Catalog) -> list[Finding]:
+    """The findings of a text, by line. `path` is its name; where that tells no kind, the text does.
+
+    BadInputError: it is of none of the kinds, or is no valid YAML.
+    """
+    kind = kind_of(Path(path)) or kind_of_text(text)
+    if kind is None:
+        raise BadInputError(
+            f"{path} is no Dockerfile, compose file or requirements file, by its name or by what "
+            "stands in it.",
+            fix=_FIX,
+        )
+    lines = tuple(text.splitlines())
+    found = without_silenced(_judge(kind, path, text, catalog), lines)
+    findings = {finding(one, path, lines) for one in found}
+    return sorted(findings, key=lambda one: (one.line, one.column, one.rule, one.message))
+
+
+def kind_of_text(text: str) -> Kind | None:
+    """What a file is by what stands in it."""
+    from provision.doctor.lint.compose_rules import looks_like_compose
+    from provision.doctor.lint.dockerfile import looks_like_dockerfile
+    from provision.doctor.lint.requirements import looks_like_requirements
+
+    if looks_like_dockerfile(text):
+        return "dockerfile"
+    if looks_like_compose(text):
+        return "compose"
+    return "requirements" if looks_like_requirements(text) else None
+
+
+def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+    if kind == "dockerfile":
+        from provision.doctor.lint.base_rules import base_rules
+        from provision.doctor.lint.dockerfile import read_dockerfile
+        from provision.doctor.lint.env_rules import env_rules
+        from provision.doctor.lint.run_rules import run_rules
+
+        file = read_dockerfile(path, text)
+        for rules in (base_rules, run_rules, env_rules):
+            yield from rules(file, catalog)
+    elif kind == "compose":
+        from provision.doctor.lint.compose_rules import judge_compose
+
+        yield from judge_compose(path, text, catalog)
+    else:
+        from provision.doctor.lint.requirements import judge_requirements
+
+        yield from judge_requirements(path, text, catalog)
+
+
+def _read(path: Path) -> str:
+    """The text of a file of a sensible size; what is wrong with it is a sentence."""
+    try:
+        if not path.is_file():  # a device or a pipe could be read without end
+            there = "it is a directory" if path.is_dir() else "it is no regular file"
+            what = there if path.exists() else "there is no such file"
+            raise BadInputError(f"{path} cannot be read: {what}.", fix=_FIX)
+        with path.open("rb") as stream:
+            content = stream.read(LIMIT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInputError(f"{path} cannot be read: {why}.", fix=_FIX) from error
+    if len(content) > LIMIT_BYTES:
+        raise BadInputError(f"{path} is larger than 256 KiB.", fix=_FIX)
+    if b"\0" in content:
+        raise BadInputError(f"{path} is no text.", fix=_FIX)
+    return content.decode("utf-8-sig", errors="replace")

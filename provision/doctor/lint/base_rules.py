@@ -1,0 +1,109 @@
+"""Rules over the images that a Dockerfile builds from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from provision.doctor.lint.dockerfile import Dockerfile, Stage
+from provision.doctor.lint.findings import Found, Place, table
+from provision.doctor.lint.images import CudaBase, cuda_base
+
+if TYPE_CHECKING:
+    from provision.catalog import Catalog
+
+
+def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[Found]:
+    for stage in file.stages:
+        at = _image_place(stage)
+        if stage.image is not None:
+            yield from judge_image(stage.image, at, stage.instruction.text.text, catalog)
+            yield from _ended(stage, at)
+
+
+def judge_image(image: str, at: Place, written: str, catalog: Catalog) -> Iterator[Found]:
+    """A CUDA image by its tag: there is none, it is not one, or NVIDIA has no such image.
+
+    `written` is the text in the file, where the change is to be made.
+    """
+    base = cuda_base(image)
+    if base is None:
+        return
+    if base.tag in {"", "latest"}:
+        yield Found(
+            rule="cuda-tag-none",
+            at=at,
+            message=f"{base.name} has no tag latest: NVIDIA removed it, and the pull fails.",
+            fix=f"Write a whole tag, for example {base.name}:{_newest(catalog)}",
+        )
+        return
+    if catalog.cuda_image(base.tag) is not None or base.full is None:
+        return
+    siblings = [row for row in catalog.images if row.full == base.full]
+    newest = max(Version(row.full) for row in catalog.images if row.listed)
+    whole = any(row.listed for row in siblings)
+    if Version(base.full) > newest or (siblings and not whole):
+        return  # newer than NVIDIA's list: of such images only some have been seen
+    instead = _nearest(base, catalog)
+    known = bool(siblings) or base.flavour is None or base.os is None
+    yield Found(
+        rule="cuda-tag-unknown",
+        at=at,
+        level="error" if known else "warning",
+        message=f"{base.tag} is not among NVIDIA's images: it never was, or it was removed."
+        if known
+        else f"{base.tag} is not in NVIDIA's list of images any more; removed tags cannot be "
+        "pulled.",
+        fix=f"Write {base.name}:{instead}" if instead else "Choose a tag of NVIDIA's list.",
+        swap=(base.tag, instead) if instead and written.count(base.tag) == 1 else None,
+    )
+
+
+def _newest(catalog: Catalog) -> str:
+    rows = [row for row in catalog.devel if row.listed]
+    return max(rows, key=lambda row: (Version(row.full), row.os, not row.cudnn)).tag
+
+
+def _nearest(base: CudaBase, catalog: Catalog) -> str | None:
+    """The newest image of the same CUDA, flavour and system, or of the newest Ubuntu of them."""
+    rows = [
+        row
+        for row in catalog.images
+        if row.cuda == base.cuda
+        and row.flavour == (base.flavour or "devel")
+        and row.cudnn == base.cudnn
+        and not row.tensorrt
+        and row.os.startswith("ubuntu")
+    ]
+    same = [row for row in rows if row.os == base.os] or rows
+    best = max(same, key=lambda row: (Version(row.full), row.os), default=None)
+    return best.tag if best else None
+
+
+def _ended(stage: Stage, at: Place) -> Iterator[Found]:
+    base = cuda_base(stage.image)
+    row = table("known.toml")["ended"].get(base.os) if base else None
+    if base is None or row is None:
+        return
+    gone = " Its package mirrors have moved, so installing packages fails." if row["gone"] else ""
+    yield Found(
+        rule="base-ended",
+        at=at,
+        level="warning" if row["gone"] else "note",
+        message=f"{base.os} has had no standard support since {row['since']}.{gone}",
+        fix="Build from a newer system of the same CUDA.",
+    )
+
+
+def _image_place(stage: Stage) -> Place:
+    text = stage.instruction.text
+    flags = text.text
+    offset = 0
+    for word in flags.split():
+        if not word.startswith("--"):
+            offset = flags.index(word, offset)
+            break
+        offset = flags.index(word, offset) + len(word)
+    return text.at(offset)

@@ -1,0 +1,109 @@
+"""A compose file as nodes with their places: mappings, lists, texts.
+
+The file is read to a graph of nodes and no further: no tag is acted upon, and an alias is a second
+way to one node, never a copy, so a file that multiplies itself stays as small as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from provision.doctor.lint.findings import Place
+from provision.errors import BadInputError
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the file. What it is not, it has none of: a text has no keys, no items."""
+
+    raw: Any
+
+    @property
+    def at(self) -> Place:
+        mark = self.raw.start_mark
+        return Place(mark.line + 1, mark.column + 1)
+
+    @property
+    def text(self) -> str | None:
+        """A scalar with variables that have a default filled in; None: it is none."""
+        if self.raw.id != "scalar":
+            return None
+        return _VARIABLE.sub(lambda m: m[0] if m[2] is None else m[2], str(self.raw.value))
+
+    def get(self, key: str) -> Node | None:
+        """The value of a key, also where `<<` brings it."""
+        return next((value for name, value in self.pairs() if name == key), None)
+
+    def key_place(self, key: str) -> Place:
+        """Where the key itself stands."""
+        if self.raw.id == "mapping":
+            for name, _ in self.raw.value:
+                if name.value == key:
+                    return Place(name.start_mark.line + 1, name.start_mark.column + 1)
+        return self.at
+
+    def pairs(self) -> Iterator[tuple[str, Node]]:
+        """Keys with their values, its own before those that are merged in."""
+        seen: set[int] = set()
+        waiting = [self.raw]
+        while waiting:
+            raw = waiting.pop(0)
+            if id(raw) in seen or raw.id != "mapping":
+                continue
+            seen.add(id(raw))  # a mapping that is merged in by many ways counts once
+            for key, value in raw.value:
+                if key.id != "scalar":
+                    continue
+                if key.value == "<<":
+                    waiting += value.value if value.id == "sequence" else [value]
+                else:
+                    yield str(key.value), Node(value)
+
+    def items(self) -> Iterator[Node]:
+        if self.raw.id == "sequence":
+            for item in self.raw.value:
+                yield Node(item)
+
+    def words(self) -> tuple[str, ...]:
+        """The texts of a list, or the words of a text."""
+        if self.text is not None:
+            return tuple(self.text.split())
+        return tuple(item.text for item in self.items() if item.text is not None)
+
+
+def read_yaml(path: str, text: str) -> Node | None:
+    """The document; None: it is empty. BadInputError: it is no YAML, or is nested without end."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        root = YAML(typ="rt", pure=True).compose(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" on line {mark.line + 1}" if mark is not None else ""
+        why = getattr(error, "problem", None) or "it cannot be read"
+        raise BadInputError(
+            f"{path} is not valid YAML{where}: {why}.", fix="docker compose config shows it too."
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise BadInputError(
+            f"{path} is nested too deeply to be a compose file.", fix="Name a compose file."
+        ) from error
+    return None if root is None else Node(root)
+
+
+def environment_of(service: Node) -> dict[str, tuple[str | None, Place]]:
+    """The environment of a service, of either form: the value (None: from outside), its place."""
+    node = service.get("environment")
+    if node is None:
+        return {}
+    found = {name: (value.text, node.key_place(name)) for name, value in node.pairs()}
+    for item in node.items():
+        name, equals, value = (item.text or "").partition("=")
+        found[name.strip()] = (value if equals else None, item.at)
+    return found

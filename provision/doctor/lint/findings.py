@@ -1,0 +1,121 @@
+"""What a rule says, and the table of all rules.
+
+A rule is a pure function that yields `Found`: where, what, what to type. Its code, level, title and
+links stand in `data/rules.toml`; `finding` joins the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias, cast
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Level: TypeAlias = Literal["error", "warning", "note"]
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A row of the table. `level` is that of a finding which names none."""
+
+    code: str
+    level: Level
+    title: str
+    help: str
+    links: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a file; lines and columns count from 1."""
+
+    line: int
+    column: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a rule has found. `start` is the line on which the instruction begins (0: `at`'s own).
+
+    `swap` is a text of that line and what belongs there instead; None: no such simple change.
+    """
+
+    rule: str
+    at: Place
+    message: str
+    fix: str
+    level: Level | None = None
+    start: int = 0
+    swap: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A finding as it is told. `replacement`: the lines `line` to `end_line` as they should be."""
+
+    rule: str
+    level: Level
+    path: str
+    line: int
+    column: int
+    end_line: int
+    message: str
+    fix: str
+    replacement: str | None
+    links: tuple[str, ...]
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Every rule by its code, in the order of the file."""
+    return {
+        code: Rule(
+            code=code,
+            level=row["level"],
+            title=row["title"],
+            help=row["help"],
+            links=tuple(row["links"]),
+        )
+        for code, row in table("rules.toml").items()
+    }
+
+
+@cache
+def table(name: str) -> Mapping[str, Any]:
+    """A file of `data/`."""
+    text = (files("provision.doctor.lint") / "data" / name).read_text(encoding="utf-8")
+    return cast("Mapping[str, Any]", tomllib.loads(text))
+
+
+def finding(found: Found, path: str, lines: tuple[str, ...]) -> Finding:
+    """A rule's row joined to what it has found in the file of these lines."""
+    rule = rules()[found.rule]
+    return Finding(
+        rule=rule.code,
+        level=found.level or rule.level,
+        path=path,
+        line=found.at.line,
+        column=found.at.column,
+        end_line=found.at.line,
+        message=found.message,
+        fix=found.fix,
+        replacement=_replacement(found, lines),
+        links=rule.links,
+    )
+
+
+def _replacement(found: Found, lines: tuple[str, ...]) -> str | None:
+    """The line with the swap made; None where the text does not stand there exactly once."""
+    if found.swap is None or not 1 <= found.at.line <= len(lines):
+        return None
+    old, new = found.swap
+    line = lines[found.at.line - 1]
+    return line.replace(old, new) if line.count(old) == 1 else None

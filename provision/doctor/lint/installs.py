@@ -1,0 +1,250 @@
+"""What is installed together, from wherever it is read: a requirements file, a pip command.
+
+One `Install` is one answer of an installer: packages, and where they are looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from provision.doctor.lint.findings import Place, table
+from provision.doctor.lint.shell import Command, Word
+
+_PIP = re.compile(r"pip(\d+(\.\d+)?)?")
+_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)?)?")
+_INDEX_FLAGS = frozenset(["-i", "--index-url", "--default-index"])
+_EXTRA_FLAGS = frozenset(["--extra-index-url", "--index"])
+_LINK_FLAGS = frozenset(["-f", "--find-links"])
+_FILE_FLAGS = frozenset(["-r", "--requirement", "-c", "--constraint"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A requirement and where it stands. `address`: of a direct reference, or of what has no name.
+
+    `name` is normalized, "" where only an address is known.
+    """
+
+    name: str
+    written: str
+    at: Place
+    requirement: Requirement | None = None
+    address: str = ""
+
+    @property
+    def specifier(self) -> SpecifierSet:
+        return self.requirement.specifier if self.requirement else SpecifierSet()
+
+    @property
+    def extras(self) -> frozenset[str]:
+        return frozenset(self.requirement.extras) if self.requirement else frozenset()
+
+    @property
+    def pin(self) -> Version | None:
+        """The version of `==`, its local part included; None: not pinned."""
+        for one in self.specifier:
+            if one.operator in {"==", "==="} and not one.version.endswith("*"):
+                try:
+                    return Version(one.version)
+                except InvalidVersion:
+                    return None
+        return None
+
+    @property
+    def release(self) -> str | None:
+        """The pin without its local part: "2.1.0"."""
+        return self.pin.public if self.pin else None
+
+    @property
+    def local(self) -> str | None:
+        """The local part of the pin: "cu118"."""
+        return self.pin.local if self.pin else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """An index or a page of links."""
+
+    url: str
+    at: Place
+    replaces_default: bool = False
+
+    @property
+    def torch_tag(self) -> str | None:
+        """The tag of an index of PyTorch ("cu118", "cpu"); None: it is none, or not of one tag."""
+        match = re.search(table("known.toml")["python"]["index_of_pytorch"], self.url)
+        return match["tag"] if match and not match["kind"] else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    """Packages that are installed together. `complete`: no other source can be at work here."""
+
+    packages: tuple[Package, ...]
+    at: Place
+    sources: tuple[Source, ...] = ()
+    complete: bool = False
+    options: frozenset[str] = field(default_factory=frozenset)
+    files: tuple[Word, ...] = ()
+
+    def named(self, name: str) -> Package | None:
+        return next((one for one in self.packages if one.name == name), None)
+
+    @property
+    def torch_tags(self) -> frozenset[str]:
+        """The tags of PyTorch's indexes among the sources."""
+        return frozenset(tag for one in self.sources if (tag := one.torch_tag))
+
+    @property
+    def default_index(self) -> bool:
+        """Whether the default index, and no other source, is asked."""
+        return self.complete and not self.sources
+
+
+def read_package(text: str, at: Place) -> Package:
+    """A requirement as it is written; one that cannot be parsed keeps its text alone."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        address = text if "://" in text or text.startswith((".", "/")) else ""
+        egg = re.search(r"#egg=([\w.-]+)", text)
+        name = canonicalize_name(egg[1]) if egg else ""
+        wheel = _wheel(address)
+        return Package(
+            name=canonicalize_name(wheel.name) if wheel else name,
+            written=text,
+            at=at,
+            requirement=wheel,
+            address=address,
+        )
+    return Package(
+        name=canonicalize_name(requirement.name),
+        written=text,
+        at=at,
+        requirement=requirement,
+        address=requirement.url or "",
+    )
+
+
+def _wheel(address: str) -> Requirement | None:
+    """The pin that a wheel's address comes to; its marker, where one stands behind it, is kept."""
+    url, _, marker = address.partition(";")
+    file = unquote(url.partition("#")[0].rstrip().rpartition("/")[2])
+    try:
+        name, version, _build, _tags = parse_wheel_filename(file)
+        return Requirement(f"{name}=={version}" + (f" ; {marker}" if marker else ""))
+    except (InvalidRequirement, InvalidWheelFilename):
+        return None
+
+
+def pip_install(command: Command, environment: Iterable[str] = ()) -> Install | None:
+    """What a command installs with pip or uv; None: it is another command.
+
+    `environment`: names of variables that are set, some of which give pip an index.
+    """
+    words = _arguments(command)
+    if words is None:
+        return None
+    packages: list[Package] = []
+    sources: list[Source] = []
+    options: set[str] = set()
+    files: list[Word] = []
+    known = True
+    value_flags = frozenset(table("known.toml")["pip"]["value_flags"])
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.text.partition("=")
+        if not word.text.startswith("-") or word.text == "-":
+            known &= word.known
+            packages += [read_package(word.text, word.at)] if word.known else []
+            continue
+        options.add(flag)
+        if flag in _INDEX_FLAGS | _EXTRA_FLAGS | _LINK_FLAGS | _FILE_FLAGS | value_flags:
+            given = Word(value, word.at) if equals else next(rest, Word("", word.at))
+        else:
+            continue
+        if flag in _FILE_FLAGS:
+            files.append(given)
+        elif flag in {"-e", "--editable"}:
+            packages.append(read_package(given.text, given.at))
+        elif flag not in value_flags:
+            known &= given.known
+            sources.append(
+                Source(url=given.text, at=given.at, replaces_default=flag in _INDEX_FLAGS)
+            )
+    settings = {*environment, *command.settings}
+    other = any(name.startswith(("PIP_", "UV_")) and _is_source(name) for name in settings)
+    return Install(
+        packages=tuple(packages),
+        sources=tuple(sources),
+        at=command.at,
+        complete=known and not other and not options & {"--no-index", "--torch-backend"},
+        options=frozenset(options),
+        files=tuple(files),
+    )
+
+
+def _is_source(variable: str) -> bool:
+    return any(part in variable for part in ("INDEX", "FIND_LINKS", "CONFIG_FILE", "TORCH_BACKEND"))
+
+
+def _arguments(command: Command) -> tuple[Word, ...] | None:
+    """The words after `pip install`."""
+    words = [word.text for word in command.words]
+    if words and command.name == "uv" and words[1:3] == ["pip", "install"]:
+        return command.words[3:]
+    if _PYTHON.fullmatch(command.name) and words[1:4] == ["-m", "pip", "install"]:
+        return command.words[4:]
+    if _PIP.fullmatch(command.name) and "install" in words[1:]:
+        return command.words[words.index("install") + 1 :]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPackages:
+    """Packages of a distribution or of conda, by name."""
+
+    tool: str
+    names: tuple[Word, ...]
+
+
+_MANAGERS = frozenset(["apt-get", "apt", "aptitude", "yum", "dnf", "microdnf", "tdnf", "zypper"])
+_CONDAS = frozenset(["conda", "mamba", "micromamba"])
+
+
+def system_install(command: Command) -> SystemPackages | None:
+    """What apt, yum, dnf install ("apt") or conda and mamba ("conda"); None: neither."""
+    words = command.words
+    verbs = {"install"} if command.name in _MANAGERS else {"install", "create"}
+    if command.name not in _MANAGERS | _CONDAS:
+        return None
+    position = next((i for i, word in enumerate(words) if word.text in verbs), None)
+    if position is None:
+        return None
+    conda = command.name in _CONDAS
+    return SystemPackages(
+        tool="conda" if conda else "apt",
+        names=tuple(_plain_words(words[position + 1 :], conda=conda)),
+    )
+
+
+def _plain_words(words: Iterable[Word], *, conda: bool) -> Iterator[Word]:
+    """Names without versions; flags and, of conda, the values of flags left out."""
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word.text.startswith("-"):
+            skip = conda and word.text in {"-c", "--channel", "-n", "--name", "-p", "--prefix"}
+            skip = skip or word.text in {"-t", "-o"}
+        else:
+            name = re.split(r"[=<>:~!\[ ]", word.text.rpartition("::")[2], maxsplit=1)[0]
+            yield Word(name, word.at)

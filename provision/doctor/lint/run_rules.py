@@ -1,0 +1,468 @@
+"""Rules over the commands of a Dockerfile: what they install, compile and ask of a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from provision.doctor.lint.dockerfile import Dockerfile, Stage, Step
+from provision.doctor.lint.findings import Found, table
+from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_of
+from provision.doctor.lint.installs import (
+    Install,
+    Package,
+    SystemPackages,
+    pip_install,
+    system_install,
+)
+from provision.doctor.lint.package_rules import Setting, chosen_tag, judge_install
+from provision.doctor.lint.shell import Command
+
+if TYPE_CHECKING:
+    from provision.catalog import Catalog
+    from provision.catalog.rows import Arch
+
+_SEPARATOR = re.compile(r"[-_.]+")
+_REPOSITORY = re.compile(
+    r"developer\.download\.nvidia\.com/compute/(?:cuda|machine-learning)/repos/"
+    r"(?P<os>ubuntu|debian|rhel)(?P<release>\d+)/"
+)
+_PYTHON_PIP = re.compile(r"(?:python|pip)(3\.\d+)")
+_BUILD_CUDA = re.compile(
+    r"-D(GGML_CUDA|GGML_CUBLAS|LLAMA_CUBLAS|LLAMA_CUDA|USE_CUDA|WITH_CUDA)=(ON|on|1)"
+)
+
+
+@dataclass(frozen=True)
+class StageView:
+    """A stage with what the rules ask of it, each worked out once."""
+
+    stage: Stage
+    catalog: Catalog
+    for_cpus: bool = False
+
+    @cached_property
+    def base(self) -> CudaBase | None:
+        return cuda_base(self.stage.root_image)
+
+    @cached_property
+    def arch(self) -> Arch:
+        platform = self.stage.lineage[0].platform or ""
+        return "aarch64" if platform.startswith("linux/arm64") else "x86_64"
+
+    @cached_property
+    def all_installs(self) -> list[tuple[Command, Install]]:
+        """What pip installs here and in the stages below."""
+        names = [name for step in self.stage.all_steps() for name in step.settings]
+        found = [(one, pip_install(one, names)) for one in self.stage.all_commands()]
+        return [(command, install) for command, install in found if install is not None]
+
+    @cached_property
+    def all_system(self) -> list[tuple[Command, SystemPackages]]:
+        """What apt and conda install here and in the stages below."""
+        found = [(one, system_install(one)) for one in self.stage.all_commands()]
+        return [(command, packages) for command, packages in found if packages is not None]
+
+    @cached_property
+    def own_commands(self) -> list[tuple[Step, Command]]:
+        return [(step, command) for step in self.stage.steps for command in step.commands]
+
+    def own_installs(self) -> Iterator[tuple[Step, Command, Install]]:
+        installs = {id(command): install for command, install in self.all_installs}
+        for step, command in self.own_commands:
+            install = installs.get(id(command))
+            if install is not None:
+                yield step, command, install
+
+    def setting(self, command: Command, install: Install) -> Setting:
+        """What the rules over packages have to know of this command."""
+        said = _PYTHON_PIP.fullmatch(command.name)
+        python = said[1] if said else python_of(self.stage.root_image)
+        if not said and self._has_other_python(command):
+            python = None
+        return Setting(
+            for_gpus=self.base is not None,
+            for_cpus=self.for_cpus,
+            whole=not install.files and not self.pip_configured,
+            python=python,
+            arch=self.arch,
+        )
+
+    @cached_property
+    def pip_configured(self) -> bool:
+        """Whether `pip config` may have named an index."""
+        return any(
+            one.name.startswith("pip") and one.says("config") for one in self.stage.all_commands()
+        )
+
+    @cached_property
+    def python_makers(self) -> frozenset[str]:
+        """Programs here that bring a Python of their own."""
+        makers = frozenset(["conda", "mamba", "micromamba", "pyenv", "uv", "virtualenv"])
+        return makers & {one.name for one in self.stage.all_commands()}
+
+    def _has_other_python(self, command: Command) -> bool:
+        return bool(self.python_makers) or "/" in command.words[0].text
+
+    def compiler(self) -> bool:
+        """Whether nvcc is there: in the base, or installed."""
+        known = table("known.toml")["system"]
+        for _, packages in self.all_system:
+            pattern = known["compiler" if packages.tool == "apt" else "conda_compiler"]
+            if any(re.fullmatch(pattern, name.text) or not name.known for name in packages.names):
+                return True
+        if any(
+            re.match(r"nvidia-cuda-nvcc|cuda-toolkit|nvidia-cuda-nvcc-cu\d\d", package.name)
+            for _, install in self.all_installs
+            for package in install.packages
+        ):
+            return True
+        if any(_fetches_toolkit(command) for command in self.stage.all_commands()):
+            return True
+        if any(_copies_toolkit(step) for step in self.stage.all_steps()):
+            return True
+        return self.base is None or self.base.flavour not in {"base", "runtime"}
+
+
+def _fetches_toolkit(command: Command) -> bool:
+    return any(re.search(r"cuda_\d[\w.]*_linux\S*\.run", word.text) for word in command.words)
+
+
+def _copies_toolkit(step: Step) -> bool:
+    return step.instruction.keyword == "COPY" and "cuda" in step.instruction.text.text
+
+
+def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[Found]:
+    name = file.path.lower()
+    shipped_stages = {stage.line for stage in file.shipped()}
+    for stage in file.stages:
+        words = f"{name} {stage.name.lower()}"
+        view = StageView(
+            stage, catalog, for_cpus=any(w in words for w in ("cpu", "rocm", "xpu", "hpu", "amd"))
+        )
+        shipped = stage.line in shipped_stages
+        for step, command, install in view.own_installs():
+            yield from _from(step, judge_install(install, view.setting(command, install), catalog))
+        yield from _nvcc_missing(view)
+        yield from _cuda_of_another_major(view)
+        yield from _cuda_twice(view, shipped=shipped)
+        yield from _cudnn_twice(view)
+        yield from _driver_inside(view, shipped=shipped)
+        yield from _gpu_at_build(view)
+        yield from _conda_and_pip(view)
+        yield from _retired_key(view)
+        yield from _foreign_repository(view)
+        yield from _architectures_missing(view)
+
+
+def _from(step: Step, found: Iterator[Found]) -> Iterator[Found]:
+    """The same, told to begin where the instruction begins."""
+    for one in found:
+        yield Found(
+            rule=one.rule,
+            at=one.at,
+            message=one.message,
+            fix=one.fix,
+            level=one.level,
+            swap=one.swap,
+            start=step.instruction.line,
+        )
+
+
+def extension_of(package: Package) -> str | None:
+    """The name of a package that compiles CUDA code when it is installed; None: it does not."""
+    known = table("known.toml")["python"]
+    if package.address.endswith(".whl"):
+        return None
+    for name in known["extensions"]:
+        if package.name and package.name == _SEPARATOR.sub("-", name).lower():
+            return str(name)
+    match = re.search(known["repositories"], package.written)
+    return match[1].rpartition("/")[2] if match else None
+
+
+def _extensions(view: StageView) -> Iterator[tuple[Step, Install, Package, str]]:
+    for step, _, install in view.own_installs():
+        wheels_only = bool(install.options & {"--only-binary", "--find-links", "-f"})
+        for package in install.packages:
+            name = extension_of(package)
+            if name is not None and not wheels_only:
+                yield step, install, package, name
+
+
+def _nvcc_missing(view: StageView) -> Iterator[Found]:
+    if view.base is None or view.compiler():
+        return
+    fix = f"Build from {_devel(view)}, at least in the stage that compiles."
+    for step, command in view.own_commands:
+        asks = command.name == "nvcc" and command.then != "||" and not command.conditional
+        builds = command.name == "cmake" and any(
+            _BUILD_CUDA.fullmatch(word.text) for word in command.words
+        )
+        if asks or builds:
+            yield Found(
+                rule="nvcc-missing",
+                at=command.at,
+                start=step.instruction.line,
+                level="error",
+                message=f"{command.name} needs the CUDA compiler, and the {view.base.flavour} "
+                "image has none.",
+                fix=fix,
+            )
+    for step, _, package, name in _extensions(view):
+        yield Found(
+            rule="nvcc-missing",
+            at=package.at,
+            start=step.instruction.line,
+            level="warning",
+            message=f"{name} compiles CUDA code where it has no finished wheel, and the "
+            f"{view.base.flavour} image has no compiler.",
+            fix=fix,
+        )
+
+
+def _devel(view: StageView) -> str:
+    """The devel image beside the one that is built from, where NVIDIA has it."""
+    base = view.base
+    tag = base.tag.replace(f"-{base.flavour}", "-devel") if base else ""
+    return f"{base.name}:{tag}" if base and view.catalog.cuda_image(tag) else "a devel image"
+
+
+def _cuda_of_another_major(view: StageView) -> Iterator[Found]:
+    """Wheels of torch for one CUDA major above an image of another."""
+    if view.base is None or view.base.major is None or view.base.flavour == "base":
+        return
+    compiles = next(_extensions(view), None)
+    for step, command, install in view.own_installs():
+        torch = install.named("torch")
+        tag = chosen_tag(install, view.setting(command, install), view.catalog)
+        cuda = _cuda_of(tag, view.catalog)
+        if torch is None or cuda is None or cuda.partition(".")[0] == view.base.major:
+            continue
+        if compiles is not None and view.base.flavour == "devel":
+            yield Found(
+                rule="cuda-other",
+                at=torch.at,
+                start=step.instruction.line,
+                level="error",
+                message=f"torch here is of CUDA {cuda}, the image of CUDA {view.base.cuda}: "
+                f"compiling {compiles[3]} stops, because torch refuses another major.",
+                fix=f"Take the image of CUDA {cuda}, or a torch of CUDA {view.base.major}.",
+            )
+        else:
+            yield Found(
+                rule="cuda-other",
+                at=torch.at,
+                start=step.instruction.line,
+                message=f"torch here brings CUDA {cuda}; the CUDA {view.base.cuda} of the image "
+                "is not used by it.",
+                fix="Take both of one major, or build from an image without CUDA.",
+            )
+
+
+def _cuda_of(tag: str | None, catalog: Catalog) -> str | None:
+    return next((row.cuda for row in catalog.torch if row.tag == tag), None)
+
+
+def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[Found]:
+    """A runtime or devel image whose CUDA nothing uses but torch, which brings its own."""
+    base = view.base
+    if base is None or base.flavour not in {"runtime", "devel"} or not shipped:
+        return
+    if next(_extensions(view), None) is not None or _compiles(view):
+        return
+    torches = [
+        (
+            step,
+            install.named("torch"),
+            chosen_tag(install, view.setting(command, install), view.catalog),
+        )
+        for step, command, install in view.own_installs()
+    ]
+    for step, torch, tag in torches:
+        if torch is not None and _cuda_of(tag, view.catalog):
+            yield Found(
+                rule="cuda-twice",
+                at=torch.at,
+                start=step.instruction.line,
+                message=f"CUDA is in this image twice: the {base.flavour} image has one, the "
+                "wheels of torch bring another.",
+                fix="Where nothing else needs it, build from a base image, or one without CUDA.",
+            )
+            return
+
+
+def _compiles(view: StageView) -> bool:
+    """Whether anything could be compiled here: then the image's CUDA has a use."""
+    makers = {"nvcc", "cmake", "make", "ninja", "meson", "bazel", "cargo", "gcc", "g++"}
+    return any(
+        command.name in makers
+        or any("setup.py" in word.text or "nvcc" in word.text for word in command.words)
+        for command in view.stage.all_commands()
+    ) or any(
+        "--no-build-isolation" in install.options
+        or install.files
+        or any(package.address for package in install.packages)
+        or len(install.packages) > 1
+        for _, install in view.all_installs
+    )
+
+
+def _cudnn_twice(view: StageView) -> Iterator[Found]:
+    torch = any(
+        _cuda_of(chosen_tag(install, view.setting(command, install), view.catalog), view.catalog)
+        for command, install in view.all_installs
+    )
+    if not torch:
+        return
+    pattern = table("known.toml")["system"]["cudnn"]
+    for step, command in view.own_commands:
+        packages = system_install(command)
+        if packages is None or packages.tool != "apt":
+            continue
+        for name in packages.names:
+            if re.fullmatch(pattern, name.text):
+                yield Found(
+                    rule="cudnn-twice",
+                    at=name.at,
+                    start=step.instruction.line,
+                    message="The wheels of torch bring their own cuDNN; a second one on the "
+                    "system can be found before it.",
+                    fix=f"Leave {name.text} out, unless something else needs it.",
+                )
+                break
+
+
+def _driver_inside(view: StageView, *, shipped: bool) -> Iterator[Found]:
+    if not shipped:
+        return
+    pattern = table("known.toml")["system"]["driver"]
+    for step, command in view.own_commands:
+        packages = system_install(command)
+        if packages is None or packages.tool != "apt":
+            continue
+        for name in packages.names:
+            if re.fullmatch(pattern, name.text):
+                yield Found(
+                    rule="driver-in-image",
+                    at=name.at,
+                    start=step.instruction.line,
+                    message=f"{name.text} belongs to the driver of the host, which is mounted "
+                    "when the container starts; a copy in the image is of another version.",
+                    fix=f"Leave {name.text} out.",
+                )
+                break
+
+
+def _gpu_at_build(view: StageView) -> Iterator[Found]:
+    for step, command in view.own_commands:
+        if command.then == "||" or command.conditional:
+            continue
+        asserted = any(
+            re.search(r"assert\s+torch\.cuda\.is_available\(\)", word.text)
+            for word in command.words
+        )
+        if command.name == "nvidia-smi" or asserted:
+            yield Found(
+                rule="gpu-at-build",
+                at=command.at,
+                start=step.instruction.line,
+                message="No GPU and no driver are there while an image is built, so this "
+                "command fails.",
+                fix="Do it when the container starts.",
+            )
+
+
+def _conda_and_pip(view: StageView) -> Iterator[Found]:
+    conda = any(
+        name.text in {"pytorch", "pytorch-cuda"}
+        for _, packages in view.all_system
+        if packages.tool == "conda"
+        for name in packages.names
+    )
+    if not conda:
+        return
+    for step, _, install in view.own_installs():
+        torch = install.named("torch")
+        if torch is not None:
+            yield Found(
+                rule="torch-conda-and-pip",
+                at=torch.at,
+                start=step.instruction.line,
+                message="conda has installed pytorch already; pip lays a second one over it.",
+                fix="Install it with one of them.",
+            )
+
+
+def _retired_key(view: StageView) -> Iterator[Found]:
+    key = table("known.toml")["system"]["key_retired"]
+    for step, command in view.own_commands:
+        if command.then == "||" or command.conditional:
+            continue
+        fetched = next(
+            (word for word in command.words if f"{key}.pub" in word.text and "://" in word.text),
+            None,
+        )
+        if fetched is not None:
+            yield Found(
+                rule="cuda-key-retired",
+                at=fetched.at,
+                start=step.instruction.line,
+                message=f"NVIDIA has signed with another key than {key} since April 2022.",
+                fix="Install the package cuda-keyring of the same repository instead.",
+            )
+
+
+def _foreign_repository(view: StageView) -> Iterator[Found]:
+    system = system_of(view.stage.root_image)
+    if system is None or not system.startswith(("ubuntu", "debian")):
+        return
+    for step, command in view.own_commands:
+        for word in command.words:
+            match = _REPOSITORY.search(word.text)
+            if match is None or match["os"] == "rhel":
+                continue
+            if match["os"] + match["release"] != system.replace(".", ""):
+                yield Found(
+                    rule="cuda-repository-other",
+                    at=word.at,
+                    start=step.instruction.line,
+                    message=f"The repository is for {match['os']}{match['release']}, the image "
+                    f"is {system}: packages can ask for libraries that are not there.",
+                    fix=f"Take the one for {system.replace('.', '')}.",
+                    swap=(match["os"] + match["release"], system.replace(".", "")),
+                )
+                return
+
+
+def _architectures_missing(view: StageView) -> Iterator[Found]:
+    plain = view.base or system_of(view.stage.root_image) or python_of(view.stage.root_image)
+    if not plain:
+        return  # an image of a framework may have set the list
+    own = {
+        _SEPARATOR.sub("-", n).lower() for n in table("known.toml")["python"]["own_architectures"]
+    }
+    names = {name for step in view.stage.all_steps() for name in step.settings}
+    names |= {name for one in view.stage.all_commands() for name in one.settings}
+    exported = {
+        word.text.partition("=")[0]
+        for one in view.stage.all_commands()
+        if one.name == "export"
+        for word in one.words[1:]
+    }
+    if "TORCH_CUDA_ARCH_LIST" in names | exported:
+        return
+    for step, _, package, name in _extensions(view):
+        if _SEPARATOR.sub("-", name).lower() not in own and name != "flash-attention":
+            yield Found(
+                rule="arch-list-missing",
+                at=package.at,
+                start=step.instruction.line,
+                message=f"{name} is compiled for the GPU that torch sees, and none is there while "
+                "an image is built.",
+                fix='Set it before: ENV TORCH_CUDA_ARCH_LIST="8.0;9.0" (those of your GPUs).',
+            )
+            return

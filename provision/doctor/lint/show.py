@@ -1,0 +1,61 @@
+"""Findings for a person, and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from provision.doctor.lint.findings import LEVELS, Finding
+from provision.text import WIDTH
+
+_INDENT = "    "
+_SILENCE = "To silence one, on its line or the line before: # provision: ignore=RULE"
+
+
+def describe_findings(findings: Sequence[Finding], paths: tuple[str, ...]) -> str:
+    """Each with its place in front and the fix below; how many there are at the end."""
+    if not findings:
+        return f"Nothing wrong was found in {', '.join(paths)}."
+    lines: list[str] = []
+    for one in findings:
+        lines += [*_described(one), ""]
+    return "\n".join([*lines, _counted(findings)])
+
+
+def findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """{"schema": 1, "findings": [...], "counts": {"error": 1, ...}}"""
+    return {
+        "schema": 1,
+        "findings": [{**asdict(one), "links": list(one.links)} for one in findings],
+        "counts": {level: sum(one.level == level for one in findings) for level in LEVELS},
+    }
+
+
+def _described(one: Finding) -> Iterator[str]:
+    yield f"{one.path}:{one.line}:{one.column}: {one.level} [{one.rule}]"
+    yield from _wrapped(one.message, "  ")
+    first, *rest = one.fix.splitlines()
+    yield from _wrapped(f"fix: {first}", "  ")
+    yield from (f"{_INDENT}{line}" for line in rest)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    parts = []
+    for level in LEVELS:
+        number = sum(one.level == level for one in findings)
+        if number:
+            parts.append(f"{number} {level}{'' if number == 1 else 's'}")
+    return f"{', '.join(parts)}.\n{_SILENCE}"

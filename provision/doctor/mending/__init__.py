@@ -1,0 +1,24 @@
+"""What --fix does: shipped commands run on a person's word, files kept, and the way back."""
+
+from provision.doctor.mending.backup import kept_files, restore_command
+from provision.doctor.mending.check import check_fixes
+from provision.doctor.mending.choice import Refusal, automatic_fixes, narrowed
+from provision.doctor.mending.doors import Doors, local_doors
+from provision.doctor.mending.journal import Journal, read_journal
+from provision.doctor.mending.mend import mend
+from provision.doctor.mending.undo import undo
+
+__all__ = [
+    "Doors",
+    "Journal",
+    "Refusal",
+    "automatic_fixes",
+    "check_fixes",
+    "kept_files",
+    "local_doors",
+    "mend",
+    "narrowed",
+    "read_journal",
+    "restore_command",
+    "undo",
+]

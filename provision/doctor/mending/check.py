@@ -1,0 +1,102 @@
+"""What must hold of every fix that may be run without a person typing it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from provision.doctor.judge import PLACEHOLDER
+from provision.doctor.knowledge import Knowledge
+from provision.doctor.mending.shell import commands, programs, words
+from provision.doctor.model import Failure, Fix
+
+_BLANKS = re.compile(r"<[a-z][a-z _-]*>|\b(?:your|my)[/_-]", re.IGNORECASE)
+_LOST_STATE = frozenset(["cd", "export", "set", ".", "source", "umask", "alias", "read"])
+_FORBIDDEN = frozenset(["reboot", "shutdown", "poweroff", "halt", "mokutil", "wsl.exe", "newgrp"])
+_ASKS = (
+    (
+        re.compile(r"\bapt(?:-get)?\b.*\b(?:install|purge|remove|upgrade)\b"),
+        re.compile(r" (?:-y|--yes|--assumeyes)\b"),
+    ),
+    (
+        re.compile(r"\b(?:dnf|yum)\b.*\b(?:install|remove|enable)\b"),
+        re.compile(r" (?:-y|--yes|--assumeyes)\b"),
+    ),
+    (re.compile(r"\bzypper\b.*\b(?:install|remove|addrepo)\b"), re.compile(r"--non-interactive")),
+    (re.compile(r"\bpacman\b\s+-[SRU]"), re.compile(r"--noconfirm")),
+    (re.compile(r"\bdocker\b.*\bprune\b"), re.compile(r" (?:-f|--force)\b")),
+)
+_WRITES = re.compile(
+    r"(?:\btee(?: -a)?|\bsed -i(?: -E)?(?: '[^']*')+|(?<![0-9&])>{1,2}| -o|--output)"
+    r"[\s=]*(/[^\s;|&'\"]+)"
+)
+
+
+def check_fixes(knowledge: Knowledge) -> list[str]:
+    """Every broken rule, with the code of its failure: an automatic fix must be complete, ask
+    nothing, hold no word of a log, need no restart of the machine, and be provable.
+    """
+    return [
+        f"{failure.code}: {problem}"
+        for failure in knowledge.failures
+        for problem in dict.fromkeys(_problems(failure))
+    ]
+
+
+def _problems(failure: Failure) -> Iterator[str]:
+    automatic = [fix for fix in failure.fixes if fix.automatic]
+    if automatic and not failure.confirm:
+        yield "it is mended automatically, and no command confirms it"
+    if automatic and PLACEHOLDER.search(failure.confirm):
+        yield f"confirm holds {PLACEHOLDER.findall(failure.confirm)[0]!r}, and would be run"
+    for fix in failure.fixes:
+        yield from _problems_of_any(fix)
+        if fix.automatic:
+            yield from _problems_of_automatic(fix)
+
+
+def _problems_of_any(fix: Fix) -> Iterator[str]:
+    if not fix.run and not fix.note:
+        yield "a fix says nothing"
+    for path in fix.backup:
+        plain = PurePosixPath(path.removeprefix("~"))
+        if not plain.is_absolute() or ".." in plain.parts:
+            yield f"backup {path!r} is no whole path"
+
+
+def _problems_of_automatic(fix: Fix) -> Iterator[str]:
+    if not fix.run:
+        yield "an automatic fix has no command"
+    if fix.reboot:
+        yield "an automatic fix needs a restart of the machine"
+    for text in (fix.run, *fix.backup):
+        for name in PLACEHOLDER.findall(text):
+            yield f"an automatic fix holds {{{name}}}, which a log may fill"
+    for command in commands(fix.run):
+        yield from _problems_of_command(command, fix)
+
+
+def _problems_of_command(command: str, fix: Fix) -> Iterator[str]:
+    shown = command.partition("\n")[0]
+    started = programs(command)
+    if not started:
+        yield f"`{shown}` sets a variable that the next command does not see"
+    elif started <= _LOST_STATE:
+        yield f"`{shown}` changes only the shell that it runs in"
+    for name in sorted(started & _FORBIDDEN):
+        yield f"`{name}` is not for an automatic fix"
+    if _BLANKS.search(command):
+        yield f"`{shown}` has something to fill in"
+    for asks, quiet in _ASKS:
+        if asks.search(command) and not quiet.search(command):
+            yield f"`{shown}` may ask"
+    if any(word.text == "sudo" and _has_option(command, word.end) for word in words(command)):
+        yield f"`{shown}` gives options to sudo"
+    for path in _WRITES.findall(command):
+        if path not in fix.backup and not path.startswith(("/dev/", "/proc/", "/sys/")):
+            yield f"it changes {path}, which is not kept"
+
+
+def _has_option(command: str, position: int) -> bool:
+    return command[position:].lstrip(" ").startswith("-")

@@ -1,0 +1,92 @@
+"""Which fixes may be run here, and why the others may not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provision.doctor.knowledge import Knowledge
+from provision.doctor.mending.shell import commands, needs_sudo
+from provision.doctor.model import Cause, Fix
+
+# On such a machine only what was written for it is right: a Linux driver inside WSL, or
+# `systemctl restart docker` for the snap, do harm or nothing.
+EXCLUSIVE = frozenset(["wsl", "docker-desktop", "snap-docker", "rootless"])
+FAMILIES = frozenset(["debian", "rhel", "suse", "arch", "alpine", "nixos", "other"])
+_ENGINES = frozenset(["docker", "podman", "systemd"])
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a cause is not mended here, and what to do instead."""
+
+    why: str
+    fix: str
+
+
+def narrowed(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
+    """Of the fixes picked for a machine, those that fit it closest: what is for an exclusive
+    place stands alone, and what names a distribution stands before what names its family.
+    """
+    exclusive = tuple(fix for fix in fixes if EXCLUSIVE & set(fix.on))
+    if exclusive:
+        return exclusive
+    own = any(_names_distribution(fix) for fix in fixes)
+    return tuple(fix for fix in fixes if not (own and fix.on and set(fix.on) <= FAMILIES))
+
+
+def automatic_fixes(
+    cause: Cause, knowledge: Knowledge, *, is_root: bool
+) -> tuple[Fix, ...] | Refusal:
+    """The fixes of a cause that may be run, in order, or why there is none.
+
+    A fix is run only if its text stands in the shipped knowledge word for word: what a log said
+    is filled in where a pattern has named groups, and never reaches a shell.
+    """
+    fixes = narrowed(cause.fixes)
+    by_hand = [fix for fix in fixes if fix.run]
+    ready = tuple(fix for fix in fixes if fix.automatic and not fix.reboot and fix.run)
+    if not ready:
+        return Refusal(_why_by_hand(fixes), "Do what stands above." if by_hand else _notes(fixes))
+    shipped = knowledge.by_code.get(cause.code)
+    texts = {(fix.run, fix.backup) for fix in shipped.fixes} if shipped else set()
+    trusted = tuple(fix for fix in ready if (fix.run, fix.backup) in texts)
+    if not trusted:
+        return Refusal(
+            "Its commands hold words that were read from the text, and such words are not run.",
+            "Read the commands above, and type them yourself.",
+        )
+    if is_root and all(set(fix.on) == {"rootless"} for fix in trusted):
+        return Refusal(
+            "The engine is a user's own (rootless), and you are root.",
+            "Run the same command without sudo, as the user whose engine it is.",
+        )
+    return trusted
+
+
+def confirmed_by(cause: Cause, knowledge: Knowledge) -> str:
+    """The command that shows that a cause is mended; "" where it may not be run."""
+    shipped = knowledge.by_code.get(cause.code)
+    return cause.confirm if shipped is not None and shipped.confirm == cause.confirm else ""
+
+
+def lacks_sudo(fix: Fix, *, is_root: bool, has_sudo: bool) -> bool:
+    return not is_root and not has_sudo and any(needs_sudo(one) for one in commands(fix.run))
+
+
+def _names_distribution(fix: Fix) -> bool:
+    return bool(set(fix.on) - FAMILIES - EXCLUSIVE - _ENGINES)
+
+
+def _why_by_hand(fixes: Sequence[Fix]) -> str:
+    if not fixes:
+        return "No fix is known for this machine."
+    if any(fix.reboot for fix in fixes):
+        return "The machine must be restarted for it, which is for you to do."
+    if any(fix.run for fix in fixes):
+        return "The commands need your choice, or an answer that only you can give."
+    return "It is work by hand."
+
+
+def _notes(fixes: Sequence[Fix]) -> str:
+    return next((fix.note for fix in fixes if fix.note), "Read the sources of this cause.")

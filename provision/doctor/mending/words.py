@@ -1,0 +1,66 @@
+"""What --fix says, at most 80 columns wide. Commands stand as they are typed, one below another."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from provision.doctor.mending.backup import Kept
+from provision.doctor.mending.choice import Refusal
+from provision.doctor.model import Cause, Fix
+from provision.text import WIDTH
+
+_INDENT = "    "
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        clean(text),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def clean(line: str) -> str:
+    """Without what moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else " " for c in line)
+
+
+def output_line(line: str) -> str:
+    return f"{_INDENT}| {clean(line)}"
+
+
+def listed(commands: Iterable[str]) -> str:
+    return "\n".join(textwrap.indent(command, _INDENT) for command in commands)
+
+
+def cause_text(cause: Cause) -> str:
+    lines = [wrapped(f"{cause.title} ({cause.code})"), wrapped(cause.cause, "  ")]
+    lines += [wrapped(f"seen: {one.says} ({one.where})", "  ") for one in cause.evidence]
+    return "\n".join(lines)
+
+
+def fix_text(fix: Fix, commands: Sequence[str], files: Sequence[str]) -> str:
+    lines = [wrapped(f"fix: {fix.note}", "  ")] if fix.note else []
+    lines.append(listed(commands))
+    if files:
+        lines.append(wrapped(f"kept before: {', '.join(files)}", "  "))
+    return "\n".join(lines)
+
+
+def by_hand_text(cause: Cause, refusal: Refusal) -> str:
+    lines: list[str] = []
+    for fix in cause.fixes:
+        lines += [wrapped(f"fix: {fix.note}", "  ")] * bool(fix.note)
+        lines += [listed(fix.run.splitlines())] * bool(fix.run)
+    return "\n".join([*lines, wrapped(f"not run: {refusal.why} {refusal.fix}", "  ")])
+
+
+def undo_text(kept: Sequence[Kept], restores: Sequence[str], done: Sequence[str]) -> str:
+    """How to put files back, and what was run: of that only changes to these files go back."""
+    lines = ["  To put the kept files back:", listed(restores)] if kept else []
+    lines += ["  Run so far:", listed(done)] if done else []
+    return "\n".join(lines) or "  Nothing was changed."

@@ -1,0 +1,154 @@
+"""Facts of a machine, each with the place where it was read.
+
+What cannot be read is absent, never guessed. A probe is a function from a `Machine` to names and
+facts; it asks only through the machine's methods. All run at the same time and under one limit: a
+program or a file that hangs costs the facts of its own probe and nobody else's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from provision.doctor.model import Fact
+from provision.doctor.probes import (
+    cdi,
+    cgroup,
+    commands,
+    devices,
+    docker,
+    driver,
+    fabric,
+    gpus,
+    libraries,
+    network,
+    podman,
+    python,
+    surroundings,
+    system,
+    toolkit,
+)
+from provision.doctor.probes.log import kernel_log
+from provision.doctor.probes.machine import Found, Machine, Source, with_nvml
+from provision.doctor.probes.tree import tree_source
+from provision.host.nvml import NvmlLoader, load_nvml
+
+__all__ = ["INSIDE", "LIMIT_S", "PROBES", "Machine", "kernel_log", "read_facts", "source_of"]
+
+LIMIT_S = 6.0
+
+Probe: TypeAlias = Callable[[Machine], Iterable[Found]]
+
+# Inside a container the engine, its toolkit and the kernel's own state are somebody else's.
+INSIDE: tuple[Probe, ...] = (
+    system.probe_os,
+    system.probe_kinds,
+    gpus.probe_names,
+    gpus.probe_state,
+    driver.probe_module,
+    driver.probe_libraries,
+    driver.probe_answers,
+    devices.probe_devices,
+    libraries.probe_path,
+    libraries.probe_libcuda,
+    libraries.probe_cudnn_and_nccl,
+    libraries.probe_toolkits,
+    python.probe_python,
+    python.probe_frameworks,
+    surroundings.probe_environment,
+    surroundings.probe_limits,
+    surroundings.probe_memory,
+    surroundings.probe_disks,
+    network.probe_proxy,
+    network.probe_index,
+)
+
+PROBES: tuple[Probe, ...] = (
+    system.probe_os,
+    system.probe_kernel,
+    system.probe_kinds,
+    gpus.probe_bus,
+    gpus.probe_acs,
+    gpus.probe_names,
+    gpus.probe_state,
+    driver.probe_module,
+    driver.probe_libraries,
+    driver.probe_answers,
+    driver.probe_settings,
+    driver.probe_on_disk,
+    driver.probe_flavour,
+    devices.probe_devices,
+    fabric.probe_fabric,
+    docker.probe_docker,
+    podman.probe_podman,
+    podman.probe_containerd,
+    toolkit.probe_toolkit,
+    cdi.probe_cdi,
+    cgroup.probe_cgroup,
+    cgroup.probe_security,
+    libraries.probe_path,
+    libraries.probe_libcuda,
+    libraries.probe_cudnn_and_nccl,
+    libraries.probe_toolkits,
+    python.probe_python,
+    python.probe_frameworks,
+    surroundings.probe_environment,
+    surroundings.probe_limits,
+    surroundings.probe_memory,
+    surroundings.probe_disks,
+    network.probe_proxy,
+    network.probe_interfaces,
+    network.probe_infiniband,
+    network.probe_index,
+    network.probe_ipv6,
+)
+
+
+def read_facts(
+    machine: Machine,
+    *,
+    nvml_loader: NvmlLoader = load_nvml,
+    limit_s: float = LIMIT_S,
+    probes: Sequence[Probe] = PROBES,
+) -> dict[str, Fact]:
+    """All facts that can be found within the limit, in the order of the probes."""
+    asked = Machine(
+        root=machine.root,
+        env=machine.env,
+        source=commands.Remembering(source_of(machine, nvml_loader)),
+    )
+    deadline = time.monotonic() + limit_s
+    commands.start_all(asked)
+    found: list[dict[str, Fact]] = [{} for _ in probes]
+    threads = [
+        threading.Thread(target=_probe, args=(probe, asked, kept), daemon=True)
+        for probe, kept in zip(probes, found, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return {name: value for kept in found for name, value in list(kept.items())}
+
+
+def source_of(machine: Machine, nvml_loader: NvmlLoader) -> Source:
+    """The machine's source; NVML is asked only where programs may be run, and that is here."""
+    if machine.source is not None:
+        return machine.source
+    source = tree_source(machine.root, machine.run, machine.env)
+    is_here = machine.run is not None and machine.root == Path("/")
+    return with_nvml(source, nvml_loader) if is_here else source
+
+
+def _probe(probe: Probe, machine: Machine, kept: dict[str, Fact]) -> None:
+    """One probe's facts, as they come: what it found before it broke or hung stays found."""
+    try:
+        for name, value in probe(machine):
+            kept.setdefault(name, value)
+    except Exception:  # a foreign machine's file may break any reader
+        import logging
+
+        logging.getLogger(__name__).debug("%s failed", probe.__qualname__, exc_info=True)

@@ -1,0 +1,385 @@
+"""Docker: what the engine says of itself, and what its files say where it does not run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.doctor.probes import commands
+from provision.doctor.probes.machine import Found, Machine, Process, fact
+from provision.host.engines import parse_buildx, parse_object, parse_runtimes
+from provision.host.reading import one_line
+
+INFO = "docker info"
+DEFAULT_SHM_MIB = 64  # documented under --default-shm-size of dockerd
+
+_SCRIPT_LIMIT_BYTES = 4 << 10
+_SOCKET = "/var/run/docker.sock"
+_DAEMON_JSON = "/etc/docker/daemon.json"
+_SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
+_SNAP = "/snap/docker/current"
+_UNITS = (
+    "/etc/systemd/system/docker.service",
+    "/run/systemd/system/docker.service",
+    "/usr/lib/systemd/system/docker.service",
+    "/lib/systemd/system/docker.service",
+)
+_DROP_INS = ("/etc/systemd/system/docker.service.d", "/run/systemd/system/docker.service.d")
+_PLUGINS = (
+    "/usr/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+)
+# Options of dockerd that stand under another name in daemon.json, where they are lists.
+_PLURALS = {
+    "host": "hosts",
+    "H": "hosts",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "storage-opt": "storage-opts",
+    "exec-opt": "exec-opts",
+    "insecure-registry": "insecure-registries",
+    "registry-mirror": "registry-mirrors",
+    "authorization-plugin": "authorization-plugins",
+    "default-ulimit": "default-ulimits",
+    "g": "data-root",
+    "graph": "data-root",
+    "s": "storage-driver",
+    "D": "debug",
+    "l": "log-level",
+    "G": "group",
+    "p": "pidfile",
+}
+# dockerd puts these together instead of refusing them.
+_MERGED = frozenset({"runtimes", "config-file"})
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonJson:
+    """daemon.json: where it should be, its keys, and what is wrong with it ("" where nothing)."""
+
+    path: str
+    there: bool = False
+    keys: Mapping[str, Any] | None = None
+    problem: str = ""
+
+
+def probe_docker(machine: Machine) -> Iterator[Found]:
+    program = machine.which("dockerd") or find_client(machine)
+    info = read_info(machine)
+    running = machine.processes("dockerd")
+    installed = bool(program or info or running)
+    yield from fact("docker.installed", installed, program or "PATH")
+    is_up = bool(info.get("ServerVersion"))
+    if is_up or running is not None:
+        yield from fact("docker.running", is_up or bool(running), INFO if is_up else "/proc")
+    if not installed:
+        return
+    daemon = read_daemon_json(machine)
+    yield from _kind(machine, info, program)
+    yield from _engine(info)
+    yield from _configured(machine, info, daemon)
+    yield from _daemon_json(machine, daemon)
+    yield from _access(machine, info)
+    yield from _build_kit(machine)
+
+
+def find_client(machine: Machine) -> str | None:
+    """The docker program; None where it is podman's imitation, a link or a short script."""
+    path = machine.which("docker")
+    if path is None or (machine.real(path) or path).endswith("/podman"):
+        return None
+    return None if "podman" in (machine.text(path, _SCRIPT_LIMIT_BYTES) or "") else path
+
+
+def read_info(machine: Machine) -> Mapping[str, Any]:
+    """`docker info`, or an empty object. An answer without a server still tells of the client."""
+    if find_client(machine) is None:
+        return {}
+    done = commands.ask(machine, commands.DOCKER_INFO)
+    return (parse_object(done.out) if done is not None else None) or {}
+
+
+def read_daemon_json(machine: Machine) -> DaemonJson:
+    """Of the engine that is there: the snap's, a rootless one's, or the usual one."""
+    path = _config_path(machine)
+    status = machine.status(path)
+    if status is None:
+        return DaemonJson(path=path)
+    text = machine.text(path)
+    if text is None:
+        return DaemonJson(path=path, there=True, problem="it cannot be read")
+    keys, problem = parse_daemon_json(text)
+    return DaemonJson(path=path, there=True, keys=keys, problem=problem)
+
+
+def parse_daemon_json(text: str) -> tuple[Mapping[str, Any] | None, str]:
+    """Its keys, or None and where it is broken. dockerd takes an empty file for an empty object."""
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        return {}, ""
+    try:
+        keys = json.loads(text)
+    except json.JSONDecodeError as error:
+        return None, f"line {error.lineno}, column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError) as error:
+        return None, one_line(str(error))
+    return (keys, "") if isinstance(keys, dict) else (None, "it holds no object")
+
+
+def flags_of(argv: Sequence[str]) -> Mapping[str, str]:
+    """Options on dockerd's command line by the name that they have in daemon.json."""
+    found: dict[str, str] = {}
+    words = list(argv[1:])
+    for i, word in enumerate(words):
+        match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word, re.DOTALL)
+        if match is None:
+            continue
+        following = words[i + 1] if i + 1 < len(words) else ""
+        value = match[2] if match[2] is not None else following if following[:1] != "-" else ""
+        found.setdefault(_PLURALS.get(match[1], match[1]), value)
+    return found
+
+
+def conflicting(keys: Iterable[str], flags: Iterable[str]) -> tuple[str, ...]:
+    """Keys that stand in both places: dockerd then refuses to start."""
+    return tuple(sorted((set(keys) & set(flags)) - _MERGED))
+
+
+def was_changed_after(modified: int, started: int) -> bool | None:
+    """Whether a file is newer than a process that reads it at its start. The kernel counts starts
+    in ticks since boot, hence a second's doubt.
+    """
+    return modified > started + 1 if started > 0 else None
+
+
+def mebibytes(text: str) -> int | None:
+    """A size as dockerd writes it: "8G" is 8192."""
+    found = _SIZE.fullmatch(text.strip())
+    return int(found[1]) << _SHIFT[found[2].lower()] >> 20 if found else None
+
+
+def unit_exec_start(text: str) -> tuple[str, ...]:
+    """The last command of a systemd unit's ExecStart; an empty one takes the earlier ones away."""
+    joined = re.sub(r"\\\n[ \t]*", " ", text)
+    found = re.findall(r"^[ \t]*ExecStart=[-@:+!]*(.*)$", joined, re.MULTILINE)
+    return tuple(found[-1].split()) if found else ()
+
+
+def uses_cdi(info: Mapping[str, Any], keys: Mapping[str, Any]) -> bool | None:
+    """Engines of 25 and newer name the directories of the specifications while CDI is on."""
+    if info.get("ServerVersion"):
+        return bool(info.get("CDISpecDirs"))
+    features = keys.get("features")
+    on = features.get("cdi") if isinstance(features, dict) else None
+    return on if isinstance(on, bool) else None
+
+
+def cgroup_driver(info: Mapping[str, Any], keys: Mapping[str, Any]) -> str | None:
+    """ "systemd" or "cgroupfs": the engine's word, else what its file sets."""
+    told = _word(info, "CgroupDriver")
+    if told:
+        return told
+    options = keys.get("exec-opts")
+    for option in options if isinstance(options, list) else ():
+        name, _, value = str(option).partition("=")
+        if name == "native.cgroupdriver" and value:
+            return value
+    return None
+
+
+def _kind(machine: Machine, info: Mapping[str, Any], program: str | None) -> Iterator[Found]:
+    real = machine.real(program) if program else None
+    snap = machine.exists(_SNAP) and _serves(real, _word(info, "DockerRootDir"))
+    yield from fact("docker.snap", snap, _SNAP if snap else program or "PATH")
+    system = _word(info, "OperatingSystem")
+    desktop = system == "Docker Desktop"
+    home = machine.home()
+    if not info.get("ServerVersion") and home:
+        desktop = machine.exists(f"{home}/.docker/desktop")
+    yield from fact("docker.desktop", desktop, INFO if system else "~/.docker/desktop")
+    options = info.get("SecurityOptions")
+    found = machine.processes("dockerd") or ()
+    if isinstance(options, list):
+        yield from fact("docker.rootless", any("rootless" in str(o) for o in options), INFO)
+    elif found:
+        yield from fact("docker.rootless", all(p.uid != 0 for p in found), "/proc")
+
+
+def _serves(program: str | None, root_dir: str | None) -> bool:
+    """Whether the snap is the engine that answers: another one may be installed beside it."""
+    if root_dir:
+        return root_dir.startswith("/var/snap/docker/")
+    # /snap/bin/docker leads to the program "snap"
+    return program is not None and (program.startswith("/snap/") or program.endswith("/snap"))
+
+
+def _engine(info: Mapping[str, Any]) -> Iterator[Found]:
+    if not info.get("ServerVersion"):
+        return
+    yield from fact("docker.version", _word(info, "ServerVersion"), INFO)
+    runtimes = info.get("Runtimes")
+    if isinstance(runtimes, dict):
+        names = tuple(sorted(one_line(str(name)) for name in runtimes))
+        yield from fact("docker.runtimes", names, INFO)
+        yield from fact("docker.nvidia_runtime", parse_runtimes(dict(info)), INFO)
+    yield from fact("docker.default_runtime", _word(info, "DefaultRuntime"), INFO)
+    yield from fact("docker.storage_driver", _word(info, "Driver"), INFO)
+    yield from fact("docker.root_dir", _word(info, "DockerRootDir"), INFO)
+    status = info.get("DriverStatus")
+    if isinstance(status, list):
+        yield from fact("docker.containerd_store", "io.containerd.snapshotter" in str(status), INFO)
+
+
+def _configured(machine: Machine, info: Mapping[str, Any], daemon: DaemonJson) -> Iterator[Found]:
+    """What the files say where the engine does not; and what it never says."""
+    keys = daemon.keys or {}
+    process = next(iter(machine.processes("dockerd") or ()), None)
+    argv = process.argv if process else _unit_argv(machine)
+    flags = flags_of(argv)
+    if not info.get("ServerVersion"):
+        yield from _by_files(machine, keys, daemon.path)
+    up = bool(info.get("ServerVersion"))
+    yield from fact("docker.cgroup_driver", cgroup_driver(info, keys), INFO if up else daemon.path)
+    yield from fact("docker.cdi", uses_cdi(info, keys), INFO if up else daemon.path)
+    size = str(keys.get("default-shm-size") or flags.get("default-shm-size") or "")
+    yield from fact("docker.default_shm_mib", mebibytes(size) or DEFAULT_SHM_MIB, daemon.path)
+    proxied = any(info.get(name) for name in ("HttpProxy", "HttpsProxy")) or bool(
+        keys.get("proxies")
+    )
+    yield from fact(
+        "docker.proxy", proxied or _unit_has_proxy(machine), INFO if up else daemon.path
+    )
+    conflict = conflicting(keys, flags)
+    yield from fact("docker.flags_conflict", bool(conflict), _where_flags(daemon, conflict))
+
+
+def _by_files(machine: Machine, keys: Mapping[str, Any], path: str) -> Iterator[Found]:
+    runtimes = keys.get("runtimes")
+    if isinstance(runtimes, dict):
+        yield from fact("docker.runtimes", tuple(sorted(map(str, runtimes))), path)
+        known = any(str(name).startswith("nvidia") for name in runtimes)
+        yield from fact("docker.nvidia_runtime", known, path)
+    for name, key in (
+        ("docker.default_runtime", "default-runtime"),
+        ("docker.storage_driver", "storage-driver"),
+        ("docker.root_dir", "data-root"),
+    ):
+        yield from fact(name, _word(keys, key), path)
+    if "data-root" not in keys and machine.exists("/var/lib/docker"):
+        yield from fact("docker.root_dir", "/var/lib/docker", "/var/lib/docker")
+    features = keys.get("features")
+    if isinstance(features, dict) and isinstance(features.get("containerd-snapshotter"), bool):
+        yield from fact("docker.containerd_store", features["containerd-snapshotter"], path)
+
+
+def _daemon_json(machine: Machine, daemon: DaemonJson) -> Iterator[Found]:
+    if not daemon.there:
+        yield from fact("docker.daemon_json", "absent", daemon.path)
+        return
+    if daemon.keys is None and daemon.problem == "it cannot be read":
+        return
+    state = "invalid" if daemon.problem else "valid"
+    yield from fact("docker.daemon_json", state, daemon.path)
+    yield from fact("docker.daemon_json_error", daemon.problem or None, daemon.path)
+    status = machine.status(daemon.path)
+    oldest = _started(machine.processes("dockerd") or ())
+    if status is not None and oldest is not None:
+        newer = was_changed_after(status.modified, oldest)
+        yield from fact("docker.daemon_json_newer", newer, daemon.path)
+
+
+def _access(machine: Machine, info: Mapping[str, Any]) -> Iterator[Found]:
+    path = _socket(machine)
+    done = commands.ask(machine, commands.DOCKER_INFO)
+    if info.get("ServerVersion"):
+        yield from fact("docker.socket_accessible", value=True, where=INFO)
+    elif done is not None and "permission denied" in (done.out + done.err).lower():
+        yield from fact("docker.socket_accessible", value=False, where=INFO)
+    elif path is not None:
+        yield from fact("docker.socket_accessible", machine.usable(path), path)
+    user = machine.user()
+    line = next(iter(machine.lines("/etc/group", "docker:") or ()), "")
+    parts = line.split(":")
+    if user is None or parts[0] != "docker" or len(parts) < 4 or not parts[2].isdecimal():
+        return
+    listed = user.name in parts[3].split(",")
+    active = int(parts[2]) in user.gids
+    yield from fact("docker.user_in_group", listed, "/etc/group")
+    yield from fact("docker.group_active", active, "groups of this process")
+
+
+def _build_kit(machine: Machine) -> Iterator[Found]:
+    done = commands.ask(machine, commands.DOCKER_BUILDX)
+    if done is not None and done.problem is None:
+        there = done.ok and parse_buildx(done.out) is not None
+        yield from fact("docker.build_kit", there, "docker buildx version")
+        return
+    home = machine.home()
+    folders = (*_PLUGINS, f"{home}/.docker/cli-plugins") if home else _PLUGINS
+    path = next(filter(machine.exists, (f"{f}/docker-buildx" for f in folders)), None)
+    yield from fact("docker.build_kit", path is not None, path or _PLUGINS[0])
+
+
+def _config_path(machine: Machine) -> str:
+    for process in machine.processes("dockerd") or ():
+        flags = flags_of(process.argv)
+        path = flags.get("config-file", "")
+        if path.startswith("/"):
+            return path
+        if process.uid != 0 and (home := machine.home()):
+            return f"{home}/.config/docker/daemon.json"
+    if machine.exists(_SNAP) and not machine.exists(_DAEMON_JSON):
+        return _SNAP_DAEMON_JSON
+    return _DAEMON_JSON
+
+
+def _unit_argv(machine: Machine) -> tuple[str, ...]:
+    unit = next((text for path in _UNITS if (text := machine.text(path)) is not None), "")
+    return unit_exec_start("\n".join((unit, *_drop_ins(machine))))
+
+
+def _unit_has_proxy(machine: Machine) -> bool:
+    text = "\n".join(_drop_ins(machine))
+    return (
+        re.search(r"^[ \t]*Environment=.*\bHTTPS?_PROXY=\S", text, re.MULTILINE | re.IGNORECASE)
+        is not None
+    )
+
+
+def _drop_ins(machine: Machine) -> Iterator[str]:
+    for folder in _DROP_INS:
+        for path in machine.paths(folder, r".*\.conf"):
+            yield machine.text(path) or ""
+
+
+def _socket(machine: Machine) -> str | None:
+    """The socket that a client here would use; None where it is none, or not there."""
+    host = machine.env.get("DOCKER_HOST", "")
+    if host:
+        path = host.removeprefix("unix://")
+        return path if path.startswith("/") else None
+    runtime = machine.env.get("XDG_RUNTIME_DIR", "")
+    for path in (_SOCKET, "/run/docker.sock", f"{runtime}/docker.sock" if runtime else ""):
+        if path and machine.exists(path):
+            return path
+    return None
+
+
+def _started(found: Iterable[Process]) -> int | None:
+    return min((process.started for process in found if process.started), default=None)
+
+
+def _where_flags(daemon: DaemonJson, conflict: Sequence[str]) -> str:
+    return f"{daemon.path}: {', '.join(conflict)}" if conflict else daemon.path
+
+
+def _word(table: Mapping[str, Any], key: str) -> str | None:
+    value = table.get(key)
+    return one_line(value) or None if isinstance(value, str) else None

@@ -1,0 +1,24 @@
+"""The kernel's log: its messages explain what a program's error only shows."""
+
+from __future__ import annotations
+
+from provision.doctor.probes import commands
+from provision.doctor.probes.machine import Machine
+
+LIMIT_BYTES = 4 << 20
+
+_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/dmesg")
+
+
+def kernel_log(machine: Machine) -> tuple[str, bytes] | None:
+    """Its name as evidence ("dmesg", "/var/log/kern.log") and its last few MiB. None: nobody may
+    read it here, or there is none.
+    """
+    done = commands.ask(machine, commands.DMESG)
+    if done is not None and done.ok and done.out:
+        return "dmesg", done.out.encode("utf-8", "replace")[-LIMIT_BYTES:]
+    for path in _FILES:
+        data = machine.tail(path, LIMIT_BYTES)
+        if data:
+            return path, data
+    return None

@@ -1,0 +1,159 @@
+"""The network, as far as downloads, collectives and container bridges care."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Iterator, Mapping
+
+from provision.doctor.probes.docker import read_daemon_json
+from provision.doctor.probes.machine import Found, Machine, fact
+from provision.host.reading import one_line
+
+_INTERFACES = "/sys/class/net"
+_INFINIBAND = "/sys/class/infiniband"
+_ROUTES = "/proc/net/route"
+_BRIDGE = "docker0"
+_IPV6 = "/proc/sys/net/ipv6"
+_IPV6_OFF = f"{_IPV6}/conf/all/disable_ipv6"
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_CAS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+_INDEXES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+_UP = 0x1
+
+
+def probe_proxy(machine: Machine) -> Iterator[Found]:
+    used = [name for name in _PROXIES if variable(machine.env, name)]
+    yield from fact("network.proxy", bool(used), used[0] if used else "the environment")
+    if used:
+        excepted = spares_localhost(variable(machine.env, "no_proxy"))
+        yield from fact("network.proxy_without_no_proxy", not excepted, "no_proxy")
+    else:
+        yield from fact("network.proxy_without_no_proxy", value=False, where="the environment")
+    own = next((name for name in _CAS if machine.env.get(name)), None)
+    yield from fact("network.custom_ca", own is not None, own or "the environment")
+
+
+def variable(env: Mapping[str, str], name: str) -> str:
+    """A proxy's variable, in small letters or in capitals."""
+    return env.get(name) or env.get(name.upper()) or ""
+
+
+def spares_localhost(no_proxy: str) -> bool:
+    words = {word.strip().lstrip(".").lower() for word in no_proxy.split(",")}
+    return bool(words & {"*", "localhost", "127.0.0.1", "127.0.0.0/8"})
+
+
+def probe_interfaces(machine: Machine) -> Iterator[Found]:
+    names = machine.names(_INTERFACES)
+    if names is None:
+        return
+    up = tuple(name for name in names if name != "lo" and _is_up(machine, name))
+    yield from fact("network.interfaces", up, _INTERFACES)
+    yield from _mtu(machine)
+
+
+def way_out(routes: str) -> str | None:
+    """The interface of the default route with the lowest metric, by /proc/net/route."""
+    found: list[tuple[int, str]] = []
+    for line in routes.splitlines()[1:]:
+        parts = line.split()
+        if len(parts) >= 8 and parts[1] == parts[7] == "00000000" and parts[6].isdecimal():
+            found.append((int(parts[6]), parts[0]))
+    return min(found)[1] if found else None
+
+
+def mtu_differs(bridge: str | None, out: str | None) -> bool | None:
+    """Whether containers would send larger packets than the way out takes."""
+    if not bridge or not out or not bridge.isdecimal() or not out.isdecimal():
+        return None
+    return int(bridge) > int(out)
+
+
+def probe_infiniband(machine: Machine) -> Iterator[Found]:
+    names = machine.names(_INFINIBAND)
+    if names is None:
+        return
+    yield from fact("network.infiniband", names, _INFINIBAND)
+    states = [
+        (port, state)
+        for name in names
+        for port in machine.paths(f"{_INFINIBAND}/{name}/ports", r"\d+")
+        if (state := machine.word(f"{port}/state")) is not None
+    ]
+    if states:
+        down = next((port for port, state in states if not is_active(state)), None)
+        yield from fact(
+            "network.infiniband_down", down is not None, f"{down or states[0][0]}/state"
+        )
+
+
+def is_active(state: str) -> bool:
+    """ "4: ACTIVE"."""
+    return state.endswith("ACTIVE")
+
+
+def probe_index(machine: Machine) -> Iterator[Found]:
+    """The index that pip or uv would ask, where somebody chose one."""
+    for name in _INDEXES:
+        value = machine.env.get(name)
+        if value:
+            yield from fact("network.index_configured", without_login(value), name)
+            return
+    home, venv = machine.home(), machine.env.get("VIRTUAL_ENV", "")
+    own = machine.env.get("PIP_CONFIG_FILE", "")
+    paths = [own] if own.startswith("/") else []
+    paths += [f"{venv}/pip.conf"] if venv.startswith("/") else []
+    paths += [f"{home}/.config/pip/pip.conf", f"{home}/.pip/pip.conf"] if home else []
+    for path in (*paths, "/etc/pip.conf"):
+        index = parse_pip_conf(machine.text(path) or "")
+        if index:
+            yield from fact("network.index_configured", without_login(index), path)
+            return
+
+
+def parse_pip_conf(text: str) -> str | None:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return None
+    for section in ("install", "global"):
+        for key in ("index-url", "index_url"):
+            value = parser.get(section, key, fallback=None)
+            if value:
+                return value
+    return None
+
+
+def without_login(url: str) -> str:
+    """The address without user, password and query."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", one_line(url)).partition("?")[0]
+
+
+def probe_ipv6(machine: Machine) -> Iterator[Found]:
+    word = machine.word(_IPV6_OFF)
+    if word in {"0", "1"}:
+        yield from fact("network.ipv6_disabled", word == "1", _IPV6_OFF)
+    elif machine.exists("/proc/sys/net/ipv4") and not machine.exists(_IPV6):
+        yield from fact("network.ipv6_disabled", value=True, where=_IPV6)
+
+
+def _is_up(machine: Machine, name: str) -> bool:
+    flags = machine.word(f"{_INTERFACES}/{name}/flags") or "0"
+    return re.fullmatch(r"0x[0-9a-f]+|0", flags) is not None and bool(int(flags, 16) & _UP)
+
+
+def _mtu(machine: Machine) -> Iterator[Found]:
+    out = way_out(machine.text(_ROUTES) or "")
+    if out is None:
+        return
+    path = f"{_INTERFACES}/{_BRIDGE}/mtu"
+    bridge = machine.word(path)
+    daemon = read_daemon_json(machine)
+    set_there = (daemon.keys or {}).get("mtu")
+    if isinstance(set_there, int) and bridge is not None:
+        # what containers get; an empty bridge may still show its first value
+        bridge, path = str(set_there), daemon.path
+    differs = mtu_differs(bridge, machine.word(f"{_INTERFACES}/{out}/mtu"))
+    yield from fact("network.mtu_differs", differs, path)

@@ -1,0 +1,323 @@
+"""`provision doctor`: a machine, an error text, an image or a file, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from provision.console import Console
+from provision.errors import BadInputError, Exit
+from provision.options import mended_home, read_catalog, read_places, this_host
+from provision.output import print_json, print_result
+from provision.request import quoted
+
+if TYPE_CHECKING:
+    from provision.doctor.account import Kind
+    from provision.doctor.model import Diagnosis, Facts
+
+COLLECT, EXPLAIN = "collect", "explain"
+STDIN = "-"
+
+
+class UnreadableLogError(BadInputError):
+    """A log that cannot be opened."""
+
+    code = "unreadable-log"
+
+
+def doctor_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="*",
+        help="nothing: this machine; an image: as seen from inside a container of it; a "
+        "Dockerfile, compose or requirements file: what will fail in it; 'collect FILE': "
+        "write what is known of this machine, redacted, for another one to look at; "
+        "'explain CODE': what a cause means (no CODE: all of them)",
+    )
+    verb.add_argument(
+        "--log",
+        metavar="FILE",
+        dest="logs",
+        action="append",
+        default=[],
+        help="an error text of any program; - for stdin (repeatable)",
+    )
+    verb.add_argument("--bundle", metavar="FILE", help="the machine is the one of this bundle")
+    verb.add_argument(
+        "--no-host", action="store_true", help="the text is from another machine: do not look here"
+    )
+    verb.add_argument("--all", action="store_true", help="every cause in full, and what it is not")
+    verb.add_argument("--sarif", metavar="FILE", help="findings in a file, for code scanning")
+    mend = verb.add_argument_group("mend")
+    mend.add_argument(
+        "--fix", action="store_true", help="show the commands, ask, run them, check that it helped"
+    )
+    mend.add_argument("--yes", action="store_true", help="do not ask")
+    mend.add_argument("--undo", metavar="FILE", help="put back what a fix has changed")
+    network = verb.add_argument_group("network")
+    network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
+    network.add_argument("--offline", action="store_true", help="use what is on this machine only")
+
+
+def do_doctor(args: argparse.Namespace, console: Console) -> int:
+    """One of its jobs, by what was given."""
+    _refuse_contradictions(args)
+    if args.undo is not None:
+        from provision.doctor.mending import local_doors, undo
+
+        return undo(Path(args.undo), doors=local_doors(console.say))
+    what: list[str] = args.what
+    if what[:1] == [COLLECT]:
+        return _collect(what[1:], args, console)
+    if what[:1] == [EXPLAIN]:
+        return _explain(what[1:], args)
+    if len(what) > 1 or (what and _is_file_to_lint(what[0])):
+        return _lint(what, args, console)
+    return _diagnose(what[0] if what else None, args, console)
+
+
+# --- a diagnosis --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a diagnosis stands on: texts (opened when read), facts, and how to speak of it."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    about: str
+    facts: Facts
+    kernel_log: tuple[str, bytes] | None = None
+
+
+def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor import diagnose
+    from provision.doctor.account import account, host_is_unfit, verdict_of
+    from provision.show_doctor import describe_diagnosis
+
+    with contextlib.ExitStack() as stack:
+        logs = [(_name(log), stack.enter_context(_opened(log))) for log in args.logs]
+        seen = _look(image, args, console, stack)
+        texts: list[tuple[str, BinaryIO | bytes | str]] = [*logs]
+        texts += [seen.kernel_log] if seen.kernel_log is not None else []
+        diagnosis = diagnose(texts, seen.facts)
+    verdict = verdict_of(diagnosis, asked_of_a_text=bool(logs))
+    if args.json:
+        print_json(
+            account(diagnosis, kind=seen.kind, names=seen.names, verdict=verdict, facts=seen.facts)
+        )
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print_result(
+            describe_diagnosis(diagnosis, verdict, about=seen.about, whole=args.all, colour=colour)
+        )
+    if args.fix:
+        return _mend(diagnosis, args, console)
+    if verdict == "unknown":
+        return Exit.NO_VERDICT
+    if not logs and host_is_unfit(diagnosis):
+        return Exit.UNFIT if seen.kind == "image" else Exit.HOST_UNFIT
+    return Exit.DONE
+
+
+def _look(
+    image: str | None, args: argparse.Namespace, console: Console, stack: contextlib.ExitStack
+) -> _Seen:
+    """The facts of what was asked about: an image's inside, a bundle, this machine, or none."""
+    logs = tuple(_name(log) for log in args.logs)
+    about = ", ".join(logs)
+    if image is not None:
+        facts = _inside(image, args, console)
+        return _Seen(kind="image", names=(image,), about=about or image, facts=facts)
+    if args.no_host:
+        return _Seen(kind="log", names=logs, about=about, facts={})
+    from provision.doctor.probes import kernel_log, read_facts
+
+    if args.bundle is not None:
+        from provision.doctor.bundle import open_bundle
+
+        machine = stack.enter_context(open_bundle(Path(args.bundle)))
+        names: tuple[str, ...] = (args.bundle,)
+        kind: Kind = "bundle"
+    else:
+        from provision.doctor.here import this_machine
+
+        machine, names, kind = this_machine(), (), "host"
+    facts = read_facts(machine)
+    kernel = None if logs else kernel_log(machine)
+    return _Seen(
+        kind="log" if logs else kind,
+        names=(*logs, *names),
+        about=about or (args.bundle or "this machine"),
+        facts=facts,
+        kernel_log=kernel,
+    )
+
+
+def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
+    from provision.doctor.inside import look_inside
+    from provision.subject import find_subject, ready
+    from provision.suite import gpus_to_request
+
+    places = read_places(args)
+    subject = find_subject(image, places)
+    with (
+        console.step("look", f"{image}, from inside a container of it"),
+        ready(subject, places, console) as (runner, handle),
+    ):
+        return look_inside(runner, handle, gpus_to_request(this_host()))
+
+
+def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor import load
+    from provision.doctor.mending import local_doors, mend
+
+    return mend(
+        diagnosis.causes,
+        knowledge=load(),
+        doors=local_doors(console.say),
+        journals=mended_home(),
+        assume_yes=args.yes,
+    )
+
+
+# --- the other jobs -----------------------------------------------------------------------------
+
+
+def _collect(words: Sequence[str], args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor.bundle import collect
+    from provision.doctor.here import this_machine
+    from provision.files import refuse_unwritable
+
+    if len(words) != 1 or args.logs or args.bundle:
+        raise BadInputError(
+            "collect takes the file to write, and nothing else.",
+            fix="For example: provision doctor collect machine.tar.gz",
+        )
+    out = Path(words[0])
+    refuse_unwritable("collect", out)
+    with console.step("collect", "reads this machine; names and addresses are replaced"):
+        collect(this_machine(), out)
+    if args.json:
+        print_json({"schema": 1, "bundle": str(out)})
+    else:
+        print_result(f"{out}\nLook into it (tar xf), then: provision doctor --bundle {out}")
+    return Exit.DONE
+
+
+def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
+    from provision.doctor import load
+    from provision.doctor.account import causes_json
+    from provision.doctor.judge import explained
+    from provision.show_doctor import describe_known, list_known
+
+    known = load()
+    unknown = [code for code in codes if code not in known.by_code]
+    if unknown:
+        raise BadInputError(
+            f"The doctor knows no cause {quoted(unknown[0])}.",
+            fix="All of them: provision doctor explain",
+        )
+    chosen = [explained(known.by_code[code]) for code in codes or sorted(known.by_code)]
+    if args.json:
+        print_json({"schema": 1, "causes": causes_json(chosen)})
+    else:
+        print_result(describe_known(chosen) if codes else list_known(chosen))
+    return Exit.DONE
+
+
+def _lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
+    from provision.files import refuse_unwritable, write_whole
+    from provision.version import VERSION
+
+    if args.logs or args.bundle or args.fix:
+        raise BadInputError(
+            f"{paths[0]} is a file to check; --log, --bundle and --fix are for machines.",
+            fix=f"provision doctor {paths[0]}",
+        )
+    if args.sarif is not None:
+        refuse_unwritable("--sarif", Path(args.sarif))
+    catalog = read_catalog(console)
+    findings = [finding for path in paths for finding in lint_file(Path(path), catalog)]
+    if args.sarif is not None:
+        import json
+
+        text = json.dumps(to_sarif(findings, VERSION), indent=2) + "\n"
+        write_whole(Path(args.sarif), text.encode())
+    if args.json:
+        print_json(findings_json(findings))
+    else:
+        print_result(describe_findings(findings, tuple(paths)))
+    return Exit.UNFIT if any(one.level == "error" for one in findings) else Exit.DONE
+
+
+def _is_file_to_lint(text: str) -> bool:
+    """A path is one that is there, or looks like one; an image's name is neither."""
+    from provision.doctor.lint import kind_of
+
+    path = Path(text)
+    if text.startswith(("oci:", "oci-archive:", "docker-archive:")):
+        return False
+    if path.is_file():
+        return not text.endswith((".tar", ".tar.gz", ".tgz"))
+    return kind_of(path) is not None and "/" not in text.partition(":")[0].rpartition("/")[0]
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    asked = [
+        name
+        for name, given in (
+            ("--no-host", args.no_host),
+            ("--bundle", args.bundle is not None),
+            ("an image", bool(args.what) and args.what[:1] not in ([COLLECT], [EXPLAIN])),
+        )
+        if given
+    ]
+    if len(asked) > 1:
+        raise BadInputError(
+            f"{' and '.join(asked)} contradict each other.", fix="Name one machine to look at."
+        )
+    if args.no_host and not args.logs:
+        raise BadInputError("--no-host leaves nothing to look at.", fix="Add the text: --log FILE")
+    if args.yes and not args.fix:
+        raise BadInputError("--yes answers --fix.", fix="provision doctor --fix --yes")
+    if args.fix and (args.bundle is not None or args.no_host):
+        raise BadInputError(
+            "--fix mends this machine, and it is another one that was looked at.",
+            fix="Run provision doctor --fix on the machine itself.",
+        )
+    if args.logs.count(STDIN) > 1:
+        raise BadInputError("stdin can be read once.", fix="Give - one time.")
+
+
+def _name(log: str) -> str:
+    return "stdin" if log == STDIN else log
+
+
+@contextlib.contextmanager
+def _opened(log: str) -> Iterator[BinaryIO]:
+    if log == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = Path(log).open("rb")  # noqa: SIM115  closed below
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableLogError(
+            f"{log[:200]!r} cannot be read: {why}.", fix="Name a file, or - for stdin."
+        ) from error
+    with stream:
+        try:
+            yield stream
+        except IsADirectoryError as error:
+            raise UnreadableLogError(
+                f"{log[:200]!r} is a directory.", fix="Name a file in it."
+            ) from error

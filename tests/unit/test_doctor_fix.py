@@ -1,0 +1,772 @@
+"""--fix: what it shows, asks, keeps, runs, proves, and how it goes back. The shell is the real one;
+the files are in a directory of the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.doctor import diagnose
+from provision.doctor.judge import judge
+from provision.doctor.knowledge import Knowledge, parse
+from provision.doctor.mending import Doors, mend, narrowed, read_journal, undo
+from provision.doctor.mending.doors import run_in_shell
+from provision.doctor.mending.shell import needs_sudo
+from provision.doctor.model import Cause, Fact, Fix
+from provision.errors import BadInputError, Exit
+from tests.docker import need
+
+CODE = "the-file-is-broken"
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+@dataclass
+class Scene:
+    """A broken file, the knowledge that mends it, and a person who answers."""
+
+    folder: Path
+    answers: list[bool] | None = field(default_factory=lambda: [True])
+    is_root: bool = True
+    has_sudo: bool = True
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    run: Callable[[str, float, Callable[[str], None]], int | None] = run_in_shell
+
+    def __post_init__(self) -> None:
+        self.file = self.folder / "settings"
+        self.file.write_text("broken\n")
+        self.file.chmod(0o640)
+
+    @property
+    def journals(self) -> Path:
+        return self.folder / "state" / "mended"
+
+    @property
+    def copies(self) -> list[Path]:
+        return sorted(self.folder.glob("*.before-*"))
+
+    def doors(self) -> Doors:
+        def ask(question: str) -> bool:
+            assert self.answers is not None
+            self.asked.append(question)
+            return self.answers.pop(0)
+
+        def run(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+            self.ran.append(command)
+            return self.run(command, limit_s, on_line)
+
+        return Doors(
+            say=self.said.append,
+            ask=None if self.answers is None else ask,
+            run=run,
+            is_root=self.is_root,
+            has_sudo=self.has_sudo,
+            home=self.folder / "home",
+            now=lambda: START,
+            sleep=self.slept.append,
+        )
+
+    def knowledge(self, *fixes: dict[str, Any], **changes: Any) -> Knowledge:
+        one = {"run": f"echo whole > {self.file}", "automatic": True, "backup": [str(self.file)]}
+        row = {
+            "code": CODE,
+            "layer": "disk",
+            "title": "The settings are broken",
+            "cause": "Somebody broke them.",
+            "symptoms": [r"cannot read (?P<what>\S+)"],
+            "confirm": f"grep -qx whole {self.file}",
+            "sources": ["https://example.org/"],
+            "fix": list(fixes) or [one],
+            **changes,
+        }
+        return parse({"own.toml": {"failure": [row]}})
+
+    def causes(self, knowledge: Knowledge, text: str = "cannot read it") -> tuple[Cause, ...]:
+        return diagnose([("log", text)], knowledge=knowledge).causes
+
+    def mend(
+        self, knowledge: Knowledge, *, assume_yes: bool = False, text: str = "cannot read it"
+    ) -> Exit:
+        return mend(
+            self.causes(knowledge, text),
+            knowledge=knowledge,
+            doors=self.doors(),
+            journals=self.journals,
+            assume_yes=assume_yes,
+        )
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.said)
+
+    def journal(self) -> Path:
+        (path,) = self.journals.iterdir()
+        return path
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_broken_file_is_mended_proven_and_taken_back(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    assert scene.file.read_text() == "whole\n"
+    assert "Mended." in scene.text
+    assert read_journal(scene.journal()).result == "mended"
+
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.file.read_text() == "broken\n"
+    assert stat.S_IMODE(scene.file.stat().st_mode) == 0o640
+    assert read_journal(scene.journal()).result == "undone"
+    assert "is not taken back" in scene.text
+
+    scene.file.write_text("changed since\n")
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.file.read_text() == "changed since\n"
+
+
+def test_everything_is_shown_before_it_is_asked_and_asked_before_it_is_run(scene: Scene) -> None:
+    knowledge = scene.knowledge()
+    shown: list[str] = []
+    scene.answers = [False]
+    doors = scene.doors()
+
+    def ask(_: str) -> bool:
+        shown.extend(scene.said)
+        return False
+
+    end = mend(
+        scene.causes(knowledge),
+        knowledge=knowledge,
+        doors=replace(doors, ask=ask),
+        journals=scene.journals,
+    )
+    assert end is Exit.HOST_UNFIT
+    text = "\n".join(shown)
+    for words in ("The settings are broken", "Somebody broke them", f"echo whole > {scene.file}"):
+        assert words in text
+    assert "kept before:" in text
+    assert not scene.ran
+    assert scene.file.read_text() == "broken\n"
+    assert not scene.journals.exists()
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_run(scene: Scene) -> None:
+    scene.answers = None
+    assert scene.mend(scene.knowledge()) is Exit.USAGE
+    assert "no terminal to ask at" in " ".join(scene.text.split())
+    assert "--yes" in scene.text
+    assert not scene.ran
+
+
+def test_with_yes_nobody_is_asked(scene: Scene) -> None:
+    scene.answers = None
+    assert scene.mend(scene.knowledge(), assume_yes=True) is Exit.DONE
+
+
+def test_without_a_cause_there_is_nothing_to_mend(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge(), text="all is well") is Exit.DONE
+    assert "Nothing to mend" in scene.text
+
+
+# --- what is kept -------------------------------------------------------------------------------
+
+
+def test_the_copy_has_the_mode_and_the_owner_of_the_file(scene: Scene) -> None:
+    if os.geteuid() == 0:
+        os.chown(scene.file, 12345, 54321)
+    before = scene.file.stat()
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    (copy,) = scene.copies
+    after = copy.stat()
+    assert copy.read_text() == "broken\n"
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+    assert copy.name == "settings.before-20260102T030405Z"
+
+
+def test_a_file_that_was_not_there_is_taken_away_again(scene: Scene) -> None:
+    scene.file.unlink()
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    assert not scene.copies
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert not scene.file.exists()
+
+
+def test_a_link_stays_a_link(scene: Scene) -> None:
+    real = scene.folder / "elsewhere" / "real"
+    real.parent.mkdir()
+    scene.file.rename(real)
+    scene.file.symlink_to(real)
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    assert real.read_text() == "whole\n"
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.file.is_symlink()
+    assert real.read_text() == "broken\n"
+
+
+def test_two_fixes_in_one_second_do_not_share_a_copy(scene: Scene) -> None:
+    never = scene.knowledge(confirm="false")
+    assert scene.mend(never) is Exit.HOST_UNFIT
+    scene.answers = [True]
+    assert scene.mend(never) is Exit.HOST_UNFIT
+    assert [copy.read_text() for copy in scene.copies] == ["broken\n", "whole\n"]
+
+
+def test_an_odd_name_is_one_word_to_the_shell(scene: Scene) -> None:
+    odd = scene.folder / "a b; touch 'x' $(id)"
+    odd.write_text("odd")
+    fix = {"run": f"echo whole > {scene.file}", "automatic": True, "backup": [str(odd)]}
+    assert scene.mend(scene.knowledge(fix)) is Exit.DONE
+    odd.write_text("changed")
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert odd.read_text() == "odd"
+
+
+def test_a_file_that_cannot_be_kept_stops_the_fix_before_its_first_command(scene: Scene) -> None:
+    folder = scene.folder / "folder"
+    folder.mkdir()
+    fix = {"run": f"echo whole > {scene.file}", "automatic": True, "backup": [str(folder)]}
+    assert scene.mend(scene.knowledge(fix)) is Exit.HOST_UNFIT
+    assert "No command was run" in scene.text
+    assert scene.file.read_text() == "broken\n"
+    assert not list(scene.folder.glob("*.partial"))
+
+
+def test_a_look_that_failed_is_not_taken_for_an_absent_file(scene: Scene) -> None:
+    def refuse(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+        if "test -e" in command:
+            on_line("sudo: a password is required")
+            return 1
+        return run_in_shell(command, limit_s, on_line)
+
+    scene.run = refuse
+    assert scene.mend(scene.knowledge()) is Exit.HOST_UNFIT
+    assert "could not be looked at" in scene.text
+    assert scene.file.read_text() == "broken\n"
+    assert read_journal(scene.journal()).kept == ()
+
+
+def test_a_directory_that_takes_no_journal_stops_the_fix_before_its_first_command(
+    scene: Scene,
+) -> None:
+    scene.journals.parent.write_text("a file where a directory should be")
+    with pytest.raises(BadInputError) as caught:
+        scene.mend(scene.knowledge())
+    assert "XDG_STATE_HOME" in caught.value.fix
+    assert not scene.ran
+
+
+# --- how it ends --------------------------------------------------------------------------------
+
+
+def test_the_first_command_that_fails_is_the_last(scene: Scene) -> None:
+    fix = {
+        "run": f"echo half > {scene.file}\necho no; exit 3\necho whole > {scene.file}",
+        "automatic": True,
+        "backup": [str(scene.file)],
+    }
+    assert scene.mend(scene.knowledge(fix)) is Exit.HOST_UNFIT
+    assert "ended with exit code 3" in scene.text
+    assert "    | no" in scene.text
+    assert f"cp -p {scene.copies[0]}" in scene.text
+    assert scene.file.read_text() == "half\n"
+    journal = read_journal(scene.journal())
+    assert [one.code for one in journal.done] == [0, 3]
+    assert journal.result == "failed"
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.file.read_text() == "broken\n"
+
+
+def test_a_command_whose_first_half_fails_has_failed(scene: Scene) -> None:
+    fix = {"run": "false; true", "automatic": True}
+    assert scene.mend(scene.knowledge(fix)) is Exit.HOST_UNFIT
+    assert "ended with exit code 1" in scene.text
+
+
+def test_a_command_that_never_ends_is_ended(scene: Scene) -> None:
+    def short(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+        del limit_s
+        return run_in_shell(command, 0.05 if "sleep" in command else 60, on_line)
+
+    scene.run = short
+    assert scene.mend(scene.knowledge({"run": "sleep 600", "automatic": True})) is Exit.HOST_UNFIT
+    assert "its time was up" in scene.text
+    assert read_journal(scene.journal()).done[-1].code is None
+
+
+def test_what_ran_and_mended_nothing_is_not_called_mended(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge(confirm="false")) is Exit.HOST_UNFIT
+    assert "Not mended" in scene.text
+    assert "Mended." not in scene.text
+    assert "To put the kept files back" in scene.text
+
+
+def test_the_next_fix_has_its_turn_where_the_first_did_not_mend(scene: Scene) -> None:
+    scene.answers = [True, True, True]
+    end = scene.mend(
+        scene.knowledge(
+            {"run": "true", "automatic": True},
+            {"run": "echo by hand", "note": "not run"},
+            {"run": f"echo whole > {scene.file}", "automatic": True},
+            {"run": f"rm {scene.file}", "automatic": True},
+        )
+    )
+    assert end is Exit.DONE
+    assert len(scene.asked) == 2
+    assert not any("by hand" in command for command in scene.ran)
+
+
+def test_without_a_confirming_command_there_is_no_verdict(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge(confirm="")) is Exit.NO_VERDICT
+    assert "look yourself" in scene.text
+
+
+def test_a_service_that_was_started_is_given_time(scene: Scene) -> None:
+    fix = {"run": "true restart service", "automatic": True}
+    count = scene.folder / "count"
+    confirm = f"echo x >> {count}; test $(wc -l < {count}) -ge 3"
+    assert scene.mend(scene.knowledge(fix, confirm=confirm)) is Exit.DONE
+    assert len(scene.slept) == 2
+
+
+@pytest.mark.parametrize("where", ["a command", "the copy", "the confirmation", "the question"])
+def test_ctrl_c_says_what_was_done_and_how_to_go_back(scene: Scene, where: str) -> None:
+    def interrupted(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+        parts = {"a command": "second", "the copy": "cp -pL", "the confirmation": "grep -qx"}
+        if where in parts and parts[where] in command:
+            raise KeyboardInterrupt
+        return run_in_shell(command, limit_s, on_line)
+
+    def never(_: str) -> bool:
+        raise KeyboardInterrupt
+
+    scene.run = interrupted
+    fix = {
+        "run": f"echo half > {scene.file}\ntrue second",
+        "automatic": True,
+        "backup": [str(scene.file)],
+    }
+    knowledge = scene.knowledge(fix)
+    doors = scene.doors()
+    end = mend(
+        scene.causes(knowledge),
+        knowledge=knowledge,
+        doors=replace(doors, ask=never) if where == "the question" else doors,
+        journals=scene.journals,
+    )
+    assert end is Exit.INTERRUPTED
+    assert "Interrupted." in scene.text
+    if where in {"a command", "the confirmation"}:
+        last = scene.said[scene.said.index("Interrupted.") :]
+        assert any("To put the kept files back" in line for line in last)
+        assert read_journal(scene.journal()).result == "interrupted"
+        assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.file.read_text() == "broken\n"
+
+
+def test_a_real_interrupt_ends_the_command_with_all_that_it_started(tmp_path: Path) -> None:
+    import signal
+    import subprocess
+
+    ready, survived = tmp_path / "ready", tmp_path / "survived"
+    code = (
+        "import sys\n"
+        "from provision.doctor.mending.doors import run_in_shell\n"
+        "try:\n"
+        f"    run_in_shell('echo $$ > {ready}.part; mv {ready}.part {ready}; sleep 600 & wait;"
+        f" touch {survived}', 600, print)\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        while not ready.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    shell = int(ready.read_text())
+    assert not Path(f"/proc/{shell}").exists()
+    assert not survived.exists()
+
+
+# --- what is not run ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fix", "why"),
+    [
+        ({"run": "echo x"}, "your choice"),
+        ({"note": "Ask your administrator."}, "work by hand"),
+        ({"run": "echo x", "reboot": True}, "restarted"),
+        ({"run": "echo x", "reboot": True, "automatic": True}, "restarted"),
+    ],
+)
+def test_what_is_not_automatic_is_shown_and_not_run(
+    scene: Scene, fix: dict[str, Any], why: str
+) -> None:
+    assert scene.mend(scene.knowledge(fix), assume_yes=True) is Exit.HOST_UNFIT
+    assert why in " ".join(scene.text.split())
+    assert (fix.get("run") or fix["note"]) in scene.text
+    assert not scene.ran
+
+
+def test_a_word_of_a_log_never_reaches_a_shell(scene: Scene) -> None:
+    fix = {"run": "echo {what}", "automatic": True}
+    text = "cannot read $(touch${IFS}owned)"
+    assert scene.mend(scene.knowledge(fix), assume_yes=True, text=text) is Exit.HOST_UNFIT
+    assert "read from the text" in " ".join(scene.text.split())
+    assert not scene.ran
+
+
+def test_a_confirmation_with_a_word_of_a_log_is_shown_and_not_run(scene: Scene) -> None:
+    knowledge = scene.knowledge(confirm="grep whole {what}")
+    assert scene.mend(knowledge, text="cannot read `id`") is Exit.NO_VERDICT
+    assert "grep whole '`id`'" in scene.text
+    assert not any("grep" in command for command in scene.ran)
+
+
+def test_a_cause_from_elsewhere_brings_no_commands(scene: Scene) -> None:
+    knowledge = scene.knowledge()
+    (cause,) = scene.causes(knowledge)
+    forged = replace(cause, fixes=(Fix(run="touch owned", automatic=True),))
+    end = mend(
+        [forged, replace(forged, code="unknown")],
+        knowledge=knowledge,
+        doors=scene.doors(),
+        journals=scene.journals,
+        assume_yes=True,
+    )
+    assert end is Exit.HOST_UNFIT
+    assert not scene.ran
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(scene: Scene) -> None:
+    scene.mend(scene.knowledge(), text="cannot read \x1b[2Jx\x07")
+    assert "\x1b" not in scene.text
+    assert "\x07" not in scene.text
+
+
+def test_with_yes_an_unlikely_cause_is_left_alone(scene: Scene) -> None:
+    knowledge = scene.knowledge(symptoms=[{"text": "cannot read", "is": "hint"}])
+    assert scene.mend(knowledge, assume_yes=True) is Exit.HOST_UNFIT
+    assert not scene.ran
+    assert scene.mend(knowledge) is Exit.DONE  # a person was asked
+
+
+def test_what_follows_from_another_cause_is_not_mended_by_itself(scene: Scene) -> None:
+    knowledge = scene.knowledge()
+    (cause,) = scene.causes(knowledge)
+    end = mend(
+        [replace(cause, follows_from="another")],
+        knowledge=knowledge,
+        doors=scene.doors(),
+        journals=scene.journals,
+    )
+    assert end is Exit.DONE
+    assert not scene.ran
+
+
+def test_a_cause_that_went_with_another_is_not_mended_again(scene: Scene) -> None:
+    knowledge = scene.knowledge()
+    (cause,) = scene.causes(knowledge)
+    scene.answers = [True]
+    end = mend([cause, cause], knowledge=knowledge, doors=scene.doors(), journals=scene.journals)
+    assert end is Exit.DONE
+    assert "gone too" in scene.text
+    assert len(scene.asked) == 1
+
+
+# --- rights -------------------------------------------------------------------------------------
+
+
+def test_root_needs_no_sudo(scene: Scene) -> None:
+    fix = {
+        "run": f"echo whole | sudo tee {scene.file}",
+        "automatic": True,
+        "backup": [str(scene.file)],
+    }
+    assert scene.mend(scene.knowledge(fix, confirm=f"sudo grep whole {scene.file}")) is Exit.DONE
+    assert not any(needs_sudo(command) for command in scene.ran)
+    assert "sudo tee" not in scene.text
+
+
+def test_without_root_and_without_sudo_the_way_is_said(scene: Scene) -> None:
+    scene.is_root, scene.has_sudo = False, False
+    fix = {"run": f"echo whole | sudo tee {scene.file}", "automatic": True}
+    assert scene.mend(scene.knowledge(fix)) is Exit.USAGE
+    assert "no sudo here" in scene.text
+    assert "su -" in scene.text
+    assert not scene.ran
+
+
+def test_files_of_others_are_kept_through_sudo_and_ones_own_are_not(scene: Scene) -> None:
+    own = scene.folder / "home" / "own"
+    own.parent.mkdir()
+    own.write_text("own")
+    scene.is_root = False
+
+    def record(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+        return run_in_shell(command.replace("sudo ", ""), limit_s, on_line)
+
+    scene.run = record
+    fix = {
+        "run": f"echo whole > {scene.file}",
+        "automatic": True,
+        "backup": [str(scene.file), "~/own"],
+    }
+    assert scene.mend(scene.knowledge(fix)) is Exit.DONE
+    copies = [command for command in scene.ran if command.count("cp -pL")]
+    assert copies[0].startswith(f"sudo cp -pL {scene.file} ")
+    assert copies[1].startswith(f"cp -pL {own} ")
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert f"sudo cp -p {scene.copies[0]}" in scene.text
+
+
+def test_a_users_own_engine_is_not_mended_as_root(scene: Scene) -> None:
+    fix = {"run": "true", "automatic": True, "on": ["rootless"]}
+    assert scene.mend(scene.knowledge(fix)) is Exit.HOST_UNFIT
+    assert "without sudo" in " ".join(scene.text.split())
+    assert not scene.ran
+
+
+# --- running containers -------------------------------------------------------------------------
+
+
+def containers(ids: Sequence[str]) -> Callable[..., int | None]:
+    def run(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+        if command == "docker ps -q":
+            for one in ids:
+                on_line(one)
+            return 0
+        if "restart docker" in command:
+            return 0
+        return run_in_shell(command, limit_s, on_line)
+
+    return run
+
+
+RESTART = "systemctl restart docker || service docker restart"
+
+
+def test_with_yes_a_restart_does_not_stop_running_containers(scene: Scene) -> None:
+    scene.run = containers(["one", "two"])
+    knowledge = scene.knowledge({"run": RESTART, "automatic": True}, confirm="true")
+    assert scene.mend(knowledge, assume_yes=True) is Exit.HOST_UNFIT
+    assert "stops 2 running container(s)" in " ".join(scene.text.split())
+    assert RESTART not in scene.ran
+    assert scene.mend(knowledge) is Exit.DONE  # a person was told
+
+
+def test_a_restart_without_containers_is_run(scene: Scene) -> None:
+    scene.run = containers([])
+    knowledge = scene.knowledge({"run": RESTART, "automatic": True}, confirm="true")
+    assert scene.mend(knowledge, assume_yes=True) is Exit.DONE
+
+
+# --- which fix ----------------------------------------------------------------------------------
+
+
+ALL = tuple(
+    Fix(on=on, run=name)
+    for name, on in (
+        ("wsl", ("wsl",)),
+        ("snap", ("snap-docker",)),
+        ("ubuntu", ("ubuntu",)),
+        ("debian", ("debian",)),
+        ("docker", ("docker",)),
+        ("all", ()),
+    )
+)
+KNOWN = {
+    "plain ubuntu": (["os.id=ubuntu", "os.family=debian"], ["ubuntu", "all"]),
+    "debian with docker": (
+        ["os.id=debian", "os.family=debian", "docker.installed"],
+        ["debian", "docker", "all"],
+    ),
+    "wsl": (["os.id=ubuntu", "os.family=debian", "docker.installed", "wsl"], ["wsl"]),
+    "docker of the snap": (
+        ["os.id=ubuntu", "os.family=debian", "docker.installed", "docker.snap"],
+        ["snap"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_fix_that_fits_closest_is_taken(name: str) -> None:
+    words, expected = KNOWN[name]
+    facts = {
+        word.partition("=")[0]: Fact(value=word.partition("=")[2] or True, where="test")
+        for word in words
+    }
+    knowledge = parse(
+        {
+            "own.toml": {
+                "failure": [
+                    {
+                        "code": CODE,
+                        "layer": "disk",
+                        "title": "t",
+                        "cause": "c",
+                        "host": [{"fact": "os.family", "is": "debian"}],
+                        "fix": [{"on": list(fix.on), "run": fix.run} for fix in ALL],
+                    }
+                ]
+            }
+        }
+    )
+    (cause,) = judge(knowledge, {}, facts).causes
+    assert [fix.run for fix in narrowed(cause.fixes)] == expected
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+def test_only_the_user_reads_the_journal(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    assert stat.S_IMODE(scene.journal().stat().st_mode) == 0o600
+
+
+def test_the_journal_is_on_disk_before_a_command_changes_anything(scene: Scene) -> None:
+    seen: list[str] = []
+
+    def look(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+        if command.startswith("echo whole"):
+            seen.append(scene.journal().read_text())
+        return run_in_shell(command, limit_s, on_line)
+
+    scene.run = look
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    (content,) = [json.loads(text) for text in seen]
+    assert content["result"] == "running"
+    assert content["kept"] == [{"path": str(scene.file), "copy": str(scene.copies[0])}]
+
+
+def journal_text(**changes: Any) -> bytes:
+    content = {"schema": 1, "code": "x", "started": "", "kept": [], "done": [], "result": "mended"}
+    return json.dumps({**content, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"schema": 2}',
+        b"\xff",
+        b"[" * 100_000,
+        b" " * (2 << 20),
+        journal_text(kept=[{"path": "/etc/passwd", "copy": "/tmp/evil"}]),
+        journal_text(kept=[{"path": "relative", "copy": None}]),
+        journal_text(kept=[{"path": "/a", "copy": "/a/../etc/shadow"}]),
+        journal_text(result="other"),
+        journal_text(code=7),
+    ],
+)
+def test_what_is_no_journal_takes_nothing_back(scene: Scene, content: bytes) -> None:
+    path = scene.folder / "journal.json"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError) as caught:
+        undo(path, doors=scene.doors())
+    assert "cannot be read" in caught.value.message
+    assert not scene.ran
+
+
+def test_a_journal_that_is_not_there_is_said(scene: Scene) -> None:
+    with pytest.raises(BadInputError, match="No such file"):
+        read_journal(scene.folder / "nothing.json")
+
+
+def test_a_copy_that_is_gone_is_said_and_the_file_stays(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    for copy in scene.copies:
+        copy.unlink()
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.HOST_UNFIT
+    assert "could not be put back" in scene.text
+    assert scene.file.read_text() == "whole\n"
+    assert read_journal(scene.journal()).result == "mended"
+
+
+def test_without_sudo_the_files_of_root_are_not_put_back(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    scene.is_root, scene.has_sudo = False, False
+    scene.ran.clear()
+    assert undo(scene.journal(), doors=scene.doors()) is Exit.USAGE
+    assert not scene.ran
+
+
+# --- a real terminal ----------------------------------------------------------------------------
+
+AT_TERMINAL = """
+import sys
+from pathlib import Path
+from provision.doctor import diagnose
+from provision.doctor.knowledge import parse
+from provision.doctor.mending import local_doors, mend
+fix = {"run": "echo first\\nsleep 600", "automatic": True}
+row = {"code": "one", "layer": "disk", "title": "t", "cause": "c", "symptoms": ["x"], "fix": [fix]}
+known = parse({"own": {"failure": [row]}})
+causes = diagnose([("log", "x")], knowledge=known).causes
+sys.exit(mend(causes, knowledge=known, doors=local_doors(print), journals=Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "said"),
+    [
+        ([b"n\n"], Exit.HOST_UNFIT, "Left as it is."),
+        ([b"\n"], Exit.HOST_UNFIT, "Left as it is."),
+        ([b"\x04"], Exit.HOST_UNFIT, "Left as it is."),
+        ([b"\x03"], Exit.INTERRUPTED, "Nothing more was changed."),
+        ([b"y\n", b"\x03"], Exit.INTERRUPTED, "Run so far:"),
+    ],
+    ids=["no", "return", "end of input", "ctrl-c at the question", "ctrl-c in a command"],
+)
+def test_a_person_at_a_terminal_is_understood(
+    keys: list[bytes], code: Exit, said: str, tmp_path: Path
+) -> None:
+    import pty
+    import subprocess
+
+    setsid = [need.program("setsid", "util-linux"), "--ctty", "--wait"]
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*setsid, sys.executable, "-c", AT_TERMINAL, str(tmp_path)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        waits = [b"[y/N]", b"+ sleep"]
+        try:
+            while True:
+                seen += os.read(terminal, 4096)
+                if keys and waits[0] in seen:
+                    waits.pop(0)
+                    os.write(terminal, keys.pop(0))
+        except OSError:  # the other end is closed
+            os.close(terminal)
+    assert process.returncode == code, seen.decode()
+    assert said in seen.decode()

@@ -1,0 +1,355 @@
+"""Every command that the doctor tells: it is shell, its programs are known, and what may be run
+without a person typing it keeps the rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provision.doctor
+from provision.doctor.knowledge import Knowledge, load, parse
+from provision.doctor.mending import check_fixes
+from provision.doctor.mending.shell import commands, programs
+from tests.docker import need
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RECIPES = Path(provision.doctor.__file__).parent / "data" / "recipes.toml"
+
+# By the package (or the product) that brings them.
+PACKAGES = {
+    "POSIX, the shell itself, coreutils": """. : [ awk basename cat chmod chown command cp cut date
+        df dirname du echo env eval exec exit export false file find fuser getconf grep hash head
+        hostname id install ipcs kill less ln ls mkdir mktemp mv nohup nproc paste printenv printf
+        ps pwd read readlink realpath rm sed seq set sh shuf sleep sort stat stty sync tail tee test
+        timeout touch tr true truncate type ulimit umask uname uniq unset wait wc which xargs""",
+    "sudo": "sudo sudoedit",
+    "passwd": "groupadd usermod gpasswd",
+    "login": "newgrp",
+    "libc-bin": "getent ldconfig ldd",
+    "util-linux": """dmesg fallocate findmnt hwclock losetup lsblk lscpu lsipc mkswap mount prlimit
+        setsid swapon umount unshare""",
+    "procps": "free pgrep pkill sysctl top",
+    "kmod": "depmod lsmod modinfo modprobe rmmod",
+    "pciutils": "lspci setpci",
+    "iproute2": "ip ss",
+    "iputils-ping": "ping",
+    "netcat": "nc",
+    "nftables": "nft",
+    "ufw": "ufw",
+    "firewalld": "firewall-cmd",
+    "lsof": "lsof",
+    "quota": "quota",
+    "numactl": "numactl",
+    "tmux": "tmux",
+    "curl": "curl",
+    "gpg": "gpg",
+    "openssl": "openssl",
+    "git": "git",
+    "openssh-client": "ssh ssh-copy-id ssh-keygen",
+    "systemd": "journalctl loginctl reboot resolvectl systemctl timedatectl",
+    "init-system-helpers": "service",
+    "openrc": "rc-service rc-update",
+    "dpkg": "dpkg dpkg-query update-alternatives",
+    "apt": "apt-cache apt-get apt-mark",
+    "rpm": "rpm",
+    "dnf": "dnf yum",
+    "zypper": "zypper",
+    "pacman": "pacman",
+    "apk-tools": "apk",
+    "snapd": "snap",
+    "initramfs-tools": "update-initramfs",
+    "dracut": "dracut",
+    "mkinitcpio": "mkinitcpio",
+    "grub2-common": "update-grub",
+    "grubby": "grubby",
+    "ca-certificates": "update-ca-certificates update-ca-trust",
+    "shim-signed": "update-secureboot-policy",
+    "mokutil": "mokutil",
+    "dkms": "dkms",
+    "akmods": "akmods kmodgenca",
+    "policycoreutils": "getsebool setsebool restorecon",
+    "ubuntu-drivers-common": "ubuntu-drivers",
+    "nvidia-prime": "prime-select",
+    "python3": "python python3",
+    "pip": "pip pip3",
+    "uv": "uv uvx",
+    "conda": "conda mamba",
+    "gcc": "cc g++ gcc",
+    "make": "make",
+    "cmake": "cmake",
+    "ninja-build": "ninja",
+    "binutils": "nm objdump readelf strings",
+    "Docker": "docker dockerd",
+    "podman": "podman",
+    "skopeo": "skopeo",
+    "runc": "runc",
+    "containerd": "containerd ctr",
+    "cri-tools": "crictl",
+    "kubectl": "kubectl",
+    "helm": "helm",
+    "apptainer": "apptainer singularity",
+    "enroot": "enroot",
+    "Proxmox": "pct",
+    "NVIDIA's driver": """nvidia-bug-report.sh nvidia-cuda-mps-control nvidia-modprobe nvidia-smi
+        nvidia-uninstall nvidia-imex-ctl""",
+    "NVIDIA's container toolkit": """nvidia-container-cli nvidia-container-runtime
+        nvidia-container-runtime-hook nvidia-ctk""",
+    "CUDA toolkit": "compute-sanitizer cuobjdump nvcc ptxas",
+    "TensorRT": "trtexec",
+    "DCGM": "dcgmi",
+    "Windows, from WSL": "cmd.exe nvidia-smi.exe wsl.exe wslpath",
+    "wslu": "wslpath",
+    "Open MPI": "mpirun ompi_info",
+    "UCX": "ucx_info",
+    "libfabric-bin": "fi_info fi_pingpong",
+    "rdma-core": "ibstat ibstatus ibv_devices ibv_devinfo show_gids",
+    "Slurm": "sbatch scontrol sinfo slurmd srun",
+    "Ollama": "ollama",
+    "DeepSpeed": "deepspeed",
+    "squashfs-tools": "unsquashfs",
+    "gVisor": "runsc",
+    "nerdctl": "nerdctl",
+    "auditd": "ausearch",
+    "policycoreutils-python-utils": "audit2allow semodule",
+    "libselinux-utils": "getenforce",
+    "util-linux-extra": "namei",
+    "py-spy": "py-spy",
+    "PyTorch": "torchrun",
+    "Ray": "ray",
+    "TensorFlow": "tf_upgrade_v2",
+    "DeepSpeed": "ds_report",
+    "Numba": "numba",
+    "huggingface_hub": "hf huggingface-cli",
+    "this project": "provision verify",
+}
+KNOWN = frozenset(name for names in PACKAGES.values() for name in names.split())
+# A program by its path, one that a variable names, or a version of a compiler.
+BY_PATH = re.compile(
+    r"(?:/|\.?[\w.-]+/)[\w./-]+|\$[A-Z_]+|\$\(command -v [\w-]+\)|g(?:cc|\+\+)-\d+"
+)
+
+
+@pytest.fixture(scope="module")
+def knowledge() -> Knowledge:
+    return load()
+
+
+def texts(knowledge: Knowledge) -> Iterator[tuple[str, str, bool]]:
+    """Each (where it stands, the text, whether it may be run without a person typing it)."""
+    for failure in knowledge.failures:
+        automatic = any(fix.automatic for fix in failure.fixes)
+        if failure.confirm:
+            yield f"{failure.code}.confirm", failure.confirm, automatic
+        for number, fix in enumerate(failure.fixes):
+            if fix.run:
+                yield f"{failure.code}.{number}", fix.run, fix.automatic
+
+
+def written(found: Iterator[tuple[str, str]], folder: Path) -> list[str]:
+    folder.mkdir()
+    for name, text in found:
+        (folder / f"{name}.sh").write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    return sorted(str(path) for path in folder.iterdir())
+
+
+def unreadable(shell: str, files: list[str]) -> str:
+    """What a shell says of the files that it cannot read, and their names."""
+    each = 'for file; do "$0" -n "$file" || echo "$file"; done'
+    done = subprocess.run(
+        [shell, "-c", each, shell, *files], capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
+def test_every_command_is_shell(knowledge: Knowledge, shell: str, tmp_path: Path) -> None:
+    need.program(shell)
+    found = ((name, text) for name, text, _ in texts(knowledge))
+    assert not unreadable(shell, written(found, tmp_path / "texts"))
+
+
+def test_the_shell_finds_a_broken_command(tmp_path: Path) -> None:
+    files = written(iter([("good", "a && b"), ("bad", "if a; then b")]), tmp_path / "texts")
+    assert "bad.sh" in unreadable("sh", files)
+    assert "good.sh" not in unreadable("sh", files)
+
+
+def test_each_command_of_an_automatic_fix_is_shell_by_itself(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    found = (
+        (f"{name}.{number}", command)
+        for name, text, automatic in texts(knowledge)
+        if automatic
+        for number, command in enumerate(commands(text))
+    )
+    assert not unreadable("sh", written(found, tmp_path / "commands"))
+
+
+def complaints(files: list[str], *options: str) -> list[str]:
+    done = subprocess.run(
+        [need.program("shellcheck"), "--format=json", *options, *files],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return [
+        f"{Path(one['file']).name}:{one['line']}: SC{one['code']}: {one['message']}"
+        for one in json.loads(done.stdout)
+    ]
+
+
+def test_shellcheck_finds_no_error(knowledge: Knowledge, tmp_path: Path) -> None:
+    found = ((name, text) for name, text, _ in texts(knowledge))
+    files = written(found, tmp_path / "texts")
+    # every shell in use has options of ulimit that POSIX lacks
+    assert not complaints(files, "--severity=error", "--exclude=SC3045")
+
+
+def test_shellcheck_finds_nothing_to_warn_of_in_what_is_run(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    found = ((name, text) for name, text, automatic in texts(knowledge) if automatic)
+    files = written(found, tmp_path / "texts")
+    assert not complaints(files, "--severity=warning", "--exclude=SC3045")
+
+
+def test_shellcheck_finds_an_unquoted_variable(tmp_path: Path) -> None:
+    files = written(iter([("bad", "cd $(pwd)")]), tmp_path / "texts")
+    assert any("SC2046" in one for one in complaints(files, "--severity=warning"))
+
+
+def test_every_program_has_its_package(knowledge: Knowledge) -> None:
+    unknown = {
+        program: name
+        for name, text, _ in texts(knowledge)
+        for program in programs(text)
+        if program not in KNOWN and not BY_PATH.fullmatch(program)
+    }
+    assert not unknown
+
+
+def test_what_is_run_without_a_person_keeps_the_rules(knowledge: Knowledge) -> None:
+    assert not check_fixes(knowledge)
+
+
+def test_every_recipe_has_fixes_and_none_waits_to_be_written() -> None:
+    rows = tomllib.loads(RECIPES.read_text(encoding="utf-8"))["recipe"]
+    names = [row["name"] for row in rows]
+    assert len(names) == len(set(names))
+    for row in rows:
+        assert row["fix"], row["name"]
+        for fix in row["fix"]:
+            assert fix.get("run") or fix.get("note"), row["name"]
+            assert "To be written" not in fix.get("note", "")
+
+
+# What judge.tags may say of a machine; distributions by the ID of their os-release.
+TAGS = """ubuntu debian fedora rhel amzn suse arch alpine nixos other wsl docker podman rootless
+    snap-docker docker-desktop systemd"""
+
+
+def test_a_fix_names_only_places_that_the_judge_knows(knowledge: Knowledge) -> None:
+    named = {tag: one.code for one in knowledge.failures for fix in one.fixes for tag in fix.on}
+    families = re.compile(r"[a-z]+(?:-[a-z]+)*")
+    assert not {tag: code for tag, code in named.items() if not families.fullmatch(tag)}
+    rows = tomllib.loads(RECIPES.read_text(encoding="utf-8"))["recipe"]
+    assert {tag for row in rows for fix in row["fix"] for tag in fix.get("on", ())} <= set(
+        TAGS.split()
+    )
+
+
+# --- the rules, each with a fix that breaks it --------------------------------------------------
+
+GOOD = {"run": "sudo apt-get install -y x", "automatic": True}
+
+
+def made(fix: dict[str, Any], confirm: str = "true") -> Knowledge:
+    row = {
+        "code": "one",
+        "layer": "disk",
+        "title": "t",
+        "cause": "c",
+        "symptoms": [r"lost (?P<what>\S+)"],
+        "sources": ["https://example.org/"],
+        "confirm": confirm,
+        "fix": [{**GOOD, **fix}],
+    }
+    return parse({"own.toml": {"failure": [row]}})
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        {},
+        {"run": "echo {what}", "automatic": False},
+        {"run": "IMAGE=your/image\ndocker run $IMAGE", "automatic": False},
+        {"run": "systemctl reboot", "automatic": False, "reboot": True},
+        {"run": "a | sudo tee /etc/x", "backup": ["/etc/x"]},
+        {"run": "a >/dev/null 2>&1"},
+        {"run": "sudo apt-get install --yes x"},
+        {"run": "sed -i 's/a/b/' /etc/x", "backup": ["/etc/x"]},
+        {"run": "A=1 b"},
+        {"run": "b", "backup": ["~/.config/x"]},
+        {"run": 'echo "$(. /etc/os-release && echo "$ID")"'},
+        {"run": "awk '{print $1}' x"},
+    ],
+)
+def test_a_good_fix_breaks_no_rule(fix: dict[str, Any]) -> None:
+    assert check_fixes(made(fix)) == []
+
+
+@pytest.mark.parametrize(
+    ("fix", "problem"),
+    [
+        ({"run": "echo {what}"}, "a log may fill"),
+        ({"run": "echo '{what}'"}, "a log may fill"),
+        ({"run": "b", "backup": ["/etc/{what}"]}, "a log may fill"),
+        ({"run": ""}, "no command"),
+        ({"run": "", "automatic": False}, "says nothing"),
+        ({"reboot": True}, "restart of the machine"),
+        ({"run": "sudo systemctl reboot; reboot"}, "`reboot` is not"),
+        ({"run": "sudo mokutil --import x"}, "`mokutil` is not"),
+        ({"run": "VERSION=1\nb $VERSION"}, "does not see"),
+        ({"run": "VERSION=1"}, "does not see"),
+        ({"run": "cd /x\nb"}, "only the shell"),
+        ({"run": "export A=1"}, "only the shell"),
+        ({"run": "docker run <image>"}, "to fill in"),
+        ({"run": "docker run your/image"}, "to fill in"),
+        ({"run": "sudo apt-get install x"}, "may ask"),
+        ({"run": "sudo dnf install x"}, "may ask"),
+        ({"run": "sudo zypper install -y x"}, "may ask"),
+        ({"run": "sudo pacman -S x"}, "may ask"),
+        ({"run": "docker image prune"}, "may ask"),
+        ({"run": "sudo -u somebody b"}, "options to sudo"),
+        ({"run": "a | sudo tee /etc/x"}, "/etc/x, which is not kept"),
+        ({"run": "a | sudo tee -a /etc/x", "backup": ["/etc/y"]}, "/etc/x, which is not kept"),
+        ({"run": "a > /etc/x"}, "/etc/x, which is not kept"),
+        ({"run": "sudo sed -i -E 's/a/b/' /etc/x"}, "/etc/x, which is not kept"),
+        ({"run": "sudo curl -fsS https://x -o /etc/x"}, "/etc/x, which is not kept"),
+        ({"run": "sudo x --output=/etc/x"}, "/etc/x, which is not kept"),
+        ({"backup": ["etc/x"]}, "no whole path"),
+        ({"backup": ["/etc/../x"]}, "no whole path"),
+    ],
+)
+def test_a_broken_rule_is_named(fix: dict[str, Any], problem: str) -> None:
+    assert any(problem in one for one in check_fixes(made(fix))), check_fixes(made(fix))
+
+
+def test_what_is_mended_without_a_person_must_be_confirmed_without_a_word_of_a_log() -> None:
+    assert "no command confirms it" in check_fixes(made({}, confirm=""))[0]
+    assert "would be run" in check_fixes(made({}, confirm="ls {what}"))[0]
+    assert not check_fixes(made({"automatic": False}, confirm="ls {what}"))

@@ -170,6 +170,8 @@ def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Cand
     proven = bool(failure.host) and all(holds(one, facts) for one in failure.host)
     if strength is None and not proven:
         return None
+    if proven and strength == "hint":
+        strength = "typical"  # the machine says so, too
     speaking = [clue for clue in failure.clues if clue.supports and holds(clue.condition, facts)]
     supported = [e for one in speaking if (e := _evidence(one.condition, facts)) is not None]
     if proven:

@@ -30,7 +30,7 @@ One table a failure:
     on = ["debian"]                    # none: everybody
     note = "..."                       # what it does, or what to do by hand
     run = '''...'''                    # shell
-    recipe = "install-container-toolkit"          # or the fixes of a [[recipe]], by its name
+    recipe = "install-container-toolkit"          # the fixes of a [[recipe]], after the note
 
 A `[[recipe]]` has a name and `[[recipe.fix]]` tables like those above.
 """
@@ -223,12 +223,15 @@ def _fixes(
         unknown = set(row) - _FIX_KEYS
         if unknown:
             raise CatalogError(f"{where}: unknown keys {sorted(unknown)}.", fix="Mend the fix.")
+        note, on = row.get("note", ""), tuple(row.get("on", ()))
         if "recipe" in row:
+            if note:
+                yield Fix(on=on, note=note)
             yield from recipes[row["recipe"]]
             continue
         yield Fix(
-            on=tuple(row.get("on", ())),
-            note=row.get("note", ""),
+            on=on,
+            note=note,
             run=row.get("run", "").strip(),
             automatic=bool(row.get("automatic", False)),
             backup=tuple(row.get("backup", ())),

@@ -81,13 +81,14 @@ def corpus() -> list[tuple[Mapping[str, Any], frozenset[str]]]:
     ]
 
 
-def held_out() -> list[Answer]:
+def held_out(prefix: str = "") -> list[Answer]:
     """Cases with the codes that name their cause; none where the knowledge had no such cause."""
-    expected = json.loads((DATA / "heldout" / "expected.json").read_text(encoding="utf-8"))
+    folder = DATA / "heldout"
+    expected = json.loads((folder / f"{prefix}expected.json").read_text(encoding="utf-8"))
     return [
         ask(case, expected[case["id"]]["right"], case["text"], expected[case["id"]]["plausible"])
         for name in ("host", "software")
-        for case in json.loads((DATA / "heldout" / f"{name}.json").read_text(encoding="utf-8"))
+        for case in json.loads((folder / f"{prefix}{name}.json").read_text(encoding="utf-8"))
     ]
 
 
@@ -164,16 +165,17 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=0, metavar="MB")
     args = parser.parse_args()
     own = [ask(case, codes, case["text"]) for case, codes in corpus()]
-    others = held_out()
+    sets = {"held out, first": held_out(), "held out, second": held_out("second-")}
     layer_of = {one.code: one.layer for one in load().failures}
     print("\n".join(table("corpus", [(layer_of[a.case["code"]], a) for a in own])))
-    print("\n".join(table("held out", [(a.case["layer"], a) for a in others])))
+    for name, answers in sets.items():
+        print("\n".join(table(name, [(a.case["layer"], a) for a in answers])))
     print("\n".join(variations()))
     print(unrelated())
     if args.size:
         print("\n".join(speed(args.size)))
     if args.wrong:
-        for one in [*own, *others]:
+        for one in [*own, *(answer for answers in sets.values() for answer in answers)]:
             if not one.right:
                 sure = f"{one.code} ({one.confidence})"
                 print(f"- {one.case['id']}: {sorted(one.expected)}, but: {sure}")

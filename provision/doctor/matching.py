@@ -21,7 +21,7 @@ _EVIDENCE_LIMIT = 300
 # Texts that are wrapped were pasted from a terminal or a mail; no log of a machine is.
 _WRAPPED_LIMIT = 1 << 20
 # From so many lines on, one look at all of them is cheaper.
-_MANY = 6
+_MANY = 10
 _WRAP_FROM, _WRAP_TO = 56, 78
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from provision.doctor.fixes import pick_fixes
 from provision.doctor.model import (
     Cause,
     Condition,
@@ -27,7 +28,6 @@ from provision.doctor.model import (
     Fact,
     Facts,
     Failure,
-    Fix,
     Hit,
     RuledOut,
     Strength,
@@ -135,29 +135,6 @@ def holds(condition: Condition, facts: Facts) -> bool:
     if condition.operator == "has":
         return str(wanted) in (have if isinstance(have, tuple) else str(have))
     return _matches(str(wanted), have)
-
-
-def pick_fixes(fixes: Sequence[Fix], where: frozenset[str]) -> tuple[Fix, ...]:
-    """Those for this machine: the ones that name it, and those for everybody. Where nothing is
-    known of the machine, all of them.
-    """
-    known = where & {name for fix in fixes for name in fix.on}
-    if not where:
-        return tuple(sorted(fixes, key=_most_used))
-    chosen = [fix for fix in fixes if not fix.on or set(fix.on) & where]
-    if known or any(not fix.on for fix in fixes):
-        return tuple(sorted(chosen, key=lambda fix: not fix.on))
-    return tuple(fixes)
-
-
-def _most_used(fix: Fix) -> int:
-    """What is for everybody first, then the families in the order in which GPU machines have them;
-    special engines last.
-    """
-    order = ("debian", "ubuntu", "rhel", "suse", "arch")
-    return min(
-        (order.index(name) + 1 if name in order else len(order) + 1 for name in fix.on), default=0
-    )
 
 
 # --- candidates ---------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def known(**values: Value) -> dict[str, Fact]:
 
 
 NOUVEAU = known(
-    gpu__count=1, gpu__bound_to=("nouveau",), driver__loaded=False, driver__installed=True
+    gpu__count=1, gpu__bound_to=("nouveau",), driver__installed=True, machine__container=False
 )
 
 

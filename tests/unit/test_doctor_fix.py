@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from provision.doctor import diagnose
+from provision.doctor.fixes import narrowed
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, parse
-from provision.doctor.mending import Doors, mend, narrowed, read_journal, undo
+from provision.doctor.mending import Doors, mend, read_journal, undo
 from provision.doctor.mending.doors import run_in_shell
 from provision.doctor.mending.shell import needs_sudo
 from provision.doctor.model import Cause, Fact, Fix

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from provision.doctor import Diagnosis, Fact, diagnose, load
-from provision.doctor.judge import holds, pick_fixes
+from provision.doctor.fixes import pick_fixes
+from provision.doctor.judge import holds
 from provision.doctor.knowledge import Knowledge, check, parse
 from provision.doctor.model import Condition, Fix, Operator, Value
 from provision.errors import CatalogError
@@ -208,6 +209,7 @@ def test_conditions(operator: Operator, value: Value, have: Value, expected: boo
 
 
 DEBIAN, RHEL, ANY = Fix(on=("debian",)), Fix(on=("rhel",)), Fix()
+SNAP_DOCKER = Fix(on=("snap-docker",))
 
 
 @pytest.mark.parametrize(
@@ -217,9 +219,11 @@ DEBIAN, RHEL, ANY = Fix(on=("debian",)), Fix(on=("rhel",)), Fix()
         ((ANY, DEBIAN, RHEL), {"rhel"}, (RHEL, ANY)),
         ((ANY, DEBIAN), {"suse"}, (ANY,)),
         ((DEBIAN, RHEL), {"suse"}, (DEBIAN, RHEL)),
+        ((SNAP_DOCKER, DEBIAN, ANY), {"debian", "snap-docker"}, (SNAP_DOCKER,)),
         ((DEBIAN, RHEL), set(), (DEBIAN, RHEL)),
     ],
     ids=["its own", "its own first", "that of everybody", "all, where none is its own",
+         "only its own, where others do harm",
          "all, where nothing is known of the machine"],
 )  # fmt: skip
 def test_fixes_are_those_of_this_machine(

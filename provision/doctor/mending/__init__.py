@@ -2,7 +2,7 @@
 
 from provision.doctor.mending.backup import kept_files, restore_command
 from provision.doctor.mending.check import check_fixes
-from provision.doctor.mending.choice import Refusal, automatic_fixes, narrowed
+from provision.doctor.mending.choice import Refusal, automatic_fixes
 from provision.doctor.mending.doors import Doors, local_doors
 from provision.doctor.mending.journal import Journal, read_journal
 from provision.doctor.mending.mend import mend
@@ -17,7 +17,6 @@ __all__ = [
     "kept_files",
     "local_doors",
     "mend",
-    "narrowed",
     "read_journal",
     "restore_command",
     "undo",

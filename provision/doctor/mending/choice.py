@@ -9,12 +9,6 @@ from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending.shell import commands, needs_sudo
 from provision.doctor.model import Cause, Fix
 
-# On such a machine only what was written for it is right: a Linux driver inside WSL, or
-# `systemctl restart docker` for the snap, do harm or nothing.
-EXCLUSIVE = frozenset(["wsl", "docker-desktop", "snap-docker", "rootless"])
-FAMILIES = frozenset(["debian", "rhel", "suse", "arch", "alpine", "nixos", "other"])
-_ENGINES = frozenset(["docker", "podman", "systemd"])
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -22,17 +16,6 @@ class Refusal:
 
     why: str
     fix: str
-
-
-def narrowed(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    """Of the fixes picked for a machine, those that fit it closest: what is for an exclusive
-    place stands alone, and what names a distribution stands before what names its family.
-    """
-    exclusive = tuple(fix for fix in fixes if EXCLUSIVE & set(fix.on))
-    if exclusive:
-        return exclusive
-    own = any(_names_distribution(fix) for fix in fixes)
-    return tuple(fix for fix in fixes if not (own and fix.on and set(fix.on) <= FAMILIES))
 
 
 def automatic_fixes(
@@ -43,7 +26,7 @@ def automatic_fixes(
     A fix is run only if its text stands in the shipped knowledge word for word: what a log said
     is filled in where a pattern has named groups, and never reaches a shell.
     """
-    fixes = narrowed(cause.fixes)
+    fixes = cause.fixes
     by_hand = [fix for fix in fixes if fix.run]
     ready = tuple(fix for fix in fixes if fix.automatic and not fix.reboot and fix.run)
     if not ready:
@@ -72,10 +55,6 @@ def confirmed_by(cause: Cause, knowledge: Knowledge) -> str:
 
 def lacks_sudo(fix: Fix, *, is_root: bool, has_sudo: bool) -> bool:
     return not is_root and not has_sudo and any(needs_sudo(one) for one in commands(fix.run))
-
-
-def _names_distribution(fix: Fix) -> bool:
-    return bool(set(fix.on) - FAMILIES - EXCLUSIVE - _ENGINES)
 
 
 def _why_by_hand(fixes: Sequence[Fix]) -> str:

@@ -162,7 +162,9 @@ def _look(
 
 
 def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
+    from provision.doctor.here import this_machine
     from provision.doctor.inside import look_inside
+    from provision.doctor.probes import read_facts
     from provision.subject import find_subject, ready
     from provision.suite import gpus_to_request
 
@@ -172,7 +174,13 @@ def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
         console.step("look", f"{image}, from inside a container of it"),
         ready(subject, places, console) as (runner, handle),
     ):
-        return look_inside(runner, handle, gpus_to_request(this_host()))
+        inside = look_inside(runner, handle, gpus_to_request(this_host()))
+    return {**_gpus_of(read_facts(this_machine())), **inside}
+
+
+def _gpus_of(facts: Facts) -> Facts:
+    """What a container cannot see of the machine that it is on."""
+    return {name: fact for name, fact in facts.items() if name.startswith("gpu.")}
 
 
 def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> int:

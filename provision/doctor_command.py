@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from provision.console import Console
 from provision.errors import BadInputError, Exit
@@ -37,8 +37,8 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         nargs="*",
         help="nothing: this machine; an image: as seen from inside a container of it; a "
-        "Dockerfile, compose or requirements file: what will fail in it; 'collect FILE': "
-        "write what is known of this machine, redacted, for another one to look at; "
+        "Dockerfile, compose or requirements file: what will fail in it; any other file: a log; "
+        "'collect FILE': write what is known of this machine, redacted, for another one to look at; "
         "'explain CODE': what a cause means (no CODE: all of them)",
     )
     verb.add_argument(
@@ -68,17 +68,21 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
 
 def do_doctor(args: argparse.Namespace, console: Console) -> int:
     """One of its jobs, by what was given."""
+    what: list[str] = args.what
+    verb = what[0] if what and what[0] in {COLLECT, EXPLAIN} else None
+    meant = set() if verb else {_meant(one) for one in what}
+    if meant == {"log"}:
+        args.logs, args.what, what = [*args.logs, *what], [], []
     _refuse_contradictions(args)
     if args.undo is not None:
         from provision.doctor.mending import local_doors, undo
 
         return undo(Path(args.undo), doors=local_doors(console.say))
-    what: list[str] = args.what
-    if what[:1] == [COLLECT]:
+    if verb == COLLECT:
         return _collect(what[1:], args, console)
-    if what[:1] == [EXPLAIN]:
+    if verb == EXPLAIN:
         return _explain(what[1:], args)
-    if len(what) > 1 or (what and _is_file_to_lint(what[0])):
+    if len(what) > 1 or meant == {"file"}:
         return _lint(what, args, console)
     return _diagnose(what[0] if what else None, args, console)
 
@@ -267,16 +271,24 @@ def _lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> i
     return Exit.UNFIT if any(one.level == "error" for one in findings) else Exit.DONE
 
 
-def _is_file_to_lint(text: str) -> bool:
-    """A path is one that is there, or looks like one; an image's name is neither."""
-    from provision.doctor.lint import kind_of
+def _meant(text: str) -> Literal["image", "file", "log"]:
+    """What a word of the command line names. Images lie in directories and archives, too."""
+    from provision.doctor.lint import is_of_a_kind, kind_of
 
     path = Path(text)
-    if text.startswith(("oci:", "oci-archive:", "docker-archive:")):
-        return False
+    if text == STDIN:
+        return "log"
+    if text.startswith(("oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "docker://")):
+        return "image"
     if path.is_file():
-        return not text.endswith((".tar", ".tar.gz", ".tgz"))
-    return kind_of(path) is not None and "/" not in text.partition(":")[0].rpartition("/")[0]
+        if text.endswith((".tar", ".tar.gz", ".tgz")):
+            return "image"
+        return "file" if is_of_a_kind(path) else "log"
+    if not path.is_dir() and (kind_of(path) or text.startswith(("/", "./", "../"))):
+        raise UnreadableLogError(
+            f"There is no file {quoted(text)}.", fix="Name a file that is there, or an image."
+        )
+    return "image"
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:

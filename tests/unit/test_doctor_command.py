@@ -99,6 +99,11 @@ def test_a_log_is_read(
     assert bool(found["collect"]) == (first is None)
 
 
+@pytest.mark.usefixtures("machine")
+def test_a_file_that_is_no_recipe_is_a_log(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    assert run(capsys, str(log))[1] == run(capsys, "--log", str(log))[1]
+
+
 def test_what_a_log_shows_makes_no_machine_unfit(
     machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
 ) -> None:
@@ -140,6 +145,8 @@ def test_the_machine_decides_unless_the_text_is_from_another(
         (["--log", "/nowhere/at.all"], "cannot be read: No such file"),
         (["--log", "/"], "directory"),
         (["--log", "a\0b"], "cannot be read"),
+        (["./no/such/Dockerfile"], "There is no file"),
+        (["no/such/compose.yaml"], "There is no file"),
         (["--no-host"], "leaves nothing to look at"),
         (["--yes"], "--yes answers --fix"),
         (["--bundle", "x", "--no-host", "--log", "-"], "contradict"),

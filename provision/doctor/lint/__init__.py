@@ -24,6 +24,7 @@ __all__ = [
     "Finding",
     "describe_findings",
     "findings_json",
+    "is_of_a_kind",
     "kind_of",
     "lint",
     "lint_file",
@@ -49,6 +50,18 @@ def kind_of(path: Path) -> Kind | None:
     if name.endswith(_NOT_THESE):
         return None
     return next((kind for kind, pattern in _NAMES if pattern.fullmatch(name)), None)
+
+
+def is_of_a_kind(path: Path) -> bool:
+    """Whether a file is one of ours, by its name or, where it is small, by what stands in it."""
+    if kind_of(path) is not None:
+        return True
+    try:
+        if path.stat().st_size > LIMIT_BYTES:
+            return False
+        return kind_of_text(path.read_bytes().decode("utf-8", "replace")) is not None
+    except OSError:
+        return False
 
 
 def lint_file(path: Path, catalog: Catalog) -> list[Finding]:

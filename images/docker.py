@@ -463,6 +463,7 @@ def _start_failure(error: Exception) -> Failure:
     return EngineError(
         f"The container did not start: {_short(error)}",
         fix="See the engine's log (journalctl -u docker, or the dockerd log).",
+        log=text,
     )
 
 

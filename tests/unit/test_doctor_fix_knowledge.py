@@ -82,6 +82,8 @@ PACKAGES = {
     "policycoreutils": "getsebool setsebool restorecon",
     "ubuntu-drivers-common": "ubuntu-drivers",
     "nvidia-prime": "prime-select",
+    "mig-parted": "nvidia-mig-parted",
+    "Container-Optimized OS": "cos-extensions",
     "python3": "python python3",
     "pip": "pip pip3",
     "uv": "uv uvx",

@@ -54,7 +54,17 @@ def test_a_trap_is_told_before_it_bites(name: str) -> None:
 
 def test_every_cause_that_facts_show_asks_for_more_than_one_of_them_or_for_a_telling_one() -> None:
     """A single condition like "no toolkit" would accuse every laptop."""
-    telling = ("differ", "stale", "invalid", "conflict", "trap", "failed", "mismatch", "lost", "throttled")
+    telling = (
+        "differ",
+        "stale",
+        "invalid",
+        "conflict",
+        "trap",
+        "failed",
+        "mismatch",
+        "lost",
+        "throttled",
+    )
     single = [
         one.code
         for one in load().failures

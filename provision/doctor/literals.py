@@ -30,7 +30,7 @@ COMMON = frozenset(
 MOST_WORDS = 40
 TELLING = 4  # letters of a word that are in no common one
 
-_PART = re.compile(r"[a-z]+|[^a-z\s]+")
+_PART = re.compile(r"[a-z]+")
 _QUANTIFIER = re.compile(r"[*+?]\??|\{(\d+)(?:,(\d*))?\}\??")
 _GROUP = re.compile(r"\((?:\?(?:P?<\w+>|[imsU-]*:|[imsU-]+\)))?")
 _CLASS_NAME = re.compile(r"\[:\^?\w+:\]")
@@ -51,14 +51,13 @@ def needs_of(pattern: str) -> tuple[Need, ...]:
     return tuple(useful or ranked[:1])
 
 
-def _worth(need: Need) -> tuple[int, int]:
-    """Long words are rare, if they are no common ones; of equally long ones a smaller choice is."""
-    return min(map(_length, need)), -len(need)
+def _worth(need: Need) -> tuple[int, int, int]:
+    """Letters are rare, if they are of no common word; of equals the longer and the fewer are."""
+    return min(map(_letters, need)), min(map(len, need)), -len(need)
 
 
-def _length(word: str) -> int:
-    rare = [part for part in _PART.findall(word) if part not in COMMON]
-    return sum(map(len, rare)) or min(len(word), 2)
+def _letters(word: str) -> int:
+    return sum(len(part) for part in _PART.findall(word) if part not in COMMON)
 
 
 @dataclass(slots=True)

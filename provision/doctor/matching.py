@@ -9,6 +9,7 @@ it is found. Both read each byte a bounded number of times, so no text can make 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
@@ -22,24 +23,37 @@ _EVIDENCE_LIMIT = 300
 _WRAPPED_LIMIT = 1 << 20
 # From so many lines on, one look at all of them is cheaper.
 _MANY = 10
+# Of a log that never repeats itself not everything is remembered.
+_SHAPES_LIMIT = 100_000
+_SHAPE = bytes.maketrans(b"123456789", b"0" * 9)
+_ALL_DIGITS = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")
+_DIGIT = re.compile(r"\d")
 _WRAP_FROM, _WRAP_TO = 56, 78
 
 
 class Patterns:
-    """Patterns, made ready once for any number of texts."""
+    """Patterns, made ready once for any number of texts.
+
+    The lines of a log differ in their numbers mostly. A pattern that treats all digits alike need
+    not be tried on a line of which another stood before that differs in digits alone.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = tuple(dict.fromkeys(patterns))
-        self._words = _Words(self._patterns)
+        told = [tells_digits_apart(pattern) for pattern in self._patterns]
+        numbers = range(len(self._patterns))
+        self._by_digits = _Words(self._patterns, [n for n in numbers if told[n]])
+        self._by_shape = _Words(self._patterns, [n for n in numbers if not told[n]])
 
     def in_text(self, stream: BinaryIO, source: str) -> dict[str, Hit]:
         """The first hit of every pattern that the text holds."""
         found = _Found(self._patterns)
+        shapes: set[bytes] = set()
         number = 1
         kept: list[bytes] = []
         kept_bytes = 0
         for chunk in chunks(stream):
-            self._in_chunk(chunk, source, number, found)
+            self._in_chunk(chunk, source, number, found, shapes)
             number += chunk.count(b"\n")
             kept_bytes += len(chunk)
             if kept_bytes <= _WRAPPED_LIMIT:
@@ -48,36 +62,44 @@ class Patterns:
             self._in_wrapped(b"".join(kept).split(b"\n"), source, found)
         return found.hits()
 
-    def _in_chunk(self, chunk: bytes, source: str, first: int, found: _Found) -> None:
-        for index, start, end in self._words.lines(chunk, found, found.may_match):
-            if found.note(index, chunk[start:end], source):
-                found.place(index, first + chunk.count(b"\n", 0, start))
+    def _in_chunk(
+        self, chunk: bytes, source: str, first: int, found: _Found, shapes: set[bytes]
+    ) -> None:
+        for text, words in ((chunk, self._by_digits), (_fresh(chunk, shapes), self._by_shape)):
+            for index, start, end in words.lines(text, found, found.may_match):
+                if found.note(index, text[start:end], source):
+                    found.place(index, first + _line_of(text[start:end], chunk))
         plain = unescaped(chunk)
         if plain is None:
             return
-        for index, start, end in self._words.lines(plain, found, found.may_match):
-            if found.note(index, plain[start:end], source):
-                found.place(index, first + _line_of(plain[start:end], chunk))
+        for text, words in ((plain, self._by_digits), (_fresh(plain, shapes), self._by_shape)):
+            for index, start, end in words.lines(text, found, found.may_match):
+                if found.note(index, text[start:end], source):
+                    found.place(index, first + _escaped_line_of(text[start:end], chunk))
 
     def _in_wrapped(self, lines: Sequence[bytes], source: str, found: _Found) -> None:
         for number, joined in unwrapped(lines):
-            for index, start, end in self._words.lines(joined, found, found.may_match):
-                if found.note(index, joined[start:end], source, joined=True):
-                    found.place(index, number)
+            for words in (self._by_digits, self._by_shape):
+                for index, start, end in words.lines(joined, found, found.may_match):
+                    if found.note(index, joined[start:end], source, joined=True):
+                        found.place(index, number)
 
 
 class _Words:
-    """The words that patterns need, all in one automaton."""
+    """The words that some of the patterns need, all in one automaton."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], indexes: Sequence[int]) -> None:
         from ahocorasick_rs import BytesAhoCorasick
 
-        needs = [needs_of(pattern) for pattern in patterns]
+        needs = [needs_of(patterns[index]) for index in indexes]
         words = sorted({word for each in needs for need in each for word in need})
         numbers = {word: number for number, word in enumerate(words)}
-        self._needs = [[{numbers[word] for word in need} for need in each] for each in needs]
+        self._needs = {
+            index: [{numbers[word] for word in need} for need in each]
+            for index, each in zip(indexes, needs, strict=True)
+        }
         self._telling: list[list[int]] = [[] for _ in words]
-        for index, each in enumerate(self._needs):
+        for index, each in self._needs.items():
             for word in each[0]:
                 self._telling[word].append(index)
         self._automaton = BytesAhoCorasick([word.encode("latin-1") for word in words])
@@ -194,7 +216,32 @@ def _end(text: bytes, place: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _line_of(plain: bytes, chunk: bytes) -> int:
+def tells_digits_apart(pattern: str) -> bool:
+    """Whether a match may depend on which digit stands somewhere (79, [1-4]) and not only on that
+    one does (\\d, [0-9], {3,8}).
+    """
+    return _DIGIT.search(_ALL_DIGITS.sub("", pattern)) is not None
+
+
+def _fresh(text: bytes, shapes: set[bytes]) -> bytes:
+    """The lines whose shape was not there before. It is remembered from now on."""
+    if len(shapes) > _SHAPES_LIMIT:
+        shapes.clear()
+    lines = text.split(b"\n")
+    fresh: dict[bytes, bytes] = {}
+    for line, shape in zip(lines, text.translate(_SHAPE).split(b"\n"), strict=True):
+        if shape not in shapes:
+            fresh.setdefault(shape, line)
+    shapes.update(fresh)
+    return b"\n".join(fresh.values())
+
+
+def _line_of(line: bytes, chunk: bytes) -> int:
+    """The number, from 0, of the first line that is this one."""
+    return chunk.split(b"\n").index(line)
+
+
+def _escaped_line_of(plain: bytes, chunk: bytes) -> int:
     """The number, from 0, of the line whose escapes, undone, hold this one."""
     for number, line in enumerate(chunk.split(b"\n")):
         if plain in (unescaped(line) or b"").split(b"\n"):

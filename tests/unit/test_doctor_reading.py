@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from provision.doctor import diagnose, load
 from provision.doctor.knowledge import patterns_of
-from provision.doctor.matching import Patterns, problem, unwrapped
+from provision.doctor.matching import (
+    Patterns,
+    problem,
+    searched,
+    tells_digits_apart,
+    unwrapped,
+)
 from provision.doctor.model import Hit
 from provision.doctor.reading import CHUNK_BYTES, chunks, clean, unescaped
 from tests.doctor_texts import VARIATIONS
@@ -126,6 +132,42 @@ def test_json_escapes_are_undone(escaped: bytes, plain: bytes | None) -> None:
 )
 def test_only_lines_that_were_broken_are_put_together(text: str, joined: int) -> None:
     assert len(list(unwrapped(text.encode().split(b"\n")))) == joined
+
+
+@pytest.mark.parametrize(
+    ("pattern", "apart"),
+    [
+        (r"Xid 79\b", True),
+        (r"error: 80[34]", True),
+        (r"cu1\d\d", True),
+        (r"[1-9]\d*", True),
+        (r"\d+\.\d+", False),
+        (r"step [0-9]{1,8} of", False),
+        (r"(?P<pid>\d{2,}) killed", False),
+        (r"no digits at all", False),
+    ],
+)
+def test_which_patterns_tell_digits_apart(pattern: str, apart: bool) -> None:  # noqa: FBT001
+    assert tells_digits_apart(pattern) is apart
+
+
+def test_of_lines_that_differ_in_digits_each_is_looked_at_by_what_tells_them_apart() -> None:
+    text = "".join(f"GPU 0 had Xid {number} at {number}\n" for number in range(100))
+    found = hits(text, r"Xid 79\b", r"Xid \d+ at (?P<at>\d+)", r"Xid 9[0-9] at 9(?P<last>[37])")
+    assert {hit.number for hit in found.values()} == {80, 1, 94}
+
+
+@given(
+    st.lists(st.sampled_from(["Xid 13", "Xid 79", "xid 13", "a 1 b", "a 2 b", "b"]), max_size=30)
+)
+def test_what_is_passed_over_holds_nothing_new(lines: list[str]) -> None:
+    patterns = (r"Xid \d+", r"Xid 79", r"a \d b", r"a 2 b", "xid")
+    found = hits("\n".join(lines), *patterns)
+    expected = {p for p in patterns if any(searched(p, line) for line in lines)}
+    assert set(found) == expected
+    for pattern, hit in found.items():
+        first = next(n for n, line in enumerate(lines, 1) if searched(pattern, line))
+        assert hit.number == first
 
 
 # --- every pattern ---

@@ -149,7 +149,7 @@ def test_several_are_fetched_at_once(server: FetchServer, store: Store) -> None:
     server.faults = ["stall 1000"] * 3
     with Fetcher(store) as fetcher:
         fetcher.prefetch(wheels)
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while len(server.seen) < 4 and time.monotonic() < end:
             time.sleep(0.01)
         assert len(server.seen) >= 4
@@ -256,22 +256,23 @@ def test_what_a_dead_process_left_is_never_believed(
     assert bring(store, wheel).read_bytes() == BODY
 
 
-@pytest.mark.usefixtures("_impatient")
 def test_a_download_that_was_called_off_goes_on_in_the_next_build(
-    server: FetchServer, store: Store
+    server: FetchServer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fetch, "PATIENCE_S", 60.0)  # it is called off, and gives up nothing itself
     wheel = server.wheel(BODY)
     server.faults = ["stall 2000000"]
     with Fetcher(store) as fetcher:
         fetcher.prefetch([wheel])
         path = store.directory / "partial" / f"wheel-{wheel.sha256}"
-        end = time.monotonic() + 5
-        while not (path.exists() and path.stat().st_size >= 1_800_000):
+        end = time.monotonic() + 60
+        while not (path.exists() and path.stat().st_size >= 1_700_000):
             assert time.monotonic() < end
             time.sleep(0.01)
-    left = path.stat().st_size
     assert bring(store, wheel).read_bytes() == BODY
-    assert server.ranges() == ["", f"bytes={left}-"]
+    first, second = server.ranges()
+    assert first == ""
+    assert 1_700_000 <= int(second.removeprefix("bytes=").removesuffix("-")) <= 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -690,11 +691,11 @@ def test_closing_frees_those_who_wait(server: FetchServer, store: Store) -> None
     threads = [threading.Thread(target=wait, args=(wheel,)) for wheel in wheels]
     for thread in threads:
         thread.start()
-    server.reached.wait(5)
+    server.reached.wait(60)
     began = time.monotonic()
     fetcher.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert len(ends) == 6
     assert time.monotonic() - began < 4
     with pytest.raises(CalledOffError):
@@ -739,10 +740,10 @@ def test_ctrl_c_ends_a_build_at_once_whatever_it_waits_for(
 ) -> None:
     server.faults, server.for_ever = ["hang"], True
     with child(store, server.wheel(BODY)) as process:
-        assert server.reached.wait(20)
+        assert server.reached.wait(60)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
     assert time.monotonic() - began < 5
     assert "KeyboardInterrupt" in err
     Store.open(store.directory.parent).close()
@@ -755,7 +756,7 @@ def test_of_two_builds_one_fetches_and_the_other_waits_and_hears(
     wheel, heard = server.wheel(BODY), Heard()
     server.faults = ["stall 2000000"]
     with child(store, wheel) as process:
-        assert server.reached.wait(20)
+        assert server.reached.wait(60)
         path = store.directory / "partial" / f"wheel-{wheel.sha256}"
         while not (path.exists() and path.stat().st_size > 1_000_000):
             time.sleep(0.01)
@@ -763,7 +764,7 @@ def test_of_two_builds_one_fetches_and_the_other_waits_and_hears(
         fetcher = Fetcher(store, on_bytes=heard.on_bytes, on_note=heard.notes.append)
         with fetcher:
             fetcher.prefetch([wheel])
-            end = time.monotonic() + 5
+            end = time.monotonic() + 60
             while not heard.bytes.get("torch") and time.monotonic() < end:
                 time.sleep(0.01)
             assert heard.bytes["torch"] > 1_000_000  # the other's progress is ours

@@ -535,7 +535,9 @@ def test_a_source_that_fails_is_no_broken_connection(
     with pytest.raises(type(error)) as caught:
         target.write(stream, expected=None, on_bytes=lambda _: None)
     assert caught.value is error
-    assert server.count("PATCH") == 1
+    # a connection that broke would be followed by a question, or by an upload begun anew
+    assert (server.count("POST"), server.count("GET")) == (1, 0)
+    assert server.count("PATCH") <= 1
     assert not server.blobs
 
 
@@ -746,7 +748,7 @@ def test_a_manifest_is_put_again_after_a_lost_answer(
 def test_no_threads_are_left(server: PushRegistry, target: RegistryTarget) -> None:
     write(target, Layer(MB))
     target.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while [one for one in threading.enumerate() if isinstance(one, threading.Timer)]:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from provision.doctor.lint.installs import (
     system_install,
 )
 from provision.doctor.lint.package_rules import Setting, chosen_tag, judge_install
-from provision.doctor.lint.shell import Command
+from provision.doctor.lint.shell import Command, Word
 
 if TYPE_CHECKING:
     from provision.catalog import Catalog
@@ -318,43 +319,41 @@ def _cudnn_twice(view: StageView) -> Iterator[Found]:
     )
     if not torch:
         return
-    pattern = table("known.toml")["system"]["cudnn"]
-    for step, command in view.own_commands:
-        packages = system_install(command)
-        if packages is None or packages.tool != "apt":
-            continue
-        for name in packages.names:
-            if re.fullmatch(pattern, name.text):
-                yield Found(
-                    rule="cudnn-twice",
-                    at=name.at,
-                    start=step.instruction.line,
-                    message="The wheels of torch bring their own cuDNN; a second one on the "
-                    "system can be found before it.",
-                    fix=f"Leave {name.text} out, unless something else needs it.",
-                )
-                break
+    for step, name in _apt_packages(view, "cudnn"):
+        yield Found(
+            rule="cudnn-twice",
+            at=name.at,
+            start=step.instruction.line,
+            message="The wheels of torch bring their own cuDNN; a second one on the "
+            "system can be found before it.",
+            fix=f"Leave {name.text} out, unless something else needs it.",
+        )
 
 
 def _driver_inside(view: StageView, *, shipped: bool) -> Iterator[Found]:
     if not shipped:
         return
-    pattern = table("known.toml")["system"]["driver"]
+    for step, name in _apt_packages(view, "driver"):
+        yield Found(
+            rule="driver-in-image",
+            at=name.at,
+            start=step.instruction.line,
+            message=f"{name.text} belongs to the driver of the host, which is mounted "
+            "when the container starts; a copy in the image is of another version.",
+            fix=f"Leave {name.text} out.",
+        )
+
+
+def _apt_packages(view: StageView, kind: str) -> Iterator[tuple[Step, Word]]:
+    """The first package of a kind of `known.toml` that each command of apt here installs."""
+    pattern = table("known.toml")["system"][kind]
     for step, command in view.own_commands:
         packages = system_install(command)
         if packages is None or packages.tool != "apt":
             continue
-        for name in packages.names:
-            if re.fullmatch(pattern, name.text):
-                yield Found(
-                    rule="driver-in-image",
-                    at=name.at,
-                    start=step.instruction.line,
-                    message=f"{name.text} belongs to the driver of the host, which is mounted "
-                    "when the container starts; a copy in the image is of another version.",
-                    fix=f"Leave {name.text} out.",
-                )
-                break
+        named = (name for name in packages.names if re.fullmatch(pattern, name.text))
+        for name in itertools.islice(named, 1):
+            yield step, name
 
 
 def _gpu_at_build(view: StageView) -> Iterator[Found]:

@@ -37,7 +37,8 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         nargs="*",
         help="nothing: this machine; an image: as seen from inside a container of it; a "
-        "Dockerfile, compose or requirements file: what will fail in it; any other file: a log; "
+        "Dockerfile, compose or requirements file, a pyproject.toml or environment.yml: what will "
+        "fail in it; any other file: a log; "
         "'collect FILE': write what is known of this machine, redacted, for another to look at; "
         "'explain CODE': what a cause means (no CODE: all of them)",
     )

@@ -1,4 +1,4 @@
-"""What will fail in a Dockerfile, a compose file or a requirements file, before it is built.
+"""What will fail in a Dockerfile, a compose file or a list of packages, before it is built.
 
 `lint_file` reads a file, `lint` judges its text: the one touches the disk, the other is pure. Every
 rule has a row in `data/rules.toml`.
@@ -31,7 +31,7 @@ __all__ = [
     "to_sarif",
 ]
 
-Kind: TypeAlias = Literal["dockerfile", "compose", "requirements"]
+Kind: TypeAlias = Literal["dockerfile", "compose", "requirements", "pyproject", "environment"]
 LIMIT_BYTES = 1 << 18
 """No file of these kinds that somebody writes is larger; YAML takes seconds for so much."""
 
@@ -39,9 +39,14 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("dockerfile", re.compile(r"(dockerfile|containerfile)([.-_].+)?|.+\.(docker|container)file")),
     ("compose", re.compile(r"((docker|podman)-)?compose([.-_].+)?\.ya?ml")),
     ("requirements", re.compile(r"((.+[-_.])?requirements|constraints)([-_.].+)?\.(txt|in)")),
+    ("pyproject", re.compile(r"pyproject\.toml")),
+    ("environment", re.compile(r"(conda[-_.])?(env|environment)([-_.].+)?\.ya?ml")),
 )
 _NOT_THESE = (".dockerignore", ".md", ".j2", ".jinja", ".tmpl", ".template")
-_FIX = "Name a Dockerfile, a compose file or a requirements file."
+_FIX = (
+    "Name a Dockerfile, a compose file, a requirements file, a pyproject.toml or an "
+    "environment.yml of conda."
+)
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -77,8 +82,7 @@ def lint(path: str, text: str, catalog: Catalog) -> list[Finding]:
     kind = kind_of(Path(path)) or kind_of_text(text)
     if kind is None:
         raise BadInputError(
-            f"{path} is no Dockerfile, compose file or requirements file, by its name or by what "
-            "stands in it.",
+            f"{path} is none of the files that can be judged, by its name or by what stands in it.",
             fix=_FIX,
         )
     lines = tuple(text.splitlines())
@@ -90,6 +94,7 @@ def lint(path: str, text: str, catalog: Catalog) -> list[Finding]:
 def kind_of_text(text: str) -> Kind | None:
     """What a file is by what stands in it."""
     from provision.doctor.lint.compose_rules import looks_like_compose
+    from provision.doctor.lint.conda_environment import looks_like_environment
     from provision.doctor.lint.dockerfile import looks_like_dockerfile
     from provision.doctor.lint.requirements import looks_like_requirements
 
@@ -97,6 +102,8 @@ def kind_of_text(text: str) -> Kind | None:
         return "dockerfile"
     if looks_like_compose(text):
         return "compose"
+    if looks_like_environment(text):
+        return "environment"
     return "requirements" if looks_like_requirements(text) else None
 
 
@@ -114,6 +121,14 @@ def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[Found
         from provision.doctor.lint.compose_rules import judge_compose
 
         yield from judge_compose(path, text, catalog)
+    elif kind == "pyproject":
+        from provision.doctor.lint.pyproject import judge_pyproject
+
+        yield from judge_pyproject(path, text, catalog)
+    elif kind == "environment":
+        from provision.doctor.lint.conda_environment import judge_environment
+
+        yield from judge_environment(path, text, catalog)
     else:
         from provision.doctor.lint.requirements import judge_requirements
 

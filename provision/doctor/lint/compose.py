@@ -1,4 +1,4 @@
-"""A compose file as nodes with their places: mappings, lists, texts.
+"""A YAML file as nodes with their places: mappings, lists, texts.
 
 The file is read to a graph of nodes and no further: no tag is acted upon, and an alias is a second
 way to one node, never a copy, so a file that multiplies itself stays as small as it is written.
@@ -76,7 +76,7 @@ class Node:
         return tuple(item.text for item in self.items() if item.text is not None)
 
 
-def read_yaml(path: str, text: str) -> Node | None:
+def read_yaml(path: str, text: str, *, kind: str = "compose file") -> Node | None:
     """The document; None: it is empty. BadInputError: it is no YAML, or is nested without end."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -88,11 +88,11 @@ def read_yaml(path: str, text: str) -> Node | None:
         where = f" on line {mark.line + 1}" if mark is not None else ""
         why = getattr(error, "problem", None) or "it cannot be read"
         raise BadInputError(
-            f"{path} is not valid YAML{where}: {why}.", fix="docker compose config shows it too."
+            f"{path} is not valid YAML{where}: {why}.", fix="Mend it: what reads it says the same."
         ) from error
     except (RecursionError, ValueError) as error:
         raise BadInputError(
-            f"{path} is nested too deeply to be a compose file.", fix="Name a compose file."
+            f"{path} is nested too deeply to be a {kind}.", fix="Name another file."
         ) from error
     return None if root is None else Node(root)
 

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 _CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
 _CUDA_TAG = re.compile(r"cu\d+")
-_COMPANIONS = ("torchvision", "torchaudio")
+COMPANIONS = ("torchvision", "torchaudio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is known beside the packages. `python`: "3.12"; `whole`: no other file or flag takes
-    part, so what is missing here is missing.
+    """What is known beside the packages. `pythons`: those that it may be installed for ("3.12"),
+    none: not known; `whole`: no other file or flag takes part, so what is missing here is missing.
     """
 
     for_gpus: bool = False
     for_cpus: bool = False
     whole: bool = False
-    python: str | None = None
+    pythons: tuple[str, ...] = ()
     arch: Arch = "x86_64"
 
 
@@ -84,7 +84,7 @@ def torch_pairs(install: Install, _: Setting, catalog: Catalog) -> Iterator[Foun
     row = catalog.torch_release(torch.release) if torch and torch.release else None
     if torch is None or row is None or row.pairing_note:
         return
-    for name in _COMPANIONS:
+    for name in COMPANIONS:
         package = install.named(name)
         wanted = row.torchvision if name == "torchvision" else row.torchaudio
         if package is None or package.release is None or wanted is None:
@@ -172,7 +172,7 @@ def torch_index_of_another_tag(install: Install, _: Setting, catalog: Catalog) -
 
 
 def _tagged(install: Install) -> Package | None:
-    for name in ("torch", *_COMPANIONS):
+    for name in ("torch", *COMPANIONS):
         package = install.named(name)
         if (
             package is not None
@@ -291,7 +291,7 @@ def no_wheel_for_python(install: Install, setting: Setting, catalog: Catalog) ->
         if package is None or package.address or not package.release:
             continue
         tags = _python_tags(catalog, name, package.release)
-        pythons = [setting.python] if setting.python else _pythons_of_marker(package, catalog)
+        pythons = setting.pythons or _pythons_of_marker(package, catalog)
         if not tags or not pythons:
             continue
         if all(f"cp{python.replace('.', '')}" not in tags for python in pythons):
@@ -317,17 +317,19 @@ def _python_tags(catalog: Catalog, name: str, version: str) -> frozenset[str]:
     return frozenset(tag for tag in found if re.fullmatch(r"cp3\d+", tag))
 
 
-def _pythons_of_marker(package: Package, catalog: Catalog) -> list[str]:
+def _pythons_of_marker(package: Package, catalog: Catalog) -> tuple[str, ...]:
     """The Pythons that the line's own marker leaves; none where it says nothing of Python."""
     marker = package.requirement.marker if package.requirement else None
     if marker is None or "python_" not in str(marker):
-        return []
+        return ()
+    return tuple(one for one in known_pythons(catalog) if holds(package, one, "x86_64"))
+
+
+def known_pythons(catalog: Catalog) -> list[str]:
+    """The Pythons that a torch was ever built for: ["3.6", ..., "3.14"]."""
     tags = {tag.partition("-")[0] for row in catalog.torch for tag in row.python_tags}
-    pythons = [f"3.{tag[3:]}" for tag in tags if re.fullmatch(r"cp3\d+", tag)]
-    return sorted(
-        (python for python in pythons if holds(package, python, "x86_64")),
-        key=lambda python: int(python.partition(".")[2]),
-    )
+    minors = sorted(int(tag[3:]) for tag in tags if re.fullmatch(r"cp3\d+", tag))
+    return [f"3.{minor}" for minor in minors]
 
 
 def holds(package: Package, python: str, machine: str) -> bool:
@@ -353,10 +355,7 @@ def applies_on_linux(package: Package, catalog: Catalog) -> bool:
     """Whether a line applies on x86_64 Linux with any Python that is known."""
     if package.requirement is None or package.requirement.marker is None:
         return True
-    tags = {tag.partition("-")[0] for row in catalog.torch for tag in row.python_tags}
-    return any(
-        holds(package, f"3.{tag[3:]}", "x86_64") for tag in tags if re.fullmatch(r"cp3\d+", tag)
-    )
+    return any(holds(package, python, "x86_64") for python in known_pythons(catalog))
 
 
 def jax_extra_retired(install: Install, _: Setting, catalog: Catalog) -> Iterator[Found]:

@@ -88,7 +88,7 @@ class StageView:
             for_gpus=self.base is not None,
             for_cpus=self.for_cpus,
             whole=not install.files and not self.pip_configured,
-            python=python,
+            pythons=(python,) if python else (),
             arch=self.arch,
         )
 

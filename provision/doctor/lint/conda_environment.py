@@ -1,0 +1,99 @@
+"""An environment.yml of conda: what conda installs, and what pip lays over it.
+
+https://docs.conda.io/projects/conda/en/latest/user-guide/tasks/manage-environments.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from provision.doctor.lint.compose import Node, read_yaml
+from provision.doctor.lint.findings import Found, Place, table
+from provision.doctor.lint.package_rules import Setting, judge_install
+from provision.doctor.lint.requirements import read_requirements
+
+if TYPE_CHECKING:
+    from provision.catalog import Catalog
+
+_NAME = re.compile(r"(?:(?P<channel>[\w.-]+)::)?(?P<name>[\w.-]+)\s*(?P<rest>.*)")
+_PYTHON = re.compile(r"={1,2}\s*(3\.\d+)(\.[\d*]+)?(=.*)?")
+
+
+def looks_like_environment(text: str) -> bool:
+    """Whether a text has the two keys that every such file has, at its left edge."""
+    return all(
+        re.search(rf"^{key}:", text, re.MULTILINE) for key in ("dependencies", "channels")
+    ) and not re.search(r"^services:", text, re.MULTILINE)
+
+
+def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+    """What the rules find in pip's part, in conda's, and in the two together."""
+    root = read_yaml(path, text, kind="environment file")
+    listed = list(_items(root, "dependencies"))
+    packages = [(found, node.at) for node in listed if (found := _NAME.fullmatch(node.text or ""))]
+    names = {found["name"].lower() for found, _ in packages}
+    channels = {node.text for node in _items(root, "channels")}
+    python = next(
+        (
+            match[1]
+            for found, _ in packages
+            if found["name"] == "python" and (match := _PYTHON.fullmatch(found["rest"]))
+        ),
+        None,
+    )
+    setting = Setting(
+        for_cpus=any(word in path.lower() for word in ("cpu", "rocm")) or "cpuonly" in names,
+        pythons=(python,) if python else (),
+    )
+    for part in (node.get("pip") for node in listed):
+        if part is None:
+            continue
+        lines = [(item.text or "", item.at) for item in part.items()]
+        install = read_requirements("\n".join(line.replace("\n", " ") for line, _ in lines))
+        install = replace(
+            install,
+            packages=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in install.packages),
+            sources=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in install.sources),
+        )
+        yield from judge_install(install, setting, catalog)
+        torch = install.named("torch")
+        if torch is not None and names & {"pytorch", "pytorch-cuda", "pytorch-gpu"}:
+            yield Found(
+                rule="torch-conda-and-pip",
+                at=torch.at,
+                message="conda installs pytorch here; pip lays a second one over it.",
+                fix="Install it with one of them.",
+            )
+    yield from _ended_channel(packages, channels)
+
+
+def _ended_channel(
+    packages: list[tuple[re.Match[str], Place]], channels: set[str | None]
+) -> Iterator[Found]:
+    """A release of PyTorch that its own channel never got."""
+    known = table("known.toml")["conda"]
+    last = known["pytorch_channel_until"]
+    for found, at in packages:
+        asked = re.match(r"[=>~]=?\s*(\d+)\.(\d+)", found["rest"])
+        its_own = found["channel"] == "pytorch" or (
+            found["channel"] is None and "pytorch" in channels and "conda-forge" not in channels
+        )
+        if found["name"] != "pytorch" or not asked or not its_own:
+            continue
+        if (int(asked[1]), int(asked[2])) > tuple(last):
+            yield Found(
+                rule="conda-channel-ended",
+                at=at,
+                message="The channel pytorch ends with PyTorch "
+                f"{'.'.join(map(str, last))}: it has no {asked[1]}.{asked[2]}.",
+                fix="Take pytorch-gpu from conda-forge, or torch by pip.",
+            )
+
+
+def _items(root: Node | None, key: str) -> Iterator[Node]:
+    node = root.get(key) if root is not None else None
+    if node is not None:
+        yield from node.items()

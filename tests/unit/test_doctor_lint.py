@@ -66,7 +66,7 @@ def test_where_the_name_says_nothing_the_text_does(text: str, rule: str) -> None
 
 @pytest.mark.parametrize("text", ["", "Some words. More of them!\n", "{}", "int main() {}\n"])
 def test_a_file_of_no_kind_is_a_sentence(text: str) -> None:
-    with pytest.raises(BadInputError, match="is no Dockerfile"):
+    with pytest.raises(BadInputError, match="is none of the files"):
         lint("notes", text, CATALOG)
 
 
@@ -191,11 +191,18 @@ def test_every_rule_has_what_is_told_of_it() -> None:
 def test_every_rule_has_a_seeded_fault() -> None:
     from tests.unit import test_doctor_lint_compose as compose
     from tests.unit import test_doctor_lint_dockerfile as dockerfile
+    from tests.unit import test_doctor_lint_projects as projects
     from tests.unit import test_doctor_lint_requirements as requirements
 
     seeded = {
         rule
-        for twins in (compose.TWINS, dockerfile.TWINS, requirements.TWINS)
+        for twins in (
+            compose.TWINS,
+            dockerfile.TWINS,
+            requirements.TWINS,
+            projects.TWINS,
+            projects.ENVIRONMENTS,
+        )
         for rule, _fault, _twin in twins.values()
     }
     assert seeded == set(rules())

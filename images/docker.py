@@ -7,7 +7,6 @@ import io
 import os
 import re
 import shutil
-import signal
 import tarfile
 import tempfile
 import threading
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from images import process
 from images.buildkit import Builder, build_argv, secret_files, staged_context
 from images.errors import Failure
+from images.interruption import uninterrupted
 from images.spec import BuiltImage, ImageSpec, RunJob, RunResult, Secrets
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from docker import DockerClient
     from docker.models.containers import Container
 
@@ -288,7 +286,7 @@ class Docker:
         ending: tuple[int, str, str] | None = None
         while ending is None:
             with self._container(job, ulimits) as container:
-                with _uninterrupted():
+                with uninterrupted():
                     started = _start(container, job.files, may_lack_limits=bool(ulimits))
                 if started:
                     ending = self._await(container, job.timeout_s, on_line)
@@ -309,7 +307,7 @@ class Docker:
         }.get(job.gpus, [])
         made: list[Container] = []
         try:
-            with _uninterrupted():  # else it might exist without our knowing it
+            with uninterrupted():  # else it might exist without our knowing it
                 made.append(
                     self._guard(
                         lambda: self._client.containers.create(
@@ -326,7 +324,7 @@ class Docker:
                 )
             yield made[0]
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 for container in made:
                     _remove(container)
 
@@ -394,39 +392,6 @@ def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
     )
 
 
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Puts the first interruption off to the end of the block; a second one comes through.
-
-    For calls that soon end: one that is torn apart may leave the SDK's pool of connections locked,
-    or a container that nobody knows of.
-    """
-    handlers: dict[int, Any] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    came: list[int] = []
-
-    def put_off(number: int, frame: FrameType | None) -> None:
-        handler = handlers[number]
-        if came and callable(handler):
-            handler(number, frame)
-        came.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        handlers.clear()  # only there do interruptions arrive
-    try:
-        for number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(number, put_off)
-        yield
-    finally:
-        for number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
-
-
 def _start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: bool) -> bool:
     """Start it. False where the machine does not permit its limits, and it can do with fewer."""
     from docker.errors import APIError
@@ -480,7 +445,7 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 def _follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, str, str]:
     """Hand its stderr on until it ends; give its exit code, stdout, and the end of stderr."""
-    with _uninterrupted():
+    with uninterrupted():
         chunks = container.logs(stdout=False, stderr=True, stream=True, follow=True)
     for line in _lines(chunks):
         on_line(line)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.errors import Failure
+from images.interruption import uninterrupted
 
 KEEP_BYTES = 64 * 1024
 """How much of a command's output is kept: enough for the telling lines, however long it runs."""
@@ -189,6 +190,20 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
+def _end(
+    process: subprocess.Popen[bytes], *, by_itself: bool, own_group: bool, grace_s: float
+) -> None:
+    """See it to its end, which has come where it ended `by_itself`, and close its pipes."""
+    if by_itself:
+        process.wait()
+    else:
+        _stop(process, own_group=own_group, grace_s=grace_s)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
 def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) -> None:
     """End a command, and with `own_group` everything it started: asked first, then forced."""
 
@@ -339,34 +354,30 @@ def run(
 
     started = time.monotonic()
     stdin = None if terminal else subprocess.DEVNULL
-    process = _start(
-        argv,
-        env=env,
-        cwd=cwd,
-        stdin=stdin if payload is None else subprocess.PIPE,
-        apart=apart,
-        terminal=terminal,
-        missing_fix=missing_fix,
-    )
     capture = _Capture()
     lines = _LineStream(emit, strike, keep_bytes)
     sinks: dict[int, _LineStream | _Capture] = {}
+    process: subprocess.Popen[bytes] | None = None
     in_time = False
     try:
+        with uninterrupted():  # else it might run without our knowing it
+            process = _start(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=stdin if payload is None else subprocess.PIPE,
+                apart=apart,
+                terminal=terminal,
+                missing_fix=missing_fix,
+            )
         if process.stdout is not None:
             sinks[process.stdout.fileno()] = capture if apart else lines
         if process.stderr is not None:
             sinks[process.stderr.fileno()] = lines
         in_time = _follow(process, sinks, payload or b"", started + timeout_s)
     finally:
-        if in_time:
-            process.wait()
-        else:
-            _stop(process, own_group=not terminal, grace_s=grace_s)
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        if process is not None:
+            _end(process, by_itself=in_time, own_group=not terminal, grace_s=grace_s)
     completed = Completed(
         argv=tuple(strike(part) for part in argv),
         code=-signal.SIGKILL if process.returncode is None else process.returncode,

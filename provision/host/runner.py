@@ -86,12 +86,16 @@ def _run(argv: tuple[str, ...], timeout_s: float, env: Mapping[str, str]) -> Com
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 stack.enter_context(pipe)
-        out, err, problem = _collect(process, time.monotonic() + timeout_s)
+        killed = True
+        try:
+            out, err, problem = _collect(process, time.monotonic() + timeout_s)
+            killed = problem is not None
+        finally:
+            code = _finish(process, killed=killed)
         if problem == "time":
             problem = f"{name} did not answer within {timeout_s:g} s"
         elif problem == "size":
             problem = f"{name} printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB"
-        code = _finish(process, killed=problem is not None)
     return Completed(code=code, out=_text(out), err=_text(err), problem=problem)
 
 

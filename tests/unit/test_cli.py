@@ -452,7 +452,7 @@ WORD = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(WORD, max_size=6))
 def test_no_words_are_a_bug(words: list[str]) -> None:
     said = main("plan", *words, "--host", "-")
@@ -460,7 +460,7 @@ def test_no_words_are_a_bug(words: list[str]) -> None:
     assert "Traceback" not in said.out + said.err
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(WORD, min_size=1, max_size=6))
 def test_no_first_word_is_a_bug(words: list[str]) -> None:
     said = main("--bogus", *words)

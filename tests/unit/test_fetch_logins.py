@@ -17,9 +17,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 @given(user=WORDS, password=WORDS)
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_a_build_is_given_is_read_as_it_was_meant(
     monkeypatch: pytest.MonkeyPatch, user: str, password: str
 ) -> None:
@@ -66,9 +64,7 @@ def test_lines_of_a_netrc(text: str, logins: dict[str, tuple[str, str]]) -> None
         max_size=4,
     )
 )
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_plain_lines_are_read_as_the_standard_library_reads_them(
     tmp_path: Path, hosts: dict[str, tuple[str, str]]
 ) -> None:

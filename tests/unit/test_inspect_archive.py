@@ -250,7 +250,7 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     survives(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), min_size=1, max_size=6),
     st.booleans(),

@@ -106,7 +106,7 @@ def test_what_does_not_hold_is_damaged(damaged: bytes) -> None:
         read(damaged)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from([elf(**FULL), elf(**FULL, behind=True), recorded("linked.so")]),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8)), max_size=6),

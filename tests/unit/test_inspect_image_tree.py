@@ -125,7 +125,7 @@ _NAMES = st.sampled_from(["a", "b", "c"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=3).map("/".join)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.dictionaries(_PATHS, st.integers(0, 9), max_size=5), min_size=1, max_size=3))
 def test_without_links_a_tree_is_what_a_plain_model_says(layers: list[dict[str, int]]) -> None:
     model: dict[str, int] = {}

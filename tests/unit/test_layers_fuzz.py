@@ -71,9 +71,7 @@ def assert_read_the_same(data: bytes, layer: bytes) -> None:
     assert all(path.startswith("opt/venv/") and ".." not in path for path in ours)
 
 
-@settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages=DAMAGES)
 def test_damage_anywhere_is_refused_or_does_not_matter(
     damages: list[tuple[str, int, bytes]], tmp_path: Path
@@ -88,9 +86,7 @@ def test_damage_anywhere_is_refused_or_does_not_matter(
     assert collect(stream_of(data, tmp_path, unpacked)) == (layer, unpacked)
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages=DAMAGES)
 def test_the_known_way_ends_too(damages: list[tuple[str, int, bytes]], tmp_path: Path) -> None:
     try:

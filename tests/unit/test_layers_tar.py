@@ -57,7 +57,7 @@ def test_contents_end_at_a_block(size: int) -> None:
     assert (size + len(padding(size))) % BLOCK == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(names=st.sets(paths, max_size=6), repeats=st.sampled_from([0, 1, 30, 600, 3000]))
 def test_a_layer_of_entries_comes_back_whole(names: set[str], repeats: int) -> None:
     content = b"def f(): pass\n" * repeats

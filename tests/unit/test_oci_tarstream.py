@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from images.errors import Failure
@@ -76,7 +76,6 @@ def tars(draw: st.DrawFn) -> bytes:
     return buffer.getvalue()
 
 
-@settings(deadline=None)
 @given(tars(), st.integers(1, 5000), st.sampled_from([1, 2, 7]))
 def test_a_sound_tar_is_read_as_tarfile_reads_it(tar: bytes, pieces: int, count: int) -> None:
     expected = theirs(tar)
@@ -84,7 +83,6 @@ def test_a_sound_tar_is_read_as_tarfile_reads_it(tar: bytes, pieces: int, count:
     assert ours(a_layer(in_members(tar, count), tar, pieces=pieces)) == expected
 
 
-@settings(deadline=None)
 @given(tars(), st.data())
 def test_a_damaged_layer_is_a_failure_and_nothing_else(tar: bytes, data: st.DataObject) -> None:
     packed = in_members(tar) if data.draw(st.booleans()) else tar
@@ -100,7 +98,6 @@ def test_a_damaged_layer_is_a_failure_and_nothing_else(tar: bytes, data: st.Data
         assert found == theirs(tar)  # a bit of a gzip header that says nothing about the content
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=2000))
 def test_bytes_that_are_no_tar_are_a_failure(content: bytes) -> None:
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,8 +211,6 @@ def test_a_real_interrupt_ends_the_group(tmp_path: Path) -> None:
         "from images.process import run\n"
         f"run(['bash', '-c', 'sleep 600 & echo $! >{tmp_path}/pid; wait'], timeout_s=60)"
     )
-    import subprocess
-
     caller = subprocess.Popen(python(code), stderr=subprocess.DEVNULL)
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         assert caller.poll() is None
@@ -218,6 +218,21 @@ def test_a_real_interrupt_ends_the_group(tmp_path: Path) -> None:
     caller.send_signal(signal.SIGINT)
     caller.wait(timeout=30)
     assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_an_interrupt_while_it_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(["sleep", "600"], timeout_s=60)
+    assert gone(started[0])
 
 
 def test_a_child_that_holds_the_pipe_does_not_hold_us() -> None:

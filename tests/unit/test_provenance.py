@@ -373,7 +373,7 @@ WHEELS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(WHEELS, st.randoms(use_true_random=False))
 def test_every_wheel_of_a_lock_is_in_its_bill_once(wheels: list[Wheel], random: Any) -> None:
     document = bill_of_materials(lock_of(*wheels, TORCH))
@@ -393,7 +393,7 @@ def test_every_wheel_of_a_lock_is_in_its_bill_once(wheels: list[Wheel], random: 
     assert [part["bom-ref"] for part in again["components"]] == refs
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXTS, TEXTS, TEXTS)
 def test_no_text_in_a_plan_makes_a_bill_invalid(reference: str, suite: str, cudnn: str) -> None:
     for kind in ("registry", "bootstrap"):
@@ -650,7 +650,7 @@ def test_the_bundle_around_an_envelope_is_not_believed() -> None:
     assert json.loads(BUNDLED)["mediaType"] == BUNDLE
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, len(BUNDLED) - 1), st.integers(0, 255))
 def test_no_byte_of_a_statement_can_be_changed_unseen(position: int, byte: int) -> None:
     data = bytearray(BUNDLED)

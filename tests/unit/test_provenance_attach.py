@@ -200,7 +200,7 @@ JUNK = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(JUNK, max_size=6), st.lists(JUNK, max_size=6))
 def test_no_junk_hides_a_sound_statement(before: list[bytes], after: list[bytes]) -> None:
     shelf = Shelf()

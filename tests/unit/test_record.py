@@ -236,7 +236,6 @@ HOSTS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(HOSTS, st.sampled_from(["fit", "unfit", "no-verdict"]), st.sampled_from(["quick", "full"]))
 def test_what_goes_into_a_record_comes_out(facts: HostFacts, verdict: str, level: str) -> None:
     made = statement(verdict, level, host=host(facts))
@@ -431,7 +430,7 @@ def test_what_was_changed_is_refused(data: bytes, slug_: str) -> None:
     assert caught.value.fix
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.integers(0, len(SEALED) - 1), st.integers(0, 255))
 def test_no_single_byte_can_be_changed_unseen(position: int, byte: int) -> None:
     data = bytearray(SEALED)
@@ -447,13 +446,11 @@ def test_no_bit_of_payload_key_and_signature_can_be_changed_unseen() -> None:
         _refused_or_the_same(bytes(data))
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(SEALED)), st.binary(min_size=1, max_size=4))
 def test_nothing_can_be_put_in_unseen(position: int, more: bytes) -> None:
     _refused_or_the_same(SEALED[:position] + more + SEALED[position:])
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(SEALED) - 1), st.integers(1, 20))
 def test_nothing_can_be_taken_out_unseen(position: int, count: int) -> None:
     _refused_or_the_same(SEALED[:position] + SEALED[position + count :])

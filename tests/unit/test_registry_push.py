@@ -441,7 +441,7 @@ def test_one_silence_is_overcome(
     target.close()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     cuts=st.lists(st.integers(1, 5 * MB), max_size=6),
     piece=st.integers(1000, 3 * MB),

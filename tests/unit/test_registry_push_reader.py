@@ -263,7 +263,7 @@ def test_a_blob_that_drips_is_given_up() -> None:
     server.close()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     cuts=st.lists(st.integers(0, len(CONTENT)), max_size=6),
     ignores=st.booleans(),

@@ -358,7 +358,7 @@ def model(layers: list[list[tuple[str, str]]]) -> dict[str, str]:
     return tree
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layers=st.lists(plain, max_size=3))
 def test_layers_without_links_give_what_the_specification_says(
     tmp_path_factory: pytest.TempPathFactory, layers: list[list[tuple[str, str]]]
@@ -387,7 +387,7 @@ kinds = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarf
 targets = st.one_of(paths, paths.map(lambda p: f"/{p}"), paths.map(lambda p: f"../../{p}"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(entries=st.lists(st.tuples(kinds, paths, targets), max_size=10))
 def test_hostile_layers_touch_nothing_outside(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[bytes, str, str]]

@@ -47,9 +47,7 @@ def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
 
 
 @given(key=st.text(), value=st.dictionaries(st.text(), JSON, max_size=4))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_key_and_value_come_back_as_they_were(
     tmp_path: Path, key: str, value: dict[str, Any]
 ) -> None:
@@ -66,9 +64,7 @@ def test_a_key_that_is_a_path_of_no_text_is_a_key(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 400), flip=st.integers(0, 400), bit=st.integers(0, 7))
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_memo_that_is_torn_or_flipped_is_as_good_as_none(
     tmp_path: Path, cut: int, flip: int, bit: int
 ) -> None:

@@ -20,9 +20,7 @@ from verify.core import Check, Context, Outcome, Status
 from verify.reports import shape, told
 from verify.reports.compare import allowance, change, compare, quartile_distance, sigma
 
-FEW = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 FIT, UNFIT, CPU = made_up("fit"), made_up("unfit"), made_up("no-verdict")
 COMPARISON = {"$ref": "#/$defs/comparison", "$defs": shape.schema()["$defs"]}
 

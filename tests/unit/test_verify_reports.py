@@ -41,9 +41,7 @@ from verify.reports import (
 from verify.usage import write_whole
 
 FORMATS = {"junit": junit, "html": html, "markdown": markdown, "prometheus": prometheus}
-FEW = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 SCHEMA = shape.schema()
 
 

@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM, put off over calls that must not be torn apart."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put the first interruption off to the end of the block; a second one comes through.
+
+    For calls that soon end: one that is torn apart may leave a pool of connections locked, or a
+    container or a process that nobody knows of.
+    """
+    handlers: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    came: list[int] = []
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        handler = handlers[number]
+        if came and callable(handler):
+            handler(number, frame)
+        came.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        handlers.clear()  # only there do interruptions arrive
+    try:
+        for number, handler in handlers.items():
+            if callable(handler):
+                signal.signal(number, put_off)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if callable(handler):
+                signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -1,4 +1,4 @@
-"""Documents beside an image in a registry or a layout, and finding them there again.
+"""Documents beside an image in a registry, and finding them there again.
 
 Each is a small manifest whose `subject` is the image's: the OCI specification's referrers, which
 go where the image goes when it is copied with its attachments. Anybody who may push to a repository
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from images.errors import Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
-from images.oci.model import Descriptor, digest_of
+from images.oci.model import Descriptor
 from images.registry.errors import ImageNotFoundError, RegistryAnswerError
 from provision.provenance.bom import MEDIA_TYPE
 from provision.provenance.bundle import BUNDLE, PREDICATE, bundle, bundle_annotations, envelope_in
@@ -177,27 +177,15 @@ def _record(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Statement, s
         return error
 
 
-def read_bom(place: Referrers, subjects: Sequence[Descriptor], digest: str) -> bytes | None:
-    """The bill of materials of this sha256, which a signed statement names; None: not attached."""
-    for _, data in _contents(place, subjects, None, artifact_type=MEDIA_TYPE):
-        if digest_of(data) == f"sha256:{digest}":
-            return data
-    return None
-
-
 def _contents(
-    place: Referrers,
-    subjects: Sequence[Descriptor],
-    predicate: str | None,
-    *,
-    artifact_type: str = BUNDLE,
+    place: Referrers, subjects: Sequence[Descriptor], predicate: str
 ) -> Iterator[tuple[Descriptor, bytes]]:
     """What is attached, as far as it can be read. Annotations are no proof: they only spare reading
     what says of itself that it is something else.
     """
     left = MOST
     for subject in {one.digest: one for one in subjects}.values():
-        for found in place.referrers(subject, artifact_type):
+        for found in place.referrers(subject, BUNDLE):
             if found.annotations.get(PREDICATE, predicate) != predicate:
                 continue
             if left == 0:

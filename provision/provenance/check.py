@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from images.oci.model import digest_of
 from provision.errors import Exit
 from provision.provenance.bundle import envelope_in
 from provision.provenance.errors import (
@@ -121,16 +120,6 @@ def check_to_json(
         if wrong
         else None,
     }
-
-
-def check_bom(provenance: Provenance, bom: bytes) -> None:
-    """A bill of materials is not signed itself; the statement says which one it is."""
-    if provenance.bom != digest_of(bom).removeprefix("sha256:"):
-        raise ProvenanceTamperedError(
-            "The bill of materials is not the one that the signed statement of the build names.",
-            fix="Do not rely on it; the lock inside the image says what was installed: "
-            "/opt/gpu-provision/pylock.toml",
-        )
 
 
 def _listed(images: Collection[str]) -> str:

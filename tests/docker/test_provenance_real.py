@@ -33,12 +33,11 @@ from provision.provenance.attach import (
     attach_signed,
     find_provenance,
     find_record,
-    read_bom,
 )
+from provision.provenance.bom import MEDIA_TYPE
 from provision.provenance.bundle import BUNDLE
-from provision.provenance.check import Origin, check_bom
+from provision.provenance.check import Origin
 from provision.provenance.documents import Documents, make_documents
-from provision.provenance.layout import LayoutReferrers
 from provision.record.envelope import seal
 from provision.record.judge import Judgement, judge
 from provision.record.keys import Signer, own_public, own_signer, public_pem
@@ -162,9 +161,10 @@ def test_documents_in_a_registry_are_found_and_believed(
         assert isinstance(outcome, Origin)
         assert (outcome.code, keyid) == (None, signer.keyid)
         assert outcome.provenance is not None
-        bom = read_bom(target, [subject], outcome.provenance.bom or "")
+        (attached,) = target.referrers(subject, MEDIA_TYPE)
+        bom = target.read_artifact(attached)
         assert bom == made.bom
-        check_bom(outcome.provenance, bom)
+        assert digest_of(bom) == f"sha256:{outcome.provenance.bom}"
 
 
 @pytest.mark.usefixtures("signer")
@@ -224,25 +224,6 @@ def test_a_registry_that_is_gone_is_said_so(tmp_path: Path) -> None:
     asked: Any = {"name": "a", "images": [subject.digest], "trusted": {}}
     with served.target("team/gone:1") as target, pytest.raises(RegistryUnreachableError):
         find_provenance(target, [subject], **asked)
-
-
-def test_an_image_in_a_layout_is_copied_though_documents_lie_beside_it(
-    served: Served, signer: Signer, tmp_path: Path
-) -> None:
-    root = tmp_path / "layout"
-    with closing(LayoutTarget.open(root)) as target:
-        subject = push(target, "one")
-        place = LayoutReferrers(target, root)
-        made = documents(signer, subject, "one")
-        attach_bom(place, subject, made.bom)
-        attach_signed(place, subject, made.envelope)
-    copied = f"docker://{served.address}/team/copied:1"
-    skopeo("copy", "--dest-tls-verify=false", f"oci:{root}:one", copied)
-    found = skopeo("inspect", "--tls-verify=false", copied)
-    assert found["Digest"] == subject.digest
-    tag = subject.digest.replace(":", "-")
-    listed = skopeo("inspect", "--raw", f"oci:{root}:{tag}")
-    assert len(listed["manifests"]) == 2
 
 
 def checked_as_the_page_says(folder: Path) -> subprocess.CompletedProcess[bytes]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -29,12 +30,11 @@ from provision.model import Base, Request
 from provision.provenance import check, errors
 from provision.provenance.bom import bill_of_materials
 from provision.provenance.bundle import BUNDLE, bundle, envelope_in
-from provision.provenance.check import check_bom, check_to_json, judge, missing, read_statement
+from provision.provenance.check import check_to_json, judge, missing, read_statement
 from provision.provenance.documents import beside, make_documents, write_document
 from provision.provenance.errors import (
     DocumentNotWrittenError,
     ProvenanceError,
-    ProvenanceTamperedError,
     ProvenanceUnreadableError,
 )
 from provision.provenance.public import (
@@ -500,7 +500,7 @@ def test_a_statement_comes_back_as_it_was() -> None:
         assert (found.name, found.images, found.lock) == ("a:1", (IMAGE, CONFIG), lock.sha256)
         assert found.finished == "2026-11-21T07:30:09Z"
         assert found.definition == build_definition(lock, build())
-        check_bom(found, documents.bom)
+        assert found.bom == hashlib.sha256(documents.bom).hexdigest()
 
 
 CANARY = "canary"
@@ -767,13 +767,6 @@ def test_the_result_has_one_shape_whatever_was_found() -> None:
     assert set(sound) == set(unsound) == set(absent)
     assert unsound["error"] == {"code": "provenance-tampered", "message": "x", "fix": "y"}
     assert (absent["stated"], absent["error"]["code"]) == (False, "provenance-missing")
-
-
-def test_another_bill_of_materials_is_refused() -> None:
-    documents = make_documents(lock_of(), build(), MINE, name="a:1", images=[IMAGE])
-    provenance, _ = read_statement(documents.bundle, TRUSTED)
-    with pytest.raises(ProvenanceTamperedError, match="bill of materials"):
-        check_bom(provenance, documents.bom.replace(b"torch", b"t0rch"))
 
 
 # --- files ------------------------------------------------------------------------------------

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.oci.errors import DigestMismatchError, ImageUnreadableError
-from images.oci.layout import LayoutTarget
-from images.oci.layout_reading import open_layout
-from images.oci.model import CONFIG, MANIFEST, Descriptor, descriptor_of, to_bytes
+from images.oci.errors import DigestMismatchError
+from images.oci.model import MANIFEST, Descriptor, descriptor_of
 from images.registry.errors import RegistryUnreachableError
 from images.registry.referrers import artifact_manifest
 from provision.provenance.attach import (
@@ -29,13 +24,11 @@ from provision.provenance.attach import (
     attach_signed,
     find_provenance,
     find_record,
-    read_bom,
 )
 from provision.provenance.bundle import BUNDLE, CREATED, PREDICATE, bundle
 from provision.provenance.check import Origin
 from provision.provenance.documents import Documents, make_documents
 from provision.provenance.errors import ProvenanceError
-from provision.provenance.layout import LayoutReferrers
 from provision.record.envelope import seal
 from provision.record.errors import RecordError
 from provision.record.judge import Judgement, judge
@@ -128,9 +121,6 @@ def test_what_is_attached_is_found_with_who_signed_it() -> None:
     outcome, keyid = found(shelf)
     assert isinstance(outcome, Origin)
     assert (outcome.stated, keyid) == (True, MINE.keyid)
-    assert outcome.provenance is not None
-    assert read_bom(shelf, [SUBJECT], outcome.provenance.bom or "") == made.bom
-    assert read_bom(shelf, [SUBJECT], "ee" * 32) is None
 
 
 def test_the_image_s_index_is_asked_too() -> None:
@@ -388,96 +378,3 @@ def test_the_digests_of_a_record_s_image_are_no_change() -> None:
     assert (found_.proven, found_.changed) == (True, ())
     assert found_.statement is not None
     assert found_.statement.images == {CONFIG_DIGEST, IMAGE}
-
-
-# --- layouts ----------------------------------------------------------------------------------
-
-
-def image_in(target: LayoutTarget, name: str = "a:1") -> Descriptor:
-    rootfs = {"type": "layers", "diff_ids": []}
-    document = {"os": "linux", "architecture": "amd64", "rootfs": rootfs}
-    config = target.write_bytes(to_bytes(document), CONFIG)
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": config.to_json(),
-        "layers": [],
-    }
-    return target.publish(to_bytes(manifest), MANIFEST, name=name)
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[LayoutTarget]:
-    with closing(LayoutTarget.open(tmp_path / "layout")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def layout(target: LayoutTarget) -> LayoutReferrers:
-    return LayoutReferrers(target, Path(target.shown))
-
-
-def test_a_layout_keeps_documents_beside_its_image(tmp_path: Path) -> None:
-    root, made = tmp_path / "layout", documents()
-    with closing(LayoutTarget.open(root)) as target:
-        subject = image_in(target)
-        place = LayoutReferrers(target, root)
-        assert place.referrers(subject) == ()
-        attach_bom(place, subject, made.bom)
-        attach_bom(place, subject, made.bom)
-        assert len(place.referrers(subject)) == 1
-        attach_signed(place, subject, made.envelope)
-        target.prune()
-    with closing(LayoutTarget.open(root)) as target:
-        again = LayoutReferrers(target, root)
-        assert len(again.referrers(subject)) == 2
-        (listed,) = again.referrers(subject, BUNDLE)
-        assert again.read_artifact(listed) == made.bundle
-    assert open_layout(root, "a:1").digest == subject.digest
-
-
-def test_those_who_attach_at_once_keep_each_other(target: LayoutTarget) -> None:
-    subject = image_in(target)
-
-    def attach(number: int) -> None:
-        place = LayoutReferrers(target, Path(target.shown))
-        place.attach(
-            subject,
-            artifact_type=BUNDLE,
-            content=b"%d" % number,
-            media_type=BUNDLE,
-            annotations={},
-        )
-
-    threads = [threading.Thread(target=attach, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(LayoutReferrers(target, Path(target.shown)).referrers(subject)) == 8
-
-
-def test_a_document_that_was_changed_in_a_layout_is_not_read(
-    target: LayoutTarget, layout: LayoutReferrers
-) -> None:
-    subject = image_in(target)
-    content = documents().bundle
-    made = attach_signed(layout, subject, documents().envelope)
-    blob = Path(target.shown) / "blobs/sha256" / descriptor_of(BUNDLE, content).hex
-    blob.write_bytes(content.replace(b"dsse", b"d55e"))
-    with pytest.raises(DigestMismatchError):
-        layout.read_artifact(made)
-    outcome, _ = find_provenance(
-        layout, [subject], name="a:1", images=[subject.digest], trusted=TRUSTED
-    )
-    assert outcome.code == "provenance-missing"
-
-
-@pytest.mark.parametrize("layers", [None, [], [1], "many"], ids=repr)
-def test_an_attachment_without_content_is_refused(
-    target: LayoutTarget, layout: LayoutReferrers, layers: object
-) -> None:
-    image_in(target)
-    blob = target.write_bytes(json.dumps({"layers": layers}).encode(), MANIFEST)
-    with pytest.raises(ImageUnreadableError):
-        layout.read_artifact(blob)

@@ -121,7 +121,12 @@ TELLING: dict[str, dict[str, Value]] = {
     },
     "snap": {"docker.snap": True, "docker.daemon_json": "valid"},
     "opensuse": {"os.family": "suse", "gpu.count": 0, "podman.runtime": "runc"},
-    "arch": {"kernel.reboot_required": True, "driver.branches_mixed": True},
+    "arch": {
+        "kernel.reboot_required": True,
+        "driver.branches_mixed": True,
+        "toolkit.root": "/run/nvidia/driver",
+        "toolkit.root_empty": True,
+    },
     "container": {
         "machine.container": True,
         "library.compat_in_use": True,
@@ -280,6 +285,30 @@ def test_a_vast_config_is_not_parsed(tmp_path: Path) -> None:
     place.write_text("1." * (1 << 19))
     facts = read_facts(Machine(root=tmp_path))
     assert "toolkit.config_invalid" not in facts
+
+
+@pytest.mark.parametrize(
+    ("root", "there", "empty"),
+    [
+        pytest.param("/run/nvidia/driver", None, True, id="it is not there"),
+        pytest.param("/run/nvidia/driver", "run/nvidia/driver", True, id="nothing is mounted"),
+        pytest.param("/run/nvidia/driver", "run/nvidia/driver/usr", False, id="the driver is up"),
+        pytest.param("/", None, None, id="the host itself"),
+    ],
+)
+def test_the_root_of_a_driver_container(
+    tmp_path: Path, root: str, there: str | None, *, empty: bool | None
+) -> None:
+    place = tmp_path / "etc/nvidia-container-runtime/config.toml"
+    place.parent.mkdir(parents=True)
+    place.write_text(f'[nvidia-container-cli]\nroot = "{root}"\n')
+    if there:
+        (tmp_path / there).mkdir(parents=True)
+    facts = read_facts(Machine(root=tmp_path))
+    assert (facts["toolkit.root"].value if "toolkit.root" in facts else None) == (
+        None if empty is None else root
+    )
+    assert (facts["toolkit.root_empty"].value if "toolkit.root_empty" in facts else None) is empty
 
 
 def test_a_fifo_where_a_file_should_be_is_not_waited_for(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ def _settings(machine: Machine, config: Mapping[str, Any]) -> Iterator[Found]:
         gone = not machine.exists(ldconfig[1:])
         yield from fact("toolkit.ldconfig_missing", gone, ldconfig[1:])
     yield from fact("toolkit.user", _string(cli, "user"), CONFIG)
+    root = _string(cli, "root")
+    if root and root.strip("/"):
+        yield from fact("toolkit.root", root, CONFIG)
+        # a root whose driver container is not up can be there, and empty
+        names = machine.names(root) if machine.exists(root) else ()
+        yield from fact("toolkit.root_empty", None if names is None else not names, root)
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -38,12 +38,13 @@ A `[[recipe]]` has a name and `[[recipe.fix]]` tables like those above.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, cast, get_args
 
+from provision.doctor.literals import is_faint
 from provision.doctor.matching import Patterns, problem
 from provision.doctor.model import (
     Clue,
@@ -89,7 +90,10 @@ class Knowledge:
 
     @cached_property
     def patterns(self) -> Patterns:
-        return Patterns(pattern for one in self.failures for pattern in patterns_of(one))
+        return Patterns(
+            (pattern for one in self.failures for pattern in patterns_of(one)),
+            after=_after(self.failures),
+        )
 
     @cached_property
     def by_code(self) -> Mapping[str, Failure]:
@@ -131,18 +135,36 @@ def patterns_of(failure: Failure) -> Iterator[str]:
     yield from failure.unless
 
 
+def _after(failures: Iterable[Failure]) -> Mapping[str, Sequence[str]]:
+    """The faint parts of symptoms, each with the other parts; what is asked for alone is none."""
+    earlier: dict[str, list[str]] = {}
+    alone: set[str] = set()
+    for failure in failures:
+        alone |= {pattern for pattern in failure.unless if is_faint(pattern)}
+        for symptom in failure.symptoms:
+            others = [part for part in symptom.parts if not is_faint(part)]
+            for part in symptom.parts:
+                if part not in others:
+                    earlier.setdefault(part, []).extend(others)
+            alone |= set() if others else set(symptom.parts)
+    return {pattern: others for pattern, others in earlier.items() if pattern not in alone}
+
+
 def check(knowledge: Knowledge) -> list[str]:
     """What is wrong with it, all of it: codes that come twice, patterns that RE2 refuses, facts
     that no probe finds, failures that cannot be seen or not be mended.
     """
     found: list[str] = []
     seen: set[str] = set()
+    after = _after(knowledge.failures)
     codes = {one.code for one in knowledge.failures}
     for one in knowledge.failures:
         found += [f"{one.code} comes twice"] * (one.code in seen)
         seen.add(one.code)
         for pattern in patterns_of(one):
             why = problem(pattern)
+            if why is None and is_faint(pattern) and pattern not in after:
+                why = "every match holds a mark, one letter or a short number, and nothing else"
             found += [f"{one.code}: {pattern!r}: {why}"] * (why is not None)
         conditions = [*one.host, *(clue.condition for clue in one.clues)]
         found += [

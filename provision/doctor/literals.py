@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeAlias
 
 Need: TypeAlias = frozenset[str]
@@ -24,13 +25,15 @@ COMMON = frozenset(
     info install invalid is kernel library line load loaded log main memory missing module
     name no not of on open or out package read required run server start system the this timed
     to unable unknown use version warn warning was with
+    container cuda docker gpu gpus image nccl nvidia python rank tensorflow torch
     """.split()  # noqa: SIM905  one word a line would be seventy lines
 )
 # A need of more words is of little help; the pattern has others.
 MOST_WORDS = 40
 TELLING = 4  # letters of a word that are in no common one
+_FAINT = 3
 
-_PART = re.compile(r"[a-z]+")
+_PART = re.compile(r"[a-z]{3,}|[0-9]{3,}")
 _QUANTIFIER = re.compile(r"[*+?]\??|\{(\d+)(?:,(\d*))?\}\??")
 _GROUP = re.compile(r"\((?:\?(?:P?<\w+>|[imsU-]*:|[imsU-]+\)))?")
 _CLASS_NAME = re.compile(r"\[:\^?\w+:\]")
@@ -42,13 +45,31 @@ def needs_of(pattern: str) -> tuple[Need, ...]:
     """What every match holds, the most telling need first. ValueError where nothing is certain:
     such a pattern would have to be tried on every line.
     """
-    reader = _Reader(pattern)
-    needs = reader.alternatives()
-    ranked = sorted(sorted(set(needs), key=sorted), key=_worth, reverse=True)
-    useful = [need for need in ranked if len(need) <= MOST_WORDS and _worth(need)[0] >= TELLING]
-    if not ranked:
+    ranked = _ranked(pattern)
+    return tuple(filter(_is_useful, ranked)) or ranked[:1]
+
+
+def is_faint(pattern: str) -> bool:
+    """Whether all that is certain of it stands in any log: a mark, one letter, a short number."""
+    return min(len(word.strip()) for word in needs_of(pattern)[0]) < _FAINT
+
+
+def beside(pattern: str) -> tuple[Need, ...]:
+    """What a match of a pattern without a telling need holds besides: a text is asked for it."""
+    ranked = _ranked(pattern)
+    return () if _is_useful(ranked[0]) else ranked[1:]
+
+
+@cache
+def _ranked(pattern: str) -> tuple[Need, ...]:
+    needs = _Reader(pattern).alternatives()
+    if not needs:
         raise ValueError(f"no word is in every match of {pattern!r}")
-    return tuple(useful or ranked[:1])
+    return tuple(sorted(sorted(set(needs), key=sorted), key=_worth, reverse=True))
+
+
+def _is_useful(need: Need) -> bool:
+    return len(need) <= MOST_WORDS and _worth(need)[0] >= TELLING
 
 
 def _worth(need: Need) -> tuple[int, int, int]:
@@ -57,7 +78,9 @@ def _worth(need: Need) -> tuple[int, int, int]:
 
 
 def _letters(word: str) -> int:
-    return sum(len(part) for part in _PART.findall(word) if part not in COMMON)
+    """The letters that are of no common word; a number of three digits is better than nothing."""
+    parts = [part for part in _PART.findall(word) if part not in COMMON]
+    return sum(2 if part.isdigit() else len(part) for part in parts)
 
 
 @dataclass(slots=True)

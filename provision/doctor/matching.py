@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from provision.doctor.literals import needs_of
+from provision.doctor.literals import beside, needs_of
 from provision.doctor.model import Hit
 from provision.doctor.reading import chunks, unescaped
 
@@ -24,7 +24,7 @@ _WRAPPED_LIMIT = 1 << 20
 # From so many lines on, one look at all of them is cheaper.
 _MANY = 10
 # Of a log that never repeats itself not everything is remembered.
-_SHAPES_LIMIT = 100_000
+_MEMORY_LIMIT = 20_000
 _SHAPE = bytes.maketrans(b"123456789", b"0" * 9)
 _ALL_DIGITS = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")
 _DIGIT = re.compile(r"\d")
@@ -38,22 +38,32 @@ class Patterns:
     not be tried on a line of which another stood before that differs in digits alone.
     """
 
-    def __init__(self, patterns: Iterable[str]) -> None:
+    def __init__(
+        self, patterns: Iterable[str], after: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        """`after`: patterns that are looked for where one of others has been found, and not before;
+        such as a row of a table, of numbers alone, below its headings.
+        """
         self._patterns = tuple(dict.fromkeys(patterns))
         told = [tells_digits_apart(pattern) for pattern in self._patterns]
-        numbers = range(len(self._patterns))
+        number_of = {pattern: number for number, pattern in enumerate(self._patterns)}
+        self._after = {
+            number_of[pattern]: [number_of[one] for one in earlier]
+            for pattern, earlier in (after or {}).items()
+        }
+        numbers = [n for n in range(len(self._patterns)) if n not in self._after]
         self._by_digits = _Words(self._patterns, [n for n in numbers if told[n]])
         self._by_shape = _Words(self._patterns, [n for n in numbers if not told[n]])
 
     def in_text(self, stream: BinaryIO, source: str) -> dict[str, Hit]:
         """The first hit of every pattern that the text holds."""
         found = _Found(self._patterns)
-        shapes: set[bytes] = set()
+        memory = _Memory()
         number = 1
         kept: list[bytes] = []
         kept_bytes = 0
         for chunk in chunks(stream):
-            self._in_chunk(chunk, source, number, found, shapes)
+            self._in_chunk(chunk, source, number, found, memory)
             number += chunk.count(b"\n")
             kept_bytes += len(chunk)
             if kept_bytes <= _WRAPPED_LIMIT:
@@ -63,19 +73,29 @@ class Patterns:
         return found.hits()
 
     def _in_chunk(
-        self, chunk: bytes, source: str, first: int, found: _Found, shapes: set[bytes]
+        self, chunk: bytes, source: str, first: int, found: _Found, memory: _Memory
     ) -> None:
-        for text, words in ((chunk, self._by_digits), (_fresh(chunk, shapes), self._by_shape)):
+        for text, words in zip(memory.fresh(chunk), (self._by_digits, self._by_shape), strict=True):
             for index, start, end in words.lines(text, found, found.may_match):
                 if found.note(index, text[start:end], source):
                     found.place(index, first + _line_of(text[start:end], chunk))
+        self._after_others(chunk, source, first, found)
         plain = unescaped(chunk)
         if plain is None:
             return
-        for text, words in ((plain, self._by_digits), (_fresh(plain, shapes), self._by_shape)):
+        for text, words in zip(memory.fresh(plain), (self._by_digits, self._by_shape), strict=True):
             for index, start, end in words.lines(text, found, found.may_match):
                 if found.note(index, text[start:end], source):
                     found.place(index, first + _escaped_line_of(text[start:end], chunk))
+
+    def _after_others(self, chunk: bytes, source: str, first: int, found: _Found) -> None:
+        for index, earlier in self._after.items():
+            if index in found or found.isdisjoint(earlier) or not found.may_match(index, chunk):
+                continue
+            for number, line in enumerate(chunk.split(b"\n"), start=first):
+                if found.note(index, line, source):
+                    found.place(index, number)
+                    break
 
     def _in_wrapped(self, lines: Sequence[bytes], source: str, found: _Found) -> None:
         for number, joined in unwrapped(lines):
@@ -83,6 +103,33 @@ class Patterns:
                 for index, start, end in words.lines(joined, found, found.may_match):
                     if found.note(index, joined[start:end], source, joined=True):
                         found.place(index, number)
+
+
+class _Memory:
+    """The lines that stood before, and their shapes: a log says the same again and again."""
+
+    def __init__(self) -> None:
+        self._lines: set[bytes] = set()
+        self._shapes: set[bytes] = set()
+
+    def fresh(self, text: bytes) -> tuple[bytes, bytes]:
+        """The lines that were not there before, and those of them that differ from all before in
+        more than digits. They are remembered from now on.
+        """
+        for known in (self._lines, self._shapes):
+            if len(known) > _MEMORY_LIMIT:
+                known.clear()
+        lines: dict[bytes, None] = {}
+        shapes: dict[bytes, bytes] = {}
+        pairs = zip(text.split(b"\n"), text.translate(_SHAPE).split(b"\n"), strict=True)
+        for line, shape in pairs:
+            if line not in self._lines:
+                lines[line] = None
+                if shape not in self._shapes:
+                    shapes.setdefault(shape, line)
+        self._lines.update(lines)
+        self._shapes.update(shapes)
+        return b"\n".join(lines), b"\n".join(shapes.values())
 
 
 class _Words:
@@ -98,6 +145,10 @@ class _Words:
             index: [{numbers[word] for word in need} for need in each]
             for index, each in zip(indexes, needs, strict=True)
         }
+        self._beside = {
+            index: [[word.encode("latin-1") for word in need] for need in beside(patterns[index])]
+            for index in indexes
+        }
         self._telling: list[list[int]] = [[] for _ in words]
         for index, each in self._needs.items():
             for word in each[0]:
@@ -112,14 +163,18 @@ class _Words:
         Such a line holds a word of its most telling need, and the text words of all its needs.
         Where these are many lines, `may_match` says beforehand whether the text is worth it.
         """
-        places = self._automaton.find_matches_as_indexes(text.lower(), overlapping=True)
+        lower = text.lower()
+        places = self._automaton.find_matches_as_indexes(lower, overlapping=True)
         held = {word for word, _, _ in places}
+        holds = functools.cache(lower.__contains__)
         telling: dict[int, list[int]] = {}
         for word in held:
             wanted = [
                 index
                 for index in self._telling[word]
-                if index not in found and not any(map(held.isdisjoint, self._needs[index]))
+                if index not in found
+                and not any(map(held.isdisjoint, self._needs[index]))
+                and all(any(map(holds, need)) for need in self._beside[index])
             ]
             if wanted:
                 telling[word] = wanted
@@ -145,6 +200,9 @@ class _Found:
 
     def __contains__(self, index: object) -> bool:
         return index in self._first
+
+    def isdisjoint(self, indexes: Iterable[int]) -> bool:
+        return self._first.keys().isdisjoint(indexes)
 
     def may_match(self, index: int, text: bytes) -> bool:
         """Whether the pattern matches in the text, be it from one line into the next."""
@@ -221,19 +279,6 @@ def tells_digits_apart(pattern: str) -> bool:
     one does (\\d, [0-9], {3,8}).
     """
     return _DIGIT.search(_ALL_DIGITS.sub("", pattern)) is not None
-
-
-def _fresh(text: bytes, shapes: set[bytes]) -> bytes:
-    """The lines whose shape was not there before. It is remembered from now on."""
-    if len(shapes) > _SHAPES_LIMIT:
-        shapes.clear()
-    lines = text.split(b"\n")
-    fresh: dict[bytes, bytes] = {}
-    for line, shape in zip(lines, text.translate(_SHAPE).split(b"\n"), strict=True):
-        if shape not in shapes:
-            fresh.setdefault(shape, line)
-    shapes.update(fresh)
-    return b"\n".join(fresh.values())
 
 
 def _line_of(line: bytes, chunk: bytes) -> int:

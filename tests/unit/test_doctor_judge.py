@@ -235,15 +235,22 @@ def test_fixes_are_those_of_this_machine(
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ([row("a", symptoms=["x"]), row("a", symptoms=["y"])], "a comes twice"),
+        ([row("a", symptoms=["lost"]), row("a", symptoms=["gone"])], "a comes twice"),
         ([row("a", symptoms=["x(?=y)"])], "a: 'x(?=y)': invalid perl operator: (?="),
         ([row("a", symptoms=[r"(x)\1"])], "a: '(x)\\\\1': invalid escape sequence: \\1"),
         ([row("a", host=[{"fact": "docker.snob", "is": 1}])], "a: there is no fact 'docker.snob'"),
-        ([row("a", symptoms=["x"], beats=["b"])], "a: it beats 'b', which is not there"),
+        ([row("a", symptoms=["lost"], beats=["b"])], "a: it beats 'b', which is not there"),
+        (
+            [row("a", symptoms=[r"^\s*\d+ C"])],
+            (
+                "a: '^\\\\s*\\\\d+ C': every match holds a mark, one letter or a short number, and "
+                "nothing else"
+            ),
+        ),
         ([row("a")], "a: nothing shows it"),
-        ([row("a", symptoms=["x"], fix=[])], "a: no fix"),
-        ([row("a", symptoms=["x"], sources=[])], "a: no source"),
-        ([row("a", symptoms=["x"], layer="moon")], "a: unknown layer 'moon'"),
+        ([row("a", symptoms=["lost"], fix=[])], "a: no fix"),
+        ([row("a", symptoms=["lost"], sources=[])], "a: no source"),
+        ([row("a", symptoms=["lost"], layer="moon")], "a: unknown layer 'moon'"),
     ],
 )
 def test_knowledge_that_breaks_a_rule_is_named(rows: list[dict[str, Any]], problem: str) -> None:

@@ -26,7 +26,12 @@ from provision.doctor.matching import searched
         (r"before\x41\pLafterwards", {"afterwards"}),
         (r"^exactly this$", {"exactly this"}),
         (r"(?i:Hello)\.World|(?:other){2,}", {".world", "other"}),
-        (r"failed: (nvml|cuda)", {"nvml", "cuda"}),
+        (r"failed: (nvml|cudnn)", {"nvml", "cudnn"}),
+        # what every log of a GPU says is less telling than a number, and a number than a word
+        (r"cuda error 719", {"cuda error 719"}),
+        (r"cuda \w+ 719", {" 719"}),
+        (r"cuda \w+ 719\s+deadlock", {"deadlock"}),
+        (r"docker\.(io|com)/nvidia", {"/nvidia"}),
         (r"a{0,2}bcdef", {"bcdef"}),
         (r"a{3}bcdef", {"bcdef"}),
     ],

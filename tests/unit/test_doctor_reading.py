@@ -49,6 +49,37 @@ def test_a_hit_says_where_and_what() -> None:
     assert (hit.line, hit.number, hit.source) == (MESSAGE, 3, "log")
 
 
+ROW = r"^\s*\d+\s+\d+\s+\d+%"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param("Size Used Use%\n10 10 100%\n", 2, id="below its headings"),
+        pytest.param(
+            "Size Used Use%\n" + "x" * 99 + "\n" * CHUNK_BYTES + "10 10 100%", -1, id="far"
+        ),
+        pytest.param("10 10 100%\nSize Used Use%\n", 1, id="above them, in the same piece"),
+        pytest.param("10 10 100%\n", 0, id="without any"),
+        pytest.param("Size Used Use%\nmore words\n", 0, id="headings alone"),
+    ],
+)
+def test_a_row_of_numbers_is_looked_for_below_its_headings(text: str, line: int) -> None:
+    patterns = Patterns(["Used Use%", ROW], after={ROW: ["Used Use%"]})
+    hit = patterns.in_text(io.BytesIO(text.encode()), "log").get(ROW)
+    assert (hit.number if hit else 0) == (line if line >= 0 else text.count("\n") + 1)
+
+
+def test_what_stood_before_is_not_looked_at_again_and_what_differs_is() -> None:
+    text = "error 12 of a\n" * 3 + "error 13 of a\nerror 13 of b\n" + "error 12 of a\n"
+    found = hits(text, r"error 13 of a", r"error \d+ of b", r"error 12 of a")
+    assert {hit.line: hit.number for hit in found.values()} == {
+        "error 12 of a": 1,
+        "error 13 of a": 4,
+        "error 13 of b": 5,
+    }
+
+
 def test_line_numbers_go_on_from_piece_to_piece() -> None:
     filler = b"x" * 99 + b"\n"
     lines = 3 * CHUNK_BYTES // len(filler)

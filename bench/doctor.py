@@ -33,7 +33,13 @@ from tests.doctor_texts import VARIATIONS  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "doctor"
 
-SETS = {"first": "", "second": "second-", "third": "third-", "fourth": "fourth-"}
+SETS = {
+    "first": "",
+    "second": "second-",
+    "third": "third-",
+    "fourth": "fourth-",
+    "fifth": "fifth-",
+}
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,8 @@ def _aside(work: Callable[[], Answer], patience_s: float, closed: threading.Even
             except Exception as error:  # noqa: BLE001  raised again in the caller's thread
                 hand_over(error)
             hand_over(None)
+        with contextlib.suppress(queue.Full):  # where it was called off, somebody may still wait
+            waiting.put_nowait(BrokenOff("was called off"))
 
     threading.Thread(target=body, name="wheel", daemon=True).start()
     try:

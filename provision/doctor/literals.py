@@ -31,7 +31,7 @@ COMMON = frozenset(
 # A need of more words is of little help; the pattern has others.
 MOST_WORDS = 40
 TELLING = 4  # letters of a word that are in no common one
-_FAINT = 3
+_FAINT = 3  # letters: a shorter word stands in nearly every line
 
 _PART = re.compile(r"[a-z]{3,}|[0-9]{3,}")
 _QUANTIFIER = re.compile(r"[*+?]\??|\{(\d+)(?:,(\d*))?\}\??")

@@ -356,7 +356,7 @@ def test_what_detection_prints_is_a_host_file(tmp_path: Path) -> None:
 def test_this_machine_is_read_in_time_and_fits_the_contract() -> None:
     started = time.monotonic()
     facts = detect()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert parse_host(json.dumps(host_to_json(facts)), label="x") == replace(facts, label="x")
     assert facts.arch in {"x86_64", "aarch64"}
     assert all(len(line) <= 80 for line in describe(facts).splitlines())

@@ -39,12 +39,12 @@ def test_output_and_exit_code_come_back(tmp_path: Path) -> None:
 def test_a_program_that_does_not_end_is_left_in_time(
     tmp_path: Path, body: str, problem: str
 ) -> None:
-    limit_s = 5 if "yes" in body else 0.2
+    limit_s = 50 if "yes" in body else 0.2
     started = time.monotonic()
     done = RUN([script(tmp_path / "tool", body)], limit_s)
     assert problem in (done.problem or "")
     assert not done.ok
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 40
 
 
 def test_what_was_printed_before_the_limit_is_kept(tmp_path: Path) -> None:

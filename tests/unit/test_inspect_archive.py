@@ -233,7 +233,7 @@ def test_a_file_that_shrinks_meanwhile_is_named(tmp_path: Path) -> None:
 
 
 def survives(data: bytes) -> None:
-    started, message = time.monotonic(), ""
+    started, message = time.process_time(), ""
     try:
         archive = opened(data)
         for member in archive.members.values():
@@ -242,7 +242,7 @@ def survives(data: bytes) -> None:
     except WheelUnreadableError as error:
         message = error.message
     assert message.isprintable()
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 10
 
 
 @given(st.binary(max_size=400))

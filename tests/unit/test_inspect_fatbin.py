@@ -169,13 +169,13 @@ def test_there_is_an_end_to_what_is_remembered(monkeypatch: pytest.MonkeyPatch) 
 
 def survives(data: bytes, step: int) -> None:
     """Either an answer or the one error, soon."""
-    started = time.monotonic()
+    started = time.process_time()
     try:
         _, census = scanned(data, step=step)
     except DamagedFatbin:
         census = Census()
     assert census.fatbins <= len(data) // 80
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 10
 
 
 @given(st.binary(max_size=2000), st.integers(1, 300))

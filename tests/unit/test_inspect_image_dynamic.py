@@ -119,21 +119,21 @@ def test_no_mutation_brings_anything_but_a_result_or_a_damaged_file(
     for at, change in changes:
         place = at % len(data)
         data[place : place + len(change)] = change[: len(data) - place]
-    began = time.monotonic()
+    began = time.process_time()
     try:
         found, _ = read(bytes(data), head=head)
     except DamagedElf:
         pass
     else:
         assert len(found.needed) <= 4096
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 5
 
 
 def test_a_library_that_is_all_versions_costs_no_time() -> None:
     data = elf(needed=["x"] * 4000, provides=["y"] * 4000, versions={"x": ["z"] * 4000})
-    began = time.monotonic()
+    began = time.process_time()
     read(data)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 5
 
 
 def test_windows_bound_what_is_kept() -> None:

@@ -134,13 +134,13 @@ def test_what_cannot_be_read_is_named(data: bytes, said: str) -> None:
 
 
 def survives(data: bytes, step: int) -> None:
-    started, message = time.monotonic(), ""
+    started, message = time.process_time(), ""
     try:
         read(data, step)
     except WheelUnreadableError as error:
         message = error.message
     assert message.isprintable()
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 10
 
 
 @settings(max_examples=300)

@@ -46,7 +46,7 @@ def refusal(url: str, kind: type[Failure] = WheelUnreachableError) -> str:
     started = time.monotonic()
     with pytest.raises(kind) as caught:
         measure(url)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert caught.value.fix
     return caught.value.message
 

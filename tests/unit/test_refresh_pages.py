@@ -250,9 +250,9 @@ def test_no_text_inside_a_wheel_is_a_crash(data: bytes) -> None:
     ],
 )
 def test_a_page_costs_no_more_than_its_length(piece: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     parse_page((piece * (2_000_000 // len(piece))).encode(), "text/html", URL)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 20
 
 
 @pytest.mark.parametrize(

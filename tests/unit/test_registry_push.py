@@ -34,7 +34,7 @@ from tests.unit.fake_push_registry import PushRegistry, digest_of, errors
 MB = 1 << 20
 HASTY = Patience(tries=3, first_wait_s=0.001, longest_wait_s=0.01)
 BRIEF = Patience(
-    connect_s=5.0, silence_s=0.2, answer_s=0.2, commit_s=0.2, tries=2, first_wait_s=0.001
+    connect_s=5.0, silence_s=0.6, answer_s=0.6, commit_s=0.6, tries=2, first_wait_s=0.001
 )
 """For what never answers; the rest may take as long as a busy machine makes it."""
 UNPACKED = Unpacked(diff_id=f"sha256:{'1' * 64}", size=7)
@@ -407,7 +407,7 @@ def test_a_registry_that_stops_reading_is_left(server: PushRegistry) -> None:
     started = time.monotonic()
     with pytest.raises(RegistryUnreachableError, match="in time"):
         write(target, Layer(30 * MB))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     target.close()
 
 
@@ -419,7 +419,7 @@ def test_nothing_waits_for_ever(server: PushRegistry, method: str, how: str) -> 
     started = time.monotonic()
     with pytest.raises(RegistryUnreachableError, match=r"in time|did not say"):
         target.write_bytes(b"{}", CONFIG)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 60
     target.close()
 
 

@@ -151,7 +151,7 @@ def test_nothing_waits_for_ever(place: Place, how: str) -> None:
     started = time.monotonic()
     with pytest.raises(RegistryUnreachableError, match="in time"):
         write(target, Layer(MB))
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 60
     target.close()
 
 

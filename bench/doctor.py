@@ -39,6 +39,7 @@ SETS = {
     "third": "third-",
     "fourth": "fourth-",
     "fifth": "fifth-",
+    "sixth": "sixth-",
 }
 
 

@@ -20,6 +20,7 @@ Layer: TypeAlias = Literal[
     "container-runtime",
     "docker",
     "podman",
+    "hpc",
     "kubernetes",
     "image",
     "wsl",

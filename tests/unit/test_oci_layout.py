@@ -338,7 +338,7 @@ def test_killed_at_any_moment_it_leaves_a_layout_that_holds(tmp_path: Path) -> N
     put(place, "kept:1")
     deadline = time.monotonic() + 2.5
     rounds = 0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or rounds < 4:
         writer = child(WRITER, place, "app:1", 1000)
         time.sleep(0.12 + chance.random() * 0.25)
         writer.send_signal(signal.SIGKILL)
@@ -350,7 +350,6 @@ def test_killed_at_any_moment_it_leaves_a_layout_that_holds(tmp_path: Path) -> N
             name = entry["annotations"]["org.opencontainers.image.ref.name"]
             for layer in open_layout(place, name).layers:
                 assert list(layer_members(layer))
-    assert rounds >= 2
     with opened(place) as target:
         target.prune()
     assert not list(place.glob(".*"))

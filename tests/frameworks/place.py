@@ -17,6 +17,8 @@ PINS = {
     "jax": ("jax==0.10.2",),
 }
 INSTALL_LIMIT_S = 900
+# The other lane computes, too, and a thread that waits in a loop keeps a core from it.
+ENV = {**os.environ, "OMP_WAIT_POLICY": "passive"}
 
 
 def python_of(framework: str) -> Path:

@@ -11,14 +11,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.frameworks.place import PINS, ROOT, python_of
+from tests.frameworks.place import ENV, PINS, ROOT, python_of
 from verify.checks import CHECKS
 from verify.core import LEVELS
 
 pytestmark = pytest.mark.frameworks
 
 SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
-LIMIT_S = 900
+LIMIT_S = 1800
 # What the frameworks of `place` lack, in the words of the checks that need it.
 _LACKING = re.compile(r"CPU build|compiled without CUDA|was built without (cuDNN|NCCL)")
 
@@ -34,6 +34,7 @@ def ran(
     done = subprocess.run(
         [python_of(framework), *command],
         cwd=ROOT,
+        env=ENV,
         capture_output=True,
         text=True,
         check=False,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.frameworks.place import ROOT, python_of
+from tests.frameworks.place import ENV, ROOT, python_of
 from tests.mutations import Row, tables
 from verify.checks import CHECKS
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.frameworks
 TABLES = tables()
 PARTS = {"pytorch": ("1/4", "2/4", "3/4", "4/4")}
 LIMIT_S = 2400
-# Threads that wait in a loop for a core that another table has cost more than they compute.
+# The tables share the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 
 
@@ -31,7 +30,7 @@ def said() -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
         subprocess.Popen(
             [python_of(framework), "-m", "tests.mutations.runner", framework, part],
             cwd=ROOT,
-            env={**os.environ, **ONE_THREAD},
+            env={**ENV, **ONE_THREAD},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

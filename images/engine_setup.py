@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import process
+from images.docker import DEFAULT_HOST, knock
 from images.errors import Failure
 
-DEFAULT_HOST = "unix:///var/run/docker.sock"
 LOG = Path("/var/log/gpu-provision-dockerd.log")
 WAIT_S = 60.0
 
 _DOCS = "https://docs.docker.com/engine/install/"
 _NO_QUESTIONS = ("env", "DEBIAN_FRONTEND=noninteractive")
-_SUBIDS = "100000-165535"  # the first range that Debian itself gives out
 _INSTALL_TIMEOUT_S = 1800.0
 
 # What other distributions call it. Said, not run: nobody has tried them here.
@@ -57,7 +55,7 @@ class EngineSetupError(Failure):
 
 
 def _apt_packages(
-    have: Callable[[str], bool], have_package: Callable[[str], bool], *, is_root: bool
+    have: Callable[[str], bool], have_package: Callable[[str], bool]
 ) -> tuple[str, ...]:
     """What is missing, of what the distribution has.
 
@@ -71,10 +69,6 @@ def _apt_packages(
     elif not have("docker-buildx"):
         # Docker's own name first: where its repository is configured, its engine is installed
         found += list(filter(have_package, ("docker-buildx-plugin", "docker-buildx")))[:1]
-    if not have("mmdebstrap"):
-        found += filter(have_package, ("mmdebstrap", "debian-archive-keyring"))
-    if not is_root and not have("newuidmap"):
-        found += filter(have_package, ("uidmap",))  # mmdebstrap makes its tree in a user namespace
     return tuple(found)
 
 
@@ -95,15 +89,14 @@ def plan_commands(
     """Say which commands install the engine and start it by the init, in order.
 
     `os_id` and `os_like` are ID and ID_LIKE of os-release; `have` knows programs (and
-    "docker-buildx", the plugin, and "subuids", a range of user ids for this user); `have_package`
-    knows what the distribution offers. Without a running init nothing here starts the engine:
-    `start_engine` does.
+    "docker-buildx", the plugin); `have_package` knows what the distribution offers. Without a
+    running init nothing here starts the engine: `start_engine` does.
     """
     sudo = () if is_root else ("sudo",)
     if not _is_debian_like(os_id, os_like):
         raise _other_system(os_id, os_like, sudo=sudo, has_init=has_init)
     commands: list[tuple[str, ...]] = []
-    packages = _apt_packages(have, have_package, is_root=is_root)
+    packages = _apt_packages(have, have_package)
     if packages:
         install = ("apt-get", "install", "-y", "--no-install-recommends", *packages)
         commands += [(*sudo, "apt-get", "update"), (*sudo, *_NO_QUESTIONS, *install)]
@@ -111,9 +104,6 @@ def plan_commands(
         commands.append((*sudo, "systemctl", "start", "docker"))
     if user and not is_root:
         commands.append((*sudo, "usermod", "-aG", "docker", user))
-        if not have("subuids"):
-            ranges = ("--add-subuids", _SUBIDS, "--add-subgids", _SUBIDS)
-            commands.append((*sudo, "usermod", *ranges, user))
     return tuple(commands)
 
 
@@ -124,13 +114,15 @@ def _other_system(
     # what is said to be like Fedora (RHEL, Rocky, Alma) does not have Fedora's engine
     if known is None or (known == "fedora" and os_id != "fedora"):
         return EngineSetupError(
-            f"An engine is set up on Debian and Ubuntu only; this is {os_id or 'unknown'}.",
-            fix=f"Install Docker as its makers say: {_DOCS}",
+            f"Docker can be installed for you on Debian and Ubuntu only; this is "
+            f"{os_id or 'an unknown system'}.",
+            fix=f"Follow Docker's instructions: {_DOCS}",
         )
     start = ((*sudo, "systemctl", "start", "docker"),) if has_init else ()
     commands = (*((*sudo, *command) for command in _ELSEWHERE[known]), *start)
     return EngineSetupError(
-        f"An engine is set up on Debian and Ubuntu only; this is {os_id}, which has one.",
+        f"Docker can be installed for you on Debian and Ubuntu only; this is {os_id}, which has a "
+        "package of it.",
         fix=_pasteable(commands),
     )
 
@@ -206,21 +198,7 @@ def _read_here() -> _Here:
     )
 
 
-def _have_subuids() -> bool:
-    """Whether this user has a range of user ids for namespaces of its own (subuid(5))."""
-    names = {str(os.geteuid())}
-    with contextlib.suppress(KeyError, OSError):  # a user id without a name
-        names.add(getpass.getuser())
-    try:
-        lines = Path("/etc/subuid").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    return any(line.partition(":")[0] in names for line in lines)
-
-
 def _have(program: str) -> bool:
-    if program == "subuids":
-        return _have_subuids()
     if program == "docker-buildx":
         places = [
             Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "cli-plugins",
@@ -298,10 +276,7 @@ def ask_engine(host: str | None = None) -> Answer:
     where = host or os.environ.get("DOCKER_HOST") or DEFAULT_HOST
     try:
         if where.startswith("unix://"):
-            # the SDK does not close a socket that nobody listens to
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(10)
-                probe.connect(where.removeprefix("unix://"))
+            knock(where)
         # with a version given it asks nothing by itself; /version is the same in each of them
         client = (
             docker.from_env(version="1.44", timeout=10)
@@ -423,13 +398,13 @@ def start_engine(
             line = f"it did not answer within {wait_s:g} s"
             doors.stop(pid)
         else:
-            line = telling_line(doors.read_log()) or "it ended and said nothing"
+            line = telling_line(doors.read_log()) or "it exited without a message"
         say(f"dockerd did not start: {line}")
         step = next_step(line, [*arguments, *extra])
         if step is None:
             raise EngineSetupError(
                 f"dockerd cannot be started on this machine: {line}.",
-                fix=f"Its whole log is {log}; an engine elsewhere can be named with DOCKER_HOST.",
+                fix=f"Its log: {log}. To use an engine elsewhere, set DOCKER_HOST.",
                 detail="\n".join(doors.read_log().splitlines()[-20:]),
             )
         say(f"trying again {step.why}")
@@ -496,7 +471,7 @@ def _run_each(commands: Sequence[Sequence[str]]) -> None:
         if not completed.ok:
             raise EngineSetupError(
                 f"`{completed.command}` {process.describe_exit(completed.code)}.",
-                fix=f"Its last lines say why. By hand: {_DOCS}",
+                fix=f"Its last lines say why. To install Docker by hand: {_DOCS}",
                 detail=completed.last_lines(),
             )
 
@@ -514,7 +489,7 @@ def _install(here: _Here) -> None:
         )
 
     update = (*here.sudo, "apt-get", "update")
-    if _is_debian_like(here.os_id, here.os_like) and not (_have("dockerd") and _have("mmdebstrap")):
+    if _is_debian_like(here.os_id, here.os_like) and not _have("dockerd"):
         _run_each([update])  # only now does apt know what the distribution offers
     _run_each([command for command in plan() if command != update])
 
@@ -530,9 +505,8 @@ def _start(here: _Here) -> Started | None:
         time.sleep(0.25)
     if here.has_init:
         raise EngineSetupError(
-            f"The engine was started by the init and does not answer at {DEFAULT_HOST} "
-            f"after {WAIT_S:g} s.",
-            fix="Read why: journalctl -u docker --no-pager | tail -n 30",
+            f"systemd started Docker, but it does not answer at {DEFAULT_HOST} after {WAIT_S:g} s.",
+            fix="Its log says why: journalctl -u docker --no-pager | tail -n 30",
         )
     return start_engine(host=DEFAULT_HOST, log=LOG, say=_say, doors=doors)
 
@@ -545,8 +519,8 @@ def _set_up() -> None:
         return
     if where not in {DEFAULT_HOST, "unix:///run/docker.sock"}:
         raise EngineSetupError(
-            f"DOCKER_HOST names {where}, where no engine answers; one set up here would not be"
-            " asked.",
+            f"DOCKER_HOST is set to {where}, where no engine answers; an engine installed here "
+            "would not be used.",
             fix="unset DOCKER_HOST",
             detail=answer.problem,
         )
@@ -568,7 +542,7 @@ def _set_up() -> None:
     elif answer.is_closed:
         _say(
             f"The engine runs, and {here.user or 'this user'} is now in the group docker (whose"
-            " members can become root). That counts from the next login; until then: "
+            " members can become root). This takes effect at the next login; until then: "
             "sg docker -c 'COMMAND'"
         )
     else:
@@ -583,9 +557,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m images.engine_setup",
         description="Install and start Docker from the distribution's packages (Debian, Ubuntu).",
     )
-    parser.add_argument(
-        "--print", action="store_true", help="only say what would be typed, and do nothing"
-    )
+    parser.add_argument("--print", action="store_true", help="only print the commands")
     arguments = parser.parse_args(argv)
     if arguments.print:
         sys.stdout.write(f"{fix_text()}\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
-    """One locked wheel; `size` in bytes, None where the index would not tell. `url` may be a
-    `file:` one.
+class RemoteFile:
+    """A package's file, by its digest; `size` in bytes, None where the index does not say. `url`
+    may be a `file:` one.
     """
 
     name: str
@@ -18,6 +18,11 @@ class Wheel:
     url: str
     size: int | None
     sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel(RemoteFile):
+    """One locked wheel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import json
 from datetime import datetime, timezone
 from pathlib import Path
 
-from images.bootstrap.squeeze import Squeezed
+from images.bootstrap.layer import Layer
 from images.oci.archive import ArchiveTarget
 from images.oci.blobfiles import read_pieces
 from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Descriptor, to_bytes
@@ -42,7 +42,7 @@ def image_config(*, suite: str, python: str, arch: str, diff_id: str, epoch: int
     )
 
 
-def write_archive(target: Path, *, config: bytes, layer: Squeezed, reference: str) -> str:
+def write_archive(target: Path, *, config: bytes, layer: Layer, reference: str) -> str:
     """Write the archive that engines load and OCI tools read, and return the image id."""
     blob = Descriptor(media_type=LAYER_GZIP, digest=layer.digest, size=layer.size)
 

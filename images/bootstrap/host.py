@@ -1,4 +1,8 @@
-"""What this machine has for the making of a base, and what it lacks."""
+"""What this machine says about Debian's mirrors, and the disk that there is for a base.
+
+Where apt is configured here, a base comes from the same mirrors, through the same proxies and with
+the same logins. A machine without apt takes Debian's own.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,58 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from images import process
-from images.bootstrap.errors import (
-    BootstrapToolError,
-    BootstrapUnfitError,
-    MirrorError,
-    NoSpaceError,
+from images.bootstrap.errors import BootstrapUnfitError, MirrorError, NoSpaceError
+from images.bootstrap.mirrors import (
+    Source,
+    debian_sources,
+    parse_deb822,
+    parse_one_line,
+    snapshot_address,
+    standard_sources,
 )
-from images.bootstrap.mirrors import Source, parse_deb822, parse_one_line, snapshot_address
 from images.errors import Failure
 
-NEEDED_BYTES = 1_500_000_000
-"""Free space that the making takes at its peak: a tree, its tar, and the archive."""
+NEEDED_BYTES = 700_000_000
+"""Free space that making a base takes at most: its packages, its layer, and the archive with it.
+Measured with compilers on Debian 13: 535 MB."""
 
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-INSTALL = "sudo apt-get update && sudo apt-get install -y --no-install-recommends"
-
+MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
 SNAPSHOT_VARIABLE = "PROVISION_SNAPSHOT_MIRROR"
 _SNAPSHOT_FIX = (
     f"Name it: {SNAPSHOT_VARIABLE}=http://HOST/archive, which has debian/ and debian-security/,"
     " each with folders such as 20260301T000000Z"
 )
+_MIRROR_LIST = ("mirror+file:", "mirror+http:", "mirror:")
 
 _DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AptSettings:
+    """What apt is configured for. `proxies` by scheme ("http") or scheme and host ("http::HOST");
+    `ca_bundle` and `netrc` are texts: certificates in PEM form, logins as in a netrc file.
+    """
+
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    ca_bundle: str = ""
+    netrc: str = field(default="", repr=False)
+    check_valid_until: bool = True
+
+    def proxy(self, url: str, otherwise: Callable[[str], str | None]) -> str | None:
+        """Name the proxy for an address; `otherwise` says it where apt has no setting."""
+        parts = urllib.parse.urlsplit(url)
+        schemes = (parts.scheme, "http")  # https takes http's settings where it has none
+        for name in (*(f"{s}::{parts.hostname}" for s in schemes), *schemes):
+            if name in self.proxies:
+                proxy = self.proxies[name]
+                return None if proxy in {"DIRECT", "false"} else proxy
+        return otherwise(url)
 
 
 def debian_arch(machine: str) -> str:
@@ -39,98 +69,131 @@ def debian_arch(machine: str) -> str:
     return _DEBIAN_ARCH.get(machine, machine)
 
 
+def sources_for(suite: str, root: Path = Path("/")) -> tuple[Source, ...]:
+    """Choose the mirrors for a suite: those the user named, else apt's, else Debian's own."""
+    named = os.environ.get(MIRROR_VARIABLE, "").strip()
+    if named:
+        return standard_sources(_address(named, MIRROR_VARIABLE, _MIRROR_FIX), suite)
+    return debian_sources(read_sources(root), suite) or standard_sources(debians_own(), suite)
+
+
+def debians_own() -> str:
+    """Return the address of Debian's own mirror, as package URLs of Debian are resolved to.
+
+    No address is written here: https://github.com/package-url has it.
+    """
+    from packageurl.contrib.purl2url import get_download_url
+
+    address: str = get_download_url("pkg:deb/debian/apt@1?arch=all") or ""  # type: ignore[no-untyped-call]
+    mirror, pool, _ = address.partition("/pool/")
+    if not pool:
+        raise MirrorError(
+            "This machine's apt names no mirror of Debian, and no other is known.",
+            fix=_MIRROR_FIX,
+        )
+    return mirror
+
+
 def read_sources(root: Path = Path("/")) -> tuple[Source, ...]:
     """Read the host's apt sources."""
-    apt = root / "etc/apt"
     found: list[Source] = []
-    parts = sorted(apt.glob("sources.list.d/*"))
-    for file in (apt / "sources.list", *parts):
+    for file in _source_files(root):
         parse = {".list": parse_one_line, ".sources": parse_deb822}.get(file.suffix)
         if parse is not None:
             with contextlib.suppress(OSError):
                 found += parse(file.read_text(encoding="utf-8", errors="replace"))
-    return tuple(found)
+    return tuple(one for source in found for one in _expanded(source, root))
+
+
+def _source_files(root: Path) -> tuple[Path, ...]:
+    apt = root / "etc/apt"
+    return (apt / "sources.list", *sorted(apt.glob("sources.list.d/*")))
+
+
+def _expanded(source: Source, root: Path) -> Iterable[Source]:
+    """Replace a list of mirrors, as cloud images have it, by those that a local file names."""
+    if not source.uri.startswith(_MIRROR_LIST):
+        return (source,)
+    path = urllib.parse.urlsplit(source.uri.partition("+")[2]).path
+    try:
+        lines = (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ()
+    uris = [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    return tuple(replace(source, uri=uri) for uri in uris)
 
 
 def snapshot_service(root: Path = Path("/")) -> str:
     """Say where the snapshot service is: what the user set, else what apt's sources speak of."""
-    named = os.environ.get(SNAPSHOT_VARIABLE, "").strip().rstrip("/")
+    named = os.environ.get(SNAPSHOT_VARIABLE, "").strip()
     if named:
-        if not re.fullmatch(r"(https?|file)://[^\s\[\]]+", named):
-            raise BootstrapUnfitError(
-                f"{SNAPSHOT_VARIABLE} is {named!r}, which is no address.", fix=_SNAPSHOT_FIX
-            )
-        return named
-    apt = root / "etc/apt"
-    for file in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))):
+        return _address(named, SNAPSHOT_VARIABLE, _SNAPSHOT_FIX)
+    for file in _source_files(root):
         with contextlib.suppress(OSError):
             found = snapshot_address(file.read_text(encoding="utf-8", errors="replace"))
             if found is not None:
                 return found
     raise MirrorError(
-        "A base of a given time is asked for, and this host's apt sources name no service that"
-        " keeps Debian's past.",
+        "A base as of a date needs a service that keeps Debian's past, and this host's apt sources"
+        " name none.",
         fix=_SNAPSHOT_FIX,
     )
 
 
-def read_apt_options(on_line: Callable[[str], None]) -> tuple[str, ...]:
-    """Read the host's proxies and certificates for apt: mmdebstrap's apt does not read them."""
+def _address(text: str, variable: str, fix: str) -> str:
+    if not re.fullmatch(r"(https?|file)://[^\s\[\]]+", text):
+        raise BootstrapUnfitError(f"{variable} is {text!r}, which is not an address.", fix=fix)
+    return text.rstrip("/")
+
+
+_MIRROR_FIX = (
+    f"Name a mirror, such as one of https://www.debian.org/mirror/list: {MIRROR_VARIABLE}="
+    "http://HOST/debian (security updates come from debian-security beside it)"
+)
+
+
+def read_apt_settings(on_line: Callable[[str], None], root: Path = Path("/")) -> AptSettings:
+    """Read apt's proxies, certificates and logins; a host without apt has none."""
+    netrc = _logins(root)
     try:
         dump = process.run(
-            ["apt-config", "dump", "--format", '%F "%v";%n', "Acquire::http", "Acquire::https"],
-            timeout_s=30,
-            apart=True,
+            ["apt-config", "dump", "--format", '%F "%v";%n', "Acquire"], timeout_s=30, apart=True
         )
-    except Failure as failure:  # not a Debian host, then: there is nothing to read
+    except Failure as failure:  # not a Debian host, then
         on_line(f"apt's settings were not read: {failure.message}")
-        return ()
-    return tuple(
-        line
-        for line in dump.stdout.splitlines()
-        if re.match(r"Acquire::https?::\S+ \".+\";$", line) and "User-Agent" not in line
+        return AptSettings(netrc=netrc)
+    values = dict(re.findall(r'^Acquire::(\S+) "(.+)";$', dump.stdout, re.MULTILINE))
+    found = {re.sub(r"::proxy\b", "", key.lower()): value for key, value in values.items()
+             if re.fullmatch(r"(?i)https?::proxy(::\S+)?", key)}  # fmt: skip
+    bundles = [values[key] for key in values if re.fullmatch(r"(?i)https::cainfo", key)]
+    checked = {key.lower(): value for key, value in values.items()}.get("check-valid-until", "true")
+    return AptSettings(
+        proxies=found,
+        ca_bundle="".join(_text(Path(bundle)) for bundle in bundles),
+        netrc=netrc,
+        check_valid_until=checked.lower() not in {"false", "no", "0", "off"},
     )
 
 
-def check_arch(arch: str) -> None:
-    """Refuse another machine's architecture: a package's scripts run while it is installed."""
-    here = debian_arch(os.uname().machine)
-    if arch != here:
-        raise BootstrapUnfitError(
-            f"A base for {arch} is asked for and this machine is {here}.",
-            fix=f"Make it on an {arch} machine, or give a base from a registry: --base IMAGE",
-        )
+def _logins(root: Path) -> str:
+    """Read auth.conf: a netrc file whose machines may have a scheme and a path."""
+    apt = root / "etc/apt"
+    files = (apt / "auth.conf", *sorted(apt.glob("auth.conf.d/*.conf")))
+    text = "\n".join(_text(file) for file in files)
+    return re.sub(r"(?m)(\bmachine\s+)(?:\w+://)?([^\s/]+)\S*", r"\1\2", text)
 
 
-def check_tools() -> None:
-    """Refuse a host without the programs and keys that the making needs."""
-    # debootstrap unpacks into a directory, with owners and devices that only root may make
-    if not shutil.which("mmdebstrap") and not (os.geteuid() == 0 and shutil.which("debootstrap")):
-        raise BootstrapToolError(
-            "A base is made by mmdebstrap (or, as root, debootstrap); this host has neither.",
-            fix=f"{INSTALL} mmdebstrap debian-archive-keyring",
-        )
-    if not KEYRING.is_file():
-        raise BootstrapToolError(
-            f"Debian's keys are needed to trust its packages; {KEYRING} is not there.",
-            fix=f"{INSTALL} debian-archive-keyring",
-        )
-
-
-def scratch_directory(work: Path) -> Path:
-    """Say where a tool unpacks.
-
-    Root's leftovers shall go with the work directory. For others it is the one directory that is
-    open to the user ids of an unshared namespace: a home or a TMPDIR of theirs may be closed.
-    """
-    return work if os.geteuid() == 0 else Path("/tmp")  # noqa: S108  the tool makes its own in it
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def check_space(bases: Path) -> None:
     """Refuse a disk that would fill up during the work."""
-    for directory in dict.fromkeys((bases, scratch_directory(bases))):
-        if shutil.disk_usage(directory).free < NEEDED_BYTES:
-            raise no_space(directory)
+    if shutil.disk_usage(bases).free < NEEDED_BYTES:
+        raise no_space(bases)
 
 
 def no_space(directory: Path) -> NoSpaceError:

@@ -1,4 +1,4 @@
-"""Leads through the making of a base: from the store if it is there, else from a mirror."""
+"""Leads through the making of a base: from the store if it is there, else from Debian's mirrors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from images import process
 from images.bootstrap import host
 from images.bootstrap.archive import canonical_json, image_config, write_archive
+from images.bootstrap.configure import wanted_paths
+from images.bootstrap.dependencies import choose_packages
+from images.bootstrap.download import Downloads, Suite
 from images.bootstrap.errors import BootstrapError, BootstrapUnfitError
-from images.bootstrap.mirrors import Snapshot, is_stamp
-from images.bootstrap.squeeze import squeeze
+from images.bootstrap.kept import Kept
+from images.bootstrap.layer import write_layer
+from images.bootstrap.mirrors import Snapshot, is_stamp, snapshot_sources
 from images.bootstrap.store import (
     BootstrapBase,
     add,
@@ -25,16 +29,27 @@ from images.bootstrap.store import (
     remove_leftovers,
     work_directory,
 )
-from images.bootstrap.tools import Job, explain, make_tree
-from images.bootstrap.tree import write_layer
-from images.errors import Failure
+from images.bootstrap.unpack import Unpacked, unpack_all
+from images.store import OfflineError, Store
 
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 
-FORMAT = 2
+FORMAT = 3
 """Part of the store's key: raise it when the same packages shall give another image."""
 
-TIMEOUT_S = 20 * 60.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What is to be made, and the directory for it."""
+
+    suite: str
+    python: str
+    arch: str
+    packages: tuple[str, ...]
+    epoch: int
+    snapshot: str | None
+    work: Path
+    on_line: Callable[[str], None]
 
 
 def bootstrap(
@@ -48,19 +63,22 @@ def bootstrap(
     on_line: Callable[[str], None] | None = None,
     max_age_days: float = 7,
     snapshot: str | None = None,
+    ca_bundle: str = "",
+    offline: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> BootstrapBase:
     """Make a Debian base, or find the one made in the last days for the same request.
 
     `python` is the version that the suite brings, such as "3.11"; a base with another is refused.
-    The same packages, `arch` and `epoch` (seconds since 1970) give the same image id, and the same
-    bytes; with `snapshot` ("20260301T000000Z") these are the packages that Debian had then. What is
-    half made when this ends early is removed, then or by the next call.
+    `arch` is this machine's or another: nothing of the base is run. The same packages, `arch` and
+    `epoch` (seconds since 1970) give the same image id, and the same bytes; with `snapshot`
+    ("20260301T000000Z") these are the packages that Debian had then. `ca_bundle` are certificates
+    (PEM) that mirrors may show. What is half made when this ends early is removed, then or by the
+    next call.
     """
     arch = host.debian_arch(arch)
     _check_suite(suite)
     _check_times(epoch, snapshot)
-    host.check_arch(arch)
     say = on_line or _ignore
     bases = bases_directory(store)
     named = tuple(sorted({*packages}))
@@ -74,20 +92,25 @@ def bootstrap(
             found = find_recent(bases, request, now=clock(), max_age_days=max_age_days)
             if found is not None:
                 return found
-            host.check_tools()
+            if offline:
+                raise OfflineError(
+                    f"The base of Debian {suite} is not on this machine, and --offline forbids to"
+                    " download its packages.",
+                    fix="Run once without --offline, or name a base that is here with --base.",
+                )
             host.check_space(bases)
             with work_directory(bases) as work:
-                past = None if snapshot is None else Snapshot(host.snapshot_service(), snapshot)
-                job = Job(
+                job = _Job(
                     suite=suite,
+                    python=python,
+                    arch=arch,
                     packages=named,
                     epoch=epoch,
+                    snapshot=snapshot,
                     work=work,
                     on_line=say,
-                    deadline=time.monotonic() + TIMEOUT_S,
-                    snapshot=past,
                 )
-                made = _make(job, python=python, arch=arch)
+                made = _make(job, store, ca_bundle, clock)
                 return add(bases, made, request=request, now=clock())
     except OSError as exc:
         if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -95,12 +118,12 @@ def bootstrap(
             raise host.no_space(existing) from exc
         raise BootstrapError(
             f"The store {bases} cannot be used: {exc.strerror or exc}.",
-            fix=f"See that you own it and may write there: ls -ld {bases}",
+            fix=f"Check that you own it and may write there: ls -ld {bases}",
         ) from exc
 
 
 def _check_suite(suite: str) -> None:
-    # it becomes an argument of a command and part of an address, so it may not be just anything
+    # it becomes part of an address, so it may not be just anything
     if not re.fullmatch(r"[a-z][a-z0-9.-]*", suite):
         raise BootstrapUnfitError(
             f"{suite!r} does not name a Debian suite.",
@@ -111,9 +134,9 @@ def _check_suite(suite: str) -> None:
 def _check_times(epoch: int, snapshot: str | None) -> None:
     if epoch > time.time():
         raise BootstrapUnfitError(
-            f"The files' latest time, {epoch}, lies in the future: the base would depend on when it"
+            f"The files' latest time, {epoch}, is in the future: the base would depend on when it"
             " is made.",
-            fix="Set SOURCE_DATE_EPOCH to a time that has been, or see to this host's clock.",
+            fix="Set SOURCE_DATE_EPOCH to a time in the past, or check this host's clock.",
         )
     if snapshot is not None and not is_stamp(snapshot):
         raise BootstrapUnfitError(
@@ -122,29 +145,43 @@ def _check_times(epoch: int, snapshot: str | None) -> None:
         )
 
 
-def _make(job: Job, *, python: str, arch: str) -> BootstrapBase:
-    """Make the base; its archive lies in the job's work directory."""
+def _make(job: _Job, store: Path, ca_bundle: str, clock: Callable[[], float]) -> BootstrapBase:
+    """Make the base; its archive is in the job's work directory."""
     started = time.monotonic()
-    completed = make_tree(job)
-    if not completed.ok:
-        raise _failure(completed, job)
-    job.on_line("writing the image")
-    layer_path = job.work / "layer.tar"
-    layer = write_layer(job.tree, layer_path, job.epoch, job.suite)
-    job.tree.unlink()  # it takes as much space as the archive will
-    if python not in layer.pythons:
+    if job.snapshot is None:
+        sources = host.sources_for(job.suite)
+    else:
+        sources = snapshot_sources(Snapshot(host.snapshot_service(), job.snapshot), job.suite)
+    settings = host.read_apt_settings(job.on_line)
+    with (
+        Store.open(store, on_note=job.on_line) as kept,
+        Downloads(kept, settings, ca_bundle=ca_bundle, on_line=job.on_line, now=clock) as downloads,
+    ):
+        parts = _parts(job, downloads, downloads.suites(sources, job.arch), kept)
+    layer = write_layer(
+        job.work / "layer.tar.gz", parts, suite=job.suite, arch=job.arch, epoch=job.epoch
+    )
+    if layer.unconfigured:
+        job.on_line(
+            f"unpacked, to be configured in the image (dpkg --configure -a): "
+            f"{', '.join(layer.unconfigured)}"
+        )
+    if job.python not in layer.pythons:
         raise BootstrapError(
-            f"Debian {job.suite} gave {_named(layer.pythons)}; Python {python} was asked for.",
+            f"Debian {job.suite} gave {_named(layer.pythons)}; Python {job.python} was asked for.",
             fix="Ask for the Python of the suite, or give another base: --base IMAGE",
         )
     config = image_config(
-        suite=job.suite, python=python, arch=arch, diff_id=layer.diff_id, epoch=job.epoch
+        suite=job.suite,
+        python=job.python,
+        arch=job.arch,
+        diff_id=layer.diff_id,
+        epoch=job.epoch,
     )
     digest = hashlib.sha256(config).hexdigest()
-    reference = f"gpu-provision/base:{job.suite}-py{python}-{digest[:12]}"
+    reference = f"gpu-provision/base:{job.suite}-py{job.python}-{digest[:12]}"
     archive = job.work / "archive.tar"
-    squeezed = squeeze(layer_path, layer.diff_id, job)
-    image_id = write_archive(archive, config=config, layer=squeezed, reference=reference)
+    image_id = write_archive(archive, config=config, layer=layer, reference=reference)
     return BootstrapBase(
         reference=reference,
         image_id=image_id,
@@ -155,19 +192,33 @@ def _make(job: Job, *, python: str, arch: str) -> BootstrapBase:
     )
 
 
+def _parts(
+    job: _Job, downloads: Downloads, suites: Sequence[Suite], store: Store
+) -> list[Unpacked]:
+    """Choose the packages and unpack them, as far as the store does not know them yet."""
+    for suite in suites:
+        job.on_line(f"packages of {suite.source.shown}")
+    wanted = wanted_paths()
+    kept = Kept(store, key=canonical_json([FORMAT, job.epoch, wanted]).decode())
+    request = canonical_json(
+        [FORMAT, job.packages, [[one.source.uri, one.index.sha256] for one in suites]]
+    ).decode()
+    chosen = kept.chosen(request)
+    if chosen is None:
+        chosen = choose_packages(downloads.indexes(suites), job.packages, suite=job.suite)
+        kept.remember_chosen(request, chosen)
+    known = kept.unpacked(chosen)
+    missing = [package for package in chosen if package.name not in known]
+    size = sum(package.size for package in missing)
+    job.on_line(f"{len(chosen)} packages, {len(missing)} to download ({size / 1e6:.1f} MB)")
+    fresh = list(unpack_all(downloads.packages(missing), epoch=job.epoch, wanted=wanted))
+    kept.remember_unpacked(fresh)
+    known |= {one.package.name: one for one in fresh}
+    return [known[package.name] for package in chosen]
+
+
 def _named(pythons: tuple[str, ...]) -> str:
     return " and ".join(f"Python {version}" for version in pythons) or "no Python"
-
-
-def _failure(completed: process.Completed, job: Job) -> Failure:
-    if "No space left on device" in completed.output:
-        return host.no_space(job.work)
-    return explain(completed.output, job.suite) or BootstrapError(
-        f"{completed.argv[0]} {process.describe_exit(completed.code)} "
-        f"while making Debian {job.suite}.",
-        fix="Its last lines say why. Another way: --base IMAGE",
-        detail=completed.last_lines(),
-    )
 
 
 def _ignore(line: str) -> None:

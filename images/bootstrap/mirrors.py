@@ -1,4 +1,4 @@
-"""Reads apt's sources, and writes from them the lines for a suite. Nothing here touches the host.
+"""Reads apt's sources, and chooses from them the sources of a suite. Nothing here reads the host.
 
 A bootstrap installs from the mirrors that the host's own apt uses: what an administrator set up
 (an internal mirror, a login, a snapshot) holds for the base, too. Or it installs what Debian had at
@@ -17,13 +17,29 @@ from datetime import datetime, timedelta, timezone
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One line of apt's configuration."""
+    """A suite on a mirror. `uri` may hold a login, which `shown` omits."""
 
     uri: str
     suite: str
     components: tuple[str, ...]
     options: Mapping[str, str]
     """Names in lower case, as one-line sources spell them."""
+
+    @property
+    def shown(self) -> str:
+        """The suite and its mirror, for people: "bookworm (http://HOST/debian)"."""
+        parts = urllib.parse.urlsplit(self.uri)
+        return f"{self.suite} ({parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()})"
+
+    def on(self, name: str) -> bool:
+        """Whether a yes-or-no option is set to yes."""
+        return self.options.get(name, "").lower() in {"yes", "true", "with", "on", "enable", "1"}
+
+    def off(self, name: str) -> bool:
+        """Whether a yes-or-no option is set to no."""
+        return self.options.get(name, "").lower() in {
+            "no", "false", "without", "off", "disable", "0"
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,9 @@ class Snapshot:
     stamp: str
 
 
+_KINDS = ("", "-updates", "-security")
+"""The suites of a release that a base is made of, by the ends of their names."""
+_NAMES = {"debian", "debian-security"}
 _STAMP = re.compile(r"\d{8}T\d{6}Z")
 _SNAPSHOT_ADDRESS = re.compile(
     r"(https?://[^\s\[\]#]+)/debian(?:-security)?/\d{8}T\d{6}Z(?=[/\s]|$)"
@@ -82,40 +101,62 @@ def parse_deb822(text: str) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def _is_debian(source: Source) -> bool:
-    """Whether a source is a mirror of Debian itself, and not somebody's packages for Debian."""
+def _likely_debian(source: Source) -> int | None:
+    """Rank how likely a source is a mirror of Debian itself, 0 the most; None: it is not.
+
+    Somebody's packages for Debian may be at an address that looks the same. Whether a source is
+    Debian, its signature says later; here the likely ones come first.
+    """
     if "main" not in source.components:
-        return False
-    if "debian-archive" in source.options.get("signed-by", ""):
-        return True
-    path = urllib.parse.urlsplit(source.uri).path
-    return any(re.fullmatch(r"debian(-security)?", part) for part in path.split("/"))
+        return None
+    signed_by = source.options.get("signed-by", "")
+    if "debian-archive" in signed_by:
+        return 0
+    parts = [part for part in urllib.parse.urlsplit(source.uri).path.split("/") if part]
+    if not _NAMES & {*parts}:
+        return None
+    while parts and _STAMP.fullmatch(parts[-1]):
+        parts.pop()
+    return 1 if parts[-1:] and parts[-1] in _NAMES and not signed_by else 2
 
 
-def debian_lines(sources: Iterable[Source], suite: str) -> tuple[str, ...]:
-    """Write the host's Debian mirrors as sources for a suite; none where it has no mirror.
+def debian_sources(sources: Iterable[Source], suite: str) -> tuple[Source, ...]:
+    """Choose the host's Debian mirrors, as sources of a suite; none where it has no mirror.
 
     A mirror keeps all suites, so the host's own suite does not matter; what matters is which kinds
-    (the release, its updates, its security updates) come from where.
+    (the release, its updates, its security updates) come from where. Of several sources of one kind
+    the most likely comes first.
     """
-    found = []
-    for source in filter(_is_debian, sources):
-        _, dash, kind = source.suite.partition("-")
-        if kind not in {"", "updates", "security"}:
+    ranked = [(rank, source) for source in sources if (rank := _likely_debian(source)) is not None]
+    found: list[Source] = []
+    for _, source in sorted(ranked, key=lambda pair: pair[0]):
+        kind = "".join(source.suite.partition("-")[1:])
+        if kind not in _KINDS:
             continue
         kept = {
             name: value
             for name, value in source.options.items()
-            # Debian's own keyring is given to the tool; its path differs between releases
+            # Debian's own keys are shipped here
             if (name == "signed-by" and "debian-archive" not in value and "\n" not in value)
             or name in {"trusted", "check-valid-until"}
         }
-        options = " ".join(f"{name}={value}" for name, value in sorted(kept.items()))
-        bracket = f"[{options}] " if options else ""
-        found.append(f"deb {bracket}{source.uri} {suite}{dash}{kind} main")
-    lines = tuple(dict.fromkeys(found))
+        chosen = Source(source.uri, f"{suite}{kind}", ("main",), kept)
+        if chosen not in found:
+            found.append(chosen)
     # without the release itself the others are of no use
-    return lines if any(line.split()[-2] == suite for line in lines) else ()
+    return tuple(found) if any(source.suite == suite for source in found) else ()
+
+
+def standard_sources(address: str, suite: str) -> tuple[Source, ...]:
+    """Return the sources of a suite on a mirror at `address` ("http://HOST/debian"), beside which
+    security updates are in "debian-security".
+    """
+    address = address.rstrip("/")
+    security = f"{address.removesuffix('/debian')}/debian-security"
+    return tuple(
+        Source(uri, f"{suite}{kind}", ("main",), {})
+        for uri, kind in zip((address, address, security), _KINDS, strict=True)
+    )
 
 
 def is_stamp(text: str) -> bool:
@@ -145,30 +186,26 @@ def snapshot_address(sources: str) -> str | None:
     return found[1] if found else None
 
 
-def snapshot_lines(snapshot: Snapshot, suite: str) -> tuple[str, ...]:
-    """Write the sources of a suite as it was: the release, its updates, its security updates."""
-    # what was signed for some days is read years later
-    start, end = "deb [check-valid-until=no]", f"{snapshot.stamp}/"
-    return (
-        f"{start} {snapshot.address}/debian/{end} {suite} main",
-        f"{start} {snapshot.address}/debian/{end} {suite}-updates main",
-        f"{start} {snapshot.address}/debian-security/{end} {suite}-security main",
+def snapshot_sources(snapshot: Snapshot, suite: str) -> tuple[Source, ...]:
+    """Return the sources of a suite as it was: the release, its updates, its security updates."""
+    end = f"{snapshot.stamp}/"
+    main, security = f"{snapshot.address}/debian/{end}", f"{snapshot.address}/debian-security/{end}"
+    return tuple(
+        # what was signed for some days is read years later
+        Source(uri, f"{suite}{kind}", ("main",), {"check-valid-until": "no"})
+        for uri, kind in zip((main, main, security), _KINDS, strict=True)
     )
 
 
 def canonical_sources(example: str, suite: str) -> bytes:
-    """Write the sources.list of a base: Debian's own addresses, as its apt gives them for example.
+    """Write the sources.list of a base: Debian's own mirror, as its apt gives it for example.
 
     Where the packages came from is the host's affair: an internal mirror, whose name is nobody
     else's business, or a snapshot, which has no updates. So equal packages give equal bytes.
     """
     parse = parse_deb822 if re.search(r"(?m)^URIs:", example) else parse_one_line
-    lines = debian_lines(parse(example), suite)
-    text = "".join(f"{line}\n" for line in lines)
-    return text.encode() or b"# Name a mirror of Debian here, for apt-get to install from.\n"
-
-
-def passwords_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """Find the secrets in addresses such as http://user:password@mirror/."""
-    found = (re.findall(r"://[^/@\s:]*:([^/@\s]+)@", text) for text in texts)
-    return tuple(secret for secrets in found for secret in secrets)
+    mirror = next((one.uri for one in parse(example) if "main" in one.components), None)
+    if mirror is None:
+        return b"# Name a mirror of Debian here, for apt-get to install from.\n"
+    lines = (f"deb {one.uri} {one.suite} main\n" for one in standard_sources(mirror, suite))
+    return "".join(lines).encode()

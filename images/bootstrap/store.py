@@ -103,22 +103,13 @@ def work_directory(bases: Path) -> Iterator[Path]:
     try:
         yield work
     finally:
-        _remove(work)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def remove_leftovers(bases: Path) -> None:
     """Remove the work directories of processes that were killed; needs the lock."""
     for work in bases.glob(".work-*"):
-        _remove(work)
-
-
-def _remove(work: Path) -> None:
-    """Remove a work directory, but never walk into something that is still mounted in it."""
-    with contextlib.suppress(OSError):
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        if any(line.split()[1].startswith(f"{work}/") for line in mounts.splitlines()):
-            return
-    shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _archive_path(bases: Path, image_id: str) -> Path:

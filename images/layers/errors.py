@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from images.errors import Failure
+from images.printable import printable
 
 
 class WheelRefusedError(Failure):
@@ -14,7 +15,7 @@ class WheelRefusedError(Failure):
     def __init__(self, wheel: str, why: str) -> None:
         """`wheel`: its file's name; `why`: the rest of a sentence that begins with it."""
         super().__init__(
-            f"{wheel} {why}.".encode("utf-8", "replace").decode(),
+            printable(f"{wheel} {why}."),
             fix="Download it anew and compare its sha256 with the lock's. If they are equal, the "
             "wheel was made so: lock another version of the package, or let pip install it "
             "(--builder docker).",

@@ -27,6 +27,9 @@ FORMAT = 1
 
 PREFIX = "opt/venv"
 LIBRARY = "opt/gpu-provision/lib"
+"""Where the suite is. Nothing puts it on Python's path: no other program imports what is in it."""
+SUITE = f"/{LIBRARY}/verify"
+"""What starts the suite: python3 SUITE."""
 _MOST_FILE_BYTES = 16 << 20
 _ACTIVATE = """\
 # Puts this environment's programs first: `. /{prefix}/bin/activate`; `deactivate` undoes it.
@@ -111,11 +114,11 @@ def skeleton_layer(facts: BaseFacts, *, python: str) -> FilesLayer:
             for name in ("python3", f"python{python}")
         ),
         Entry(path=f"{PREFIX}/bin/activate", content=_ACTIVATE.format(prefix=PREFIX).encode()),
-        Entry(path=f"{site_of(python)}/gpu-provision.pth", content=f"/{LIBRARY}\n".encode()),
+        Entry(path=site_of(python), kind="dir"),
         Entry(
             path="usr/local/bin/verify",
             mode=0o755,
-            content=b'#!/bin/sh\nexec python3 -m verify "$@"\n',
+            content=f'#!/bin/sh\nexec python3 {SUITE} "$@"\n'.encode(),
         ),
         Entry(path="workspace", kind="dir"),
     ]

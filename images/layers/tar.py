@@ -23,11 +23,11 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 PIECE_BYTES = 1 << 18
 
-Kind = Literal["file", "dir", "symlink"]
-_USUAL_MODE: dict[Kind, int] = {"file": 0o644, "dir": 0o755, "symlink": 0o777}
-_FLAGS: dict[str, bytes] = {"file": b"0", "dir": b"5", "symlink": b"2", "pax": b"x"}
-_IDS = b"0000000\0" * 2  # user and group
-_TIME = b"%011o\0" % MTIME
+Kind = Literal["file", "dir", "symlink", "hardlink"]
+_USUAL_MODE: dict[Kind, int] = {"file": 0o644, "dir": 0o755, "symlink": 0o777, "hardlink": 0o644}
+_FLAGS: dict[str, bytes] = {
+    "file": b"0", "dir": b"5", "symlink": b"2", "hardlink": b"1", "pax": b"x"
+}  # fmt: skip
 _MAGIC = b"ustar\00000"
 _SUM_OF_NONE = 8 * 0x20  # the checksum counts as blanks
 _MOST_SIZE = 8 << 30  # what eleven octal digits do not hold
@@ -36,9 +36,10 @@ _SEARCH_FROM, _SEARCH_TO = 200, 8 << 20  # bytes of a file in which it is worth 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file, a directory or a symbolic link of our own; `path` as "opt/venv/bin/python".
+    """A file, a directory or a link; `path` as "opt/venv/bin/python".
 
-    `mode` None: the usual one of its kind.
+    `mode` None: the usual one of its kind. `target` is what a symbolic link says, or the path that
+    a hard link shares. `owner` are the numbers of user and group; `mtime` in seconds since 1970.
     """
 
     path: str
@@ -46,6 +47,21 @@ class Entry:
     mode: int | None = None
     target: str = ""
     content: bytes = b""
+    owner: tuple[int, int] = (0, 0)
+    mtime: int = MTIME
+
+    @property
+    def header(self) -> bytes:
+        """What precedes its content in a tar."""
+        return header(
+            self.path,
+            kind=self.kind,
+            mode=_USUAL_MODE[self.kind] if self.mode is None else self.mode,
+            size=len(self.content),
+            target=self.target,
+            owner=self.owner,
+            mtime=self.mtime,
+        )
 
 
 def file_layer(entries: Iterable[Entry]) -> Stream:
@@ -63,14 +79,26 @@ def sort_key(path: str) -> list[str]:
     return path.split("/")
 
 
-def header(path: str, *, kind: Kind, mode: int, size: int = 0, target: str = "") -> bytes:
-    """Write what stands before a file's content: one block, or three and more with pax records."""
+def header(
+    path: str,
+    *,
+    kind: Kind,
+    mode: int,
+    size: int = 0,
+    target: str = "",
+    owner: tuple[int, int] = (0, 0),
+    mtime: int = MTIME,
+) -> bytes:
+    """Write what precedes a file's content: one block, or three and more with pax records.
+
+    `owner` are the numbers of user and group, up to 2 million; `mtime` is in seconds since 1970.
+    """
     name = path.encode() + (b"/" if kind == "dir" else b"")
     link = target.encode()
     split = _split(name) if name.isascii() else None
     fits = link.isascii() and len(link) <= 100 and size < _MOST_SIZE
     if split is not None and fits:
-        return _block(split, kind, mode, size, link)
+        return _block(split, kind, mode, size, link, owner, mtime)
     records = [
         _record(b"path", name) if split is None else b"",
         b"" if link.isascii() and len(link) <= 100 else _record(b"linkpath", link),
@@ -85,7 +113,15 @@ def header(path: str, *, kind: Kind, mode: int, size: int = 0, target: str = "")
             ),
             more,
             padding(len(more)),
-            _block(short, kind, mode, size if size < _MOST_SIZE else 0, _ascii(link)[:100]),
+            _block(
+                short,
+                kind,
+                mode,
+                size if size < _MOST_SIZE else 0,
+                _ascii(link)[:100],
+                owner,
+                mtime,
+            ),
         )
     )
 
@@ -118,12 +154,10 @@ def _tar(entries: Iterable[Entry]) -> Iterator[tuple[bytes, bool]]:
                 yield header(parent, kind="dir", mode=0o755), False
         if entry.kind == "dir":
             written.add(entry.path)
-        mode = _USUAL_MODE[entry.kind] if entry.mode is None else entry.mode
-        size = len(entry.content)
-        yield header(entry.path, kind=entry.kind, mode=mode, size=size, target=entry.target), False
-        if size:
+        yield entry.header, False
+        if entry.content:
             yield entry.content, True
-            yield padding(size), False
+            yield padding(len(entry.content)), False
     yield END, False
 
 
@@ -155,9 +189,19 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     return name[at + 1 :], name[:at]
 
 
-def _block(name: tuple[bytes, bytes], kind: str, mode: int, size: int, link: bytes) -> bytes:
+def _block(
+    name: tuple[bytes, bytes],
+    kind: str,
+    mode: int,
+    size: int,
+    link: bytes,
+    owner: tuple[int, int] = (0, 0),
+    mtime: int = MTIME,
+) -> bytes:
     short, prefix = name
-    front = b"%s%07o\0%s%011o\0%s" % (short.ljust(100, b"\0"), mode, _IDS, size, _TIME)
+    front = b"%s%07o\0%07o\0%07o\0%011o\0%011o\0" % (
+        short.ljust(100, b"\0"), mode, *owner, size, mtime
+    )  # fmt: skip
     back = b"%s%s%s%s%s" % (
         _FLAGS[kind], link.ljust(100, b"\0"), _MAGIC, bytes(80), prefix.ljust(167, b"\0")
     )  # fmt: skip

@@ -94,8 +94,8 @@ class _Offline:
         from images.store.errors import OfflineError
 
         return OfflineError(
-            f"{self.reference}: {what} is not on this machine, and --offline forbids to fetch it.",
-            fix="Build once without --offline, or name a base that is here with --base.",
+            f"{self.reference}: {what} is not on this machine, and --offline does not fetch it.",
+            fix="Run this once without --offline, or name an image that is on this machine.",
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from images.errors import Failure
 from images.oci.blobfiles import read_pieces
 from images.oci.errors import ImagePlaceError, ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
@@ -143,6 +144,15 @@ def open_layout(path: Path, name: str | None = None, platform: Platform | None =
     for blob in read_descriptors(found.document.get("layers"), f"{shown}: its layers"):
         parts.check(blob)
     return read_image(parts, found, platform)
+
+
+def names_in(path: Path) -> tuple[str, ...]:
+    """The names of a layout's images; none where it is no layout that can be read."""
+    root = path.absolute()
+    try:
+        return all_names(read_descriptors(read_index(root)["manifests"], str(root)))
+    except (Failure, OSError):
+        return ()
 
 
 def pick(parts: Parts, entries: Sequence[Descriptor], name: str | None) -> Found:

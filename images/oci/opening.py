@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from images.nearby import no_such, or_nearby
 from images.oci.archive_reading import open_archive
 from images.oci.base import BlobStore, offline_repository, registry_image
 from images.oci.errors import ImagePlaceError
@@ -34,6 +35,7 @@ _PREFIXES: dict[str, Literal["layout", "archive"]] = {
     "oci-archive": "archive",
     "docker-archive": "archive",
 }
+_KINDS = {"layout": "directory", "archive": "file"}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -131,17 +133,26 @@ def open_image(
 
 def open_path(place: Place, platform: Platform | None) -> Image:
     """Open a layout or an archive."""
+    path = check_path(place)
+    return (open_layout if path.is_dir() else open_archive)(path, place.name, platform)
+
+
+def check_path(place: Place) -> Path:
+    """The path of a layout or an archive. ImagePlaceError: it is not there, or the other one."""
     path = place.path
     assert path is not None
     if not path.exists():
-        raise ImagePlaceError(f"{path} is not there.", fix=f"See: ls -l {path.parent}")
+        raise ImagePlaceError(
+            no_such(_KINDS[place.kind], path),
+            fix=or_nearby(path, "Name a directory (OCI layout) or a .tar archive with an image."),
+        )
     is_directory = path.is_dir()
     if is_directory is (place.kind == "archive"):
         right = "oci:" if is_directory else "oci-archive:"
         raise ImagePlaceError(
             f"{path} is {'a directory' if is_directory else 'a file'}.", fix=f"Write: {right}{path}"
         )
-    return (open_layout if is_directory else open_archive)(path, place.name, platform)
+    return path
 
 
 def open_registry(

@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Literal
 
 from images.errors import Failure
+from images.printable import printable
 from images.registry.errors import (
     CONNECT_FIX,
     PUSH_FIX,
@@ -18,7 +19,6 @@ from images.registry.errors import (
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.http import printable
 from images.registry.reference import Reference
 from images.registry.wire import Reply, host_of
 
@@ -93,7 +93,7 @@ def refusal(asked: Asked, reply: Reply) -> Failure:
     if status == 404 and asked.purpose == "pull":
         return ImageNotFoundError(
             f"{registry} has no {asked.reference} (it did not {asked.what}{told}).",
-            fix="See that the name and the tag are right; tags of old images get removed.",
+            fix="Check the name and the tag; tags of old images get removed.",
             detail=detail,
         )
     if status == 429:
@@ -154,4 +154,4 @@ def _refusal_fix(asked: Asked, status: int, codes: tuple[str, ...], words: str) 
 def printable_block(body: bytes) -> str:
     """Give the begin of a body for people, line by line."""
     text = body[:2000].decode("utf-8", "replace")
-    return "\n".join(printable(line) for line in text.splitlines())
+    return "\n".join(map(printable, text.splitlines()))

@@ -7,6 +7,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from images.printable import printable
 from images.registry.auth import Challenge, Login, parse_challenges, token_request
 from images.registry.errors import (
     CONNECT_FIX,
@@ -15,7 +16,7 @@ from images.registry.errors import (
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.http import MAX_BYTES, Answer, Http, printable
+from images.registry.http import MAX_BYTES, Answer, Http
 from images.registry.reference import Reference, is_loopback
 
 _MAX_REDIRECTS = 4
@@ -123,8 +124,7 @@ class RepositoryClient:
         if answer.status == 404:
             raise ImageNotFoundError(
                 f"{registry} has no image {self.reference}.",
-                fix="See that the name and the tag are right; tags of old images get removed. "
-                "Another base: --base IMAGE, or --base bootstrap for one made here.",
+                fix="Check the name and the tag; tags of old images get removed.",
                 detail=_text(answer.body),
             )
         if answer.status == 429:

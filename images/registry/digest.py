@@ -116,7 +116,7 @@ def _resolve(client: RepositoryClient, arch: str) -> str:
         listed = ", ".join("/".join(pair) for pair in offered) or "none"
         raise ImageNotFoundError(
             f"{where} does not exist for linux/{arch}; it exists for: {listed}.",
-            fix="Give a base that exists for this architecture: --base IMAGE, or --base bootstrap.",
+            fix="Name an image that exists for this architecture.",
         )
     return digest
 
@@ -132,7 +132,7 @@ def _platform_of_image(
         raise RegistryAnswerError(
             f"{where} is of a kind that cannot be read ({kind or 'no media type'}); "
             "an OCI or Docker version 2 image was needed.",
-            fix="Give another base: --base IMAGE, or --base bootstrap for one made here.",
+            fix="Name another image.",
         )
     blob = client.get(f"blobs/{digest}", "*/*")
     # a blob may come from a storage whose headers are not a registry's

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from images.errors import Failure
 
-CONNECT_FIX = (
-    "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), "
-    "or need no registry: --base bootstrap"
-)
+CONNECT_FIX = "Check that this host can reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE)."
 
 PUSH_FIX = (
     "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE) and push again: "

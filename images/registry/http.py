@@ -37,11 +37,6 @@ class Http(Protocol):
     ) -> Answer: ...
 
 
-def printable(text: str) -> str:
-    """Give a text that a terminal may be shown, whoever wrote it."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def tls_context(ca_bundle: Path | None) -> ssl.SSLContext:
     """The system's authorities, and those of a bundle. BadCaBundle: it cannot be read."""
     context = ssl.create_default_context()  # honours SSL_CERT_FILE and SSL_CERT_DIR
@@ -75,9 +70,15 @@ def pool_for(url: str, context: ssl.SSLContext, *, connections: int = 1) -> urll
 
     `connections`: how many are kept for the next request.
     """
+    return open_pool(proxy_for(url), context, connections=connections)
+
+
+def open_pool(
+    proxy: str | None, context: ssl.SSLContext, *, connections: int = 1
+) -> urllib3.PoolManager:
+    """Connections through a proxy, or without one."""
     import urllib3
 
-    proxy = proxy_for(url)
     if proxy is None:
         return urllib3.PoolManager(maxsize=connections, ssl_context=context)
     parts = urllib.parse.urlsplit(proxy)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from images.errors import Failure
+from images.printable import printable
 from images.registry.answers import Asked, Purpose, refusal, retry_after
 from images.registry.auth import Login, TokenRequest, read_login
 from images.registry.client import describe, fix_for
 from images.registry.errors import RegistryAnswerError, RegistryUnreachableError
-from images.registry.http import printable
 from images.registry.reference import Reference, is_loopback
 from images.registry.tokens import Authorizer, Right, origin_of, scope
 from images.registry.wire import BrokenError, Incoming, Patience, Reply, Wire, host_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from images.inspect.transfer import Answer, Transfers, _aside, without_login
-from images.registry.http import pool_for, proxy_for, tls_context
+from images.registry.http import open_pool, proxy_for, tls_context
 
 if TYPE_CHECKING:
     import ssl
@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 
 class Pools:
-    """Connections to all servers, each through the proxy that the environment names for it."""
+    """Connections to all servers, each through the proxy that `proxy` names for its address."""
 
-    def __init__(self, *, ca_bundle: str, connections: int) -> None:
+    def __init__(
+        self,
+        *,
+        ca_bundle: str,
+        connections: int,
+        proxy: Callable[[str], str | None] = proxy_for,
+    ) -> None:
         self._ca_bundle = ca_bundle
+        self._proxy_for = proxy
         self._connections = connections
         self._context: ssl.SSLContext | None = None
         self._pools: dict[str | None, PoolManager] = {}
@@ -33,11 +40,11 @@ class Pools:
         with self._lock:
             if self._context is None:
                 self._context = _context(self._ca_bundle)
-            proxy = proxy_for(url)
+            proxy = self._proxy_for(url)
             pool = self._pools.get(proxy)
             if pool is None:
-                pool = self._pools[proxy] = pool_for(url, self._context)
-                pool.connection_pool_kw["maxsize"] = self._connections
+                pool = open_pool(proxy, self._context, connections=self._connections)
+                self._pools[proxy] = pool
         return pool.request(method, url, **more)
 
     def clear(self) -> None:

@@ -1,6 +1,7 @@
-"""Brings the wheels of a lock here, several at once, the biggest first.
+"""Downloads the wheels of a lock, or other files by their digest: several at once, the biggest
+first.
 
-A wheel that is in the store, or lies on this machine, is not fetched. Threads do the work; they end
+What is in the store, or on this machine, is not downloaded. Threads do the work; they end
 with their process whatever they wait for.
 """
 
@@ -18,13 +19,15 @@ from types import TracebackType
 
 from images.inspect.errors import WheelUnreadableError
 from images.oci.errors import DigestMismatchError
-from images.spec import Secrets, Wheel
+from images.registry.http import proxy_for
+from images.spec import RemoteFile, Secrets
 from images.store.download import Download
 from images.store.errors import CalledOffError, OfflineError, StoreFullError, in_units
 from images.store.exchange import Exchange, Pools
 from images.store.incoming import Incoming
 from images.store.local import checked_file, local_path
 from images.store.logins import authorization, read_logins
+from images.store.shelves import Kind
 from images.store.store import Store, hex_of
 
 PATIENCE_S = 30.0
@@ -35,9 +38,9 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,240}\.whl")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
-    """One wheel that is wanted, and what became of it."""
+    """One file that is wanted, and what became of it."""
 
-    wheel: Wheel
+    wheel: RemoteFile
     turn: int
     asked: bool = False
     """Whether somebody waits for it."""
@@ -57,8 +60,9 @@ class _Job:
 
 
 class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
-    """Brings wheels; `with` it, so that nothing goes on when the work has failed.
+    """Downloads files of one kind; `with` it, so that nothing goes on when the work has failed.
 
+    `proxy` names the proxy for an address (default: as the environment says).
     `on_bytes` hears, by the wheel's name and from any thread, how many more bytes of it are here;
     fewer than none where a server had to be asked for all of it again. `on_note` hears what a
     person may want to know.
@@ -68,7 +72,9 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         self,
         store: Store,
         *,
+        kind: Kind = "wheel",
         secrets: Secrets | None = None,
+        proxy: Callable[[str], str | None] = proxy_for,
         offline: bool = False,
         on_bytes: Callable[[str, int], None] = lambda *_: None,
         on_note: Callable[[str], None] = lambda _: None,
@@ -78,9 +84,10 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         self.downloaded = 0
         """The bytes that travelled here."""
         self._store = store
+        self._kind = kind
         self._offline = offline
         self._logins = read_logins(secrets.netrc)
-        self._pools = Pools(ca_bundle=secrets.ca_bundle, connections=workers)
+        self._pools = Pools(ca_bundle=secrets.ca_bundle, connections=workers, proxy=proxy)
         self._on_bytes = on_bytes
         self._on_note = on_note
         self._workers = workers
@@ -98,7 +105,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     ) -> None:
         self.close()
 
-    def prefetch(self, wheels: Iterable[Wheel]) -> None:
+    def prefetch(self, wheels: Iterable[RemoteFile]) -> None:
         """Begin to bring them. Raises at once what can be known at once: that a wheel may not be
         fetched (OfflineError), or that there is no room for all (StoreFullError).
         """
@@ -110,7 +117,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         for wheel in wanted:
             self._enqueue(wheel)
 
-    def fetch(self, wheel: Wheel) -> Path:
+    def fetch(self, wheel: RemoteFile) -> Path:
         """Wait until a wheel is here, and say where; raises why it cannot be."""
         job = self._enqueue(wheel)
         with self._changed:
@@ -138,16 +145,20 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             thread.join(max(0.0, end - time.monotonic()))
         self._pools.clear()
 
-    def _is_here(self, wheel: Wheel) -> bool:
+    def _is_here(self, wheel: RemoteFile) -> bool:
         if local_path(wheel.url) is not None:
             return True  # or it is not, which its turn will show
         return self._find(wheel) is not None
 
-    def _find(self, wheel: Wheel) -> Path | None:
-        name = _file_name(wheel)
-        return self._store.wheel(hex_of(wheel.sha256), file_name=name, size=wheel.size)
+    def _find(self, wheel: RemoteFile) -> Path | None:
+        name = self._file_name(wheel)
+        return self._store.find(self._kind, hex_of(wheel.sha256), file_name=name, size=wheel.size)
 
-    def _enqueue(self, wheel: Wheel) -> _Job:
+    def _file_name(self, wheel: RemoteFile) -> str | None:
+        """Wheels keep their names, which say their versions and tags."""
+        return _file_name(wheel) if self._kind == "wheel" else None
+
+    def _enqueue(self, wheel: RemoteFile) -> _Job:
         with self._changed:
             key = (wheel.sha256, wheel.url)
             job = self._jobs.get(key)
@@ -187,7 +198,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                 self._changed.wait()
             return None
 
-    def _bring(self, wheel: Wheel) -> Path:
+    def _bring(self, wheel: RemoteFile) -> Path:
         def heard(count: int) -> None:
             self._on_bytes(wheel.name, count)
 
@@ -202,20 +213,20 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             raise _offline([wheel])
         return self._receive(wheel, heard)
 
-    def _receive(self, wheel: Wheel, heard: Callable[[int], None]) -> Path:
-        hexa, name = hex_of(wheel.sha256), _file_name(wheel)
+    def _receive(self, wheel: RemoteFile, heard: Callable[[int], None]) -> Path:
+        hexa, name = hex_of(wheel.sha256), self._file_name(wheel)
         told = 0
 
         def waited(size: int) -> None:
             """Another process brings it: its progress is ours."""
             nonlocal told
             if not told and size:
-                self._on_note(f"another build is fetching {name}: waiting for it")
+                self._on_note(f"another build is fetching {name or wheel.name}: waiting for it")
             heard(size - told)
             told = size
 
         with self._store.receive(
-            "wheel",
+            self._kind,
             hexa,
             file_name=name,
             on_wait=waited,
@@ -227,7 +238,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             heard(incoming.size - told)
             try:
                 self._download(wheel, incoming, hexa, heard)
-                return self._store.keep("wheel", hexa, incoming, file_name=name)
+                return self._store.keep(self._kind, hexa, incoming, file_name=name)
             except (DigestMismatchError, StoreFullError):
                 incoming.remove()
                 raise
@@ -236,7 +247,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                     incoming.remove()
 
     def _download(
-        self, wheel: Wheel, incoming: Incoming, hexa: str, heard: Callable[[int], None]
+        self, wheel: RemoteFile, incoming: Incoming, hexa: str, heard: Callable[[int], None]
     ) -> None:
         login = authorization(wheel.url, self._logins)
         try:
@@ -270,7 +281,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                 self._exchanges.discard(exchange)
 
 
-def _file_name(wheel: Wheel) -> str:
+def _file_name(wheel: RemoteFile) -> str:
     try:
         path = urllib.parse.urlsplit(wheel.url).path
     except ValueError as error:
@@ -281,21 +292,21 @@ def _file_name(wheel: Wheel) -> str:
     return name
 
 
-def _bad_address(wheel: Wheel, why: str) -> WheelUnreadableError:
+def _bad_address(wheel: RemoteFile, why: str) -> WheelUnreadableError:
     return WheelUnreadableError(
         f"The address that the lock has for {wheel.name} cannot be used: {why}.",
         fix="Lock again: provision lock",
     )
 
 
-def _called_off(wheel: Wheel) -> CalledOffError:
+def _called_off(wheel: RemoteFile) -> CalledOffError:
     return CalledOffError(
         f"The download of {wheel.name} {wheel.version} was called off.",
         fix="Build again: what has arrived is kept.",
     )
 
 
-def _offline(missing: list[Wheel]) -> OfflineError:
+def _offline(missing: list[RemoteFile]) -> OfflineError:
     shown = [
         f"{wheel.name} {wheel.version} ({in_units(wheel.size) if wheel.size else 'size unknown'})"
         for wheel in missing

@@ -99,6 +99,32 @@ class Store(contextlib.AbstractContextManager["Store"]):
             except (OSError, StoreUnusableError) as error:  # the work is done all the same
                 self._on_note(f"the store could not be cleared: {error}")
 
+    def find(
+        self,
+        kind: Kind,
+        digest: str,
+        *,
+        file_name: str | None = None,
+        size: int | None = None,
+        check: bool = False,
+    ) -> Path | None:
+        """Find a file by its digest; of another size, or with `check`, it is read whole first."""
+        hexa = hex_of(digest)
+        with storing(self.directory, 0), gate(self._gate, shared=True):
+            path = find_file(self.directory, kind, hexa, file_name)
+            if path is None:
+                return None
+            self._lease.add(hexa)
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        # another size is a reason to look: the index may have told a wrong one, too
+        if (check or size not in {None, regular_size(path)}) and upkeep.hash_file(path) != hexa:
+            self._on_note(f"{path.name[:80]} was damaged in the store, and is fetched anew")
+            with storing(self.directory, 0):
+                upkeep.discard(self.directory, kind, hexa)
+            return None
+        return path
+
     def wheel(
         self,
         sha256: str,
@@ -108,11 +134,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         check: bool = False,
     ) -> Path | None:
         """Find a wheel, under this file name if one is given; `check`: read it whole first."""
-        return self._take("wheel", sha256, file_name=file_name, size=size, check=check)
+        return self.find("wheel", sha256, file_name=file_name, size=size, check=check)
 
     def blob(self, digest: str, *, size: int | None = None, check: bool = False) -> Path | None:
         """Find a blob by its digest ("sha256:..."); `check`: read it whole first."""
-        return self._take("blob", digest, size=size, check=check)
+        return self.find("blob", digest, size=size, check=check)
 
     def add(
         self,
@@ -174,7 +200,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         found: list[Path] = []
 
         def is_there() -> bool:
-            taken = self._take(kind, hexa, file_name=file_name)
+            taken = self.find(kind, hexa, file_name=file_name)
             found.extend([taken] if taken else [])
             return taken is not None
 
@@ -279,31 +305,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
             except BaseException:
                 incoming.remove()
                 raise
-
-    def _take(
-        self,
-        kind: Kind,
-        digest: str,
-        *,
-        file_name: str | None = None,
-        size: int | None = None,
-        check: bool = False,
-    ) -> Path | None:
-        hexa = hex_of(digest)
-        with storing(self.directory, 0), gate(self._gate, shared=True):
-            path = find_file(self.directory, kind, hexa, file_name)
-            if path is None:
-                return None
-            self._lease.add(hexa)
-            with contextlib.suppress(OSError):
-                os.utime(path)
-        # another size is a reason to look: the index may have told a wrong one, too
-        if (check or size not in {None, regular_size(path)}) and upkeep.hash_file(path) != hexa:
-            self._on_note(f"{path.name[:80]} was damaged in the store, and is fetched anew")
-            with storing(self.directory, 0):
-                upkeep.discard(self.directory, kind, hexa)
-            return None
-        return path
 
 
 def default_limit(directory: Path) -> int:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from images.printable import printable
+
 LOCAL = struct.Struct("<4sHHHHHIIIHH")
 """The header before a member's data."""
 STORED, DEFLATED = 0, 8
@@ -32,7 +34,12 @@ _ZIP_64_FIELD, _UNICODE_NAME_FIELD = 0x0001, 0x7075
 
 
 class BrokenError(ValueError):
-    """What is wrong with a zip, as the rest of a sentence. No user meets it as it is."""
+    """What is wrong with a zip, as the rest of a sentence. No user meets it as it is; the names of
+    members in it are printable.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(printable(why))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from images.bootstrap.host import read_sources
-from images.bootstrap.mirrors import debian_lines
+from images.bootstrap.mirrors import debian_sources
 
 _PATH = re.compile(r"/archive/(debian|debian-security)/(\d{8}T\d{6}Z)/(.+)")
 
@@ -32,8 +32,7 @@ class SnapshotService:
 
 def host_mirrors(suite: str) -> Mapping[str, str]:
     """The mirrors of the host's apt by what they hold; empty where it has none of Debian."""
-    uris = [(line.split()[-2], line.split()[-3]) for line in debian_lines(read_sources(), suite)]
-    found = dict(uris)
+    found = {source.suite: source.uri for source in debian_sources(read_sources(), suite)}
     security = found.get(f"{suite}-security")
     if suite not in found or security is None:
         return {}

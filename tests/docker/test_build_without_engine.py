@@ -41,7 +41,6 @@ def an_index(source: Source, *more: Any) -> Iterator[Index]:
 
 @pytest.fixture(scope="module")
 def index(source: Source) -> Iterator[Index]:
-    need.program("mmdebstrap")
     both = [
         make_wheel(f"torch-{NEW}-manylinux_2_28_{arch}.whl", {"torch/__init__.py": b""})
         for arch in ("x86_64", "aarch64")

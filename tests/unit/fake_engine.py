@@ -123,6 +123,9 @@ class Engine:
     def name(self) -> str:
         return "docker 26.1"
 
+    def names(self) -> tuple[str, ...]:
+        return (TAG,)
+
     def has(self, image: str) -> bool:
         return image in {TAG, self.digest}
 

@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from provision.catalog import DATA, FILES, Catalog, load
+from tests.unit.manifest_maker import cuda, cudnn, directory, driver
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 UPLOADED = "2030-01-02T03:04:05"
@@ -103,12 +104,14 @@ class Fault:
 class SimpleIndex:
     """A running index: /simple/PROJECT/, /files/NAME, /whl/TAG/torch/, /v2/REPOSITORY/tags/list.
 
-    `tags` are the wheels of each tag of the PyTorch index; those of "" lie above the tags.
+    `tags` are the wheels of each tag of the PyTorch index; those of "" lie above the tags. `pages`
+    are served as they are, by path: (content type, body).
     """
 
     wheels: list[Wheel]
     tags: dict[str, list[Wheel]] = field(default_factory=dict)
     images: dict[str, list[str]] = field(default_factory=dict)
+    pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     faults: dict[str, Fault] = field(default_factory=dict)
     speaks_json: bool = True
     offers_metadata: bool = True
@@ -134,6 +137,10 @@ class SimpleIndex:
     @property
     def whl(self) -> str:
         return f"http://{self.address}/whl"
+
+    @property
+    def nvidia(self) -> str:
+        return f"http://{self.address}/compute"
 
     def paths(self) -> list[str]:
         """Every path that was asked for, in order."""
@@ -290,6 +297,9 @@ class _Handler(BaseHTTPRequestHandler):
     def found(self, path: str) -> tuple[bytes, str, dict[str, str]] | None:
         index = self.server.index
         parts = path.strip("/").split("/")
+        if path in index.pages:
+            kind, body = index.pages[path]
+            return body, kind, {}
         if parts[0] == "simple" and len(parts) == 2:
             return self.page(parts[1], [w for w in index.wheels if w.project == parts[1]])
         if parts[0] == "whl" and parts[-1] == "torch" and index.tags:
@@ -498,7 +508,13 @@ def world() -> SimpleIndex:
         ],
         "library/python": ["3.12-slim-bookworm", "3.12", "3.13-slim-bookworm", "3.13-slim-nosuch"],
     }
-    return SimpleIndex(wheels=wheels, tags=tags, images=images)
+    # older than the catalog: nothing of it is news
+    pages = {
+        **directory("nvidia-driver", {"390.30": driver("390.30", "2018-03-29")}),
+        **directory("cuda", {"9.0.1": cuda("9.0.1", "2017-09-25")}),
+        **directory("cudnn", {"7.0.1": cudnn("7.0.1", "7.0.1.13", "2017-08-01", ["9"])}),
+    }
+    return SimpleIndex(wheels=wheels, tags=tags, images=images, pages=pages)
 
 
 def small_catalog(directory: Path, **tables: Sequence[Mapping[str, object]]) -> Catalog:

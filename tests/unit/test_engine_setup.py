@@ -29,7 +29,6 @@ from images.engine_setup import (
 UPDATE = "apt-get update"
 INSTALL = "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
 START = "systemctl start docker"
-EXTRAS = "mmdebstrap debian-archive-keyring"
 
 
 def planned(os_id: str, version: str, **changes: Any) -> list[str]:
@@ -55,20 +54,15 @@ def planned(os_id: str, version: str, **changes: Any) -> list[str]:
     ],
 )
 def test_a_bare_machine_gets_what_its_release_has(os_id: str, version: str, packages: str) -> None:
-    install = f"{INSTALL} {packages} iptables ca-certificates {EXTRAS}"
+    install = f"{INSTALL} {packages} iptables ca-certificates"
     assert planned(os_id, version) == [UPDATE, install, START]
 
 
 @pytest.mark.parametrize(
     ("programs", "expected"),
     [
-        pytest.param({"dockerd", "docker-buildx", "mmdebstrap"}, [], id="all is there"),
-        pytest.param(
-            {"dockerd", "docker-buildx"}, [UPDATE, f"{INSTALL} {EXTRAS}"], id="an engine stays"
-        ),
-        pytest.param(
-            {"dockerd", "mmdebstrap"}, [UPDATE, f"{INSTALL} docker-buildx"], id="only the builder"
-        ),
+        pytest.param({"dockerd", "docker-buildx"}, [], id="all is there"),
+        pytest.param({"dockerd"}, [UPDATE, f"{INSTALL} docker-buildx"], id="only the builder"),
     ],
 )
 def test_what_is_there_is_not_installed_again(programs: set[str], expected: list[str]) -> None:
@@ -77,27 +71,15 @@ def test_what_is_there_is_not_installed_again(programs: set[str], expected: list
 
 
 def test_dockers_own_repository_gives_its_own_builder() -> None:
-    found = planned(
-        "ubuntu", "24.04", have={"dockerd", "mmdebstrap"}.__contains__, have_package=lambda _: True
-    )
+    found = planned("ubuntu", "24.04", have={"dockerd"}.__contains__, have_package=lambda _: True)
     assert found[1] == f"{INSTALL} docker-buildx-plugin"
 
 
 def test_a_user_types_sudo_and_joins_the_group() -> None:
     found = planned("debian", "12", is_root=False, user="ann")
     assert all(command.startswith("sudo ") for command in found)
-    assert found[-2:] == [
-        "sudo usermod -aG docker ann",
-        "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann",
-    ]
-    assert found[1].endswith(" uidmap")
+    assert found[-1] == "sudo usermod -aG docker ann"
     assert not [line for line in planned("debian", "12", user="root") if "usermod" in line]
-
-
-def test_a_user_with_a_range_of_ids_keeps_it() -> None:
-    have = {"subuids", "newuidmap"}.__contains__
-    found = planned("debian", "12", is_root=False, user="ann", have=have)
-    assert not [line for line in found if "subuids" in line or "uidmap" in line]
 
 
 def test_without_an_init_nothing_is_asked_of_it() -> None:
@@ -167,20 +149,19 @@ def here(**changes: Any) -> module._Here:
     [
         pytest.param(
             here(),
-            f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates {EXTRAS} uidmap"
-            f" && sudo {START} && sudo usermod -aG docker ann && "
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann",
+            f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates"
+            f" && sudo {START} && sudo usermod -aG docker ann",
             id="a user of Debian 12",
         ),
         pytest.param(
             here(is_root=True, has_init=False),
-            f"{UPDATE} && {INSTALL} docker.io iptables ca-certificates {EXTRAS} && "
+            f"{UPDATE} && {INSTALL} docker.io iptables ca-certificates && "
             f"sh -c 'setsid dockerd >>{module.LOG} 2>&1 </dev/null &'",
             id="root in a container",
         ),
         pytest.param(
             here(os_id="rocky"),
-            "Install Docker as its makers say: https://docs.docker.com/engine/install/",
+            "Follow Docker's instructions: https://docs.docker.com/engine/install/",
             id="another system",
         ),
     ],
@@ -384,7 +365,7 @@ def test_each_command_is_said_before_it_runs(
     assert [line[2:] for line in errors if line.startswith("+ ")] == world.changed
     assert world.changed == [
         UPDATE,
-        f"{INSTALL} docker.io docker-cli docker-buildx iptables ca-certificates {EXTRAS}",
+        f"{INSTALL} docker.io docker-cli docker-buildx iptables ca-certificates",
         START,
     ]
 

@@ -10,7 +10,7 @@ import socket
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,8 +19,13 @@ import pytest
 
 from images import process
 from provision import lock
+from provision.catalog import load
+from provision.console import Console
 from provision.errors import IndexUnreachableError
 from provision.model import Base, IndexCandidate, Plan, Request
+from provision.pipeline import Settings, lock_for
+from provision.resolve import resolve
+from tests.unit.hosts import host
 
 MANIFESTS = (
     '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": ['
@@ -72,6 +77,7 @@ class LocalIndex:
     asked: list[str] = field(default_factory=list)
     hanging: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
+    more: list[tuple[str, bytes]] = field(default_factory=list)  # what "simple" has beside NumPy
     port: int = 0
 
     def url(self, behaviour: str, login: str = "") -> str:
@@ -85,7 +91,7 @@ class LocalIndex:
                 "login": [torch("+cu117")],
                 "plain": [torch("")],
                 "cpu": [torch("+cpu")],
-                "simple": [NUMPY],
+                "simple": [NUMPY, *self.more],
             }.get(behaviour, [])
         )
 
@@ -325,6 +331,40 @@ def test_when_no_index_serves_each_is_named_with_its_reason(index: LocalIndex) -
     assert caught.value.exit_code == 5
     assert [line.split(" ")[0] for line in caught.value.detail.splitlines()] == ["first", "second"]
     assert "--index" in caught.value.fix
+
+
+def pure(name: str, version: str) -> tuple[str, bytes]:
+    """A wheel for any Python."""
+    return f"{name}-{version}-py3-none-any.whl", wheel(name, version, "py3-none-any")
+
+
+@pytest.mark.parametrize(
+    ("wheels", "offline", "fix"),
+    [
+        pytest.param(
+            [pure("torch", "2.7.1"), pure("pip", "26.0")], False,
+            "PyPI answers and has PyTorch 2.7.1 for CUDA 12.6: --cuda 12.6 --framework-version "
+            "2.7.1. Else check the network", id="the default index has another build"),
+        pytest.param([pure("torch", "2.9.1")], False, "Check the network",
+                     id="it has not what the catalog says"),
+        pytest.param([pure("torch", "2.7.1"), pure("pip", "26.0")], True, "Check the network",
+                     id="nothing may be asked"),
+    ],
+)  # fmt: skip
+def test_out_of_reach_the_newest_within_reach_is_named(
+    index: LocalIndex, wheels: list[tuple[str, bytes]], fix: str, *, offline: bool, tmp_path: Path
+) -> None:
+    index.more = wheels
+    hosts = [host("550.54.14", "8.6")]
+    request = Request(cuda="12.6", python="3.11")
+    made = resolve(hosts, request, load())
+    assert made.wheel_tag == "cu126"
+    gone = replace(made.indexes[0], url=index.url("broken"))
+    settings = Settings(ca=None, offline=offline, state=tmp_path, env={})
+    with pytest.raises(IndexUnreachableError) as caught:
+        lock_for(replace(made, indexes=(gone,)), hosts, request, load(), settings, Console())
+    assert caught.value.exit_code == 5
+    assert caught.value.fix.startswith(fix)
 
 
 def test_when_every_index_answered_and_none_has_it_the_packages_are_to_blame(

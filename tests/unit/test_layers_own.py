@@ -13,7 +13,9 @@ import pytest
 
 from images.layers.base_facts import BaseFacts
 from images.layers.own import (
+    LIBRARY,
     PREFIX,
+    SUITE,
     image_environment,
     lock_layer,
     site_of,
@@ -60,12 +62,9 @@ def test_the_skeleton_is_an_environment_for_the_base_s_python() -> None:
 def test_its_texts_are_those_of_the_dockerfile() -> None:
     files = files_of(collect(skeleton_layer(FACTS, python="3.11").stream(None))[0])
     script = re.search(r"printf '(#!/bin/sh.*?)' > /usr/local/bin/verify", DOCKERFILE)
-    pth = re.search(r"write_text\('(.*?)'\)", DOCKERFILE)
     assert script is not None
-    assert pth is not None
     assert files["usr/local/bin/verify"].decode() == script[1].replace("\\n", "\n")
-    path = f"{site_of('3.11')}/gpu-provision.pth"
-    assert files[path].decode() == pth[1].replace("\\n", "\n")
+    assert f"COPY verify {SUITE}\n" in DOCKERFILE
 
 
 def test_a_version_that_is_not_known_is_not_told() -> None:
@@ -81,7 +80,7 @@ def test_a_real_python_takes_it_for_its_environment(tmp_path: Path) -> None:
     write_to(tmp_path, collect(skeleton_layer(facts, python=version).stream(None))[0])
     show = "import sys, site, sysconfig; print([sys.prefix, sys.base_prefix, "
     show += "site.getsitepackages(), site.ENABLE_USER_SITE, sysconfig.get_paths(), "
-    show += "sys.executable, [p for p in sys.path if 'gpu-provision' not in p]])"
+    show += "sys.executable, sys.path])"
     python = tmp_path / PREFIX / "bin/python"
     ours = subprocess.run([python, "-c", show], capture_output=True, text=True, check=True)
     reference = tmp_path / "reference"
@@ -135,6 +134,97 @@ def test_the_real_suite_makes_a_layer() -> None:
     files = files_of(collect(layer.stream(None))[0])
     assert "opt/gpu-provision/lib/verify/report.schema.json" in files
     assert not any("__pycache__" in path for path in files)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """The root of an image of ours: environment and suite, with this machine's Python."""
+    base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for layer in (
+        skeleton_layer(replace(FACTS, python=str(base)), python=version),
+        suite_layer(ROOT / "verify"),
+    ):
+        write_to(tmp_path, collect(layer.stream(None))[0])
+    return tmp_path
+
+
+def start(image: Path, *words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command of the image's Python; `verify` is what its launcher starts."""
+    python = str(image / PREFIX / "bin/python3")
+    launcher = (image / "usr/local/bin/verify").read_text().splitlines()[1]
+    suite = f"{image}{launcher.removeprefix('exec python3 ').partition(' ')[0]}"
+    argv = [python, suite, *words[1:]] if words[0] == "verify" else [python, *words]
+    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **env}
+    return subprocess.run(
+        argv, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_suite_starts_by_its_path(image: Path, tmp_path: Path) -> None:
+    """Whatever the working directory holds: modules of the suite's own names, and the suite's."""
+    for name in ("verify.py", "report.py", "batch.py", "json.py", "core.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong one')\n")
+    done = start(image, "verify", "--list", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "libraries.cuda" in done.stdout
+
+
+def test_another_package_called_verify_changes_nothing(image: Path, tmp_path: Path) -> None:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    theirs = image / site_of(version) / "verify"
+    theirs.mkdir(parents=True)
+    (theirs / "__init__.py").write_text("WHOSE = 'theirs'\n")
+    assert start(image, "verify", "--list", cwd=tmp_path).returncode == 0
+    seen = start(image, "-c", "import verify; print(verify.WHOSE)", cwd=tmp_path)
+    assert seen.stdout == "theirs\n"
+
+
+def test_no_program_of_the_image_sees_the_suite(image: Path, tmp_path: Path) -> None:
+    done = start(image, "-c", "import verify", cwd=tmp_path)
+    assert "No module named 'verify'" in done.stderr
+    shown = start(image, "-c", "import sys; print(sys.path)", cwd=tmp_path)
+    assert "gpu-provision" not in shown.stdout.replace(str(image), "")
+
+
+def test_a_program_under_the_monitor_does_not_see_the_suite(image: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import importlib.util, sys\n"
+        "print(importlib.util.find_spec('verify'), *sys.path, sep='|')\n"
+    )
+    python = str(image / PREFIX / "bin/python3")
+    done = start(image, "verify", "monitor", "--", python, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("None|")
+    assert "opt/gpu-provision" not in done.stdout
+
+
+def test_a_report_of_the_image_is_rendered_and_compared(image: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ["--only", "loading.shm,libraries.files", "--report", str(report)]
+    run = start(image, "verify", *words, cwd=tmp_path)
+    assert report.exists(), run.stderr
+    assert start(image, "verify", "render", str(report), cwd=tmp_path).returncode == 0
+    done = start(image, "verify", "compare", str(report), str(report), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+SPAWN = """
+if __name__ == "__main__":
+    import multiprocessing
+    from verify.core import gpus
+    for method in ("spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(method, pool.apply(gpus, (2,)), flush=True)
+"""
+
+
+def test_a_spawned_child_of_the_suite_finds_it(image: Path, tmp_path: Path) -> None:
+    """As the workers of a loader do: multiprocessing gives them the parent's path."""
+    main = image / LIBRARY / "verify/__main__.py"
+    main.write_text(main.read_text().replace("\nif __name__ ==", f"\n{SPAWN}\nif __name__ =="))
+    done = start(image, "verify", "--list", cwd=tmp_path)
+    assert done.stdout.startswith("spawn 2 GPUs\nforkserver 2 GPUs\n"), done.stderr
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "link"])

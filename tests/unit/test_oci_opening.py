@@ -113,8 +113,8 @@ def test_an_image_on_this_disk_is_opened(here: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("oci:gone", "gone is not there", id="nothing"),
-        pytest.param("./gone.tar", "gone.tar is not there", id="no file"),
+        pytest.param("oci:gone", "There is no directory gone", id="nothing"),
+        pytest.param("./gone.tar", "There is no file gone.tar", id="no file"),
         pytest.param("oci:plain", "no file oci-layout", id="another directory"),
         pytest.param("oci:app.tar", "oci-archive:app.tar", id="a file for a directory"),
         pytest.param("oci-archive:lay", "oci:lay", id="a directory for a file"),

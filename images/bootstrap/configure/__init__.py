@@ -1,0 +1,56 @@
+"""What the maintainer scripts of Debian's packages leave behind, written down instead of run.
+
+`dpkg` runs a package's scripts when it configures it. A base is made without running anything, for
+any architecture and by any user, so what the scripts of its packages do is known here: the simple
+things as data (`data/scripts.json`: files copied, directories, links, alternatives, diversions),
+the others as one module each: accounts, shells, PAM's stacks, certificates, the loader's cache,
+dpkg's own records.
+
+A package whose scripts are not known is recorded as unpacked but not configured, which is true:
+`dpkg --configure -a` or the next apt-get in the image completes it. A test compares the result with
+what mmdebstrap, which runs the scripts, makes of the same packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from images.bootstrap.configure import (
+    accounts,
+    alternatives,
+    apt,
+    certificates,
+    dpkg,
+    loader,
+    pam,
+    simple,
+)
+from images.bootstrap.tree import Tree
+from images.bootstrap.unpack import Unpacked
+
+__all__ = ["configure", "wanted_paths"]
+
+
+def wanted_paths() -> str:
+    """A pattern of the paths whose contents `configure` reads."""
+    parts = (simple, accounts, pam, certificates, loader, apt)
+    return "|".join(part.WANTED for part in parts)
+
+
+def configure(tree: Tree, packages: Sequence[Unpacked]) -> tuple[str, ...]:
+    """Add to a tree what the packages' scripts would have added.
+
+    Returns the names of the packages whose scripts are not known here.
+    """
+    rows = simple.rows_for(tree.suite, {one.package.name for one in packages})
+    simple.apply(tree, rows)
+    accounts.add_accounts(tree)
+    accounts.add_shells(tree, rows)
+    pam.add_stacks(tree)
+    alternatives.add_alternatives(tree, rows)
+    certificates.add_certificates(tree)
+    apt.add_apt(tree)
+    loader.add_cache(tree)
+    unknown = simple.unknown(packages, rows)
+    dpkg.add_database(tree, packages, rows, unknown)
+    return tuple(sorted(unknown))

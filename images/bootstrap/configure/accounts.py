@@ -1,0 +1,69 @@
+"""Users, groups, their passwords (none), and the shells that may be theirs.
+
+As base-passwd and shadowconfig of passwd write them, and update-shells of debianutils.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from images.bootstrap.configure.simple import Row
+from images.bootstrap.tree import Tree, file_names
+
+WANTED = r"usr/share/base-passwd/.*|usr/share/debianutils/shells(\.d/.*)?"
+_SHADOW_GROUP = 42
+_DAY_S = 86400
+_APT_LINE = "_apt:x:100:65534::/nonexistent:/usr/sbin/nologin\n"
+"""Debian 12 has this user among the fixed ones; before, apt's script made it."""
+
+
+def add_accounts(tree: Tree) -> None:
+    """Write passwd, group and their shadows. The day of a password's change is that of `epoch`."""
+    users = _masters(tree, "passwd")
+    groups = _masters(tree, "group")
+    if not users or not groups:
+        return
+    if tree.has("usr/bin/apt-get") and not any(line.startswith("_apt:") for line in users):
+        users.append(_APT_LINE)
+    day = tree.epoch // _DAY_S
+    shadow = [f"{line.split(':')[0]}:*:{day}:0:99999:7:::\n" for line in users]
+    gshadow = [f"{line.split(':')[0]}:*::\n" for line in groups]
+    tree.add_file("etc/passwd", _shadowed(users))
+    tree.add_file("etc/group", _shadowed(groups))
+    tree.add_file("etc/shadow", "".join(shadow).encode(), mode=0o640, owner=(0, _SHADOW_GROUP))
+    tree.add_file("etc/gshadow", "".join(gshadow).encode(), mode=0o640, owner=(0, _SHADOW_GROUP))
+
+
+def _masters(tree: Tree, kind: str) -> list[str]:
+    content = tree.read(f"usr/share/base-passwd/{kind}.master") or b""
+    return content.decode().splitlines(keepends=True)
+
+
+def _shadowed(lines: list[str]) -> bytes:
+    """Point each line to its shadow: the second field is "x"."""
+    fields = (line.split(":") for line in lines)
+    return "".join(":".join([name, "x", *rest]) for name, _, *rest in fields).encode()
+
+
+def add_shells(tree: Tree, rows: Iterable[Row]) -> None:
+    """Write /etc/shells: what packages list, and for a shell in /bin the same one in /usr/bin."""
+    heading = tree.read("usr/share/debianutils/shells")
+    if heading is None:
+        return
+    lists = file_names(tree.texts, "usr/share/debianutils/shells.d")
+    lines = [
+        *heading.decode().splitlines(),
+        *(one for row in rows for one in row.get("shells", [])),
+    ]
+    for path in lists:
+        lines += (tree.read(path) or b"").decode().splitlines()
+    shells: dict[str, None] = {}
+    for line in lines:
+        if line.startswith("/"):
+            shells[line] = None
+            if line.startswith("/bin/"):
+                shells[f"/usr{line}"] = None
+    comments = [line for line in lines if line.startswith("#")]
+    tree.add_file("etc/shells", "".join(f"{line}\n" for line in [*comments, *shells]).encode())
+    if lists:
+        tree.add_file("var/lib/shells.state", "".join(f"{line}\n" for line in shells).encode())

@@ -1,0 +1,102 @@
+"""dpkg's records: which packages there are, which files each has, and what else it keeps of them.
+
+https://manpages.debian.org/bookworm/dpkg/dpkg.1.en.html#FILES
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from images.bootstrap.configure.simple import Row
+from images.bootstrap.index import read_fields
+from images.bootstrap.tree import Tree
+from images.bootstrap.unpack import Unpacked
+
+_DATABASE = "var/lib/dpkg"
+_INFO = f"{_DATABASE}/info"
+_NOT_KEPT = frozenset({"control"})
+_ORDER = (
+    "Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size",
+    "Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version", "Replaces",
+    "Provides", "Depends", "Pre-Depends", "Recommends", "Suggests", "Breaks", "Conflicts",
+    "Enhances", "Conffiles", "Description",
+)  # fmt: skip
+"""In which dpkg writes its fields; others follow, as the package has them."""
+
+
+def add_database(
+    tree: Tree, packages: Sequence[Unpacked], rows: Iterable[Row], unknown: Collection[str]
+) -> None:
+    """Write the records of the packages; those of `unknown` are unpacked and not configured."""
+    status = [_paragraph(one, configured=one.package.name not in unknown) for one in packages]
+    tree.add_file(f"{_DATABASE}/status", "".join(f"{text}\n" for text in status).encode())
+    tree.add_file(f"{_DATABASE}/available", b"")
+    tree.add_file(f"{_INFO}/format", b"1\n")
+    tree.add_file(f"{_DATABASE}/diversions", _diversions(tree, rows))
+    for one in packages:
+        _add_info(tree, one)
+    _add_triggers(tree, packages)
+
+
+def _paragraph(one: Unpacked, *, configured: bool) -> str:
+    fields = read_fields(one.control["control"].content.decode())
+    fields["Status"] = f"install ok {'installed' if configured else 'unpacked'}"
+    if one.digests:
+        lines = (f"\n {path} {digest}" for path, digest in one.digests.items())
+        fields["Conffiles"] = "".join(lines)
+    names = [name for name in _ORDER if name in fields]
+    names += [name for name in fields if name not in _ORDER]
+    return "".join(f"{name}:{_spaced(fields[name])}\n" for name in names)
+
+
+def _spaced(value: str) -> str:
+    return value if value.startswith("\n") else f" {value}"
+
+
+def _add_info(tree: Tree, one: Unpacked) -> None:
+    fields = read_fields(one.control["control"].content.decode())
+    name = one.package.name
+    if fields.get("Multi-Arch") == "same":
+        name = f"{name}:{tree.arch}"
+    tree.add_file(f"{_INFO}/{name}.list", "".join(f"{path}\n" for path in one.listed).encode())
+    for file, control in sorted(one.control.items()):
+        if file not in _NOT_KEPT:
+            tree.add_file(f"{_INFO}/{name}.{file}", control.content, mode=control.mode & 0o777)
+
+
+def _diversions(tree: Tree, rows: Iterable[Row]) -> bytes:
+    lines = []
+    for row in rows:
+        for path, to in row.get("diversions", {}).get(tree.arch, {}).items():
+            lines += [path, to, row["package"]]
+        for path, to in row.get("diversions", {}).get("any", {}).items():
+            triplet = {"{triplet}": tree.triplet}
+            lines += [_filled(path, triplet), _filled(to, triplet), row["package"]]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"\{\w+\}", lambda name: values[name[0]], text)
+
+
+def _add_triggers(tree: Tree, packages: Sequence[Unpacked]) -> None:
+    """Write which package waits for what: for a path in "File", for a name in a file of its own."""
+    files: list[str] = []
+    names: dict[str, list[str]] = {}
+    for one in packages:
+        triggers = one.control.get("triggers")
+        for line in triggers.content.decode().splitlines() if triggers else ():
+            words = line.split()
+            if len(words) != 2 or not words[0].startswith("interest"):
+                continue
+            waiter = one.package.name + ("/noawait" if words[0] == "interest-noawait" else "")
+            if words[1].startswith("/"):
+                files.append(f"{words[1]} {waiter}\n")
+            else:
+                names.setdefault(words[1], []).append(f"{waiter}\n")
+    if files:
+        tree.add_file(f"{_DATABASE}/triggers/File", "".join(sorted(files)).encode())
+    tree.add_file(f"{_DATABASE}/triggers/Unincorp", b"")
+    for name, waiters in names.items():
+        tree.add_file(f"{_DATABASE}/triggers/{name}", "".join(waiters).encode())

@@ -1,0 +1,58 @@
+"""The loader's cache of libraries, as ldconfig writes it."""
+
+from __future__ import annotations
+
+import posixpath
+
+from images.bootstrap.tree import Tree, merged_path, plain_path
+from images.layers.base_facts import directories_of
+from images.layers.ldcache import FLAGS, CacheEntry, write_cache
+
+WANTED = r"etc/ld\.so\.conf(\.d/[^/]+)?"
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_MOST_LINKS = 8
+
+
+def add_cache(tree: Tree) -> None:
+    """Write /etc/ld.so.cache from the libraries in the directories that the loader searches."""
+    configuration = {
+        f"/{path}": content.decode("utf-8", "replace")
+        for path, content in sorted(tree.texts.items())
+        if path.startswith("etc/ld.so.conf")
+    }
+    shown: dict[str, str] = {}  # one directory may have two names, of which the first is used
+    for name in (*directories_of(configuration), "/lib", "/usr/lib"):
+        shown.setdefault(merged_path(plain_path(name)), name)
+    flags = FLAGS[_MACHINES[tree.arch]]
+    entries = [
+        CacheEntry(name=name, path=f"{directory}/{name}", flags=flags)
+        for real, directory in shown.items()
+        for name in _names_in(tree, real)
+    ]
+    tree.add_file("etc/ld.so.cache", write_cache(entries))
+
+
+def _names_in(tree: Tree, directory: str) -> list[str]:
+    """Name the libraries of a directory: by the name that each has in itself. What is linked
+    against ("libc.so") is a link of another name, and is an entry of its own.
+    """
+    names = set()
+    for path, soname in tree.sonames.items():
+        if posixpath.dirname(path) == directory:
+            names.add(soname or posixpath.basename(path))
+    for path, target in tree.links.items():
+        here = posixpath.dirname(path) == directory and path.endswith(".so")
+        if here and _aim(tree, path, target) in tree.sonames:
+            names.add(posixpath.basename(path))
+    return sorted(names)
+
+
+def _aim(tree: Tree, path: str, target: str) -> str:
+    """Follow a link, and the links that it leads to, to the path of a file."""
+    for _ in range(_MOST_LINKS):
+        aim = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), target))
+        path = merged_path(plain_path(aim))
+        if path not in tree.links:
+            break
+        target = tree.links[path]
+    return path

@@ -1,0 +1,172 @@
+"""Chooses the packages of a base: what each Debian has, what was named, and what those need.
+
+As apt does where nothing is installed yet: the newest version of each package, the first
+alternative of a relation that can be had, no recommended packages.
+
+https://www.debian.org/doc/debian-policy/ch-relationships.html
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from images.bootstrap.errors import BootstrapUnfitError
+from images.bootstrap.index import Package, PackageIndex
+from images.bootstrap.versions import OPERATORS, compare
+
+_RELATION = re.compile(
+    r"\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*(<<|<=|=|>=|>>)\s*([^\s)]+)\s*\))?\s*"
+)
+_ALWAYS_WANTED = ("apt",)
+"""Without it no other package could be installed into the base."""
+_PREFERRED = frozenset({"usr-is-merged"})
+"""Chosen wherever a relation names it: /usr is merged in a base from the start, and the alternative
+merges it with 50 MB of Perl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One alternative of a dependency: a package, and a version to compare with."""
+
+    name: str
+    operator: str = ""
+    version: str = ""
+
+    def accepts(self, version: str | None) -> bool:
+        """Judge a version; None (a name provided without one) only fits a plain relation."""
+        if not self.operator:
+            return True
+        return version is not None and OPERATORS[self.operator](compare(version, self.version))
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.operator} {self.version})" if self.operator else self.name
+
+
+def parse_relations(text: str) -> tuple[tuple[Relation, ...], ...]:
+    """Read "a (>= 1), b | c": a tuple of groups, of each of which one alternative is needed."""
+    return tuple(
+        tuple(_relation(alternative) for alternative in group.split("|"))
+        for group in text.split(",")
+        if group.strip()
+    )
+
+
+def _relation(text: str) -> Relation:
+    match = _RELATION.fullmatch(text)
+    if match is None:
+        raise BootstrapUnfitError(
+            f"The relation {text.strip()!r} in the package index could not be read.",
+            fix="Use another mirror of Debian.",
+        )
+    return Relation(match[1], match[2] or "", match[3] or "")
+
+
+def choose_packages(
+    indexes: Sequence[PackageIndex], named: Iterable[str], *, suite: str
+) -> tuple[Package, ...]:
+    """Choose the packages of a base, sorted by name.
+
+    BootstrapUnfitError: a package does not exist, or needs what does not, or two of them conflict.
+    """
+    chooser = _Chooser(indexes, suite)
+    always = {name for index in indexes for name in index.always()}
+    for name in sorted({*always, *_ALWAYS_WANTED, *named}):
+        chooser.want(name)
+    chosen = chooser.complete()
+    _check_conflicts(chosen)
+    return tuple(sorted(chosen, key=lambda package: package.name))
+
+
+class _Chooser:
+    def __init__(self, indexes: Sequence[PackageIndex], suite: str) -> None:
+        self._indexes = indexes
+        self._suite = suite
+        self._chosen: dict[str, Package] = {}
+        self._provided: dict[str, list[str | None]] = {}
+        self._open: list[tuple[Package, tuple[Relation, ...]]] = []
+        self.candidate = functools.cache(self._candidate)
+
+    def want(self, name: str) -> None:
+        package = self.candidate(name)
+        if package is None:
+            raise BootstrapUnfitError(
+                f"Debian {self._suite} has no package {name}.",
+                fix="Omit it, or name a suite that has it.",
+            )
+        self._take(package)
+
+    def complete(self) -> list[Package]:
+        """Add what the chosen ones need. A need with one way to meet it comes first: it may meet
+        one with several.
+        """
+        while self._open:
+            single = next((i for i, (_, group) in enumerate(self._open) if len(group) == 1), 0)
+            package, group = self._open.pop(single)
+            if not any(self._is_met(relation) for relation in group):
+                self._take(self._first(package, group))
+        return list(self._chosen.values())
+
+    def _take(self, package: Package) -> None:
+        if package.name in self._chosen:
+            return
+        self._chosen[package.name] = package
+        for name, version in provided_by(package):
+            self._provided.setdefault(name, []).append(version)
+        self._open += [(package, group) for group in parse_relations(package.depends)]
+
+    def _is_met(self, relation: Relation) -> bool:
+        chosen = self._chosen.get(relation.name)
+        if chosen is not None and relation.accepts(chosen.version):
+            return True
+        return any(relation.accepts(version) for version in self._provided.get(relation.name, ()))
+
+    def _first(self, package: Package, group: tuple[Relation, ...]) -> Package:
+        for relation in sorted(group, key=lambda relation: relation.name not in _PREFERRED):
+            found = self.candidate(relation.name)
+            if found is not None and relation.accepts(found.version):
+                return found
+            for provider in self._providers(relation):
+                return provider
+        raise BootstrapUnfitError(
+            f"{package.name} {package.version} of Debian {self._suite} needs"
+            f" {' | '.join(map(str, group))}, which the mirror does not have.",
+            fix="The mirror may be in the middle of an update: try again later, or use another.",
+        )
+
+    def _providers(self, relation: Relation) -> Iterator[Package]:
+        names = {p.name for index in self._indexes for p in index.providing(relation.name)}
+        for name in sorted(names):
+            package = self.candidate(name)
+            offers = provided_by(package) if package else ()
+            if package and any(n == relation.name and relation.accepts(v) for n, v in offers):
+                yield package
+
+    def _candidate(self, name: str) -> Package | None:
+        """Find the newest version; of equal ones that of the first index that has it."""
+        newest: Package | None = None
+        for index in self._indexes:
+            for package in index.named(name):
+                if newest is None or compare(package.version, newest.version) > 0:
+                    newest = package
+        return newest
+
+
+def provided_by(package: Package) -> tuple[tuple[str, str | None], ...]:
+    """Return the names that a package provides, each with its version where it has one."""
+    groups = parse_relations(package.provides)
+    return tuple((group[0].name, group[0].version or None) for group in groups)
+
+
+def _check_conflicts(chosen: Sequence[Package]) -> None:
+    versions = {package.name: package.version for package in chosen}
+    for package in chosen:
+        for relation, *_ in parse_relations(package.conflicts):
+            other = versions.get(relation.name)
+            if relation.name != package.name and other is not None and relation.accepts(other):
+                raise BootstrapUnfitError(
+                    f"{package.name} {package.version} conflicts with {relation.name} {other}.",
+                    fix="Name other packages.",
+                )

@@ -1,0 +1,273 @@
+"""Downloads what a base is made of: signed Releases, package indexes, and packages.
+
+Everything but the Releases is known by its digest, and is kept in the store under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import time
+import urllib.parse
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.bootstrap.deb import decompress_xz
+from images.bootstrap.errors import BootstrapError, BootstrapUnfitError, MirrorError
+from images.bootstrap.host import AptSettings
+from images.bootstrap.index import Package, PackageIndex
+from images.bootstrap.mirrors import Source
+from images.bootstrap.release import IndexFile, Release, parse_release
+from images.bootstrap.signature import debian_keys, keys_in, unverified, verified
+from images.errors import Failure
+from images.inspect.transfer import BrokenOff, head_of, pieces_of
+from images.registry.http import proxy_for
+from images.spec import RemoteFile, Secrets
+from images.store import Fetcher, Store
+from images.store.exchange import Exchange, Pools
+from images.store.local import local_path
+from images.store.logins import authorization, read_logins
+
+_MOST_RELEASE_BYTES = 16 << 20
+_PATIENCE_S = 20.0
+_PAUSES_S: tuple[float | None, ...] = (0.5, 2.0, None)
+"""Before the next try; None: there is none."""
+_CONNECTIONS = 8
+_ABSENT = "does not have it (HTTP 404)"
+_REACH_FIX = (
+    "Check that this machine reaches it (http_proxy, or apt's configuration), or name another:"
+    " PROVISION_DEBIAN_MIRROR=http://HOST/debian"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite whose Release was checked: the mirror that has it, and its index of packages."""
+
+    source: Source
+    index: IndexFile
+    by_hash: bool
+
+
+class Downloads(contextlib.AbstractContextManager["Downloads"]):
+    """Downloads from Debian's mirrors, as apt on this machine would."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: AptSettings,
+        *,
+        ca_bundle: str = "",
+        on_line: Callable[[str], None] = lambda _: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        bundle = ca_bundle + settings.ca_bundle
+        self._settings = settings
+        self._on_line = on_line
+        self._now = now
+        self._logins = read_logins(settings.netrc)
+        self._pools = Pools(ca_bundle=bundle, connections=_CONNECTIONS, proxy=self._proxy)
+        self._fetcher = Fetcher(
+            store,
+            kind="blob",
+            secrets=Secrets(ca_bundle=bundle, netrc=settings.netrc),
+            proxy=self._proxy,
+            on_note=on_line,
+            workers=_CONNECTIONS,
+        )
+
+    def __exit__(self, *error: object) -> None:
+        self._fetcher.close()
+        self._pools.clear()
+
+    def suites(self, sources: Iterable[Source], arch: str) -> tuple[Suite, ...]:
+        """Read the Releases of all suites that the sources name, each of its first good mirror."""
+        by_suite: dict[str, list[Source]] = {}
+        for source in sources:
+            by_suite.setdefault(source.suite, []).append(source)
+        with ThreadPoolExecutor(len(by_suite)) as pool:
+            return tuple(pool.map(lambda group: self._suite(group, arch), by_suite.values()))
+
+    def indexes(self, suites: Sequence[Suite]) -> tuple[PackageIndex, ...]:
+        """Read the indexes of suites."""
+        with ThreadPoolExecutor(len(suites)) as pool:
+            return tuple(pool.map(self._index, suites))
+
+    def packages(self, packages: Sequence[Package]) -> Iterator[tuple[Package, Path]]:
+        """Download packages, and give each with its file, in their order."""
+        wanted = [_remote(package) for package in packages]
+        self._fetcher.prefetch(wanted)
+        for package, file in zip(packages, wanted, strict=True):
+            yield package, self._fetched(file, package.url)
+
+    def _proxy(self, url: str) -> str | None:
+        return self._settings.proxy(url, proxy_for)
+
+    def _suite(self, sources: Sequence[Source], arch: str) -> Suite:
+        first, *others = sources
+        try:
+            release = self._release(first)
+            return Suite(first, release.packages(arch), release.by_hash)
+        except Failure as failure:
+            self._on_line(f"{first.shown} is not used: {failure.message}")
+            with contextlib.suppress(Failure):
+                if others:
+                    return self._suite(others, arch)
+            raise
+
+    def _release(self, source: Source) -> Release:
+        signed = self.read(f"{_directory(source)}/InRelease")
+        if source.on("trusted"):
+            text = unverified(signed)
+        else:
+            keyrings = source.options.get("signed-by", "").split()
+            keys = [key for file in keyrings for key in keys_in(Path(file))] or debian_keys()
+            text = verified(signed, keys, shown=source.shown)
+        release = parse_release(text, shown=source.shown)
+        checked = self._settings.check_valid_until and not source.off("check-valid-until")
+        release.check(source.suite, now=self._now() if checked else None)
+        return release
+
+    def _index(self, suite: Suite) -> PackageIndex:
+        listed = suite.index
+        directory, _ = posixpath.split(listed.path)
+        by_hash = f"{directory}/by-hash/SHA256/{listed.sha256}"
+        # a mirror in the middle of an update has the old index by its hash only
+        first, *others = [by_hash, listed.path] if suite.by_hash else [listed.path]
+        try:
+            content = self._index_file(suite, first)
+        except Failure:
+            with contextlib.suppress(Failure):
+                for path in others:
+                    return self._parsed(suite, self._index_file(suite, path))
+            raise
+        return self._parsed(suite, content)
+
+    def _parsed(self, suite: Suite, content: bytes) -> PackageIndex:
+        text = _decompressed(content, suite.index.path)
+        source = suite.source
+        return PackageIndex(text, base_url=source.uri.rstrip("/"), shown=source.shown)
+
+    def _index_file(self, suite: Suite, path: str) -> bytes:
+        file = RemoteFile(
+            name=f"{suite.source.suite}'s package index",
+            version="",
+            url=f"{_directory(suite.source)}/{path}",
+            size=suite.index.size,
+            sha256=suite.index.sha256,
+        )
+        return self._fetched(file, file.url).read_bytes()
+
+    def _fetched(self, file: RemoteFile, url: str) -> Path:
+        try:
+            return self._fetcher.fetch(file)
+        except Failure as failure:
+            if failure.code in {"store-full", "store-unusable", "called-off", "offline"}:
+                raise
+            mismatch = failure.code == "digest-mismatch"
+            raise MirrorError(
+                failure.message,
+                fix="The mirror may be in the middle of an update: try again in a few minutes."
+                if mismatch
+                else _REACH_FIX,
+                detail=failure.detail or _shown(url),
+            ) from failure
+
+    def read(self, url: str) -> bytes:
+        """Read a small file whose digest is not known."""
+        path = local_path(url)
+        if path is not None:
+            try:
+                return path.read_bytes()
+            except OSError as error:
+                raise MirrorError(
+                    f"{path} could not be read: {error.strerror}.", fix=_REACH_FIX
+                ) from error
+        for pause in _PAUSES_S:
+            found = self._try(url)
+            if isinstance(found, bytes):
+                return found
+            if found.final or pause is None:
+                raise _failure(found, url)
+            time.sleep(pause)
+        raise AssertionError
+
+    def _try(self, url: str) -> bytes | BrokenOff:
+        try:
+            return self._read(url)
+        except BrokenOff as error:
+            return error
+
+    def _read(self, url: str) -> bytes:
+        login = authorization(url, self._logins)
+        exchange = Exchange(url, self._pools, login=login, patience_s=_PATIENCE_S)
+        with contextlib.closing(exchange.ask_from(0, None)) as answer:
+            head = head_of(answer)
+            if head.status != 200:
+                known = {404: _ABSENT, 401: "asks for a login (HTTP 401)",
+                         403: "denies access (HTTP 403)"}  # fmt: skip
+                why = known.get(head.status, f"answered HTTP {head.status}")
+                raise BrokenOff(why, final=head.status < 500 and head.status not in {408, 429})
+            content = bytearray()
+            for piece in pieces_of(answer):
+                content += piece
+                if len(content) > _MOST_RELEASE_BYTES:
+                    raise BrokenOff("sent far more than a Release file has", final=True)
+            if head.length not in {None, len(content)}:
+                raise BrokenOff("closed the connection too early")
+            return bytes(content)
+
+
+def _failure(error: BrokenOff, url: str) -> Failure:
+    parts = urllib.parse.urlsplit(url)
+    if error.why == _ABSENT:
+        suite = posixpath.basename(posixpath.dirname(parts.path))
+        return BootstrapUnfitError(
+            f"The Debian mirror {parts.hostname} does not have the suite {suite}.",
+            fix="Use a suite that it has (they are listed in its dists/ directory), or another"
+            " mirror.",
+            detail=_shown(url),
+        )
+    return MirrorError(
+        f"The Debian mirror {parts.hostname} {error.why}.",
+        fix=error.fix if "certificate" in error.why else _REACH_FIX,
+        detail=_shown(url),
+    )
+
+
+def _remote(package: Package) -> RemoteFile:
+    return RemoteFile(
+        name=package.name,
+        version=package.version,
+        url=package.url,
+        size=package.size,
+        sha256=package.sha256,
+    )
+
+
+def _directory(source: Source) -> str:
+    return f"{source.uri.rstrip('/')}/dists/{source.suite}"
+
+
+def _decompressed(content: bytes, path: str) -> bytes:
+    try:
+        if path.endswith(".xz"):
+            return decompress_xz(content)
+        if path.endswith(".gz"):
+            from isal import isal_zlib
+
+            return bytes(isal_zlib.decompress(content, 31))
+    except (ValueError, zlib.error) as error:
+        raise BootstrapError(
+            f"The package index {path} could not be decompressed: {error}.",
+            fix="Use another mirror of Debian.",
+        ) from error
+    return content
+
+
+def _shown(url: str) -> str:
+    parts = urllib.parse.urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,108 @@
+"""Writes the layer of a base: the tar of its directories, of its packages, of what was added.
+
+It is one gzip stream of several members, which every reader of gzip takes as one: each package is
+compressed by itself, several at once. The same packages give the same bytes on every machine, since
+the compressor is one pinned library whose output depends on nothing else (see `unpack`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.bootstrap.configure import configure
+from images.bootstrap.errors import BootstrapError
+from images.bootstrap.tree import Tree
+from images.bootstrap.unpack import Unpacked, compress
+from images.layers.tar import END, Entry, padding
+
+_PYTHON = re.compile(r"usr/bin/python(\d+\.\d+)")
+_MERGED = re.compile(r"(bin|sbin|lib|lib32|lib64|libo32|libx32)(?=/|$)")
+_STANDING = ("dev", "proc", "sys", "run", "tmp")
+"""Directories at which engines mount; some packages bring them, some do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A layer that was written to `path`, compressed. `diff_id` is the digest of its plain tar,
+    `digest` that of the file; `size` in bytes. `packages` are "name=version", `pythons` the
+    versions in /usr/bin ("3.11"), `unconfigured` the packages whose scripts are not known.
+    """
+
+    path: Path
+    diff_id: str
+    digest: str
+    size: int
+    packages: tuple[str, ...]
+    pythons: tuple[str, ...]
+    unconfigured: tuple[str, ...]
+
+
+def write_layer(
+    path: Path, parts: Sequence[Unpacked], *, suite: str, arch: str, epoch: int
+) -> Layer:
+    """Write the layer of packages that are unpacked, sorted by name."""
+    tree = _tree_of(parts, suite=suite, arch=arch, epoch=epoch)
+    unknown = configure(tree, parts)
+    directories = _tar(tree.directories[name] for name in sorted(tree.directories))
+    added = _tar(tree.added[name] for name in sorted(tree.added))
+    packed = (one.packed for one in parts if one.packed)
+    digest, plain = hashlib.sha256(), hashlib.sha256()
+    with path.open("wb") as file:
+        for member in (compress(directories), *packed, compress([*added, END])):
+            file.write(member)
+            digest.update(member)
+            plain.update(_inflated(member))
+    pythons = (found[1] for name in sorted(tree.files) if (found := _PYTHON.fullmatch(name)))
+    return Layer(
+        path=path,
+        diff_id=f"sha256:{plain.hexdigest()}",
+        digest=f"sha256:{digest.hexdigest()}",
+        size=path.stat().st_size,
+        packages=tuple(f"{one.package.name}={one.package.version}" for one in parts),
+        pythons=tuple(pythons),
+        unconfigured=unknown,
+    )
+
+
+def _tree_of(unpacked: Iterable[Unpacked], *, suite: str, arch: str, epoch: int) -> Tree:
+    tree = Tree(epoch=epoch, arch=arch, suite=suite)
+    merged = set()
+    owners: dict[str, str] = {}
+    for one in unpacked:
+        for path in (*one.files, *one.links):
+            if path in owners:
+                raise BootstrapError(
+                    f"{one.package.name} and {owners[path]} both install /{path}.",
+                    fix="Name other packages, or another suite.",
+                )
+            owners[path] = one.package.name
+        for entry in one.directories:
+            tree.directories.setdefault(entry.path, entry)
+        tree.files |= one.files
+        tree.links.update(one.links)
+        tree.texts.update(one.texts)
+        tree.sonames.update(one.sonames)
+        merged |= {m[1] for name in one.listed if (m := _MERGED.match(name[1:]))}
+    for name in _STANDING:
+        if name not in tree.directories:
+            tree.add_directory(name, mode=0o1777 if name == "tmp" else 0o755)
+    for name in sorted(merged - set(tree.links)):
+        tree.add_link(name, f"usr/{name}")
+        tree.directories.setdefault(f"usr/{name}", Entry(path=f"usr/{name}", kind="dir"))
+    return tree
+
+
+def _tar(entries: Iterable[Entry]) -> Iterator[bytes]:
+    for entry in entries:
+        yield from (entry.header, entry.content, padding(len(entry.content)))
+
+
+def _inflated(member: bytes) -> bytes:
+    """Decompress what was just compressed, by another library: it must hold."""
+    from isal import isal_zlib
+
+    return bytes(isal_zlib.decompress(member, 31))

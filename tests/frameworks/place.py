@@ -26,9 +26,10 @@ def python_of(framework: str) -> Path:
     folder = ROOT / ".frameworks" / framework
     stamp, wanted = folder / "stamp", " ".join((sys.version.split()[0], *PINS[framework]))
     if not stamp.is_file() or stamp.read_text() != wanted:
-        make = [sys.executable, "-m", "venv", "--clear", str(folder)]
+        make = [sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)]
         subprocess.run(make, check=True, timeout=120)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q"]
+        python = str(folder / "bin" / "python")
+        pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
         done = subprocess.run(
             [*pip, "--disable-pip-version-check", *PINS[framework]],
             capture_output=True,

@@ -1,74 +1,94 @@
 """./run: what it says and where it stops, on machines that lack something.
 
-Everything runs on a copy, so that this checkout's own .venv is left alone; `python` and `pip` are
-scripts that say what they were asked.
+Everything runs on a copy, so that this checkout's own .venv is left alone. `python3` is a script
+that answers what ./run asks of it, and takes the place of setup_venv (see test_setup_venv.py for
+the real one).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Says which version it is, and makes a virtual environment with a python of the same kind.
+# What ./run and the script below call.
+TOOLS = ("sh", "env", "cat", "cksum", "cp", "mv", "mkdir", "dirname", "chmod", "id", "sed")
+# Says which version it is, or what it lacks; writes the stamp that setup_venv writes.
 PYTHON = """#!/bin/sh
-echo "python $*" >>"$LOG"
 case "$*" in
--V) echo "Python {version}" ;;
-*version_info*) exit {too_old} ;;
-*ensurepip*) exit {no_ensurepip} ;;
-"-m venv "*)
-    mkdir -p "$3/bin"
-    cp "$0" "$3/bin/python"
-    printf '#!/bin/sh\\necho "in $(pwd): tool $*"\\n' >"$3/bin/tool"
-    chmod 755 "$3/bin/tool" ;;
-"-m pip install"*) exit {pip} ;;
+-V) echo "Python {version}"; exit ;;
+*sys.version_info*)
+    [ -z "{lacks}" ] || {{ echo "Python {minor} without its module {lacks}" >&2; exit 1; }}
+    [ -z "{too_old}" ] || {{ echo "Python {minor}" >&2; exit 1; }}
+    echo "{minor}"; exit ;;
+esac
+echo "$0 $1 $2 $3 $4" >>"$LOG"
+case "$2" in
+*/setup_venv)
+    [ {code} = 0 ] || exit {code}
+    venv=$(dirname "$2")/.venv
+    mkdir -p "$venv/bin"
+    cp "$0" "$venv/new"
+    mv -f "$venv/new" "$venv/bin/python"
+    printf '#!/bin/sh\\necho "in $(pwd): tool $*"\\n' >"$venv/bin/tool"
+    chmod 755 "$venv/bin/tool"
+    echo "setup    done" >&2
+    printf '%s\\n' "$3" "$4" "$5" >"$venv/stamp" ;;
 esac
 """
 
 
 class Checkout:
-    """A copy of what ./run needs, and a PATH with a python of our making."""
+    """A copy of what ./run needs, and a PATH whose only Pythons are those of the test."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "a checkout"
         self.bin = root / "bin"
         self.elsewhere = root / "elsewhere"
         self.log = root / "log"
+        self.os_release = root / "os-release"
         for directory in (self.root, self.bin, self.elsewhere):
             directory.mkdir()
-        for name in ("run", "pyproject.toml"):
-            shutil.copy(ROOT / name, self.root / name)
+        self.os_release.write_text("ID=debian\nVERSION_ID=12\n")
+        text = (ROOT / "run").read_text(encoding="utf-8")
+        assert text.count("/etc/os-release") == 3
+        (self.root / "run").write_text(text.replace("/etc/os-release", f"'{self.os_release}'"))
+        (self.root / "run").chmod(0o755)
+        shutil.copy(ROOT / "pyproject.toml", self.root)
         for name in ("requirements.txt", "requirements-dev.txt"):
             (self.root / name).write_text("# none\n")
+        for name in TOOLS:
+            (self.bin / name).symlink_to(shutil.which(name) or "/nonexistent")
         self.python()
 
-    def python(self, version: str = "3.11.2", *, ensurepip: bool = True, pip: int = 0) -> None:
-        """Put a python of that version on PATH."""
+    def python(
+        self, version: str = "3.11.2", *, name: str = "python3", lacks: str = "", code: int = 0
+    ) -> Path:
+        """Put a Python of that version on PATH; `code` is what setting up with it ends with."""
+        minor = tuple(int(part) for part in version.split(".")[:2])
         text = PYTHON.format(
             version=version,
-            too_old=int(tuple(int(part) for part in version.split(".")) < (3, 10)),
-            no_ensurepip=int(not ensurepip),
-            pip=pip,
+            minor=".".join(map(str, minor)),
+            too_old="yes" if minor < (3, 10) else "",
+            lacks=lacks,
+            code=code,
         )
-        (self.bin / "python3").write_text(text)
-        (self.bin / "python3").chmod(0o755)
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+        return self.bin / name
 
     def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """./run WORDS, called from another directory."""
         return subprocess.run(
             [str(self.root / "run"), *words],
             cwd=self.elsewhere,
-            env={
-                "PATH": f"{self.bin}:/usr/bin:/bin",
-                "HOME": str(self.root),
-                "LOG": str(self.log),
-                **env,
-            },
+            env={"PATH": str(self.bin), "HOME": str(self.root), "LOG": str(self.log), **env},
             capture_output=True,
             text=True,
             check=False,
@@ -76,6 +96,7 @@ class Checkout:
         )
 
     def asked(self) -> list[str]:
+        """The calls of Pythons, but for questions of their version."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
@@ -134,81 +155,270 @@ def test_an_unknown_option_is_refused(checkout: Checkout, option: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.9.18", "3.6.9", "2.7.18"])
-def test_a_python_too_old_is_the_host_s_fault(checkout: Checkout, version: str) -> None:
+def test_a_python_too_old_is_refused(checkout: Checkout, version: str) -> None:
     checkout.python(version)
-    refused(
-        checkout.run("provision", "plan"), 4, "3.10 or newer", f"Python {version}", "PYTHON=/path"
-    )
+    minor = version.rpartition(".")[0]
+    done = checkout.run("provision", "plan")
+    refused(done, 4, "Python 3.10 or newer is needed", f"python3 is Python {minor}")
     assert not (checkout.root / ".venv").exists()
 
 
-def test_no_python_at_all_is_the_host_s_fault(checkout: Checkout) -> None:
-    done = checkout.run("provision", PYTHON="/nonexistent/python")
-    refused(done, 4, "/nonexistent/python is not there", "apt-get install python3")
+def test_no_python_at_all_is_refused(checkout: Checkout) -> None:
+    (checkout.bin / "python3").unlink()
+    done = checkout.run("provision")
+    refused(done, 4, "there is no python3", "apt-get install -y python3")
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_a_python_that_does_not_start_is_the_host_s_fault(checkout: Checkout) -> None:
+def test_a_python_that_does_not_start_is_refused(checkout: Checkout) -> None:
     (checkout.bin / "python3").write_text("#!/bin/sh\nexit 139\n")
     refused(checkout.run("provision"), 4, "python3 is broken")
 
 
+def test_a_python_without_a_part_of_its_library_is_refused(checkout: Checkout) -> None:
+    checkout.python(lacks="ssl")
+    refused(checkout.run("provision"), 4, "python3 is Python 3.11 without its module ssl")
+
+
+@pytest.mark.parametrize(
+    ("on_path", "chosen"),
+    [
+        pytest.param(["3", "3.13"], "python3", id="python3 is new enough"),
+        pytest.param(["3=3.9", "3.10", "3.12"], "python3.12", id="python3 is too old"),
+        pytest.param(["3.11"], "python3.11", id="there is no python3"),
+        pytest.param(["3=3.99", "3.12"], "python3.12", id="python3 is newer than the wheels"),
+        pytest.param(["3=3.99"], "python3", id="there is only a Python newer than the wheels"),
+    ],
+)
+def test_a_python_is_found_on_path(checkout: Checkout, on_path: list[str], chosen: str) -> None:
+    (checkout.bin / "python3").unlink()
+    for word in on_path:
+        name, _, version = word.partition("=")
+        version = version or ("3.11" if name == "3" else name)
+        checkout.python(f"{version}.1", name=f"python{name}")
+    done = checkout.run("tool")
+    assert done.returncode == 0, done.stderr
+    assert checkout.asked()[0].startswith(f"{checkout.bin}/{chosen} -I {checkout.root}/setup_venv ")
+
+
 def test_the_python_that_is_named_is_taken(checkout: Checkout) -> None:
     checkout.python("3.9.18")
-    good = checkout.elsewhere / "python3.12"
-    shutil.copy(checkout.bin / "python3", good)
-    good.write_text(good.read_text().replace("exit 1 ;;", "exit 0 ;;", 1))
+    good = checkout.python("3.12.1", name="mine")
     done = checkout.run("tool", PYTHON=str(good))
     assert done.returncode == 0, done.stderr
+    assert checkout.asked()[0].startswith(f"{good} ")
 
 
-def test_a_python_without_ensurepip_is_told_the_package(checkout: Checkout) -> None:
-    checkout.python(ensurepip=False)
-    refused(checkout.run("provision"), 5, "ensurepip", "apt-get install -y python3-venv")
-    assert not (checkout.root / ".venv").exists()
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param("/nonexistent/python", "there is no such program", id="it is not there"),
+        pytest.param("old", "old is Python 3.8", id="it is too old"),
+    ],
+)
+def test_a_named_python_is_not_replaced(checkout: Checkout, name: str, said: str) -> None:
+    checkout.python("3.8.18", name="old")
+    refused(checkout.run("provision", PYTHON=name), 4, said, "PYTHON=/path/to/python3")
+    assert checkout.asked() == []
 
 
-def test_packages_that_cannot_be_installed_leave_no_stamp(checkout: Checkout) -> None:
-    checkout.python(pip=1)
-    refused(checkout.run("tool"), 5, "requirements.txt", "pip says why")
-    assert list((checkout.root / ".venv").glob("*.stamp")) == []
+# What the distributions have: packages.debian.org, packages.ubuntu.com; "Python in AL2023" of the
+# Amazon Linux guide; "Introduction to Python" of RHEL 8 and 9; SLE-Module-Python3 of SLE 15.
+UV = "uv python install"
+FIXES = [
+    ("ID=debian VERSION_ID=12", "", "sudo apt-get update && sudo apt-get install -y python3"),
+    ("ID=debian", "", "apt-get install -y python3"),
+    ("ID=debian VERSION_ID=11", "", UV),
+    ("ID=debian VERSION_ID=11", "3.9", UV),
+    ("ID=ubuntu ID_LIKE=debian VERSION_ID=24.04", "", "apt-get install -y python3"),
+    ("ID=ubuntu ID_LIKE=debian VERSION_ID=20.04", "3.8", UV),
+    ("ID=ubuntu ID_LIKE=debian VERSION_ID=18.04", "3.6", "docker run"),
+    ("ID=linuxmint ID_LIKE='ubuntu debian' VERSION_ID=22", "", "apt-get install -y python3"),
+    ("ID=linuxmint ID_LIKE='ubuntu debian' VERSION_ID=20", "3.8", UV),
+    ("ID=rhel ID_LIKE=fedora VERSION_ID=9.4", "3.9", "sudo dnf install -y python3.12"),
+    ("ID=rocky ID_LIKE='rhel centos fedora' VERSION_ID=8.10", "3.6", "dnf install -y python3.12"),
+    ("ID=almalinux ID_LIKE='rhel fedora' VERSION_ID=9.5", "3.9", "dnf install -y python3.12"),
+    ("ID=rhel ID_LIKE=fedora VERSION_ID=10.0", "", "dnf install -y python3"),
+    ("ID=fedora VERSION_ID=43", "", "dnf install -y python3"),
+    ("ID=centos ID_LIKE='rhel fedora' VERSION_ID=7", "3.6", "docker run"),
+    ("ID=amzn ID_LIKE=fedora VERSION_ID=2023", "3.9", "dnf install -y python3.12"),
+    ("ID=amzn ID_LIKE='centos rhel fedora' VERSION_ID=2", "3.7", "docker run"),
+    ("ID=opensuse-leap ID_LIKE=suse VERSION_ID=15.6", "3.6", "zypper install -y python311"),
+    ("ID=sles ID_LIKE=suse VERSION_ID=15.6", "3.6", "zypper install -y python311"),
+    ("ID=opensuse-tumbleweed ID_LIKE='opensuse suse'", "", "zypper install -y python3"),
+    ("ID=arch", "", "pacman -S --noconfirm python"),
+    ("ID=alpine VERSION_ID=3.22", "", "docker run"),
+    ("ID=nixos VERSION_ID=25.05", "", "nix-shell -p python3"),
+    ("ID=gentoo", "", "package manager"),
+    ("", "", "package manager"),
+]  # fmt: skip
 
 
-def test_a_half_made_environment_is_made_anew(checkout: Checkout) -> None:
-    left = checkout.root / ".venv" / "bin" / "python"
-    left.parent.mkdir(parents=True)
-    left.write_text("#!/bin/sh\nexit 1\n")
-    left.chmod(0o755)
-    done = checkout.run("tool")
-    assert done.returncode == 0, done.stderr
-    assert f"python -m venv {checkout.root}/.venv" in checkout.asked()
-
-
-def test_packages_are_installed_by_hash_and_the_project_without_the_network(
-    checkout: Checkout,
+@pytest.mark.parametrize(
+    ("release", "has", "fix"),
+    [pytest.param(*row, id=f"{row[0]} with Python {row[1] or 'none'}") for row in FIXES],
+)
+def test_the_fix_is_a_line_for_this_distribution(
+    checkout: Checkout, release: str, has: str, fix: str
 ) -> None:
-    assert checkout.run("tool").returncode == 0
-    installs = [line for line in checkout.asked() if "pip install" in line]
-    assert len(installs) == 2
-    assert "--require-hashes" in installs[0]
-    assert "--no-index" in installs[1]
-    assert "--no-deps" in installs[1]
+    (checkout.bin / "id").unlink()
+    (checkout.bin / "id").write_text("#!/bin/sh\necho 1000\n")
+    (checkout.bin / "id").chmod(0o755)
+    checkout.os_release.write_text("\n".join(f"{word}\n" for word in _assignments(release)))
+    (checkout.bin / "python3").unlink()
+    if has:
+        checkout.python(f"{has}.1")
+    done = checkout.run("provision")
+    refused(done, 4)
+    said = done.stderr.splitlines()
+    assert len(said) == 2
+    assert fix in said[1]
 
 
-def test_the_second_time_nothing_is_set_up(checkout: Checkout) -> None:
+def _assignments(release: str) -> list[str]:
+    return re.findall(r"\w+=(?:'[^']*'|\S+)", release)
+
+
+def test_a_system_without_os_release_gets_a_fix(checkout: Checkout) -> None:
+    checkout.os_release.unlink()
+    (checkout.bin / "python3").unlink()
+    refused(checkout.run("provision"), 4, "there is no python3", "package manager")
+
+
+def test_the_oldest_python_is_the_one_that_the_project_declares() -> None:
+    found = re.search(r"^pythons='(.*)'$", (ROOT / "run").read_text(), re.MULTILINE)
+    assert found is not None
+    oldest = found[1].split()[-1]
+    assert f'requires-python = ">={oldest}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_root_needs_no_sudo(checkout: Checkout) -> None:
+    (checkout.bin / "id").unlink()
+    (checkout.bin / "id").write_text("#!/bin/sh\necho 0\n")
+    (checkout.bin / "id").chmod(0o755)
+    (checkout.bin / "python3").unlink()
+    assert "fix: apt-get update && apt-get install" in checkout.run("provision").stderr
+
+
+@pytest.mark.parametrize("code", [4, 5, 130])
+def test_a_set_up_that_fails_ends_the_run(checkout: Checkout, code: int) -> None:
+    checkout.python(code=code)
+    done = checkout.run("tool")
+    assert (done.returncode, done.stdout) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "requirements"),
+    [
+        pytest.param(["tool"], "requirements.txt", id="a command"),
+        pytest.param(["lint"], "requirements-dev.txt", id="lint"),
+        pytest.param(["test", "x"], "requirements-dev.txt", id="test"),
+    ],
+)
+def test_setup_venv_is_asked_for_what_the_words_need(
+    checkout: Checkout, words: list[str], requirements: str
+) -> None:
+    checkout.run(*words)
+    assert checkout.asked()[0] == (
+        f"{checkout.bin}/python3 -I {checkout.root}/setup_venv {requirements} "
+    )
+    stamp = (checkout.root / ".venv/stamp").read_text().splitlines()
+    assert stamp[:3] == [requirements, "", str(checkout.root)]
+    assert [line.split()[2] for line in stamp[3:]] == ["pyproject.toml", requirements]
+
+
+def test_the_second_time_no_python_is_asked(checkout: Checkout) -> None:
     checkout.run("tool")
     before = checkout.asked()
+    (checkout.bin / "python3").unlink()
     done = checkout.run("tool")
-    assert done.stderr == ""
-    assert checkout.asked()[len(before) :] == ["python -V"]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert checkout.asked() == before
 
 
-def test_other_requirements_are_installed_anew(checkout: Checkout) -> None:
+def _other_requirements(checkout: Checkout) -> None:
+    (checkout.root / "requirements.txt").write_text("# others\n")
+
+
+def _other_project(checkout: Checkout) -> None:
+    with (checkout.root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+
+
+def _no_stamp(checkout: Checkout) -> None:
+    (checkout.root / ".venv/stamp").unlink()
+
+
+def _half_a_stamp(checkout: Checkout) -> None:
+    (checkout.root / ".venv/stamp").write_text("requirements.txt\n")
+
+
+def _moved(checkout: Checkout) -> None:
+    checkout.root = checkout.root.rename(checkout.root.with_name("moved"))
+
+
+def _no_python(checkout: Checkout) -> None:
+    (checkout.root / ".venv/bin/python").unlink()
+    (checkout.root / ".venv/bin/python").symlink_to("/nonexistent/python3.11")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_other_requirements, id="the requirements changed"),
+        pytest.param(_other_project, id="pyproject.toml changed"),
+        pytest.param(_no_stamp, id="it was interrupted"),
+        pytest.param(_half_a_stamp, id="the stamp is cut short"),
+        pytest.param(_moved, id="the checkout was moved"),
+        pytest.param(_no_python, id="its Python was uninstalled"),
+    ],
+)
+def test_what_changed_is_set_up_again(
+    checkout: Checkout, change: Callable[[Checkout], None]
+) -> None:
     checkout.run("tool")
     before = len(checkout.asked())
-    (checkout.root / "requirements.txt").write_text("# others\n")
+    change(checkout)
     assert checkout.run("tool").returncode == 0
-    assert [line for line in checkout.asked()[before:] if "pip install" in line]
+    assert [line for line in checkout.asked()[before:] if "/setup_venv " in line]
+    before = len(checkout.asked())
+    assert checkout.run("tool").returncode == 0
+    assert checkout.asked()[before:] == []
+
+
+def test_another_name_of_the_checkout_is_no_move(checkout: Checkout) -> None:
+    checkout.run("tool")
+    before = checkout.asked()
+    link = checkout.root.with_name("link")
+    link.symlink_to(checkout.root)
+    done = subprocess.run(
+        [link / "run", "tool"], env={"PATH": str(checkout.bin)}, check=False, capture_output=True
+    )
+    assert done.returncode == 0
+    assert checkout.asked() == before
+
+
+@pytest.mark.parametrize("name", ["a:b", "a\nb"], ids=["a colon", "a line break"])
+def test_a_path_that_no_environment_can_have_is_refused(checkout: Checkout, name: str) -> None:
+    checkout.root = checkout.root.rename(checkout.root.with_name(name))
+    refused(checkout.run("tool"), 5, "its path has a colon or a line break", "Move the checkout")
+    assert checkout.asked() == []
+
+
+def test_a_python_named_later_is_asked_once(checkout: Checkout) -> None:
+    checkout.run("tool")
+    before = len(checkout.asked())
+    other = str(checkout.python("3.12.1", name="other"))
+    for env in ({"PYTHON": other}, {"PYTHON": other}, {}):
+        assert checkout.run("tool", **env).returncode == 0
+    assert [line.split()[0] for line in checkout.asked()[before:]] == [other]
+
+
+def test_the_developers_packages_are_kept_for_other_words(checkout: Checkout) -> None:
+    checkout.run("lint")
+    before = len(checkout.asked())
+    assert checkout.run("tool").returncode == 0
+    assert checkout.asked()[before:] == []
 
 
 def test_words_reach_the_command_as_they_are_in_the_caller_s_directory(checkout: Checkout) -> None:
@@ -225,6 +435,15 @@ def test_the_exit_code_is_the_command_s(checkout: Checkout) -> None:
     assert checkout.run("failing").returncode == 3
 
 
+def test_variables_about_other_pythons_do_not_reach_the_command(checkout: Checkout) -> None:
+    shutil.copy(shutil.which("env") or "", checkout.bin / "env2")
+    done = checkout.run(
+        "env2", PYTHONPATH="/x", PYTHONHOME="/x", PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1"
+    )
+    kept = [line for line in done.stdout.splitlines() if line.startswith("PYTHON")]
+    assert kept == ["PYTHONUTF8=1"]
+
+
 def test_set_up_speaks_on_stderr_only(checkout: Checkout) -> None:
     done = checkout.run("tool", "--json")
     assert done.stdout == f"in {checkout.elsewhere}: tool --json\n"
@@ -237,12 +456,36 @@ def test_developers_words_need_the_developers_packages(checkout: Checkout) -> No
         (checkout.bin / name).chmod(0o755)
     done = checkout.run("lint")
     assert done.returncode == 0, done.stderr
-    assert (checkout.root / ".venv" / "requirements-dev.txt.stamp").exists()
     assert f"mypy  in {checkout.root}" in done.stdout
 
 
 def test_install_engine_asks_for_nothing_of_its_own(checkout: Checkout) -> None:
+    (checkout.bin / "id").unlink()
+    (checkout.bin / "id").write_text("#!/bin/sh\necho 0\n")
+    (checkout.bin / "id").chmod(0o755)
     done = checkout.run("--install-engine", "tool")
     assert done.returncode == 0, done.stderr
-    assert "python -m images.engine_setup" in checkout.asked()
+    assert f"{checkout.root}/.venv/bin/python -m images.engine_setup  " in checkout.asked()
     assert done.stdout.endswith("tool \n")
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+def test_other_shells_agree(checkout: Checkout, shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    sh = checkout.bin / "sh"
+    sh.unlink()
+    sh.write_text(f'#!/bin/bash\nexec {program} {"sh" if shell == "busybox" else ""} "$@"\n')
+    sh.chmod(0o755)
+    for words in (["tool", "a b"], ["tool", "c"]):
+        done = subprocess.run(
+            [sh, str(checkout.root / "run"), *words],
+            env={"PATH": str(checkout.bin), "LOG": str(checkout.log)},
+            cwd=checkout.elsewhere,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout == f"in {checkout.elsewhere}: tool {words[1]}\n", done.stderr
+    assert len(checkout.asked()) == 1

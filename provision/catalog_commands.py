@@ -49,8 +49,8 @@ def do_measure(args: argparse.Namespace, console: Console) -> int:
     if args.write:
         if found.table is None:
             raise BadInputError(
-                f"{found.sentence} A measurement belongs to a row.",
-                fix="Bring the catalog up to date first: provision catalog refresh",
+                f"{found.sentence} There is no row to save the measurement in.",
+                fix="Update the catalog first: provision catalog refresh",
             )
         path = overlay_path(os.environ)
         write_overlay(path, kept(code, found, read_overlay(path), _today()))
@@ -78,7 +78,7 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
     try:
         previous = read_overlay(path)
     except OverlayError as error:
-        console.note(f"{error.message} It is written anew.")
+        console.note(f"{error.message} It will be replaced.")
         previous = None
     found = refresh(
         load(overlay=previous),
@@ -86,6 +86,7 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
         index=args.index,
         pytorch_index=args.pytorch_index,
         registry=args.registry,
+        nvidia=args.nvidia,
         ca_bundle=ca_bundle(args.ca_bundle, os.environ),
         offline=args.offline,
         today=_today(),

@@ -129,7 +129,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _sources(found: Any) -> Iterable[str]:  # noqa: ANN401  any row
-    for key in ("source", "sm_source", "dropped_source"):
+    for key in ("source", "sm_source", "dropped_source", "adds_source", "driver_source"):
         if text := getattr(found, key, None):
             yield text
 
@@ -280,7 +280,7 @@ _COLUMNS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "families": (("major", 5), ("min_driver", 12)),
     "toolkits": (("full", 8), ("driver", 12), ("on_pypi", 7), ("sm_targets", 44)),
     "branches": (("branch", 6), ("max_cuda", 8), ("type", 11), ("end_of_life", 11),
-                 ("dropped_below", 13), ("first_version", 13)),
+                 ("dropped_below", 13), ("latest_seen", 11)),
     "forward_compat": (("package", 16), ("official_base_branches", 24)),
     "gpus": (("name", 38), ("capability", 10), ("architecture", 12), ("memory_gb", 9)),
     "cudnn": (("version", 10), ("cuda_major", 10), ("min_driver", 10), ("capabilities", 40)),

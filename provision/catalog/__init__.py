@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -28,12 +27,14 @@ from provision.catalog.rows import (
     ForwardCompat,
     GpuModel,
     PythonImage,
+    PythonRelease,
     TorchBuild,
     TorchRelease,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from dataclasses import dataclass
     from pathlib import Path
 
     from provision.catalog.later_rows import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         JaxPlugin,
         JaxRelease,
         NcclRelease,
+        OtherVendor,
         StartRule,
         TensorflowGpu,
         TensorflowRelease,
@@ -51,8 +53,17 @@ if TYPE_CHECKING:
         UbuntuRelease,
     )
     from provision.catalog.overlay import Overlay
-    from provision.catalog.side_rows import Conflict, CudaDropped, Excused, HighestMajor
+    from provision.catalog.side_rows import (
+        Conflict,
+        CudaDropped,
+        Excused,
+        HighestMajor,
+        KernelModules,
+        OpenModules,
+    )
     from provision.model import ComputeCapability
+else:
+    from provision.values import dataclass
 
 __all__ = ["DATA", "FILES", "LATER", "Catalog", "GpuMatch", "current", "load"]
 
@@ -75,7 +86,9 @@ FILES = (
 LATER = (
     "dropped",
     "highest_majors",
+    "kernel_modules",
     "binary_notes",
+    "other_vendors",
     "ubuntu_releases",
     "tensorflow_releases",
     "tensorflow_wheels",
@@ -103,9 +116,11 @@ class Catalog:
     torch_releases: tuple[TorchRelease, ...]
     torch: tuple[TorchBuild, ...]
     debian_suites: tuple[DebianSuite, ...]  # the one to prefer first, as all that follow
+    pythons: tuple[PythonRelease, ...]  # oldest first
     python_images: tuple[PythonImage, ...]
     compilers: tuple[CompilerWheels, ...]
     pytorch_index_template: str
+    redist_template: str
 
     def family(self, cuda: str) -> CudaFamily | None:
         """The family of a CUDA version; None before 11, which had no such thing."""
@@ -131,6 +146,26 @@ class Catalog:
     def is_known_branch(self, driver: str) -> bool:
         """Whether the table has the branch of this driver itself."""
         return _branch_number(driver) in self._branch_numbers
+
+    def open_modules(
+        self, capability: ComputeCapability, name: str | None = None
+    ) -> OpenModules | None:
+        """Which kernel modules a GPU takes; `name` as in gpus.json.
+
+        None: it is in Jetson modules alone, whose driver is another, or older than every row.
+        """
+        if capability in self.tegra_capabilities:
+            return None
+        fitting = [
+            row.open_modules
+            for row in self.kernel_modules
+            if row.capability <= capability and (not row.gpus or name in row.gpus)
+        ]
+        return fitting[-1] if fitting else None
+
+    def first_branch(self, chip: str) -> DriverBranch | None:
+        """The driver branch that was the first to drive a chip, where that is known."""
+        return self._first_branches.get(chip)
 
     def forward_compat(self, cuda: str) -> ForwardCompat | None:
         """The cuda-compat package that brings CUDA X.Y onto an older driver."""
@@ -210,9 +245,21 @@ class Catalog:
         """The GPU that a name means; see `provision.catalog.gpus`."""
         return self._gpu_names.find(name)
 
+    def other_vendor(self, name: str) -> str | None:
+        """Who makes a GPU of this name, where it is not NVIDIA."""
+        spoken = name.casefold()
+        if self.find_gpu(name).status != "unknown" or "nvidia" in spoken:
+            return None
+        return next((row.vendor for row in self.other_vendors if row.pattern.search(spoken)), None)
+
     def gpus_of(self, capability: ComputeCapability) -> tuple[GpuModel, ...]:
         """Every GPU of one compute capability."""
         return tuple([row for row in self.gpus if row.compute_capability == capability])
+
+    def settled_pythons(self, day: str) -> frozenset[str]:
+        """The Pythons that already had a successor on a day ("2026-03-23", or longer)."""
+        followed = zip(self.pythons, self.pythons[1:], strict=False)
+        return frozenset(row.python for row, after in followed if after.released <= day[:10])
 
     @cached_property
     def shipped_date(self) -> str:
@@ -238,9 +285,27 @@ class Catalog:
         return self.files["drivers.json"].rows("highest_majors", HighestMajor)
 
     @cached_property
+    def kernel_modules(self) -> tuple[KernelModules, ...]:
+        """Which GPUs take NVIDIA's open kernel modules, by compute capability, lowest first."""
+        from provision.catalog.side_rows import KernelModules
+
+        def make(**values: object) -> KernelModules:
+            row: Callable[..., KernelModules] = KernelModules
+            return row(capability=values.pop("from"), **values)
+
+        return self.files["drivers.json"].rows("kernel_modules", make)
+
+    @cached_property
     def binary_notes(self) -> tuple[BinaryNote, ...]:
         """GPUs that few wheels have code of their own for."""
         return self.files["gpus.json"].rows("binary_notes", BinaryNote)
+
+    @cached_property
+    def other_vendors(self) -> tuple[OtherVendor, ...]:
+        """The makers of GPUs that are not NVIDIA's."""
+        from provision.catalog.later_rows import OtherVendor
+
+        return self.files["gpus.json"].rows("other_vendors", OtherVendor)
 
     @cached_property
     def ubuntu_releases(self) -> tuple[UbuntuRelease, ...]:
@@ -359,6 +424,10 @@ class Catalog:
         return tuple(row.branch for row in self.branches)
 
     @cached_property
+    def _first_branches(self) -> dict[str, DriverBranch]:
+        return {chip: row for row in self.branches for chip in row.adds}
+
+    @cached_property
     def _compat(self) -> dict[str, ForwardCompat]:
         return {row.provides_cuda: row for row in self.compat_packages}
 
@@ -427,11 +496,13 @@ def _read(directory: str, overlay: Overlay | None) -> Catalog:
         torch_releases=torch.rows("releases", TorchRelease),
         torch=torch.rows("builds", TorchBuild),
         debian_suites=suites,
+        pythons=bases.rows("pythons", PythonRelease),
         python_images=bases.rows(
             "python_images", _python_image(bases.text("python_reference"), suites)
         ),
         compilers=bases.rows("compiler_wheels", CompilerWheels),
         pytorch_index_template=torch.text("index"),
+        redist_template=cuda.text("redistributables"),
     )
     # Whether an overlay's rows can be read is known now, not in the middle of a command.
     for table in LATER:

@@ -20,12 +20,14 @@ from provision.catalog.problems import (
     below,
     doubled,
     is_date,
+    is_day,
     is_specifier,
     rising,
     wrong_python_tags,
     wrong_targets,
 )
-from provision.catalog.rows import DriverBranch, ForwardCompat, TorchBuild
+from provision.catalog.rows import DriverBranch, ForwardCompat, GpuModel, TorchBuild
+from provision.model import ComputeCapability
 
 
 def check(catalog: Catalog) -> list[str]:
@@ -57,6 +59,8 @@ def _versions_read(catalog: Catalog) -> Iterator[Problem]:
     for i, b in enumerate(catalog.branches):
         versions = (b.max_cuda, b.first_version, b.latest_seen)
         named.append((f"drivers.json branches[{i}]", str(b.branch), versions))
+    for i, g in enumerate(catalog.gpus):
+        named.append((f"gpus.json gpus[{i}]", g.name, (g.driver_from,)))
     for i, r in enumerate(catalog.torch_releases):
         companions = (r.version, r.torchvision, r.torchaudio)
         named.append((f"torch.json releases[{i}]", r.version, companions))
@@ -81,7 +85,9 @@ def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
         ("torch.json builds", [build_name(row) for row in catalog.torch]),
         ("bases.json debian_suites", [row.suite for row in catalog.debian_suites]),
         ("bases.json ubuntu_releases", [row.release for row in catalog.ubuntu_releases]),
+        ("bases.json pythons", [row.python for row in catalog.pythons]),
         ("bases.json python_images", [row.reference for row in catalog.python_images]),
+        ("gpus.json other_vendors", [row.vendor for row in catalog.other_vendors]),
         ("bases.json compiler_wheels", [row.cuda for row in catalog.compilers]),
     ]
     for table, names in tables:
@@ -105,12 +111,24 @@ def _branches_rise(catalog: Catalog) -> Iterator[Problem]:
         if row.dropped_below < before.dropped_below:
             what = f"drives older GPUs than branch {before.branch} before it"
             yield Problem("branches-rise", f"{table}[{position}]", str(row.branch), what)
+    highest = 0
+    for position, row in enumerate(rows):
+        rank = _MODULES.index(row.open_modules) if row.open_modules else highest
+        if rank < highest:
+            what = "brings back kernel modules that a branch before it did away with"
+            yield Problem("branches-rise", f"{table}[{position}]", str(row.branch), what)
+        highest = max(highest, rank)
 
 
 def _branch_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A branch's versions are of that branch; it adds nothing below what it drives."""
+    """A branch's versions are of that branch; what it adds has its source."""
+    open_from = next(
+        (row.capability for row in catalog.kernel_modules if row.open_modules != "unsupported"),
+        None,
+    )
     for position, row in enumerate(catalog.branches):
-        for what in _branch_faults(row):
+        faults = [*_branch_faults(row), *_module_faults(row, open_from)]
+        for what in faults:
             place = f"drivers.json branches[{position}]"
             yield Problem("branch-row", place, str(row.branch), what)
 
@@ -121,10 +139,60 @@ def _branch_faults(row: DriverBranch) -> Iterator[str]:
             yield f"{said} version {version} is of another branch"
     if row.latest_seen and row.first_version and below(row.latest_seen, row.first_version):
         yield f"newest version {row.latest_seen} is older than the first"
-    if any(capability < row.dropped_below for capability in row.adds):
-        yield "adds a GPU that it does not drive"
+    if bool(row.adds) < bool(row.adds_source):
+        yield "names a source for chips that it does not add"
+    if row.adds and row.adds_source is None and row.adds_confidence == "confirmed":
+        yield "adds chips and names no source for it"
     if row.end_of_life and not is_date(row.end_of_life):
         yield f"end of life {row.end_of_life} is no date"
+    if row.latest_date and not is_day(row.latest_date):
+        yield f"date of its newest version {row.latest_date} is no day"
+    if (row.latest_date or row.latest_source) and not row.latest_seen:
+        yield "the date or the source of a newest version that is not named"
+    if row.latest_date and not row.latest_source:
+        yield "the date of its newest version has no source"
+
+
+def _module_faults(row: DriverBranch, open_from: ComputeCapability | None) -> Iterator[str]:
+    """`open_from`: the lowest capability that the open kernel modules serve."""
+    if (row.open_modules is None) != (row.modules_source is None):
+        yield "its kernel modules and their source go together"
+    if row.open_modules == "only" and (open_from is None or row.dropped_below < open_from):
+        yield "has only the open kernel modules, and drives GPUs that they do not serve"
+
+
+def _gpu_drivers(catalog: Catalog) -> Iterator[Problem]:
+    """One branch adds a chip and drives it; of one capability all GPUs name their chip."""
+    yield from doubled(
+        "drivers.json branches adds", [chip for row in catalog.branches for chip in row.adds]
+    )
+    named = {row.chip for row in catalog.gpus}
+    for position, branch in enumerate(catalog.branches):
+        for chip in branch.adds:
+            if chip not in named:
+                what = f"adds {chip}, which no GPU has"
+                place = f"drivers.json branches[{position}]"
+                yield Problem("gpu-driver", place, str(branch.branch), what)
+    for position, row in enumerate(catalog.gpus):
+        for what in _driver_faults(row, catalog):
+            yield Problem("gpu-driver", f"gpus.json gpus[{position}]", row.name, what)
+
+
+def _driver_faults(row: GpuModel, catalog: Catalog) -> Iterator[str]:
+    if (row.driver_from is None) != (row.driver_source is None):
+        yield "driver_from and driver_source go together"
+    if row.chip is None:
+        kin = [other for other in catalog.gpus_of(row.compute_capability) if other.chip]
+        if kin:
+            yield f"has no chip, and {kin[0].name} of the same capability has one"
+        return
+    first = catalog.first_branch(row.chip)
+    if first is None:
+        yield f"no driver branch adds its chip {row.chip}"
+    elif row.compute_capability < first.dropped_below:
+        yield f"branch {first.branch} adds its chip and does not drive its capability"
+    elif row.driver_from and below(row.driver_from, str(first.branch)):
+        yield f"is listed from driver {row.driver_from}, older than branch {first.branch}"
 
 
 def _toolkit_rows(catalog: Catalog) -> Iterator[Problem]:
@@ -136,6 +204,8 @@ def _toolkit_rows(catalog: Catalog) -> Iterator[Problem]:
         if row.minor_version_compatibility != (catalog.family(row.cuda) is not None):
             what = "minor-version compatibility and the table of families disagree"
             yield Problem("toolkit-row", place, row.full, what)
+        if row.released is not None and not is_day(row.released):
+            yield Problem("toolkit-row", place, row.full, f"{row.released!r} is no day")
         if row.driver is None:
             continue
         branch = catalog.branch_of(row.driver)
@@ -169,6 +239,22 @@ def _compat_faults(row: ForwardCompat, catalog: Catalog) -> Iterator[tuple[str, 
             yield "compat-branch-known", f"base branch {base} is not in the table"
         if base > row.built_from_branch:
             yield "compat-row", f"base branch {base} is newer than the package"
+
+
+def _pythons(catalog: Catalog) -> Iterator[Problem]:
+    """Pythons stand oldest first, each with its day; every image's Python is among them."""
+    table = "bases.json pythons"
+    yield from rising("pythons-rise", table, [(row.python, row.python) for row in catalog.pythons])
+    for position, row in enumerate(catalog.pythons):
+        before = catalog.pythons[position - 1].released if position else ""
+        if not is_date(row.released) or row.released <= before:
+            what = f"{row.released!r} is no day after that of the one before it"
+            yield Problem("pythons-rise", f"{table}[{position}]", row.python, what)
+    known = {row.python for row in catalog.pythons}
+    for position, image in enumerate(catalog.python_images):
+        if image.python not in known:
+            place = f"bases.json python_images[{position}]"
+            yield Problem("pythons-known", place, image.reference, "its Python has no day")
 
 
 def _release_rows(catalog: Catalog) -> Iterator[Problem]:
@@ -264,7 +350,7 @@ def _files_dated(catalog: Catalog) -> Iterator[Problem]:
     """A file says on which day it was drawn up."""
     for name in FILES:
         date = catalog.files[name].text("date")
-        if len(date) != len("2026-11-21") or not is_date(date):
+        if not is_day(date):
             yield Problem("file-date", name, name, f"{date!r} is no day")
 
 
@@ -274,13 +360,18 @@ _RULES: tuple[Callable[[Catalog], Iterable[Problem]], ...] = (
     _newer_needs_no_less,
     _branches_rise,
     _branch_rows,
+    _gpu_drivers,
     _toolkit_rows,
     _compat_rows,
+    _pythons,
     _release_rows,
     _build_rows,
     _one_pypi_build,
     _files_dated,
 )
+_MODULES = ("optional", "required-from-blackwell", "only")
+"""What branches did, one after the other: open kernel modules came, and became the only ones."""
+
 _BUILD_RULES: dict[str, Callable[[TorchBuild, Catalog], Iterator[str]]] = {
     "release-known": _release_known,
     "tag-agrees": _tag_agrees,

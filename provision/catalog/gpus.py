@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from provision.catalog.rows import GpuModel
 from provision.model import ComputeCapability
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.values import dataclass
 
 _WORD = re.compile(r"[a-z0-9]+")
 # "Quadro" stays: a Quadro RTX 4000 is Turing, an RTX 4000 Ada is not.
@@ -27,7 +31,7 @@ _LONGEST_NAME = 100
 
 # Compiled when a name is not found as it is, which is seldom.
 # "A100-SXM4-40GB MIG 1g.5gb", "A100-PG509-200", "GB200 NVL72", "RTX 3080 12GB"
-_BESIDES = r" mig \S+$|-pg\d+-\d+$| nvl\d+$|[ -]\d+ ?g(?:i?b)?$"
+_BESIDES = r" \(nvgpu\)$| mig \S+$|-pg\d+-\d+$| nvl\d+$|[ -]\d+ ?g(?:i?b)?$"
 # "GRID T4-16Q", "NVIDIA A100-3-20C": https://docs.nvidia.com/vgpu/ names the types so; the letters
 # behind a board's number ("V100D") are its memory or form.
 _VIRTUAL = r"(?:grid|nvidia) (\S.*?)-(?:\d-)?\d+[abcq]\d?(?:me|s)?"
@@ -49,6 +53,17 @@ class GpuMatch:
     compute_capability: ComputeCapability | None
     rows: tuple[GpuModel, ...]
     suggestions: tuple[str, ...] = ()
+
+    @property
+    def host_arch(self) -> str | None:
+        """The CPU architecture of every machine that has it, where all rows agree on one."""
+        return host_arch_of(self.rows)
+
+
+def host_arch_of(rows: tuple[GpuModel, ...]) -> str | None:
+    """The CPU architecture of the machines of these GPUs; None: there are several, or any."""
+    found = {row.host_arch for row in rows}
+    return found.pop() if len(found) == 1 else None
 
 
 class GpuNames:
@@ -117,7 +132,8 @@ class GpuNames:
         from difflib import get_close_matches
 
         names = {"".join(words): row.name for row, words in self._words}
-        return tuple(names[key] for key in get_close_matches(together, names, n=3, cutoff=0.6))
+        near = get_close_matches(together, names, n=3, cutoff=0.6)
+        return tuple(dict.fromkeys(names[key] for key in near))
 
 
 def _said_shorter(spoken: str) -> Iterator[str]:

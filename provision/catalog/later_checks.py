@@ -24,6 +24,7 @@ from provision.catalog.rows import (
     CudaImage,
     CudnnRelease,
     JaxPlugin,
+    KernelModules,
     NcclRelease,
     StartRule,
     TensorflowRelease,
@@ -75,6 +76,7 @@ def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
         ("bases.json ubuntu_releases", [row.release for row in catalog.ubuntu_releases]),
         ("cuda.json dropped", [f"{row.cuda} {row.generation}" for row in catalog.dropped]),
         ("drivers.json highest_majors", [str(row.branch) for row in catalog.highest_majors]),
+        ("drivers.json kernel_modules", [modules_name(row) for row in catalog.kernel_modules]),
         ("gpus.json binary_notes", [str(row.compute_capability) for row in catalog.binary_notes]),
     ]
     for table, names in tables:
@@ -369,6 +371,30 @@ def _notes(catalog: Catalog) -> Iterator[Problem]:
                 yield Problem("note-row", f"{table}[{position}]", name, what)
 
 
+def _kernel_modules(catalog: Catalog) -> Iterator[Problem]:
+    """Rows rise by capability; a row for some GPUs follows one for all, and names known GPUs."""
+    table = "drivers.json kernel_modules"
+    gpus = {row.name: row for row in catalog.gpus}
+    lowest = catalog.kernel_modules[0] if catalog.kernel_modules else None
+    if lowest is None or lowest.gpus:
+        yield Problem("kernel-modules", table, "first row", "is missing, or not for all GPUs")
+    for position, row in enumerate(catalog.kernel_modules):
+        place, name = f"{table}[{position}]", modules_name(row)
+        if position and row.capability < catalog.kernel_modules[position - 1].capability:
+            yield Problem("kernel-modules", place, name, "stands after a newer capability")
+        for gpu in row.gpus:
+            known = gpus.get(gpu)
+            if known is None:
+                yield Problem("kernel-modules", place, name, f"{gpu} is not in gpus.json")
+            elif known.compute_capability < row.capability:
+                yield Problem("kernel-modules", place, name, f"{gpu} is of an older capability")
+
+
+def modules_name(row: KernelModules) -> str:
+    """How a row of kernel modules is called in problems: "7.5", "9.0 NVIDIA GH200 480GB"."""
+    return " ".join(["{}.{}".format(*row.capability), *row.gpus])
+
+
 def plugin_name(row: JaxPlugin) -> str:
     """How a plugin is called in problems and exceptions: "0.7.2 cuda12"."""
     return f"{row.version} cuda{row.cuda_major}"
@@ -398,4 +424,5 @@ LATER_RULES: tuple[Callable[[Catalog], Iterable[Problem]], ...] = (
     _start_rules,
     _dropped_rows,
     _notes,
+    _kernel_modules,
 )

@@ -6,6 +6,7 @@ The conventions are those of `provision.catalog.rows`, which gives these too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -81,6 +82,7 @@ class JaxRelease(NamedTuple):
     archs: tuple[Arch, ...]
     glibc: str
     source: str
+    upload_time: str | None = None
     note: str | None = None
 
 
@@ -106,6 +108,14 @@ class JaxPlugin(NamedTuple):
     toolkits: str = ""
     toolkits_source: str | None = None
     broken: str | None = None
+
+
+class OtherVendor(NamedTuple):
+    """A maker of GPUs that no row of this catalog is about, and how its names are known."""
+
+    vendor: str
+    pattern: re.Pattern[str]
+    source: str
 
 
 class CudnnRelease(NamedTuple):

@@ -17,6 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
+from images.printable import printable
 from provision.catalog.reading import overlay_file
 from provision.errors import CatalogError, Exit
 
@@ -67,12 +68,15 @@ IDENTITIES: dict[str, Identity] = {
     "branches": Identity(("branch",), ("branch",)),
     "forward_compat": Identity(("package",), ("provides_cuda",)),
     "highest_majors": Identity(("branch",), ("branch",)),
+    "kernel_modules": Identity(("from", "gpus"), ("from",)),
     "gpus": Identity(("name",), ("compute_capability",)),
     "binary_notes": Identity(("compute_capability",), ("compute_capability",)),
+    "other_vendors": Identity(("vendor",), ()),
     "releases": Identity(("version",), ("version",)),
     "builds": Identity(("version", "tag", "arch"), ("version", "cuda")),
     "debian_suites": Identity(("suite",), ()),
     "ubuntu_releases": Identity(("release",), ()),
+    "pythons": Identity(("python",), ("python",)),
     "python_images": Identity(("python", "suite"), ()),
     "compiler_wheels": Identity(("cuda",), ("cuda",)),
     "tensorflow_releases": Identity(("version",), ("version",)),
@@ -326,5 +330,5 @@ def _why(error: Exception) -> str:
 
 
 def _shown(path: Path) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in str(path))
+    text = printable(str(path))
     return text if len(text) <= 200 else f"...{text[-197:]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 from typing import NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -98,6 +99,14 @@ def is_specifier(text: str) -> bool:
     except InvalidSpecifier:
         return False
     return True
+
+
+def is_day(text: str) -> bool:
+    """Whether it is a day of the calendar, as "2026-11-21"."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def is_date(text: str) -> bool:

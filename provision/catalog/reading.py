@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -168,6 +169,14 @@ def _text(value: object) -> str:
     return value
 
 
+def _pattern(value: object) -> re.Pattern[str]:
+    """A regular expression that has to cover whole words."""
+    try:
+        return re.compile(rf"\b(?:{_text(value)})\b", re.ASCII)
+    except re.error as error:
+        raise WrongError(f"expected a regular expression: {error}") from None
+
+
 def _flag(value: object) -> bool:
     if type(value) is not bool:
         raise WrongError("expected true or false")
@@ -277,6 +286,7 @@ _MAYBE_QUANTITY = _maybe(_quantity)
 _RATES = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
 _BRANDS_OF_ONE = _many(_text, "brands", empty=True)
 _PYTHON_TAGS = _many(_text, "Python tags")
+_CHIPS = _many(_text, "chips", empty=True)
 _ARCH = _one_of("x86_64", "aarch64")
 _ARCHS = _many(_ARCH, "x86_64, aarch64", empty=True)
 _CONFIDENCE = _one_of("confirmed", "likely", "doubtful", "assumed")
@@ -286,8 +296,11 @@ _SOURCES = frozenset(
         "sm_source",
         "type_source",
         "dropped_source",
+        "adds_source",
         "numpy_source",
         "driver_source",
+        "latest_source",
+        "modules_source",
         "toolkits_source",
         "extra_source",
         "ptx_only_source",
@@ -311,7 +324,7 @@ _TABLES: dict[str, Table] = {
             "source": _text,
             "sm_source": _text,
         },
-        {"confidence": _CONFIDENCE, "gcc_max": _text},
+        {"confidence": _CONFIDENCE, "gcc_max": _text, "released": _text},
     ),
     "dropped": Table({"in": _text, "sm": _sms, "generation": _text, "source": _text}, {}),
     "branches": Table(
@@ -322,17 +335,21 @@ _TABLES: dict[str, Table] = {
             "type": _maybe(_one_of("LTS", "production", "new feature", "developer")),
             "end_of_life": _MAYBE_TEXT,
             "dropped_below": _capability,
-            "adds": _CAPABILITIES,
+            "adds": _CHIPS,
             "source": _text,
             "dropped_source": _text,
         },
         {
             "type_source": _text,
+            "adds_source": _text,
             "adds_confidence": _CONFIDENCE,
             "confidence": _CONFIDENCE,
             "note": _text,
-            "open_modules": _one_of("optional", "required-from-blackwell"),
+            "open_modules": _one_of("optional", "required-from-blackwell", "only"),
+            "modules_source": _text,
             "latest_seen": _text,
+            "latest_date": _text,
+            "latest_source": _text,
         },
     ),
     "forward_compat": Table(
@@ -346,6 +363,15 @@ _TABLES: dict[str, Table] = {
         {"accepted_base_branches": _NUMBERS, "confidence": _CONFIDENCE, "note": _text},
     ),
     "highest_majors": Table({"branch": _number, "cuda_major": _number, "source": _text}, {}),
+    "kernel_modules": Table(
+        {
+            "from": _capability,
+            "open_modules": _one_of("unsupported", "optional", "required"),
+            "gpus": _many(_text, "names", empty=True),
+            "source": _text,
+        },
+        {},
+    ),
     "gpus": Table(
         {
             "name": _text,
@@ -367,11 +393,16 @@ _TABLES: dict[str, Table] = {
             "note": _text,
             "figures_confidence": _CONFIDENCE,
             "aliases": _many(_text, "names"),
+            "chip": _text,
+            "driver_from": _text,
+            "driver_source": _text,
+            "host_arch": _ARCH,
         },
     ),
     "binary_notes": Table(
         {"compute_capability": _capability, "proven": _flag, "source": _text}, {}
     ),
+    "other_vendors": Table({"vendor": _text, "pattern": _pattern, "source": _text}, {}),
     "releases": Table(
         {
             "version": _text,
@@ -418,6 +449,7 @@ _TABLES: dict[str, Table] = {
     "ubuntu_releases": Table(
         {"release": _text, "python": _text, "glibc": _text, "source": _text}, {}
     ),
+    "pythons": Table({"python": _text, "released": _text, "source": _text}, {}),
     "python_images": Table(
         {"python": _text, "suite": _text, "source": _text},
         {"confidence": _CONFIDENCE, "note": _text},
@@ -481,7 +513,7 @@ _TABLES: dict[str, Table] = {
             "glibc": _text,
             "source": _text,
         },
-        {"note": _text},
+        {"upload_time": _MAYBE_TEXT, "note": _text},
     ),
     "jax_plugins": Table(
         {

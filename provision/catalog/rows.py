@@ -30,7 +30,13 @@ if TYPE_CHECKING:
         TensorflowWheel,
         UbuntuRelease,
     )
-    from provision.catalog.side_rows import Conflict, CudaDropped, Excused, HighestMajor
+    from provision.catalog.side_rows import (
+        Conflict,
+        CudaDropped,
+        Excused,
+        HighestMajor,
+        KernelModules,
+    )
 
 __all__ = [
     "Arch",
@@ -52,9 +58,11 @@ __all__ = [
     "HighestMajor",
     "JaxPlugin",
     "JaxRelease",
+    "KernelModules",
     "NcclRelease",
     "Place",
     "PythonImage",
+    "PythonRelease",
     "StartRule",
     "TensorflowGpu",
     "TensorflowRelease",
@@ -88,7 +96,8 @@ class CudaToolkit(NamedTuple):
     """One toolkit release: cuda "11.7", full "11.7.1", update 1.
 
     `driver` is the Linux driver it shipped with; None where none was published. `on_pypi` is
-    whether the package cuda-toolkit has it; `gcc_max` the newest GCC that nvcc takes (likely).
+    whether the package cuda-toolkit has it; `gcc_max` the newest GCC that nvcc takes (likely);
+    `released` the day in NVIDIA's manifest of it, None where no manifest was read.
     """
 
     cuda: str
@@ -102,14 +111,17 @@ class CudaToolkit(NamedTuple):
     sm_source: str
     confidence: Confidence = "confirmed"
     gcc_max: str | None = None
+    released: str | None = None
 
 
 class DriverBranch(NamedTuple):
     """A driver branch: the number before the first dot of a driver version.
 
     `max_cuda` is what it supports natively; `dropped_below` the lowest compute capability that it
-    still drives; `adds` those that it was the first to drive. `open_modules`: whether its open
-    kernel modules, which serve Turing and later, are the only ones for Blackwell and later.
+    still drives; `adds` the chips ("GB202") that it was the first to drive by NVIDIA's documents.
+    `open_modules`: whether it has open kernel modules beside the proprietary ones ("optional"),
+    whether some GPUs need them, or whether they are its only ones ("only"); None: it has none, or
+    it is not known. `latest_seen` is the newest version met in public, released on `latest_date`.
     """
 
     branch: int
@@ -118,21 +130,25 @@ class DriverBranch(NamedTuple):
     type: Literal["LTS", "production", "new feature", "developer"] | None
     end_of_life: str | None
     dropped_below: ComputeCapability
-    adds: tuple[ComputeCapability, ...]
+    adds: tuple[str, ...]
     source: str
     dropped_source: str
+    adds_source: str | None = None
     type_source: str | None = None
     adds_confidence: Confidence = "confirmed"
     confidence: Confidence = "confirmed"
     note: str | None = None
-    open_modules: Literal["optional", "required-from-blackwell"] | None = None
+    open_modules: Literal["optional", "required-from-blackwell", "only"] | None = None
     latest_seen: str | None = None
+    modules_source: str | None = None
+    latest_date: str | None = None
+    latest_source: str | None = None
 
 
 class ForwardCompat(NamedTuple):
     """A cuda-compat package and the kernel driver branches that it may be laid upon.
 
-    `official_base_branches` is NVIDIA's current page (None: too old to be on it);
+    `official_base_branches` is NVIDIA's current page (None: not on it, or the page was not read);
     `accepted_base_branches` is what the start check of NVIDIA's images lets through, which
     includes branches past their end of life. (): not read.
     """
@@ -150,6 +166,10 @@ class ForwardCompat(NamedTuple):
 class GpuModel(NamedTuple):
     """A GPU by the name that NVML prints; `aliases` are other names of the same chip.
 
+    `chip` ("GB202") says which driver branches drive it (`DriverBranch.adds`); None: a chip older
+    than the oldest branch of the table, or one of a Jetson. `driver_from` is the oldest driver
+    whose own documents list the product. `host_arch` is that of every machine that has it; None: it
+    is a card, or a module, for any.
     `forward_compat_eligible` None: only select server models of that card are. `tflops` are peak
     rates, dense, by fp32, tf32, fp16, bf16, fp8; None: it has none, or it is not known.
     """
@@ -169,6 +189,10 @@ class GpuModel(NamedTuple):
     note: str | None = None
     figures_confidence: Confidence = "doubtful"
     aliases: tuple[str, ...] = ()
+    chip: str | None = None
+    driver_from: str | None = None
+    driver_source: str | None = None
+    host_arch: Arch | None = None
 
     def __hash__(self) -> int:  # the peak rates are a dict
         return hash(self.name)
@@ -229,6 +253,14 @@ class DebianSuite(NamedTuple):
     source: str
 
 
+class PythonRelease(NamedTuple):
+    """A Python X.Y and the day of its first release ("2024-10-07")."""
+
+    python: str
+    released: str
+    source: str
+
+
 class PythonImage(NamedTuple):
     """An official Python image. `reference` and `glibc` follow from its suite."""
 
@@ -262,6 +294,6 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> type:
         if name not in __all__:
             raise AttributeError(f"module {__name__} has no attribute {name}")
-        side = name in {"Conflict", "CudaDropped", "Excused", "HighestMajor"}
+        side = name in {"Conflict", "CudaDropped", "Excused", "HighestMajor", "KernelModules"}
         module = import_module(f"provision.catalog.{'side' if side else 'later'}_rows")
         return getattr(module, name)

@@ -5,9 +5,13 @@ The conventions are those of `provision.catalog.rows`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from provision.model import ComputeCapability
+
+OpenModules: TypeAlias = Literal["unsupported", "optional", "required"]
+"""What a GPU makes of NVIDIA's open kernel modules: it needs the proprietary ones, takes either,
+or takes no others."""
 
 
 class CudaDropped(NamedTuple):
@@ -24,6 +28,18 @@ class HighestMajor(NamedTuple):
 
     branch: int
     cuda_major: int
+    source: str
+
+
+class KernelModules(NamedTuple):
+    """Which kernel modules the GPUs from one compute capability on take; a later row goes first.
+
+    `gpus` (): all of them; else only these, by the names of gpus.json.
+    """
+
+    capability: ComputeCapability
+    open_modules: OpenModules
+    gpus: tuple[str, ...]
     source: str
 
 

@@ -37,9 +37,9 @@ def test_the_shipped_tables_break_no_invariant(catalog: Catalog) -> None:
 
 def test_every_table_has_its_rows(catalog: Catalog) -> None:
     assert len(catalog.families) == 3
-    assert len(catalog.toolkits) == 63
-    assert len(catalog.branches) == 29
-    assert len(catalog.compat_packages) == 24
+    assert len(catalog.toolkits) == 64
+    assert len(catalog.branches) == 30
+    assert len(catalog.compat_packages) == 25
     assert len(catalog.gpus) == 140
     assert len(catalog.torch_releases) == 33
     assert len(catalog.torch) == 185
@@ -50,13 +50,14 @@ def test_every_table_has_its_rows(catalog: Catalog) -> None:
     assert len(catalog.tensorflow_gpu) == 32
     assert len(catalog.jax_releases) == 46
     assert len(catalog.jax_plugins) == 58
-    assert len(catalog.cudnn) == 116
+    assert len(catalog.cudnn) == 117
     assert len(catalog.nccl) == 53
     assert len(catalog.images) == 1340
     assert sum(len(row.os) for row in catalog.start_rules) == 371
     assert len(catalog.dropped) == 5
     assert len(catalog.highest_majors) == 4
-    assert len(catalog.conflicts) == 47
+    assert len(catalog.kernel_modules) == 4
+    assert len(catalog.conflicts) == 49
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -189,6 +190,78 @@ class TestFacts:
         assert first.reference == "docker.io/library/python:3.11-slim-bookworm"
         assert first.glibc == "2.36"
 
+    def test_cuda_13_5_runs_from_the_floor_of_its_family_on(self, catalog: Catalog) -> None:
+        family, toolkit = catalog.family("13.5"), catalog.toolkit("13.5")
+        assert family is not None
+        assert toolkit is not None
+        assert family.min_driver == "580"
+        assert (toolkit.full, toolkit.driver, toolkit.on_pypi) == ("13.5.0", None, True)
+        before = catalog.toolkits_of("13.4")[-1]
+        assert toolkit.sm_targets == before.sm_targets
+        branch = catalog.branch_of("620.70.06")
+        assert branch is not None
+        assert branch.max_cuda == "13.5"
+
+    @pytest.mark.parametrize(
+        ("branch", "newest", "day"),
+        [
+            pytest.param("580", "580.178.04", "2026-08-03", id="580 has had many"),
+            pytest.param("610", "610.57.04", "2026-08-03", id="610 had one after its first"),
+            pytest.param("615", "615.71.09", "2026-09-09", id="615 came in September"),
+            pytest.param("620", "620.70.06", "2026-11-04", id="620 came in November"),
+            pytest.param("560", "560.35.05", None, id="of a toolkit's own driver no day is known"),
+        ],
+    )
+    def test_the_newest_version_of_a_branch_has_its_day(
+        self, catalog: Catalog, branch: str, newest: str, day: str | None
+    ) -> None:
+        row = catalog.branch_of(branch)
+        assert row is not None
+        assert (row.latest_seen, row.latest_date) == (newest, day)
+
+
+class TestKernelModules:
+    @pytest.mark.parametrize(
+        ("driver", "modules"),
+        [
+            pytest.param("510.108.03", None, id="before 515 there are no open modules"),
+            pytest.param("515.65.01", "optional", id="from 515 on they are a choice"),
+            pytest.param("580.95.05", "required-from-blackwell", id="580 has both flavours"),
+            pytest.param("620.70.06", "only", id="620 has no proprietary modules"),
+        ],
+    )
+    def test_a_branch_says_which_it_has(
+        self, catalog: Catalog, driver: str, modules: str | None
+    ) -> None:
+        row = catalog.branch_of(driver)
+        assert row is not None
+        assert row.open_modules == modules
+
+    @pytest.mark.parametrize(
+        ("name", "modules"),
+        [
+            pytest.param("Tesla V100-SXM2-16GB", "unsupported", id="Volta needs the proprietary"),
+            pytest.param("NVIDIA GeForce GTX 1080 Ti", "unsupported", id="so does Pascal"),
+            pytest.param("Tesla T4", "optional", id="Turing takes either"),
+            pytest.param("NVIDIA H100 80GB HBM3", "optional", id="Hopper takes either"),
+            pytest.param("NVIDIA GH200 480GB", "required", id="Grace Hopper needs the open ones"),
+            pytest.param("NVIDIA GeForce RTX 5090", "required", id="so does Blackwell"),
+            pytest.param("Xavier", None, id="a Jetson's driver is another one"),
+        ],
+    )
+    def test_a_gpu_takes_some(self, catalog: Catalog, name: str, modules: str | None) -> None:
+        match = catalog.find_gpu(name)
+        assert match.compute_capability is not None
+        assert catalog.open_modules(match.compute_capability, match.rows[0].name) == modules
+
+    def test_no_gpu_is_without_a_branch_whose_modules_it_takes(self, catalog: Catalog) -> None:
+        """The newest branch that drives a GPU is what refusals name: it must fit its modules."""
+        for gpu in catalog.gpus:
+            needs = catalog.open_modules(gpu.compute_capability, gpu.name)
+            driving = [b for b in catalog.branches if b.dropped_below <= gpu.compute_capability]
+            assert needs != "unsupported" or driving[-1].open_modules != "only"
+            assert needs != "required" or driving[-1].open_modules is not None
+
 
 class TestDrivers:
     @pytest.mark.parametrize(
@@ -197,7 +270,7 @@ class TestDrivers:
             pytest.param("515.65.01", 515, True, id="a branch of the table is itself"),
             pytest.param("580", 580, True, id="a bare branch will do"),
             pytest.param("517.1", 515, False, id="an unknown one counts as the last before it"),
-            pytest.param("999.1", 615, False, id="one from the future counts as the newest"),
+            pytest.param("999.1", 620, False, id="one from the future counts as the newest"),
             pytest.param("390.157", None, False, id="below the oldest there is none"),
             pytest.param("", None, False, id="an empty text is no driver"),
             pytest.param("rocm", None, False, id="a word is no driver"),
@@ -266,6 +339,12 @@ def drop(table: str) -> Break:
             put("builds", CU117, ptx="sm_86"),
             r"\.ptx: expected compute_NN",
             id="binary code is not PTX",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 620}, open_modules="proprietary"),
+            r"drivers\.json branches\[\d+\]\.open_modules: expected one of optional, ",
+            id="kernel modules that nobody knows",
         ),
         pytest.param(
             "torch.json",
@@ -392,6 +471,13 @@ def test_a_malformed_row_is_named(
     with pytest.raises(CatalogError, match=message) as caught:
         load(broken(name, change))
     assert "reinstall" in caught.value.fix
+
+
+def test_a_pattern_that_is_none_is_named(broken: Callable[[str, Break], Path]) -> None:
+    """Its table is read when somebody asks for a GPU that the catalog does not have."""
+    catalog = load(broken("gpus.json", put("other_vendors", {"vendor": "AMD"}, pattern="rx (")))
+    with pytest.raises(CatalogError, match=r"other_vendors\[0\]\.pattern: expected a regular expr"):
+        catalog.other_vendor("RX 7900")
 
 
 def test_a_row_that_is_no_object_is_named(broken: Callable[[str, Break], Path]) -> None:
@@ -527,9 +613,83 @@ def excuse_nothing(raw: Raw) -> None:
         ),
         pytest.param(
             "drivers.json",
-            put("branches", {"branch": 515}, adds=["3.5"]),
-            "(515): adds a GPU that it does not drive [branch-row]",
-            id="what is added is driven",
+            put("branches", {"branch": 515}, adds_source="open-modules"),
+            "(515): names a source for chips that it does not add [branch-row]",
+            id="a branch that adds nothing needs no source for it",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 615}, adds_confidence="confirmed"),
+            "(615): adds chips and names no source for it [branch-row]",
+            id="what is added has its source",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 590}, adds=["GB202"]),
+            "(GB202): 2 times [no-duplicates]",
+            id="a chip is added once",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 590}, adds=["TU999"]),
+            "(590): adds TU999, which no GPU has [gpu-driver]",
+            id="a chip that is added is that of a GPU",
+        ),
+        pytest.param(
+            "bases.json",
+            put("pythons", {"python": "3.12"}, released="2022-01-01"),
+            "(3.12): '2022-01-01' is no day after that of the one before it [pythons-rise]",
+            id="Pythons stand in the order of their days",
+        ),
+        pytest.param(
+            "bases.json",
+            put("pythons", {"python": "3.12"}, released="soon"),
+            "(3.12): 'soon' is no day after that of the one before it [pythons-rise]",
+            id="a Python has its day",
+        ),
+        pytest.param(
+            "bases.json",
+            put("python_images", {"python": "3.12", "suite": "trixie"}, python="3.99"),
+            "its Python has no day [pythons-known]",
+            id="the Python of an image has its day",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("other_vendors", {"vendor": "Intel"}, vendor="AMD"),
+            "(AMD): 2 times [no-duplicates]",
+            id="a maker has one row",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("gpus", {"name": "NVIDIA A30"}, chip="GA999"),
+            "(NVIDIA A30): no driver branch adds its chip GA999 [gpu-driver]",
+            id="the chip of a GPU is added by a branch",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("gpus", {"name": "NVIDIA TITAN V"}, chip="GA100"),
+            "(Tesla V100-PCIE-16GB): has no chip, and NVIDIA TITAN V of the same capability has "
+            "one [gpu-driver]",
+            id="all GPUs of a capability name their chips or none does",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("gpus", {"name": "NVIDIA A30"}, driver_from="440.33"),
+            "(NVIDIA A30): is listed from driver 440.33, older than branch 450 [gpu-driver]",
+            id="a GPU is not listed before its chip is driven",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("gpus", {"name": "NVIDIA Thor"}, driver_from="580.65.06"),
+            "(NVIDIA Thor): driver_from and driver_source go together [gpu-driver]",
+            id="a driver that lists a GPU has its source",
+        ),
+        pytest.param(
+            "gpus.json",
+            put("gpus", {"name": "NVIDIA GeForce RTX 2060"}, compute_capability="2.1"),
+            "(NVIDIA GeForce RTX 2060): branch 410 adds its chip and does not drive its capability "
+            "[gpu-driver]",
+            id="a chip that is added is driven",
         ),
         pytest.param(
             "drivers.json",
@@ -686,6 +846,78 @@ def excuse_nothing(raw: Raw) -> None:
             put("branches", {"branch": 535}, latest_seen="535.1"),
             "(535): newest version 535.1 is older than the first [branch-row]",
             id="a newest version is not older than the first",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 620}, latest_date="2026-02-30"),
+            "(620): date of its newest version 2026-02-30 is no day [branch-row]",
+            id="the day of a newest version is in the calendar",
+        ),
+        pytest.param(
+            "drivers.json",
+            lambda raw: [raw["branches"][-1].pop(k) for k in ("latest_date", "latest_seen")],
+            "(620): the date or the source of a newest version that is not named [branch-row]",
+            id="a source of a newest version names one",
+        ),
+        pytest.param(
+            "drivers.json",
+            lambda raw: raw["branches"][-1].pop("latest_source"),
+            "(620): the date of its newest version has no source [branch-row]",
+            id="the day of a newest version has its source",
+        ),
+        pytest.param(
+            "drivers.json",
+            lambda raw: raw["branches"][-1].pop("modules_source"),
+            "(620): its kernel modules and their source go together [branch-row]",
+            id="a branch's kernel modules have their source",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 620}, dropped_below="7.0"),
+            "(620): has only the open kernel modules, and drives GPUs that they do not serve",
+            id="open modules alone drive nothing before Turing",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("branches", {"branch": 610}, open_modules="only"),
+            "(615): brings back kernel modules that a branch before it did away with",
+            id="proprietary modules that went do not come back",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("kernel_modules", {"from": "9.0"}, gpus=["NVIDIA GH9000"]),
+            "(9.0 NVIDIA GH9000): NVIDIA GH9000 is not in gpus.json [kernel-modules]",
+            id="a GPU that needs the open modules is a known one",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("kernel_modules", {"from": "9.0"}, gpus=["Tesla T4"]),
+            "(9.0 Tesla T4): Tesla T4 is of an older capability [kernel-modules]",
+            id="a GPU that needs the open modules is of the row's capability",
+        ),
+        pytest.param(
+            "drivers.json",
+            lambda raw: raw["kernel_modules"].reverse(),
+            "(9.0 NVIDIA GH200 144G HBM3e NVIDIA GH200 480GB): stands after a newer capability",
+            id="kernel modules stand by capability",
+        ),
+        pytest.param(
+            "drivers.json",
+            put("kernel_modules", {"from": "3.0"}, gpus=["Tesla T4"]),
+            "(first row): is missing, or not for all GPUs [kernel-modules]",
+            id="kernel modules begin with a row for all GPUs",
+        ),
+        pytest.param(
+            "drivers.json",
+            lambda raw: raw["kernel_modules"].append(raw["kernel_modules"][-1]),
+            "(10.0): 2 times [no-duplicates]",
+            id="one row of kernel modules a capability",
+        ),
+        pytest.param(
+            "cuda.json",
+            put("toolkits", {"full": "13.5.0"}, released="Nov 4, 2026"),
+            "(13.5.0): 'Nov 4, 2026' is no day [toolkit-row]",
+            id="the day of a toolkit is in the calendar",
         ),
         pytest.param(
             "cuda.json",

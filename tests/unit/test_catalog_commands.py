@@ -41,7 +41,7 @@ def typed(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str
 
 def refresh_from(index: SimpleIndex) -> str:
     return (
-        f"catalog refresh --index {index.url} --pytorch-index {index.whl} "
+        f"catalog refresh --index {index.url} --pytorch-index {index.whl} --nvidia {index.nvidia} "
         f"--registry {index.address}"
     )
 
@@ -135,7 +135,7 @@ def test_a_refresh_mends_a_broken_copy(
     copy.write_text("{}")
     code, _, err = typed(refresh_from(index), capsys)
     assert code == Exit.DONE
-    assert "written anew" in " ".join(err.split())
+    assert "It will be replaced" in " ".join(err.split())
     assert read_overlay(copy) is not None
 
 

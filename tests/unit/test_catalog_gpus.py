@@ -101,6 +101,7 @@ def test_a_short_name_is_enough_when_all_it_means_agree(
             "NVIDIA GeForce RTX 2080 SUPER",
             id="a thin laptop's RTX 20",
         ),
+        pytest.param("Orin (nvgpu)", "Orin", id="a Jetson, as its nvidia-smi prints it"),
         pytest.param("RTX 4060 Laptop", "NVIDIA GeForce RTX 4060", id="as people say it"),
         pytest.param(
             "NVIDIA GeForce RTX 4090 Laptop GPU",

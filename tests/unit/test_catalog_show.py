@@ -53,7 +53,7 @@ def test_what_is_found(kind: str, name: str | None, tables: set[str], words: str
         pytest.param("flux", None, "no such kind", id="a kind that there is not"),
         pytest.param("torch", "9.9", "no torch '9.9'", id="a version that there is not"),
         pytest.param("gpu", "Voodoo 2", "no gpu", id="a GPU that nobody knows"),
-        pytest.param("cuda", "eleven", "no CUDA version", id="no version at all"),
+        pytest.param("cuda", "eleven", "not a CUDA version", id="no version at all"),
         pytest.param("driver", "9", "no driver", id="a branch that there is not"),
         pytest.param("torch", "x" * 5000, "...'", id="an endless name is cut"),
     ],

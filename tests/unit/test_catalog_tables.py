@@ -448,6 +448,20 @@ class TestOther:
             id="a rule for no system",
         ),
         pytest.param(
+            "drivers.json",
+            "kernel_modules",
+            put("kernel_modules", {"from": "7.5"}, open_modules="only"),
+            r"kernel_modules\[1\]\.open_modules: expected one of unsupported, optional, required",
+            id="a branch's word for a GPU's kernel modules",
+        ),
+        pytest.param(
+            "drivers.json",
+            "kernel_modules",
+            put("kernel_modules", {"from": "7.5"}, gpus=None),
+            r"kernel_modules\[1\]\.gpus: expected list of names",
+            id="no list of GPUs",
+        ),
+        pytest.param(
             "cuda.json",
             "dropped",
             put("dropped", {"in": "12.0"}, sm=["35"]),

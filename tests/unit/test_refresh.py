@@ -66,6 +66,7 @@ def run(catalog: Catalog, at: SimpleIndex, *sources: str, **options: Any) -> Ref
         "index": at.url,
         "pytorch_index": at.whl,
         "registry": at.address,
+        "nvidia": at.nvidia,
         "today": TODAY,
         "limits": FAST,
         "env": {"PATH": "/nosuch"},
@@ -551,7 +552,8 @@ def test_a_source_that_is_none_is_refused(catalog: Catalog) -> None:
     ("sources", "names"),
     [
         pytest.param((), SOURCES, id="none named: all"),
-        pytest.param(("registry", "pytorch"), SOURCES[6:], id="groups, in their own order"),
+        pytest.param(("registry", "pytorch"), SOURCES[6:9], id="groups, in their own order"),
+        pytest.param(("nvidia",), SOURCES[9:], id="the manifests"),
         pytest.param(("nccl", "pypi"), SOURCES[:6], id="a group and a part of it"),
         pytest.param(("nccl", "torch"), ("torch", "nccl"), id="single ones"),
     ],

@@ -5,10 +5,11 @@
                                       the user's copy (provision.catalog.overlay) <-+ to_overlay
 
 Each source is a module that turns pages into rows: `pytorch`, `tensorflow`, `jax` and `nvidia` of
-the default package index, `pytorch_index`, and `registry`. They fail one by one: what could be read
-counts. Nothing is written here; a fact is in `Refreshed.rows` only if it was read, it says where
-and on which day, and the catalog did not say it already. What no index tells of a new cuDNN, NCCL
-or JAX plugin (which GPUs, which driver) is carried over from the release before it, and marked so.
+the default package index, `pytorch_index`, `registry`, and `redist` of NVIDIA's manifests. They
+fail one by one: what could be read counts. Nothing is written here; a fact is in `Refreshed.rows`
+only if it was read, it says where and on which day, and the catalog did not say it already. What no
+source says of a new cuDNN, NCCL, JAX plugin, toolkit or driver branch (which GPUs, which driver) is
+carried over from the release before it, and marked so.
 """
 
 from __future__ import annotations
@@ -68,11 +69,20 @@ SOURCES = (
     "pytorch-index",
     "cuda-images",
     "python-images",
+    "driver-manifests",
+    "cuda-manifests",
+    "cudnn-manifests",
 )
 """Every source; each can fail by itself."""
 
-GROUPS = {"pypi": SOURCES[:6], "pytorch": SOURCES[6:7], "registry": SOURCES[7:]}
-"""Sources by whom they ask: the default package index, the PyTorch index, the image registry."""
+GROUPS = {
+    "pypi": SOURCES[:6],
+    "pytorch": SOURCES[6:7],
+    "registry": SOURCES[7:9],
+    "nvidia": SOURCES[9:],
+}
+"""Sources by whom they ask: the default package index, the PyTorch index, the image registry,
+NVIDIA's download server."""
 
 _GRACE_S = 1.0
 """For the requests of a source to end by themselves, before it is not waited for any more."""
@@ -92,6 +102,7 @@ def refresh(
     index: str | None = None,
     pytorch_index: str | None = None,
     registry: str | None = None,
+    nvidia: str | None = None,
     ca_bundle: Path | None = None,
     offline: bool = False,
     today: str,
@@ -102,8 +113,8 @@ def refresh(
 ) -> Refreshed:
     """Ask the sources and compare their answers with the catalog, which should be the user's own.
 
-    `sources` are names of SOURCES or GROUPS; none means all. `index`, `pytorch_index` and
-    `registry` stand in for the default ones; `today` is the day that rows are dated by
+    `sources` are names of SOURCES or GROUPS; none means all. `index`, `pytorch_index`, `registry`
+    and `nvidia` replace the default ones; `today` is the day that rows are dated by
     ("2026-11-21"). `on_progress` hears a line for every answered request, from whichever thread,
     one at a time. `recheck` reads METADATA of known wheels too. A source that fails is among
     `failures`; `exit_code` is 5 only where every source that was asked failed whole.
@@ -138,6 +149,7 @@ def refresh(
             index=index,
             pytorch_index=pytorch_index,
             registry=registry,
+            nvidia=nvidia,
             ca_bundle=ca_bundle,
             recheck=recheck,
             env=env,
@@ -242,11 +254,12 @@ def _finished(
         for table, rows in tables.items()
     }
     rows = {table: found for table, found in kept.items() if found}
+    used = _used(rows)
     return Refreshed(
         today=today,
         names=names,
         rows=rows,
-        sources={key: text for key, text in sources.items() if _is_used(key, rows)},
+        sources={key: text for key, text in sources.items() if key in used},
         changes=tuple(_told(change, refused) for change in compared.changes),
         failures=failures,
         notes=tuple(note for reading in readings for note in reading.notes),
@@ -285,11 +298,7 @@ def _told(change: Change, refused: Mapping[tuple[str, str], str]) -> Change:
     return replace(change, sentence=f"{name} is new, and is not kept: {why.rstrip('.')}.")
 
 
-def _is_used(key: str, rows: Mapping[str, Sequence[Row]]) -> bool:
-    return any(
-        key == value
-        for found in rows.values()
-        for row in found
-        for column, value in row.items()
-        if column == "source" or column.endswith("_source")
-    )
+def _used(rows: Mapping[str, Sequence[Row]]) -> set[str]:
+    from provision.catalog.refresh.store import named_sources
+
+    return {key for found in rows.values() for row in found for key in named_sources(row)}

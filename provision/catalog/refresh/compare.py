@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from provision.catalog.overlay import IDENTITIES
 from provision.catalog.refresh.known import Known, as_version, ident, key_of
-from provision.catalog.refresh.model import Absence, Change, Kind, Reading, Row
+from provision.catalog.refresh.model import Absence, Change, Kind, Reading, Row, Sighting
 from provision.catalog.refresh.words import say_change, say_seen
 
 _FOLLOWED = frozenset(
@@ -23,6 +23,9 @@ _FOLLOWED = frozenset(
         "archs",
         "at",
         "existence",
+        "latest_date",
+        "latest_seen",
+        "latest_source",
         "on_pypi",
         "python_tags",
         "size_max_bytes",
@@ -43,20 +46,20 @@ _PLACES = ("pytorch", "pypi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Changes in the order of tables and rows; `rows`: (table, columns to keep, its source)."""
+    """Changes in the order of tables and rows; `rows`: (table, columns to keep, its sources)."""
 
     changes: tuple[Change, ...]
-    rows: tuple[tuple[str, Row, str], ...]
+    rows: tuple[tuple[str, Row, tuple[str, ...]], ...]
 
 
 def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str]) -> Compared:
     """Compare everything that was read. `names`: what a source is called in sentences."""
     changes: list[tuple[str, Change]] = []
-    rows: list[tuple[str, Row, str]] = []
-    for table, row, source in _joined(readings):
-        found = _judge(table, row, known, names[source])
+    rows: list[tuple[str, Row, tuple[str, ...]]] = []
+    for table, row, sources in _joined(readings):
+        found = _judge(table, row, known, names[sources[0]])
         changes += [(table, change) for change, _ in found]
-        rows += [(table, kept, source) for _, kept in found if kept is not None]
+        rows += [(table, kept, sources) for _, kept in found if kept is not None]
     for gone, source in _lost(readings):
         before = known.row(gone.table, gone.key) or gone.key
         change = Change(
@@ -69,39 +72,64 @@ def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str])
         )
         changes.append((gone.table, change))
         if gone.patch is not None:
-            rows.append((gone.table, {**gone.key, **gone.patch}, source))
-    for reading in readings:
-        for seen in reading.seen:
-            change = Change(
-                table=seen.table,
-                key=seen.key,
-                kind=seen.kind,
-                before=None,
-                after=None,
-                sentence=say_seen(seen.table, seen.key, seen.words),
-            )
-            changes.append((seen.table, change))
+            rows.append((gone.table, {**gone.key, **gone.patch}, (source,)))
+    for seen in (*(one for reading in readings for one in reading.seen), *_alone(readings, known)):
+        change = Change(
+            table=seen.table,
+            key=seen.key,
+            kind=seen.kind,
+            before=None,
+            after=None,
+            sentence=say_seen(seen.table, seen.key, seen.words),
+        )
+        changes.append((seen.table, change))
     changes.sort(key=lambda pair: (_rank(pair[0], pair[1].key), pair[1].kind))
     rows.sort(key=lambda entry: _rank(entry[0], entry[1]))
     return Compared(changes=tuple(change for _, change in changes), rows=tuple(rows))
 
 
-def _joined(readings: Iterable[Reading]) -> list[tuple[str, dict[str, object], str]]:
-    """One row a fact: of two sources that read the same one, the first that was sure counts."""
-    found: dict[tuple[str, str], tuple[dict[str, object], str]] = {}
+def _joined(readings: Sequence[Reading]) -> list[tuple[str, dict[str, object], tuple[str, ...]]]:
+    """One row a fact, with the sources that gave it: of two that read the same column, the first
+    that was sure counts, and what is read as a part of a row before both.
+    """
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    sources: dict[tuple[str, str], list[str]] = {}
     for reading in readings:
         for table, columns in reading.rows:
             place = (table, ident(table, columns))
-            if place not in found:
-                found[place] = (dict(columns), reading.source)
+            if place not in rows:
+                rows[place], sources[place] = dict(columns), [reading.source]
                 continue
-            row = found[place][0]
+            row = rows[place]
             for name, value in columns.items():
                 if name == "at":
                     row[name] = _places(row.get(name), value)
-                elif row.get(name) is None:
+                elif row.get(name) is None and value is not None:
                     row[name] = value
-    return [(table, row, source) for (table, _), (row, source) in found.items()]
+                    sources[place].append(reading.source)
+    for reading in readings:
+        for part in reading.parts:
+            place = (part.table, ident(part.table, part.columns))
+            if place in rows and rows[place] != {**rows[place], **part.columns}:
+                rows[place].update(part.columns)
+                sources[place].append(reading.source)
+    return [
+        (table, row, tuple(dict.fromkeys(sources[table, key])))
+        for (table, key), row in rows.items()
+    ]
+
+
+def _alone(readings: Sequence[Reading], known: Known) -> list[Sighting]:
+    """Parts of rows that nobody gave, once each."""
+    given = {(table, ident(table, row)) for reading in readings for table, row in reading.rows}
+    found: dict[tuple[str, str], Sighting] = {}
+    for part in (one for reading in readings for one in reading.parts):
+        place = (part.table, ident(part.table, part.columns))
+        if place not in given and known.row(part.table, part.columns) is None:
+            key = key_of(part.table, part.columns)
+            seen = Sighting(table=part.table, key=key, kind="new", words=part.words)
+            found.setdefault(place, seen)
+    return list(found.values())
 
 
 def _lost(readings: Iterable[Reading]) -> list[tuple[Absence, str]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
+from images.printable import printable
 from provision.catalog.refresh.model import AbsentError, Asked, Limits, SourceError
 from provision.configured import netrc_logins
 
@@ -31,9 +32,9 @@ _RETRIED = frozenset({429, 500, 502, 503, 504})
 THREADS = 8
 NETWORK_FIX = (
     "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), or name a mirror: "
-    "--index URL, --pytorch-index URL"
+    "--index URL, --pytorch-index URL, --nvidia URL"
 )
-_LATER_FIX = "Try again later, or name a mirror: --index URL, --pytorch-index URL"
+_LATER_FIX = "Try again later, or name a mirror: --index URL, --pytorch-index URL, --nvidia URL"
 _LOGIN_FIX = "Put the login into the index's address, or into ~/.netrc"
 
 
@@ -142,6 +143,9 @@ class Fetcher:
 
     def _retried(self, url: str, work: Callable[[], Answer]) -> Answer:
         host = _split(url).netloc
+        if not url.startswith(("https://", "http://")):
+            what = f"{_short(url.rpartition('@')[2])} is not an http or https address."
+            raise SourceError(what, fix="Name it as https://HOST/PATH")
         for attempt in range(self.limits.attempts):
             self._refuse_late(host)
             try:
@@ -383,5 +387,4 @@ def _shown(url: str) -> str:
 
 
 def _short(text: str, limit: int = 120) -> str:
-    clean = "".join(c if c.isprintable() else "?" for c in text)
-    return clean if len(clean) <= limit else f"{clean[: limit - 3]}..."
+    return printable(text, limit=limit)

@@ -11,7 +11,7 @@ from provision.catalog.refresh.fetch import Fetcher
 from provision.catalog.refresh.model import AbsentError, SourceError
 from provision.catalog.refresh.pages import ACCEPT, Page, PageError, parse_page
 from provision.catalog.refresh.remote import peek, read_metadata
-from provision.catalog.refresh.threads import Threads
+from provision.catalog.refresh.threads import Threads, each
 from provision.catalog.refresh.wheels import LinuxWheel, Metadata, best_first, linux_wheels
 
 _Key = TypeVar("_Key")
@@ -80,10 +80,7 @@ class Index:
         troubles: list[SourceError],
     ) -> dict[_Key, _Done]:
         """Do some work on every item in parallel, and collect what fails."""
-        running = {key: self._threads.submit(_attempt, work, item) for key, item in items.items()}
-        done = {key: future.result() for key, future in running.items()}
-        troubles += [found for found in done.values() if isinstance(found, SourceError)]
-        return {key: found for key, found in done.items() if not isinstance(found, SourceError)}
+        return each(self._threads, items, work, troubles)
 
     def _begin(self, project: str) -> Future[Page]:
         with self._lock:
@@ -93,13 +90,6 @@ class Index:
 
     def _read(self, project: str) -> Page:
         return read_page(f"{self._url}/{project}/" if project else f"{self._url}/", self.fetcher)
-
-
-def _attempt(work: Callable[[_Item], _Done], item: _Item) -> _Done | SourceError:
-    try:
-        return work(item)
-    except SourceError as error:
-        return error
 
 
 def read_page(url: str, fetcher: Fetcher) -> Page:

@@ -11,7 +11,7 @@ from packaging.version import Version
 from provision.catalog.refresh.index import Index
 from provision.catalog.refresh.known import Known, as_version, key_of
 from provision.catalog.refresh.model import Reading, Sighting, SourceError
-from provision.catalog.refresh.shared import carried_over, is_mirror, note_absent
+from provision.catalog.refresh.shared import carried_over, first_upload, is_mirror, note_absent
 from provision.catalog.refresh.wheels import (
     ARCHS,
     LinuxWheel,
@@ -55,6 +55,7 @@ def read_jax(index: Index, known: Known, *, recheck: bool) -> Reading:
             python_tags=list(cpython_tags(wheels)),
             archs=[arch for arch in ARCHS if any(wheel.arch == arch for wheel in wheels)],
             glibc=glibc_of(wheels),
+            upload_time=first_upload(wheels),
         )
     pages = index.pages(projects.values(), reading.troubles)
     for major, project in projects.items():

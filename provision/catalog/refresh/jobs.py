@@ -17,6 +17,7 @@ from provision.catalog.refresh.index import Index
 from provision.catalog.refresh.known import Known
 from provision.catalog.refresh.model import Reading, SourceError
 from provision.catalog.refresh.pytorch_index import address_template, read_pytorch_index
+from provision.catalog.refresh.redist import READERS, Redist, redist_template
 from provision.catalog.refresh.registry import (
     cuda_repository,
     python_repository,
@@ -38,6 +39,9 @@ _READ = {
     "cudnn": "pages of nvidia-cudnn-cu*",
     "nccl": "pages of nvidia-nccl-cu*",
     "toolkits": "page of cuda-toolkit",
+    "driver-manifests": "redistrib_*.json of nvidia-driver",
+    "cuda-manifests": "redistrib_*.json of cuda",
+    "cudnn-manifests": "redistrib_*.json of cudnn",
 }
 _REGISTRY_FIX = (
     "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), or name a mirror: "
@@ -65,6 +69,7 @@ class Asking:
     index: str | None
     pytorch_index: str | None
     registry: str | None
+    nvidia: str | None
     ca_bundle: Path | None
     recheck: bool
     env: Mapping[str, str]
@@ -79,6 +84,7 @@ def make_jobs(names: Sequence[str], asking: Asking) -> tuple[dict[str, Job], dic
         (("pytorch-index",), _pytorch_job),
         (("cuda-images",), _cuda_job),
         (("python-images",), _python_job),
+        (tuple(READERS), _manifest_jobs),
     ):
         wanted = [name for name in names if name in group]
         made = _made(make, asking) if wanted else {}
@@ -141,6 +147,22 @@ def _cuda_job(asking: Asking) -> dict[str, Job]:
 def _python_job(asking: Asking) -> dict[str, Job]:
     repository = python_repository(asking.known.catalog, asking.registry)
     return {"python-images": _registry_job(asking, repository, read_python_images)}
+
+
+def _manifest_jobs(asking: Asking) -> dict[str, Job]:
+    is_own = asking.nvidia is None
+    template = redist_template(asking.known.catalog.redist_template, asking.nvidia)
+    name = "NVIDIA" if is_own else host_of(template)
+    where = "NVIDIA's download server" if is_own else f"the copy of it at {name}"
+    redist = Redist(template, name, asking.fetcher, asking.threads)
+    return {
+        source: Job(
+            name=name,
+            text=f"{where}, read {asking.today}: {_READ[source]}",
+            work=partial(read, redist, asking.known, asking.today),
+        )
+        for source, read in READERS.items()
+    }
 
 
 def _registry_job(asking: Asking, repository: str, read: Callable[..., Reading]) -> Job:

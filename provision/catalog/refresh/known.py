@@ -18,6 +18,8 @@ _ATTRIBUTES = {
     "releases": "torch_releases",
     "builds": "torch",
     "toolkits": "toolkits",
+    "branches": "branches",
+    "forward_compat": "compat_packages",
     "tensorflow_releases": "tensorflow_releases",
     "tensorflow_wheels": "tensorflow_wheels",
     "jax_releases": "jax_releases",
@@ -33,6 +35,8 @@ _SPELLINGS = {
     "ptx": "compute_{}{}",
     "capabilities": "{}.{}",
     "sm_min": "{}.{}",
+    "sm_targets": "sm_{}{}",
+    "dropped_below": "{}.{}",
 }
 
 

@@ -108,6 +108,19 @@ class Sighting:
     words: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Columns, the key among them, of a row that takes another source to be whole.
+
+    They count for more than that source's. Where no source gives the row, and the catalog has none,
+    `words` are told.
+    """
+
+    table: str
+    columns: Row
+    words: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Reading:
     """What one source gave. `rows`: (table, columns that were read); a None in a column says that
@@ -116,6 +129,7 @@ class Reading:
 
     source: str
     rows: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     absent: list[Absence] = field(default_factory=list)
     seen: list[Sighting] = field(default_factory=list)
     troubles: list[SourceError] = field(default_factory=list)

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from provision.catalog.refresh.index import Index
 from provision.catalog.refresh.known import Known, as_version, key_of
-from provision.catalog.refresh.model import Reading, Sighting, SourceError
+from provision.catalog.refresh.model import Part, Reading, Sighting, SourceError
 from provision.catalog.refresh.shared import (
     carried_over,
     first_upload,
@@ -40,7 +40,9 @@ def read_nccl(index: Index, known: Known) -> Reading:
 
 
 def read_toolkits(index: Index, known: Known) -> Reading:
-    """`on_pypi` of the toolkits. One that the catalog lacks is told: its targets are not read."""
+    """`on_pypi` of the toolkits. One that the catalog lacks is told, unless NVIDIA's manifests
+    give the rest of its row: what it compiles for is not read here.
+    """
     reading = Reading(source="toolkits")
     versions = [
         version
@@ -61,8 +63,8 @@ def read_toolkits(index: Index, known: Known) -> Reading:
                 f"{index.name} has {TOOLKIT} {full}, which the catalog does not know; what it "
                 "compiles for and its driver are not read there"
             )
-            key = {"full": full}
-            reading.seen.append(Sighting(table="toolkits", key=key, kind="new", words=words))
+            columns = {"full": full, "on_pypi": True}
+            reading.parts.append(Part(table="toolkits", columns=columns, words=words))
     there = [row for row in known.rows("toolkits") if row["on_pypi"] is True]
     rows = {v: row for row in there if (v := as_version(row["full"])) is not None}
     here = [Version(full) for full in listed]

@@ -22,7 +22,7 @@ def text_key(text: str) -> str:
 
 
 def with_sources(
-    rows: Iterable[tuple[str, Row, str]], texts: Mapping[str, str], today: str
+    rows: Iterable[tuple[str, Row, Sequence[str]]], texts: Mapping[str, str], today: str
 ) -> tuple[dict[str, list[Row]], dict[str, str]]:
     """Rows as the copy holds them, by table, and the texts of the keys that they name.
 
@@ -30,15 +30,16 @@ def with_sources(
     """
     tables: dict[str, list[Row]] = {}
     sources: dict[str, str] = {}
-    for table, row, name in rows:
+    for table, row, names in rows:
         columns = dict(row)
         for column, value in row.items():
             if column.endswith("_source") and isinstance(value, str):
                 columns[column] = text_key(value)
                 sources[text_key(value)] = value
-        key = source_key(name, today)
-        sources[key] = texts[name]
-        tables.setdefault(table, []).append({**columns, "source": key, "as_of": today})
+        keys = {source_key(name, today): texts[name] for name in names}
+        sources |= keys
+        source = [*keys] if len(keys) > 1 else next(iter(keys))
+        tables.setdefault(table, []).append({**columns, "source": source, "as_of": today})
     return tables, sources
 
 
@@ -51,7 +52,7 @@ def to_overlay(refreshed: Refreshed, previous: Overlay | None) -> Overlay:
             for row in found:
                 kept[ident(table, row)] = _laid(kept.get(ident(table, row), {}), row)
     sources = {**(previous.sources if previous else {}), **refreshed.sources}
-    used = {key for kept in tables.values() for row in kept.values() for key in _named(row)}
+    used = {key for kept in tables.values() for row in kept.values() for key in named_sources(row)}
     return Overlay(
         date=refreshed.today,
         sources={key: text for key, text in sources.items() if key in used},
@@ -100,7 +101,8 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _named(row: Row) -> list[str]:
+def named_sources(row: Row) -> list[str]:
+    """The keys of the sources that a row names."""
     names = [
         value for column, value in row.items() if column == "source" or column.endswith("_source")
     ]

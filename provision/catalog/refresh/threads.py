@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from provision.catalog.refresh.model import SourceError
+
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 
@@ -49,3 +53,23 @@ class Threads:
     def _work(self) -> None:
         while (run := self._waiting.get()) is not None:
             run()
+
+
+def each(
+    threads: Threads,
+    items: Mapping[_Key, _Item],
+    work: Callable[[_Item], _Done],
+    troubles: list[SourceError],
+) -> dict[_Key, _Done]:
+    """Do some work on every item in parallel, in their order, and collect what fails."""
+    running = {key: threads.submit(_attempt, work, item) for key, item in items.items()}
+    done = {key: future.result() for key, future in running.items()}
+    troubles += [found for found in done.values() if isinstance(found, SourceError)]
+    return {key: found for key, found in done.items() if not isinstance(found, SourceError)}
+
+
+def _attempt(work: Callable[[_Item], _Done], item: _Item) -> _Done | SourceError:
+    try:
+        return work(item)
+    except SourceError as error:
+        return error

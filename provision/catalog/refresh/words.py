@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from provision.catalog.refresh.model import Asked, Kind, Refreshed, Row
+from provision.catalog.refresh.model import (
+    Asked,
+    Kind,
+    Refreshed,
+    Row,
+    SourceFailure,
+)
 from provision.text import row as labelled
 
 _MOST_SENTENCES = 40
@@ -21,6 +27,8 @@ _NAMES = {
     "jax_plugins": "JAX {version} with CUDA {cuda_major}",
     "cudnn": "cuDNN {version} for CUDA {cuda_major}",
     "nccl": "NCCL {version} for CUDA {cuda_major}",
+    "branches": "Driver branch {branch}",
+    "forward_compat": "{package}",
     "images": "nvidia/cuda:{tag}",
     "python_images": "python:{python}-slim-{suite}",
 }
@@ -30,6 +38,9 @@ _COLUMNS = {
     "cuda": "CUDA",
     "cuda_runtime": "CUDA runtime",
     "cudnn": "cuDNN",
+    "latest_date": "its day",
+    "latest_seen": "newest version",
+    "max_cuda": "CUDA",
     "min_driver": "driver",
     "nccl": "NCCL",
     "on_pypi": "on the index",
@@ -40,7 +51,16 @@ _COLUMNS = {
     "yanked": "withdrawn",
 }
 # Columns that tell a person what a new row is.
-_TOLD = ("cuda", "cudnn", "nccl", "torchvision", "torchaudio", "requires_python")
+_TOLD = (
+    "cuda",
+    "max_cuda",
+    "latest_seen",
+    "cudnn",
+    "nccl",
+    "torchvision",
+    "torchaudio",
+    "requires_python",
+)
 _KINDS: tuple[Kind, ...] = ("new", "changed", "confirmed", "gone", "conflict")
 
 
@@ -59,7 +79,7 @@ def say_change(
         if table == "builds" and after.get("sm") is None and after.get("cuda"):
             said.append("for which GPUs is not measured yet")
         return f"{subject} is new at {source}" + (f": {', '.join(said)}." if said else ".")
-    columns = [column for column in after if not column.endswith("confidence")]
+    columns = [column for column in after if not column.endswith(("confidence", "_source"))]
     if kind == "confirmed":
         return f"{subject} is there: {source} lists it."
     told = "; ".join(_moved(column, before.get(column), after[column]) for column in columns)
@@ -93,10 +113,10 @@ def describe_changes(refreshed: Refreshed) -> str:
         lines += labelled("changes", "None: the catalog says what the sources say.")
     for note in refreshed.notes:
         lines += labelled("note", note)
-    for failure in refreshed.failures:
-        head = f"{failure.name}{', in part' if failure.partial else ''}"
-        lines += labelled("not read", f"{head}: {failure.message}")
-        lines += labelled("  fix", failure.fix)
+    for (message, fix, partial), names in _by_reason(refreshed.failures).items():
+        head = f"{', '.join(names)}{', in part' if partial else ''}"
+        lines += labelled("not read", f"{head}: {message}")
+        lines += labelled("  fix", fix)
     asked = refreshed.asked
     size = sum(row.received for row in asked)
     lines += labelled(
@@ -142,6 +162,15 @@ def refreshed_to_json(refreshed: Refreshed) -> dict[str, Any]:
         },
         "error": None,
     }
+
+
+def _by_reason(failures: Iterable[SourceFailure]) -> dict[tuple[str, str, bool], list[str]]:
+    """Sources of one server fail for one reason, which is said once."""
+    found: dict[tuple[str, str, bool], list[str]] = {}
+    for failure in failures:
+        reason = (failure.message, failure.fix, failure.partial)
+        found.setdefault(reason, []).append(failure.name)
+    return found
 
 
 def _moved(column: str, before: object, after: object) -> str:

@@ -3,7 +3,8 @@
     ./run python bench/plan.py
 
 All are started in turn, in one run, so that a busy machine slows all; medians are compared. The
-contract allows 10. The cases beside the first read tables that a PyTorch plan does without.
+contract allows 10; none of them takes 9. The cases beside the first read tables that a PyTorch plan
+does without.
 """
 
 from __future__ import annotations

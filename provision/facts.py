@@ -12,9 +12,10 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from images.nearby import no_such, or_nearby
+from images.printable import printable
 from provision.errors import HostFileError
 from provision.model import Absent, ComputeCapability, Engine, Gpu, HostFacts
 
@@ -80,16 +81,16 @@ def _engine_to_json(engine: Engine) -> dict[str, object]:
 
 def read_host_file(path: str) -> HostFacts:
     """The facts in that file, or on standard input for "-"; `label` names the file."""
-    label = "standard input" if path == "-" else _short(path)
+    label = "standard input" if path == "-" else printable(path, limit=80)
     try:
         if path == "-":
             data = sys.stdin.buffer.read(SIZE_LIMIT_BYTES + 1)
         else:
-            with Path(path).open("rb") as file:
+            with open(path, "rb") as file:  # noqa: PTH123  pathlib starts slowly
                 data = file.read(SIZE_LIMIT_BYTES + 1)
     except FileNotFoundError as exc:
-        fix = "Give the path of an existing file, or write one: provision detect --json > host.json"
-        raise HostFileError(f"{label}: no such file.", fix=fix) from exc
+        fix = or_nearby(label, "Write one on that machine: provision detect --json > host.json")
+        raise HostFileError(no_such("host file", label), fix=fix) from exc
     except IsADirectoryError as exc:
         fix = "Give the host facts file inside it."
         raise HostFileError(f"{label}: is a directory, not a file.", fix=fix) from exc
@@ -118,7 +119,9 @@ def parse_host(text: str, *, label: str) -> HostFacts:
     except RecursionError as exc:
         raise HostFileError(f"{label}: is nested too deeply.", fix=_FIX) from exc
     except ValueError as exc:
-        raise HostFileError(f"{label}: is not valid JSON: {_short(str(exc))}.", fix=_FIX) from exc
+        raise HostFileError(
+            f"{label}: is not valid JSON: {printable(str(exc), limit=80)}.", fix=_FIX
+        ) from exc
     if not isinstance(data, dict):
         message = f"{label}: expected a JSON object with host facts, got {_kind(data)}."
         raise HostFileError(message, fix=_FIX)
@@ -274,7 +277,7 @@ def _read_sources(reader: _Reader, data: dict[str, Any]) -> tuple[tuple[str, str
     sources = reader.mapping(data.get("sources"), "sources")
     found = []
     for fact in sources:
-        shown = fact if _text(fact) is not None else _short(repr(fact))
+        shown = fact if _text(fact) is not None else printable(repr(fact), limit=80)
         source = reader.text({shown: sources[fact]}, shown, "sources.")
         if source is not None:
             found.append((shown, source))
@@ -327,12 +330,7 @@ def _kind(value: object) -> str:
         return f"a list of {len(value)}"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return _short(json.dumps(value))
-
-
-def _short(text: str) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return printable(json.dumps(value), limit=80)
 
 
 def _refuse_constant(name: str) -> NoReturn:

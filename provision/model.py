@@ -10,8 +10,12 @@ Versions are strings in the upstream spelling ("450.80.02"); decisions compare t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.values import dataclass
 
 Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
 Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
@@ -85,6 +89,15 @@ class HostFacts:
     absent: tuple[Absent, ...] = ()
     label: str = "this host"
 
+    @property
+    def driver_reports_gpus(self) -> bool:
+        """Whether the running driver itself listed these GPUs: then it drives them, whatever a
+        table says. A driver that somebody states (PROVISION_DRIVER, --driver) did not.
+        """
+        sources = dict(self.sources)
+        stated = sources.get("driver") in {None, "PROVISION_DRIVER"}
+        return not stated and sources.get("gpus") in {"nvml", "nvidia-smi"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -120,6 +133,14 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something worth knowing about a plan, about which nothing has to be done."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """A neighbouring combination that was itself resolved and found to work."""
 
@@ -142,6 +163,29 @@ class Blocked:
     compute_capability: str | None
     served_by: str | None
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedBy:
+    """The hosts that hold the others back, why, and the build that would be chosen without them."""
+
+    hosts: tuple[str, ...]
+    because: str
+    cuda: str
+    wheel_tag: str | None
+    framework_version: str
+    verdict: Verdict
+
+    def words(self, framework: Framework, said: str = "") -> str:
+        """One or two sentences. What was `said` already is not repeated."""
+        more = len(self.hosts) - 3
+        hosts = ", ".join(self.hosts[:3]) + (f" and {more} more" if more > 0 else "")
+        why = "." if self.because in said else f": {self.because}"
+        tag = f" ({self.wheel_tag})" if self.wheel_tag else f" (CUDA {self.cuda})"
+        return (
+            f"{hosts}{why} Without {'it' if len(self.hosts) == 1 else 'them'}: "
+            f"{TITLES[framework]} {self.framework_version}{tag}, {self.verdict}."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +272,10 @@ class Plan:
     indexes: tuple[IndexCandidate, ...] = ()
     reasons: tuple[Reason, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    notes: tuple[Note, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     blocked: tuple[Blocked, ...] = ()
+    limited_by: LimitedBy | None = None
     error: PlanError | None = None
 
 

@@ -1,14 +1,14 @@
 """Plan <-> JSON, in the contract's shape.
 
 Beyond the contract's keys the object carries what a lock needs to be rebuilt from it: `arch`,
-`flavour`, `base`, `compat_package`, `requirements`, `indexes`; and `blocked`, the table of who
-blocks what where nothing fits all. No address in it holds a password.
+`flavour`, `base`, `compat_package`, `requirements`, `indexes`; `notes`, about which nothing has to
+be done; `limited_by`, the hosts that hold the others back; and `blocked`, the table of who blocks
+what where nothing fits all. No address in it holds a password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from provision.errors import LockFileError
@@ -21,12 +21,15 @@ from provision.model import (
     Framework,
     GpuVerdict,
     IndexCandidate,
+    LimitedBy,
+    Note,
     Plan,
     PlanError,
     Reason,
     Verdict,
     Warned,
 )
+from provision.values import asdict
 
 SCHEMA = 1
 
@@ -57,6 +60,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "gpus": [asdict(gpu) for gpu in plan.gpus],
         "reasons": [asdict(reason) for reason in plan.reasons],
         "warnings": [asdict(warning) for warning in plan.warnings],
+        "notes": [asdict(note) for note in plan.notes],
         "alternatives": [asdict(alternative) for alternative in plan.alternatives],
         "error": asdict(plan.error) if plan.error else None,
         "arch": plan.arch,
@@ -69,7 +73,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             for row in plan.indexes
         ],
         "blocked": [asdict(row) for row in plan.blocked],
+        "limited_by": _limited_to_json(plan.limited_by),
     }
+
+
+def _limited_to_json(limited: LimitedBy | None) -> dict[str, Any] | None:
+    return None if limited is None else {**asdict(limited), "hosts": list(limited.hosts)}
 
 
 def matrix_to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -103,8 +112,10 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         indexes=take.rows("indexes", IndexCandidate),
         reasons=take.rows("reasons", Reason),
         warnings=take.rows("warnings", Warned),
+        notes=take.rows("notes", Note),
         alternatives=take.rows("alternatives", Alternative),
         blocked=take.rows("blocked", Blocked),
+        limited_by=take.row("limited_by", LimitedBy),
         error=take.row("error", PlanError),
     )
 
@@ -174,15 +185,21 @@ class _Table:
             raise self.wrong(key, "a table")
         values = {}
         for name, hint in get_type_hints(make).items():
-            values[name] = value.get(name)
+            values[name] = _as_tuple(value.get(name))
             if not _fits(values[name], hint):
                 raise self.wrong(f"{key}.{name}", _in_words(hint))
         return make(**values)
 
 
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type's own description
     if get_origin(hint) is Literal:
         return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
     if choices := get_args(hint):
         return any(_fits(value, choice) for choice in choices)
     return isinstance(value, hint)

@@ -1,4 +1,4 @@
-"""What the user typed -> `Request`. Refuses what is no version, no name, no requirement.
+"""What the user typed -> `Request`. Refuses what cannot be understood.
 
 Every message quotes at most the first characters of what was given: input may be 10 kB long or
 hold control characters, and it is echoed to a terminal.
@@ -10,28 +10,32 @@ import os
 import re
 from collections.abc import Sequence
 
+from images.printable import printable
 from provision.errors import BadInputError
 from provision.model import ComputeCapability, Flavour, Framework, Request
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 _WHEEL_TAG = re.compile(r"cu(\d{2,3})", re.ASCII)
 _DRIVER = re.compile(r"\d{3,4}(?:\.\d{1,4}){0,3}", re.ASCII)
+_BUILD = re.compile(r"(?:==)?(\d[\w.]{0,40})\+(cu\d{2,3})", re.ASCII)
 _REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]{0,300}", re.ASCII)
 
 FRAMEWORKS: dict[str, Framework] = {
     "pytorch": "pytorch",
     "torch": "pytorch",
     "tensorflow": "tensorflow",
+    "tf": "tensorflow",
     "tensorflow-gpu": "tensorflow",
     "jax": "jax",
 }
+"""What people call the frameworks, in lower case."""
 RENAMED = frozenset({"tensorflow-gpu"})
 """Names that packages once had; taken, and answered with what became of them."""
 
 
 def quoted(text: str, limit: int = 40) -> str:
     """The text as it can be shown to a person: one line, printable, shortened."""
-    clean = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
+    clean = printable(text[: limit + 1])
     return repr(clean[:limit] + ("..." if len(text) > limit else ""))
 
 
@@ -42,8 +46,8 @@ def parse_cuda(text: str) -> str:
     if match := _WHEEL_TAG.fullmatch(text):
         return f"{int(match[1][:-1])}.{match[1][-1]}"
     raise BadInputError(
-        f"--cuda {quoted(text)} is no CUDA version.",
-        fix="Give it as MAJOR.MINOR, for example --cuda 11.7",
+        f"--cuda {quoted(text)} is not a CUDA version (MAJOR.MINOR).",
+        fix="For example: --cuda 11.7. Without --cuda the plan takes the newest that fits.",
     )
 
 
@@ -52,20 +56,21 @@ def parse_python(text: str) -> str:
     match = _VERSION.fullmatch(text)
     if match is None or match[1] != "3":
         raise BadInputError(
-            f"--python {quoted(text)} is no Python version.",
-            fix="Give it as MAJOR.MINOR, for example --python 3.11",
+            f"--python {quoted(text)} is not a Python version (3.MINOR).",
+            fix="For example: --python 3.11",
         )
     return f"3.{int(match[2])}"
 
 
 def parse_driver(text: str) -> str:
     """An NVIDIA driver version, in the driver's own spelling ("515.65.01")."""
-    if not _DRIVER.fullmatch(text):
-        raise BadInputError(
-            f"--driver {quoted(text)} is no NVIDIA driver version.",
-            fix="Give it as nvidia-smi prints it, for example --driver 515.65.01",
-        )
-    return text
+    if _DRIVER.fullmatch(text):
+        return text
+    cuda = " It looks like a CUDA version." if re.fullmatch(r"1\d\.\d", text) else ""
+    raise BadInputError(
+        f"--driver {quoted(text)} is not an NVIDIA driver version.{cuda}",
+        fix="Give it as nvidia-smi prints it, for example --driver 515.65.01",
+    )
 
 
 def parse_compute_capability(text: str) -> ComputeCapability | None:
@@ -75,14 +80,18 @@ def parse_compute_capability(text: str) -> ComputeCapability | None:
 
 
 def parse_framework(text: str) -> Framework:
-    """The framework's name; `torch` is accepted for pytorch, and so are old names."""
-    try:
-        return FRAMEWORKS[text]
-    except KeyError:
-        raise BadInputError(
-            f"--framework {quoted(text)} is not known.",
-            fix="Use one of: pytorch, tensorflow, jax",
-        ) from None
+    """A framework by any of its names, in upper or lower case: "JAX", "torch", "tf"."""
+    found = FRAMEWORKS.get(text.casefold())
+    if found is not None:
+        return found
+    from difflib import get_close_matches
+
+    near = get_close_matches(text.casefold()[:40], FRAMEWORKS, n=1)
+    maybe = f" Did you mean {FRAMEWORKS[near[0]]}?" if near else ""
+    raise BadInputError(
+        f"--framework {quoted(text)} is not known.{maybe}",
+        fix="Use one of: pytorch, tensorflow, jax",
+    )
 
 
 def parse_specifier(text: str) -> str:
@@ -100,7 +109,7 @@ def parse_specifier(text: str) -> str:
         return str(SpecifierSet(text))
     except (InvalidSpecifier, InvalidVersion):
         raise BadInputError(
-            f"--framework-version {quoted(text)} is no version specifier.",
+            f"--framework-version {quoted(text)} is not a version specifier.",
             fix="Give it as PEP 440 writes it, for example --framework-version 2.0.1 or '>=2,<2.1'",
         ) from None
 
@@ -115,7 +124,7 @@ def parse_requirement(text: str) -> str:
         requirement = Requirement(text)
     except InvalidRequirement:
         raise BadInputError(
-            f"--with {quoted(text)} is no requirement.",
+            f"--with {quoted(text)} is not a valid requirement.",
             fix="Give a package name or a requirement, for example --with torchvision "
             "or --with 'transformers>=4.40'",
         ) from None
@@ -139,7 +148,7 @@ def parse_index(text: str) -> str:
         usable = False
     if not usable or len(text) > 2000 or any(c.isspace() or not c.isprintable() for c in text):
         raise BadInputError(
-            "--index is no http or https URL.",
+            "--index is not an http or https URL.",
             fix="Give the address of a simple index, for example "
             "--index https://mirror.example/pytorch/whl/cu117",
         )
@@ -173,7 +182,7 @@ def parse_base(text: str) -> str:
     elif text == "bootstrap" or (_REFERENCE.fullmatch(text) and _names_an_image(text)):
         return text
     raise BadInputError(
-        f"--base {quoted(text)} is no image reference.",
+        f"--base {quoted(text)} is not a valid image reference.",
         fix="Give an image such as python:3.11-slim-bookworm, oci:DIR, or --base bootstrap",
     )
 
@@ -187,7 +196,7 @@ def parse_snapshot(text: str, now: float) -> str:
     if match := re.fullmatch(r"(\d{4})-?(\d\d)-?(\d\d)(T\d{6}Z)?", text):
         return f"{match[1]}{match[2]}{match[3]}{match[4] or 'T000000Z'}"
     raise BadInputError(
-        f"--snapshot {quoted(text)} is no date.",
+        f"--snapshot {quoted(text)} is not a date.",
         fix="For example: --snapshot 2026-03-01, or --snapshot today",
     )
 
@@ -204,10 +213,21 @@ def parse_request(
     index: str | None = None,
 ) -> Request:
     """Each word checked, in the order in which they are usually typed."""
+    name = framework.casefold()
+    wanted = None if cuda is None else parse_cuda(cuda)
+    if framework_version is not None and (build := _BUILD.fullmatch(framework_version)):
+        framework_version, theirs = build[1], parse_cuda(build[2])
+        if wanted not in {None, theirs}:
+            raise BadInputError(
+                f"--framework-version {quoted(build[0])} is a build for CUDA {theirs}, not for "
+                f"--cuda {wanted}.",
+                fix=f"Use --cuda {theirs}, or --framework-version {framework_version}",
+            )
+        wanted = theirs
     return Request(
-        cuda=None if cuda is None else parse_cuda(cuda),
+        cuda=wanted,
         framework=parse_framework(framework),
-        asked_as=framework if framework in RENAMED else None,
+        asked_as=name if name in RENAMED else None,
         framework_version=None if framework_version is None else parse_specifier(framework_version),
         python=None if python is None else parse_python(python),
         companions=tuple(parse_requirement(word) for word in companions),

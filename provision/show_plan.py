@@ -28,6 +28,7 @@ def describe_plan(plan: Plan, *, explain: bool = False, considered: Sequence[Cel
     what became of the builds beside the one that was chosen (`considered`).
     """
     lines = _refusal(plan) if plan.error else _decision(plan)
+    lines += _limits(plan)
     lines += _gpu_table(plan.gpus) if not plan.blocked else _blocked_table(plan.blocked)
     if explain:
         for reason in plan.reasons:
@@ -36,6 +37,8 @@ def describe_plan(plan: Plan, *, explain: bool = False, considered: Sequence[Cel
         lines += _considered(plan, considered)
     for warning in plan.warnings:
         lines += [*row("warning", warning.message), *row("", f"fix: {warning.fix}")]
+    for note in plan.notes:
+        lines += row("note", note.message)
     lines += _alternatives(plan)
     if plan.reasons and not explain:
         lines += row("why", "add --explain")
@@ -55,7 +58,8 @@ def describe_matrix(cells: Sequence[Cell], plan: Plan) -> str:
             mark = f"[{mark}]"
         marks.setdefault(cell.framework_version, {})[cell.cuda] = mark
     rows = [(v, *(found.get(cuda, "") for cuda in cudas)) for v, found in marks.items()]
-    return "\n".join([*table([(title, *cudas), *rows], gap=1), *row("", _LEGEND)])
+    lines = [*table([(title, *cudas), *rows], gap=1), *row("", _LEGEND)]
+    return "\n".join([*lines, *(_refusal(plan) if plan.error else []), *_limits(plan)])
 
 
 def _decision(plan: Plan) -> list[str]:
@@ -63,6 +67,8 @@ def _decision(plan: Plan) -> list[str]:
     image = f"Python {plan.python} on {plan.base.reference if plan.base else '?'}"
     if plan.base and plan.base.suite:
         image += f" ({plan.base.suite})"
+    if plan.arch not in {None, "x86_64"}:
+        image += f" for {plan.arch}"
     if plan.compat_package:
         image += f", which brings {plan.compat_package}"
     return [
@@ -85,6 +91,14 @@ def _refusal(plan: Plan) -> list[str]:
         *row("because", plan.error.message),
         *row("fix", plan.error.fix),
     ]
+
+
+def _limits(plan: Plan) -> list[str]:
+    """Which hosts hold the others back."""
+    if plan.limited_by is None:
+        return []
+    said = plan.error.message if plan.error else ""
+    return row("limited by", plan.limited_by.words(plan.framework, said))
 
 
 def _gpu_table(gpus: Sequence[GpuVerdict]) -> list[str]:

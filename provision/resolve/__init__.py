@@ -9,56 +9,90 @@ nearest explains why, and the question with one demand let go gives the alternat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from provision.catalog import Catalog
-from provision.model import Cell, HostFacts, Plan, PlanError, Request
+from provision.model import Alternative, Cell, HostFacts, Plan, PlanError, Request
 from provision.resolve.alternatives import alternatives
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import Candidate, Examiner, nearness
 from provision.resolve.fleet import Fleet, read_fleet
+from provision.resolve.limits import limited_by
 from provision.resolve.packages import companion_requirements, index_candidates
-from provision.resolve.refusals import no_build, no_common_build, who_blocks_what, why_blocked
-from provision.resolve.rules import version
-from provision.resolve.words import DEFAULT_ARCH, reasons, warnings
+from provision.resolve.refusals import (
+    no_build,
+    no_common_build,
+    not_nvidia,
+    who_blocks_what,
+    why_blocked,
+)
+from provision.resolve.rules import SEE_ALTERNATIVES, needed_driver, version
+from provision.resolve.words import DEFAULT_ARCH, notes, reasons, warnings
+from provision.values import replace
 
-__all__ = ["matrix", "resolve"]
+__all__ = ["matrix", "nearest_at", "resolve"]
 
 
-def resolve(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> Plan:
+def resolve(
+    hosts: Sequence[HostFacts], request: Request, catalog: Catalog, *, at: str | None = None
+) -> Plan:
     """One plan that fits every host, or a plan with verdict "none" and the reason.
 
-    `hosts` is never empty; a machine of which nothing is known is `HostFacts()`.
+    `hosts` is never empty; a machine of which nothing is known is `HostFacts()`. `at`: only builds
+    that this place has ("pypi").
     """
     fleet = read_fleet(hosts, catalog)
+    if (foreign_error := not_nvidia(fleet)) is not None:
+        return _refuse(request, fleet, foreign_error)
     arch, arch_error = common_arch(fleet)
     if arch_error is not None:
         return _refuse(request, fleet, arch_error)
-    builds = builds_of(request.framework, arch, catalog)
+    builds = [b for b in builds_of(request.framework, arch, catalog) if at is None or at in b.at]
     examiner = Examiner(fleet, catalog)
     asked = [build for build in builds if is_asked_for(build, request)]
     candidates = [examiner.examine(build, request) for build in asked]
     best = examiner.pick([c for c in candidates if c.fits], request)
     if best is not None:
-        plan = _plan(best, fleet, examiner, request, catalog)
-        others = alternatives(builds, request, examiner, is_asked_for, best)
-        return replace(plan, alternatives=others)
+        return replace(
+            _plan(best, fleet, examiner, request, catalog),
+            alternatives=alternatives(builds, request, examiner, is_asked_for, best),
+            limited_by=limited_by(asked, request, examiner, catalog, best),
+        )
     others = alternatives(builds, request, examiner, is_asked_for, None)
     if not asked:
-        error = no_build(request, arch, builds)
+        error = _pointing(no_build(request, arch, builds), others)
         return replace(_refuse(request, fleet, error), alternatives=others)
     whole = [examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates]
     nearest = max(whole, key=nearness)
     table = who_blocks_what(asked, request, fleet, catalog, nearest)
-    error = no_common_build(table, request) or why_blocked(nearest, request, examiner)
-    refusal = _refuse(request, fleet, error)
+    error = no_common_build(table, request) or why_blocked(nearest, request, examiner, builds)
+    refusal = _refuse(request, fleet, _pointing(error, others))
     return replace(
         refusal,
-        driver_need=nearest.driver.need,
+        driver_need=needed_driver(fleet.gpus, catalog) or nearest.driver.need,
         gpus=examiner.gpus(nearest.build),
         blocked=table,
+        limited_by=limited_by(asked, request, examiner, catalog, None),
         alternatives=others,
     )
+
+
+def nearest_at(
+    place: str, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> Plan | None:
+    """The plan for what one place has that comes nearest to a request: with the CUDA and the
+    release that were asked for, then with one of the two, then the newest that runs. None: nothing.
+    """
+    free = replace(request, cuda=None)
+    for asked in (
+        request,
+        replace(request, framework_version=None),
+        free,
+        replace(free, framework_version=None),
+    ):
+        plan = resolve(hosts, asked, catalog, at=place)
+        if plan.error is None:
+            return plan
+    return None
 
 
 def common_arch(fleet: Fleet) -> tuple[str, PlanError | None]:
@@ -117,6 +151,13 @@ def matrix(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> tu
     return tuple(sorted(cells, key=lambda c: (version(c.framework_version), version(c.cuda))))[::-1]
 
 
+def _pointing(error: PlanError, alternatives: Sequence[Alternative]) -> PlanError:
+    """An error whose fix points to the alternatives only where there are any."""
+    if alternatives:
+        return error
+    return replace(error, fix=error.fix.replace(SEE_ALTERNATIVES, ""))
+
+
 def _refuse(request: Request, fleet: Fleet, error: PlanError) -> Plan:
     return Plan(
         verdict="none",
@@ -160,4 +201,5 @@ def _plan(
         indexes=indexes,
         reasons=reasons(best, examiner, indexes, request, catalog),
         warnings=warnings(best, examiner, request, catalog),
+        notes=notes(best, examiner, catalog),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from provision.model import TITLES, Alternative, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import RANK, Candidate, Examiner, preference
 from provision.resolve.rules import version
+from provision.values import replace
 
 Asked = Callable[[Build, Request], bool]
 
@@ -108,6 +108,8 @@ def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request
         yield "without --python", replace(request, python=None)
     if request.base is not None:
         yield "without --base", replace(request, base=None)
+    if request.companions:
+        yield "without --with", replace(request, companions=())
     if request.flavour == "devel":
         yield "as --flavour runtime", replace(request, flavour="runtime")
     if request.framework_version is not None and request.cuda is not None:

@@ -15,7 +15,7 @@ from provision.model import Base, Request
 from provision.request import is_local
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
-from provision.resolve.rules import Blocker, image_starts, version
+from provision.resolve.rules import SEE_ALTERNATIVES, Blocker, image_starts, version
 
 if TYPE_CHECKING:
     from provision.catalog.later_rows import CudaImage
@@ -97,7 +97,7 @@ def base_blocker(
             code="no-cuda-base",
             message=f"{build.name} expects CUDA {build.cuda} and cuDNN in the image, and no such "
             "base is known.",
-            fix="Take a release that brings CUDA with it (see the alternatives).",
+            fix=f"Take a release that brings CUDA with it{SEE_ALTERNATIVES}.",
             source=build.source,
         )
     if request.flavour == "devel" and not offered.bases:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from provision.catalog import Catalog
 from provision.model import TITLES, ComputeCapability, Framework
+from provision.resolve.specifiers import within
 
 # What jax-cudaNN-plugin[with-cuda] loads of the toolkit, as the cuda-toolkit package calls it.
 _JAX_LOADS = "cublas,cudart,cufft,cupti,cusolver,cusparse,nvcc,nvjitlink,nvrtc"
@@ -26,7 +27,8 @@ class Build(NamedTuple):
     code (`compiled_on_host`: those that the framework compiles for when it runs); () is not read.
     `libraries`: "wheels" bring CUDA with them, "system" expects it in the image. `cudnn` is the
     version, `cudnn_spec` the range where the wheel leaves it open. `lines` are the requirements
-    beside the framework's own that make it this build.
+    beside the framework's own that make it this build. `published` is the day of the release, or
+    that of the catalog where it was not recorded.
 
     Some kernels may be there as PTX only: `ptx_only` is its target and whether no other GPU
     compiles it, `ptx_only_cuda` the CUDA whose drivers are the first to do so.
@@ -58,6 +60,7 @@ class Build(NamedTuple):
     ptx_only_source: str | None = None
     sm_doubted: bool = False
     compiled_on_host: bool = False
+    published: str = ""
 
     @property
     def name(self) -> str:
@@ -74,10 +77,12 @@ def builds_of(framework: Framework, arch: str, catalog: Catalog) -> tuple[Build,
 
 
 def _pytorch(arch: str, catalog: Catalog) -> Iterator[Build]:
-    yanked = {row.version for row in catalog.torch_releases if row.yanked}
+    releases = {row.version: row for row in catalog.torch_releases}
+    today = catalog.files["torch.json"].text("date")
     for row in catalog.torch:
         if row.arch != arch or row.cuda is None:
             continue
+        release = releases.get(row.version)
         yield Build(
             framework="pytorch",
             version=row.version,
@@ -96,12 +101,14 @@ def _pytorch(arch: str, catalog: Catalog) -> Iterator[Build]:
             sm_source=row.sm_source,
             sm_doubted=row.sm_confidence != "confirmed",
             requirement=f"torch=={row.version}",
-            yanked=row.version in yanked,
+            yanked=release is not None and release.yanked,
+            published=(release.upload_time if release else None) or today,
         )
 
 
 def _tensorflow(arch: str, catalog: Catalog) -> Iterator[Build]:
     releases = {row.version: row for row in catalog.tensorflow_releases}
+    today = catalog.files["tensorflow.json"].text("date")
     for wheel in catalog.tensorflow_wheels:
         row = releases[wheel.version]
         if wheel.arch != arch or not wheel.gpu or row.cuda is None:
@@ -136,11 +143,13 @@ def _tensorflow(arch: str, catalog: Catalog) -> Iterator[Build]:
             requirement=f"tensorflow{'[and-cuda]' if extra else ''}=={row.version}",
             yanked=row.yanked,
             prerelease=row.prerelease,
+            published=row.upload_time or today,
         )
 
 
 def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
     releases = {row.version: row for row in catalog.jax_releases if arch in row.archs}
+    today = catalog.files["jax.json"].text("date")
     toolkits: dict[str, list[ComputeCapability]] = {}
     for toolkit in catalog.toolkits:
         if toolkit.on_pypi:
@@ -154,7 +163,7 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
                 continue
             # the newest update is what "X.Y.*" gives
             newest = f"{cuda}.999"
-            if not _within(cuda, plugin.toolkits) or not _within(newest, plugin.cuda_runtime or ""):
+            if not within(cuda, plugin.toolkits) or not within(newest, plugin.cuda_runtime or ""):
                 continue
             yield Build(
                 framework="jax",
@@ -173,15 +182,8 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
                 requirement=f"jax[{plugin.extra}]=={release.version}",
                 lines=(f"cuda-toolkit[{_JAX_LOADS}]=={cuda}.*",),
                 compiled_on_host=True,
+                published=release.upload_time or today,
             )
-
-
-@lru_cache(maxsize=1024)
-def _within(version: str, specifier: str) -> bool:
-    """Few specifiers are asked of few versions, and many times."""
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(specifier).contains(version)
 
 
 def _target(text: str) -> tuple[ComputeCapability, bool]:

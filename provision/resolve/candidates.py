@@ -11,7 +11,8 @@ from provision.resolve import rules
 from provision.resolve.bases import Offer, base_blocker, choose_base, offer
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Device, Fleet, Site, show_capability
-from provision.resolve.rules import Blocker, DriverFit, version
+from provision.resolve.packages import companion_blockers
+from provision.resolve.rules import SEE_ALTERNATIVES, Blocker, DriverFit, version
 
 # From the best to the worst; what is true of the worst host is true of the plan.
 RANK: dict[Verdict, int] = {
@@ -89,16 +90,18 @@ class Examiner:
         stage, base = 0, None
         if not against:
             stage, against = 1, cuda.refusing
+        if not against:
+            stage, against = 2, len(companion_blockers(build, request, self.catalog))
         python, why = None, ""
         compat = cuda.worst.verdict == "forward"
         stands_on_nvidia = compat or build.libraries == "system"
         if not against and stands_on_nvidia and request.base is None and not whole:
-            stage = 4
+            stage = 5
         elif not against:
             offered = self._offer(build, request, compat=compat)
             python, why = self._python(build, request, offered)
             base = choose_base(offered, python, build.glibc) if python else None
-            stage, against = (4, 0) if base else (2 if python is None else 3, 1)
+            stage, against = (5, 0) if base else (3 if python is None else 4, 1)
         return Candidate(
             build=build,
             verdict=verdict,
@@ -137,12 +140,17 @@ class Examiner:
 
         for site, device in self.fleet.gpus:
             add(site, rules.driven_blocker(site, device, self.catalog))
+        to_be_replaced = {site for sites in found.values() for site in sites}
+        for site, device in self.fleet.gpus:
             for blocker in self._against_gpu(build, device, site):
                 add(site, blocker)
         for site, fit in zip(self.fleet.sites, cuda.fits, strict=True):
-            add(site, rules.driver_blocker(site, fit, self.catalog))
+            if site not in to_be_replaced:
+                add(site, rules.driver_blocker(site, fit, self.catalog))
         if found:
             return tuple((_where(sites), blocker) for blocker, sites in found.items())
+        if unpaired := companion_blockers(build, request, self.catalog):
+            return tuple(("", blocker) for blocker in unpaired)
         compat = cuda.worst.verdict == "forward"
         offered = self._offer(build, request, compat=compat)
         python, _ = self._python(build, request, offered)
@@ -155,21 +163,20 @@ class Examiner:
 
     def gpus(self, build: Build) -> tuple[GpuVerdict, ...]:
         """What each GPU runs of a build: one row a GPU for one host, one a kind for more."""
-        rows = (
-            GpuVerdict(
-                name=device.name,
-                compute_capability=show_capability(device.capability)
-                if device.capability
-                else None,
-                runs=self.code(build, device),
-                ok=device.capability is not None
-                and bool(build.sm)
-                and rules.driven_blocker(site, device, self.catalog) is None
-                and not self._against_gpu(build, device, site),
-            )
-            for site, device in self.fleet.gpus
-        )
+        rows = (self._gpu(build, site, device) for site, device in self.fleet.gpus)
         return tuple(rows if self.fleet.one_host else dict.fromkeys(rows))
+
+    def _gpu(self, build: Build, site: Site, device: Device) -> GpuVerdict:
+        driven = rules.driven_blocker(site, device, self.catalog) is None
+        return GpuVerdict(
+            name=device.name,
+            compute_capability=show_capability(device.capability) if device.capability else None,
+            runs=self.code(build, device) if driven else "none",
+            ok=device.capability is not None
+            and bool(build.sm)
+            and driven
+            and not self._against_gpu(build, device, site),
+        )
 
     def code(self, build: Build, device: Device) -> str:
         """Which code of a build a kind of GPU runs; "unknown" where a fact is missing."""
@@ -177,6 +184,24 @@ class Examiner:
             return "unknown"
         tegra = device.capability in self.catalog.tegra_capabilities
         return rules.code_for(build, device.capability, tegra=tegra)
+
+    def worst_driver(self, cuda: str) -> DriverFit:
+        """How the site runs a CUDA version that has to be content with the worst."""
+        return self._for_cuda(cuda).worst
+
+    def sites_against(self, build: Build) -> tuple[Site, ...]:
+        """The sites whose driver or whose GPU stands against a build."""
+        fits = zip(self.fleet.sites, self.drivers(build.cuda), strict=True)
+        return tuple(
+            site
+            for site, fit in fits
+            if fit.verdict == "none"
+            or any(
+                rules.driven_blocker(site, device, self.catalog) is not None
+                or self._against_gpu(build, device, site)
+                for device in site.devices or ()
+            )
+        )
 
     def drivers(self, cuda: str) -> tuple[DriverFit, ...]:
         """How each site's driver runs a CUDA version."""
@@ -201,7 +226,12 @@ class Examiner:
 
     def _python(self, build: Build, request: Request, offered: Offer) -> tuple[str | None, str]:
         return rules.choose_python(
-            build, request.python, self.fleet.pythons, offered.pythons, offered.doubted
+            build,
+            request.python,
+            offered.pythons,
+            self.catalog.settled_pythons(build.published),
+            doubted=offered.doubted,
+            suite=request.base == "bootstrap",
         )
 
     def cudnn(self, build: Build) -> str | None:
@@ -315,9 +345,9 @@ def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
             f"{', '.join(offered.pythons)}."
         )
     fix = (
-        f"Use --python {usable[-1]}, or leave --python away."
+        f"Use --python {usable[-1]}, or remove --python."
         if usable
-        else "Leave --python and --base away, or take another release (see the alternatives)."
+        else f"Remove --python and --base, or take another release{SEE_ALTERNATIVES}."
     )
     return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)
 

@@ -6,13 +6,19 @@ different drivers and GPUs cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog import Catalog
+from provision.catalog.gpus import host_arch_of
 from provision.catalog.rows import DriverBranch, GpuModel
 from provision.model import ComputeCapability, Gpu, HostFacts
+from provision.values import replace
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.values import dataclass
 
 THIS_HOST = "this host"
 
@@ -35,17 +41,22 @@ class Device(NamedTuple):
         return f"a GPU of compute capability {show_capability(self.capability)}"
 
     @property
+    def host_arch(self) -> str | None:
+        """The CPU architecture of every machine that has it; None: it is a card for any."""
+        return host_arch_of(self.rows) if self.name else None
+
+    @property
     def takes_compat(self) -> bool:
         """Whether cuda-compat works on it: only where the catalog knows that it does."""
         return bool(self.rows) and all(row.forward_compat_eligible for row in self.rows)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
     """Hosts with the same driver and the same kinds of GPU.
 
     `devices` None: not known; (): none there. `branch` is the newest known at or below the
-    driver's.
+    driver's. `seen`: the running driver itself listed the devices.
     """
 
     labels: tuple[str, ...]
@@ -54,6 +65,7 @@ class Site:
     devices: tuple[Device, ...] | None
     branch: DriverBranch | None
     branch_known: bool
+    seen: bool = False
 
     @property
     def where(self) -> str:
@@ -69,6 +81,17 @@ class Site:
         return bool(self.devices) and all(d.takes_compat for d in self.devices or ())
 
 
+class Foreign(NamedTuple):
+    """A GPU of another maker than NVIDIA, on the host of that label; `alone`: the host has no
+    NVIDIA GPU beside it.
+    """
+
+    label: str
+    name: str
+    vendor: str
+    alone: bool
+
+
 class Fleet(NamedTuple):
     """What a plan has to serve. `gpus` has one entry a GPU for one host, one a kind for more."""
 
@@ -76,7 +99,7 @@ class Fleet(NamedTuple):
     gpus: tuple[tuple[Site, Device], ...]
     archs: tuple[str, ...]
     arch_missing: tuple[str, ...]
-    pythons: frozenset[str | None]
+    foreign: tuple[Foreign, ...] = ()
 
     @property
     def one_host(self) -> bool:
@@ -88,15 +111,26 @@ class Fleet(NamedTuple):
         """Every kind of GPU, once."""
         return tuple(dict.fromkeys(device for _, device in self.gpus))
 
+    def only(self, sites: Collection[Site]) -> Fleet:
+        """The same hosts, these alone."""
+        kept = tuple(site for site in self.sites if site in sites)
+        gpus = tuple((site, device) for site, device in self.gpus if site in sites)
+        return Fleet(kept, gpus, self.archs, self.arch_missing)
+
+    def without(self, sites: Collection[Site]) -> Fleet:
+        """The other hosts."""
+        return self.only([site for site in self.sites if site not in sites])
+
     def alone(self, site: Site, device: Device) -> Fleet:
         """Only this kind of GPU on only this site's driver."""
-        one = Site(site.labels, site.driver, site.driver_cuda, (device,), site.branch,
-                   site.branch_known)  # fmt: skip
-        return Fleet((one,), ((one, device),), self.archs, self.arch_missing, self.pythons)
+        one = replace(site, devices=(device,))
+        return Fleet((one,), ((one, device),), self.archs, self.arch_missing)
 
 
 def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
     """Hosts -> what differs among them; `hosts` is never empty."""
+    parted = [_part(facts, catalog) for facts in hosts]
+    hosts = [facts for facts, _ in parted]
     kinds: dict[tuple[str | None, ComputeCapability | None], Device] = {}
 
     def device(gpu: Gpu) -> Device:
@@ -105,23 +139,29 @@ def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
             kinds[key] = _device(gpu, catalog)
         return kinds[key]
 
+    archs = [
+        facts.arch or next((arch for g in facts.gpus or () if (arch := device(g).host_arch)), None)
+        for facts in hosts
+    ]
     labels: dict[tuple[object, ...], list[str]] = {}
     found: dict[tuple[object, ...], tuple[HostFacts, tuple[Device, ...] | None]] = {}
     for facts in hosts:
         own = None
         if facts.gpus is not None:
             own = tuple(dict.fromkeys(device(gpu) for gpu in facts.gpus))
-        key = (facts.driver, facts.driver_cuda, None if own is None else frozenset(own))
+        seen = facts.driver_reports_gpus
+        key = (facts.driver, facts.driver_cuda, None if own is None else frozenset(own), seen)
         labels.setdefault(key, []).append(facts.label)
         found.setdefault(key, (facts, own))
     sites = tuple(
         Site(
-            tuple(labels[key]),
-            facts.driver,
-            facts.driver_cuda,
-            own,
-            catalog.branch_of(facts.driver) if facts.driver else None,
-            facts.driver is not None and catalog.is_known_branch(facts.driver),
+            labels=tuple(labels[key]),
+            driver=facts.driver,
+            driver_cuda=facts.driver_cuda,
+            devices=own,
+            branch=catalog.branch_of(facts.driver) if facts.driver else None,
+            branch_known=facts.driver is not None and catalog.is_known_branch(facts.driver),
+            seen=facts.driver_reports_gpus,
         )
         for key, (facts, own) in found.items()
     )
@@ -132,10 +172,25 @@ def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
     return Fleet(
         sites=sites,
         gpus=gpus,
-        archs=tuple(sorted({facts.arch for facts in hosts if facts.arch})),
-        arch_missing=tuple(dict.fromkeys(facts.label for facts in hosts if facts.arch is None)),
-        pythons=frozenset(facts.python for facts in hosts),
+        archs=tuple(sorted({one for one in archs if one})),
+        arch_missing=tuple(
+            dict.fromkeys(f.label for f, one in zip(hosts, archs, strict=True) if one is None)
+        ),
+        foreign=tuple(one for _, others in parted for one in others),
     )
+
+
+def _part(facts: HostFacts, catalog: Catalog) -> tuple[HostFacts, tuple[Foreign, ...]]:
+    """A host with its NVIDIA GPUs alone, and those of other makers."""
+    vendors = [catalog.other_vendor(gpu.name) if gpu.name else None for gpu in facts.gpus or ()]
+    if not any(vendors):
+        return facts, ()
+    pairs = list(zip(facts.gpus or (), vendors, strict=True))
+    kept = tuple(gpu for gpu, vendor in pairs if vendor is None)
+    foreign = tuple(
+        Foreign(facts.label, gpu.name or "", vendor, not kept) for gpu, vendor in pairs if vendor
+    )
+    return replace(facts, gpus=kept), tuple(dict.fromkeys(foreign))
 
 
 def _device(gpu: Gpu, catalog: Catalog) -> Device:

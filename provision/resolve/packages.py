@@ -1,14 +1,35 @@
-"""What the lock will ask for: where the framework can be had, and what goes beside it."""
+"""What the lock will ask for: where the framework can be had, and what goes beside it.
+
+A companion that was asked for by version has to belong to the build: torchvision and torchaudio to
+its release and its CUDA, NumPy to its ABI, any other package with a CUDA in its local version
+("2.5.6+cu118torch2.2") to its CUDA major.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog import Catalog
 from provision.model import TITLES, IndexCandidate, Request
 from provision.resolve.builds import Build
+from provision.resolve.rules import Blocker
+from provision.resolve.rules import version as version_of
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
 EVERYWHERE = ("pip",)  # people type pip in an image
 FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension asks for them
 PYTORCH_INDEXES = "https://pytorch.org/get-started/locally/"
+PAIRED = ("torchvision", "torchaudio")
+"""The packages of which a PyTorch release has a version of its own."""
+_OWN = {"torch": "pytorch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax"}
+_CUDA_IN_LOCAL = r"cu(?:da)?(\d{2,3})(?!\d)"
+_CUDA_IN_NAME = r"-cu(?:da)?(\d{2})x?(?=-|$)"
 
 
 def index_candidates(
@@ -52,11 +73,10 @@ def companion_requirements(
     compiler, where no base brings it.
     """
     lines = [*build.lines]
-    paired: dict[str, str | None] = {}
+    paired = paired_versions(build, catalog)
     if build.framework == "pytorch":
         release = catalog.torch_release(build.version)
         assert release is not None
-        paired = {"torchvision": release.torchvision, "torchaudio": release.torchaudio}
         lines.append(f"numpy{release.numpy or ''}")
     elif build.cudnn is None and cudnn is not None:
         lines.append(f"nvidia-cudnn-cu{build.cuda.partition('.')[0]}=={cudnn}")
@@ -66,16 +86,174 @@ def companion_requirements(
     compiler = catalog.compiler_wheels(build.cuda)
     if compiler and request.flavour == "devel" and request.base == "bootstrap":
         lines.append(compiler.requirement)
-    for text in request.companions:
-        name = name_of(text)
-        pair = paired.get(name)
-        lines.append(f"{name}=={pair}" if pair and text == name else text)
+    for text, wanted in zip(request.companions, _read(request.companions), strict=True):
+        pair = paired.get(wanted.name)
+        # An index has the pair under its plain version or with its tag; the plain one asks both.
+        exactly = text == wanted.name or wanted.pin is not None
+        if _OWN.get(wanted.name) == build.framework and not wanted.more:
+            continue
+        lines.append(f"{wanted.name}=={pair}" if pair and exactly and not wanted.more else text)
     return tuple(dict.fromkeys(lines))
+
+
+def paired_versions(build: Build, catalog: Catalog) -> Mapping[str, str | None]:
+    """The companions that a build's release has versions of, and which; None: not known."""
+    release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
+    return {name: getattr(release, name) for name in PAIRED} if release else {}
+
+
+def companion_blockers(build: Build, request: Request, catalog: Catalog) -> tuple[Blocker, ...]:
+    """What was asked for beside the framework and does not belong to this build."""
+    if not request.companions:
+        return ()
+    found = (_against(build, wanted, catalog) for wanted in _read(request.companions))
+    return tuple(blocker for blockers in found for blocker in blockers)
 
 
 def name_of(requirement: str) -> str:
     """The canonical name of the package that a requirement asks for."""
+    return _read((requirement,))[0].name
+
+
+class _Wanted(NamedTuple):
+    """A companion as it was asked for. `pin` is the one version it may have, `more` whether it has
+    extras or a marker.
+    """
+
+    text: str
+    name: str
+    specifier: SpecifierSet
+    pin: Version | None
+    more: bool
+
+    @property
+    def local(self) -> str:
+        """The local part of the pinned version: "cu118"."""
+        return (self.pin.local if self.pin else None) or ""
+
+    def allows(self, version: str) -> bool:
+        """Whether it may have this version; a local part is not compared."""
+        if self.pin is None:
+            return self.specifier.contains(version, prereleases=True)
+        return version_of(self.pin.public) == version_of(version)
+
+
+def _read(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
+    return _parsed(companions) if companions else ()
+
+
+@lru_cache(maxsize=64)
+def _parsed(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
     from packaging.requirements import Requirement  # 17 ms that most plans do without
     from packaging.utils import canonicalize_name
 
-    return canonicalize_name(Requirement(requirement).name)
+    def read(text: str) -> _Wanted:
+        asked = Requirement(text)
+        exact = [s.version for s in asked.specifier if s.operator == "==" and "*" not in s.version]
+        return _Wanted(
+            text,
+            canonicalize_name(asked.name),
+            asked.specifier,
+            version_of(exact[0]) if len(exact) == 1 else None,
+            bool(asked.extras or asked.marker),
+        )
+
+    return tuple(read(text) for text in companions)
+
+
+def _against(build: Build, wanted: _Wanted, catalog: Catalog) -> Iterator[Blocker]:
+    own = _OWN.get(wanted.name) == build.framework
+    pair = _pair_for(build, wanted.name, catalog)
+    if own and not wanted.allows(build.version):
+        yield _blocker(
+            build,
+            f"{wanted.text} was asked for beside {build.name}.",
+            "Leave it out of --with and ask for "
+            f"--framework-version '{wanted.pin.public if wanted.pin else wanted.specifier}'.",
+        )
+    elif pair and not wanted.allows(pair):
+        theirs = "".join(_releases_with(wanted, catalog)[-1:])
+        its = f", or for the release it belongs to: --framework-version {theirs}"
+        yield _blocker(
+            build,
+            f"{wanted.text} does not belong to {build.name}, which goes with {wanted.name} {pair}.",
+            f"Ask for --with {wanted.name}=={pair}{its if theirs else ''}.",
+        )
+    elif wanted.name == "numpy" and (abi := _numpy(build, catalog)) and not _may(wanted, abi):
+        yield _blocker(
+            build,
+            f"{wanted.text} does not fit {build.name}, which was compiled for numpy{abi}.",
+            f"Ask for --with 'numpy{abi}'.",
+        )
+    yield from _against_cuda(build, wanted, pair or (build.version if own else None))
+
+
+def _pair_for(build: Build, name: str, catalog: Catalog) -> str | None:
+    """The version of a companion beside a build: its release's own; where the companion has had no
+    release since, its last one, which asks for no PyTorch in particular.
+    """
+    if build.framework != "pytorch" or name not in PAIRED:
+        return None
+    pairs = [
+        getattr(row, name)
+        for row in catalog.torch_releases
+        if getattr(row, name) and version_of(row.version) <= version_of(build.version)
+    ]
+    return max(pairs, key=version_of, default=None)
+
+
+def _against_cuda(build: Build, wanted: _Wanted, pair: str | None) -> Iterator[Blocker]:
+    """What names a CUDA, by its local version or in its name, has to name that of the build: the
+    framework and its companions the very one, any other package the major.
+    """
+    if pair is not None and wanted.local and build.tag and wanted.local != build.tag:
+        theirs = _cuda_of(re.search(_CUDA_IN_LOCAL, wanted.local))
+        ask = f", or for that CUDA: --cuda {theirs}" if theirs else ""
+        yield _blocker(
+            build,
+            f"{wanted.text} is for CUDA {theirs}, and {build.name} for CUDA {build.cuda}."
+            if theirs
+            else f"{wanted.text} is not a build for CUDA {build.cuda}, and {build.name} is.",
+            f"Ask for --with {wanted.name}=={pair}{ask}.",
+        )
+        return
+    said = re.search(_CUDA_IN_LOCAL, wanted.local) or re.search(_CUDA_IN_NAME, wanted.name)
+    theirs = _cuda_of(said)
+    if pair is None and theirs and theirs.partition(".")[0] != build.cuda.partition(".")[0]:
+        yield _blocker(
+            build,
+            f"{wanted.text} is for CUDA {theirs}, and {build.name} for CUDA {build.cuda}.",
+            f"Ask for that package for CUDA {build.cuda.partition('.')[0]}, or for a framework "
+            f"build for CUDA {theirs.partition('.')[0]} (--cuda).",
+        )
+
+
+def _cuda_of(found: re.Match[str] | None) -> str | None:
+    """118 -> "11.8", 92 -> "9.2"; two figures from 10 on are a major: 12 -> "12"."""
+    if found is None:
+        return None
+    figures = found[1]
+    if len(figures) == 2 and figures.startswith("1"):
+        return figures
+    return f"{figures[:-1]}.{figures[-1]}"
+
+
+def _releases_with(wanted: _Wanted, catalog: Catalog) -> list[str]:
+    """The releases of PyTorch whose version of a companion is the one asked for, oldest first."""
+    rows = [(row.version, getattr(row, wanted.name)) for row in catalog.torch_releases]
+    return [release for release, pair in rows if pair and wanted.allows(pair)]
+
+
+def _numpy(build: Build, catalog: Catalog) -> str | None:
+    release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
+    return release.numpy if release else None
+
+
+def _may(wanted: _Wanted, specifier: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return wanted.pin is None or SpecifierSet(specifier).contains(wanted.pin, prereleases=True)
+
+
+def _blocker(build: Build, message: str, fix: str) -> Blocker:
+    return Blocker(code="companion-mismatch", message=message, fix=fix, source=build.source)

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from provision.catalog import Catalog
 from provision.model import TITLES, Blocked, PlanError, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, choose
 from provision.resolve.fleet import Fleet, show_capability
-from provision.resolve.rules import version
+from provision.resolve.rules import SEE_ALTERNATIVES, version
 
 _SHOWN = 4
+_JETSON = "https://docs.nvidia.com/deeplearning/frameworks/"
+
+
+def not_nvidia(fleet: Fleet) -> PlanError | None:
+    """A host all of whose GPUs are of another maker; one that has an NVIDIA GPU too serves."""
+    alone = [one for one in fleet.foreign if one.alone]
+    if not alone:
+        return None
+    named = [
+        f"{'' if fleet.one_host else f'{one.label}: '}{one.name} is not an NVIDIA GPU "
+        f"({one.vendor})"
+        for one in alone
+    ]
+    more = f"; and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return PlanError(
+        code="gpu-not-nvidia",
+        message=f"{'; '.join(named[:_SHOWN])}{more}. CUDA builds run on NVIDIA GPUs only.",
+        fix="Use a machine with an NVIDIA GPU, or the builds for that maker's GPUs (for PyTorch: "
+        "https://pytorch.org/get-started/locally/).",
+    )
 
 
 def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
@@ -38,14 +58,14 @@ def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
         return PlanError(
             code="no-such-build",
             message=f"The catalog has no {what} for {arch} Linux; it has {_span(everything)}.",
-            fix="Take one of those. Is it newer than they are? provision catalog refresh",
+            fix="Take one of those; if it is newer than the catalog: provision catalog refresh",
         )
     of_asked = [cuda for cuda in having if _is_within(by_cuda[cuda], request)]
     spans = ", ".join(f"{cuda} ({_span(by_cuda[cuda])})" for cuda in of_asked)
     if request.framework != "tensorflow":
         spans = ", ".join(of_asked)
     verb = "runs on" if builds[0].compiled_on_host else "was built for"
-    fix = "Take one of those (see the alternatives)."
+    fix = f"Take one of those{SEE_ALTERNATIVES}."
     major = [c for c in having if request.cuda and c.split(".")[0] == request.cuda.split(".")[0]]
     if any(build.libraries == "system" for build in builds if build.cuda in major):
         fix += (
@@ -68,13 +88,23 @@ def _is_within(versions: Sequence[str], request: Request) -> bool:
     return any(wanted.contains(v, prereleases=True) for v in versions)
 
 
-def why_blocked(nearest: Candidate, request: Request, examiner: Examiner) -> PlanError:
-    """What stands against the build that came nearest."""
+def why_blocked(
+    nearest: Candidate, request: Request, examiner: Examiner, builds: Sequence[Build]
+) -> PlanError:
+    """What stands against the build that came nearest of `builds`, all that there are."""
     found = examiner.blockers(nearest.build, request)
     sentences = dict.fromkeys(
         f"{where}: {blocker.message}" if where else blocker.message for where, blocker in found
     )
-    fixes = dict.fromkeys(blocker.fix for _, blocker in found)
+    fixes = dict.fromkeys(
+        fix
+        for _, blocker in found
+        for fix in (
+            _code_fixes(nearest.build, examiner, builds)
+            if blocker.code == "no-gpu-code"
+            else [blocker.fix]
+        )
+    )
     more = len(sentences) - _SHOWN
     text = " ".join(list(sentences)[:_SHOWN]) + (f" And {more} more." if more > 0 else "")
     return PlanError(
@@ -82,6 +112,21 @@ def why_blocked(nearest: Candidate, request: Request, examiner: Examiner) -> Pla
         message=text or "Nothing fits.",
         fix=" ".join(list(fixes)[:_SHOWN]) or "See provision plan --matrix.",
     )
+
+
+def _code_fixes(refused: Build, examiner: Examiner, builds: Sequence[Build]) -> Iterator[str]:
+    """Which CUDA has builds with code for the GPUs for which this one has none."""
+    title = TITLES[refused.framework]
+    for device in examiner.fleet.devices:
+        if examiner.code(refused, device) != "none":
+            continue
+        cudas = {b.cuda for b in builds if examiner.code(b, device) not in {"none", "unknown"}}
+        if cudas:
+            yield f"Take a build with code for {device.words}: CUDA {_span([*cudas])}."
+        elif device.capability in examiner.catalog.tegra_capabilities:
+            yield f"Use NVIDIA's own builds of {title} for {device.words}: {_JETSON}"
+        else:
+            yield f"The catalog has no build of {title} with code for {device.words}."
 
 
 def who_blocks_what(

@@ -5,17 +5,18 @@ All are pure. Versions and names come from the catalog's rows, never from here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
 from provision.catalog import Catalog
-from provision.catalog.rows import CudaToolkit
-from provision.model import ComputeCapability, Verdict
+from provision.catalog.rows import CudaToolkit, DriverBranch
+from provision.model import TITLES, ComputeCapability, Verdict
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Device, Site, show_capability, show_sm
+from provision.resolve.specifiers import within
 
 if TYPE_CHECKING:
     from provision.catalog.later_rows import StartRule
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _MINOR_VERSION = (
     "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 )
+SEE_ALTERNATIVES = " (see the alternatives)"
+"""Where a fix points to them; taken out where there are none."""
 _FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
 
 
@@ -88,7 +91,7 @@ def code_blocker(build: Build, device: Device, code: str) -> Blocker | None:
             code="no-gpu-code",
             message=f"{build.name} compiles when it runs, and CUDA {build.cuda} cannot compile "
             f"for {_with_capability(device)}.",
-            fix="Take a CUDA that can (see the alternatives).",
+            fix=f"Take a CUDA that can{SEE_ALTERNATIVES}.",
             source=build.source,
         )
     ptx = "holds no PTX" if build.ptx is None else f"holds PTX only for {show_sm(build.ptx)}"
@@ -96,7 +99,7 @@ def code_blocker(build: Build, device: Device, code: str) -> Blocker | None:
         code="no-gpu-code",
         message=f"{_with_capability(device)} finds no code in {build.name}: its compiled code "
         f"{span}, and it {ptx}.",
-        fix="Take a build with code for this GPU (see the alternatives).",
+        fix=f"Take a build with code for this GPU{SEE_ALTERNATIVES}.",
         source=build.sm_source or build.source,
     )
 
@@ -144,7 +147,7 @@ def partly_ptx_blocker(
         message=f"{_with_capability(device)} finds many kernels of {build.name} as PTX only, and "
         f"a driver older than CUDA {build.ptx_only_cuda} cannot compile that PTX.",
         fix=f"Upgrade the driver to one that natively supports CUDA {build.ptx_only_cuda}, or take "
-        "an older release (see the alternatives).",
+        f"an older release{SEE_ALTERNATIVES}.",
         source=build.ptx_only_source or build.source,
     )
 
@@ -162,7 +165,7 @@ def cudnn_blocker(build: Build, device: Device, catalog: Catalog) -> Blocker | N
         code="cudnn-lacks-gpu",
         message=f"{_with_capability(device)} is newer than cuDNN {build.cudnn}, which {build.name} "
         f"loads: it ends at compute capability {show_capability(max(served))}.",
-        fix="Take a release with a newer cuDNN (see the alternatives).",
+        fix=f"Take a release with a newer cuDNN{SEE_ALTERNATIVES}.",
         source=build.source,
     )
 
@@ -183,9 +186,6 @@ def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[Comp
 
 def choose_cudnn(spec: str, cuda: str, devices: Iterable[Device], catalog: Catalog) -> str | None:
     """Of an open range the newest cuDNN that still serves every GPU."""
-    from packaging.specifiers import SpecifierSet
-
-    allowed = SpecifierSet(spec)
     oldest = min((d.capability for d in devices if d.capability), default=None)
     fitting = [
         row.version
@@ -193,7 +193,7 @@ def choose_cudnn(spec: str, cuda: str, devices: Iterable[Device], catalog: Catal
         if str(row.cuda_major) == cuda.partition(".")[0]
         and not row.yanked
         and row.sm_confidence != "assumed"
-        and allowed.contains(row.version)
+        and within(row.version, spec)
         and (oldest is None or not row.capabilities or min(row.capabilities) <= oldest)
     ]
     return max(fitting, key=version, default=None)
@@ -294,7 +294,6 @@ def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | No
     """A driver below the floor, on a GPU that cuda-compat does not serve, runs nothing."""
     if fit.verdict != "none":
         return None
-    usable = f" or take CUDA {fit.native_up_to} or older" if fit.native_up_to else ""
     row = catalog.forward_compat(fit.cuda)
     why = ""
     if row is not None and site.devices and not site.takes_compat:
@@ -302,25 +301,91 @@ def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | No
             f" {row.package} would carry it on data-centre GPUs only; elsewhere it ends in "
             "error 804."
         )
+    upgrade = f"upgrade the NVIDIA driver to {fit.need} or newer"
+    held = next((d for d in site.devices or () if _is_dropped_by(fit.need, d, catalog)), None)
+    fix = upgrade
+    if fit.native_up_to:
+        fix = f"take CUDA {_highest(site, fit.native_up_to, catalog)} or older"
+        fix += "" if held else f", or {upgrade}"
+    if held is not None:
+        fix += f" (driver {fit.need} no longer drives {held.words})"
     return Blocker(
         code="driver-too-old",
         message=f"CUDA {fit.cuda} needs driver {fit.need} or newer; found {fit.have}.{why}",
-        fix=f"Upgrade the NVIDIA driver to {fit.need} or newer{usable}.",
+        fix=f"{fix[0].upper()}{fix[1:]}.",
         source=fit.source,
     )
 
 
+def _highest(site: Site, native: str, catalog: Catalog) -> str:
+    """The highest CUDA that a driver runs, in words: minor-version compatibility carries it on to
+    the end of its major.
+    """
+    floor, _ = driver_floor(native, catalog)
+    if catalog.family(native) and floor and site.driver and driver_is_at_least(site.driver, floor):
+        return f"{version(native).major}.x"
+    return native
+
+
+def _is_dropped_by(driver: str | None, device: Device, catalog: Catalog) -> bool:
+    """Whether a driver no longer drives a kind of GPU."""
+    branch = catalog.branch_of(driver) if driver else None
+    return bool(branch and device.capability and device.capability < branch.dropped_below)
+
+
 def driven_blocker(site: Site, device: Device, catalog: Catalog) -> Blocker | None:
-    """A driver branch drives no GPU older than the generations it still supports."""
+    """A driver drives no GPU whose chip came with a later branch, and none of a generation that
+    its branch has dropped; but a GPU that the running driver itself lists, it drives.
+    """
+    return None if site.seen else documented_blocker(site, device, catalog)
+
+
+def documented_blocker(site: Site, device: Device, catalog: Catalog) -> Blocker | None:
+    """The same by NVIDIA's documents alone. Where they name no first branch, nothing is refused."""
     branch, capability = site.branch, device.capability
+    first = first_branch_for(device, catalog)
+    if first is not None and first.adds_confidence == "confirmed" and is_older(site, first):
+        return Blocker(
+            code="gpu-not-driven",
+            message=f"Driver {site.driver} does not drive {_with_capability(device)}, which needs "
+            f"driver branch {first.branch} or newer.",
+            fix=_driver_fix(site, catalog)
+            or f"Install NVIDIA driver {driver_for(device, first)} or newer.",
+            source=first.adds_source or first.source,
+        )
     if branch is None or capability is None or capability >= branch.dropped_below:
         return None
     return Blocker(
         code="gpu-not-driven",
         message=f"Driver {site.driver} no longer drives {_with_capability(device)}.",
-        fix=f"Install driver branch {last_branch_for(capability, catalog)}, the last that does.",
+        fix=_driver_fix(site, catalog)
+        or f"Install driver branch {last_branch_for(capability, catalog)}, the last that does.",
         source=branch.dropped_source,
     )
+
+
+def _driver_fix(site: Site, catalog: Catalog) -> str | None:
+    """What to do with a host whose GPUs no one driver branch drives together."""
+    devices = [device for device in site.devices or () if device.capability is not None]
+    firsts = [(row.branch, d) for d in devices if (row := first_branch_for(d, catalog))]
+    lasts = [
+        (last, d)
+        for d in devices
+        if d.capability and (last := last_branch_for(d.capability, catalog))
+    ]
+    if not firsts or not lasts:
+        return None
+    (low, newer), (high, older) = max(firsts, key=_number), min(lasts, key=_number)
+    if low <= high:
+        return None
+    return (
+        f"No driver branch drives both: {newer.words} needs {low} or newer, {older.words} {high} "
+        "or older. Put them into different machines."
+    )
+
+
+def _number(pair: tuple[int, Device]) -> int:
+    return pair[0]
 
 
 def last_branch_for(capability: ComputeCapability, catalog: Catalog) -> int | None:
@@ -329,9 +394,38 @@ def last_branch_for(capability: ComputeCapability, catalog: Catalog) -> int | No
     return max(driving, default=None)
 
 
-def first_branch_for(capability: ComputeCapability, catalog: Catalog) -> int | None:
-    """The branch that is said to have been the first to drive this compute capability."""
-    return next((row.branch for row in catalog.branches if capability in row.adds), None)
+def first_branch_for(device: Device, catalog: Catalog) -> DriverBranch | None:
+    """The branch that was the first to drive a kind of GPU; of several that it may be, the oldest.
+    None where that is not known of one of them.
+    """
+    found = [catalog.first_branch(row.chip) if row.chip else None for row in device.rows]
+    known = [row for row in found if row is not None]
+    return min(known, key=lambda row: row.branch) if known and len(known) == len(found) else None
+
+
+def is_older(site: Site, branch: DriverBranch) -> bool:
+    """Whether a site's driver is of an older branch."""
+    return site.driver is not None and version(site.driver).major < branch.branch
+
+
+def driver_for(device: Device, first: DriverBranch) -> str:
+    """The driver to install for a GPU: the oldest whose documents list it, else the branch."""
+    listed = {row.driver_from for row in device.rows}
+    return (listed.pop() if len(listed) == 1 else None) or str(first.branch)
+
+
+def needed_driver(gpus: Iterable[tuple[Site, Device]], catalog: Catalog) -> str | None:
+    """The oldest driver that drives every GPU whose own driver is too old for it; None: all are
+    driven, or what is not was dropped.
+    """
+    needs = [
+        driver_for(device, first)
+        for site, device in gpus
+        if driven_blocker(site, device, catalog) is not None
+        and (first := first_branch_for(device, catalog)) is not None
+        and is_older(site, first)
+    ]
+    return max(needs, key=version, default=None)
 
 
 def is_old(capability: ComputeCapability, catalog: Catalog) -> bool:
@@ -366,21 +460,34 @@ def _pythons(tags: tuple[str, ...]) -> tuple[str, ...]:
 def choose_python(
     build: Build,
     asked: str | None,
-    own: frozenset[str | None],
-    offered: Collection[str],
-    doubted: frozenset[str] = frozenset(),
+    offered: Sequence[str],
+    settled: Collection[str],
+    *,
+    doubted: Collection[str] = (),
+    suite: bool = False,
 ) -> tuple[str | None, str]:
-    """The Python asked for; else the host's own, so that the user's code carries over; else the
-    newest that the build has a wheel for and a base image offers, where that image is sure to
-    exist. Gives it and why.
+    """The Python asked for; else, of those that the build has a wheel for and a base offers, the
+    newest that was `settled` (had a successor) when the release was published; else the oldest.
+    Which machine asks makes no difference. Gives it and why.
+
+    `doubted` are those of images that are only likely to exist. `suite`: each base is a Debian
+    suite with its own Python, the one to prefer first.
     """
     usable = [python for python in python_tags_of(build) if python in offered]
     if asked is not None:
         return (asked if asked in usable else None), "asked for"
-    if len(own) == 1 and (mine := next(iter(own))) in usable:
-        return mine, "the host's own, so that your code carries over"
+    if suite:
+        own = next((python for python in offered if python in usable), None)
+        return own, "that of the first Debian suite that the wheels support"
     sure = [python for python in usable if python not in doubted] or usable
-    return (sure[-1] if sure else None), "the newest that both the wheel and a base image have"
+    tried = [python for python in sure if python in settled] or sure[:1]
+    chosen = tried[-1] if tried else None
+    newer = usable[usable.index(chosen) + 1 :] if chosen else []
+    young = next((python for python in newer if python not in settled), None)
+    if young is None:
+        return chosen, "the newest that the wheels and a base image have"
+    when = f"when {TITLES[build.framework]} {build.version} was published"
+    return chosen, f"{young} was still the newest of all {when}, and not yet widely supported"
 
 
 def image_starts(cuda: str, rule: StartRule | None, site: Site) -> bool | None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from provision.catalog import Catalog
-from provision.model import TITLES, IndexCandidate, Reason, Request, Warned
+from provision.model import TITLES, GpuVerdict, IndexCandidate, Note, Reason, Request, Warned
 from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner
 from provision.resolve.fleet import Device, Fleet, Site, show_capability
-from provision.resolve.packages import PYTORCH_INDEXES, name_of
+from provision.resolve.packages import PAIRED, PYTORCH_INDEXES, name_of
 from provision.resolve.rules import (
     DriverFit,
     capabilities_of_cudnn,
+    documented_blocker,
     first_branch_for,
     is_old,
+    is_older,
     is_proven,
+    python_tags_of,
     version,
 )
 
@@ -85,13 +88,7 @@ def reasons(
         for gpu in dict.fromkeys(examiner.gpus(build))
         if gpu.ok
     ]
-    found.append(
-        Reason(
-            code="python-chosen",
-            message=f"Python {best.python}: {best.python_why}.",
-            source=build.source,
-        )
-    )
+    found.append(_python_reason(best, request, catalog))
     found += _base_reasons(best, request, catalog)
     release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
     if release is not None and release.numpy:
@@ -132,6 +129,19 @@ def reasons(
     return tuple(found)
 
 
+def _python_reason(best: Candidate, request: Request, catalog: Catalog) -> Reason:
+    pythons = python_tags_of(best.build)
+    choice, source = "", best.build.source
+    if request.python is None and len(pythons) > 1:
+        choice = f" The wheels are for {pythons[0]} to {pythons[-1]} (--python)."
+        source = f"{source}; {catalog.pythons[0].source}"
+    return Reason(
+        code="python-chosen",
+        message=f"Python {best.python}: {best.python_why}.{choice}",
+        source=source,
+    )
+
+
 def _base_reasons(best: Candidate, request: Request, catalog: Catalog) -> Iterable[Reason]:
     base, build = best.base, best.build
     if base is None or request.base is not None:
@@ -169,7 +179,7 @@ def warnings(
         *_driver_warnings(best, examiner, catalog),
         *_code_warnings(build, examiner, catalog),
         *_build_warnings(build, examiner, request, catalog),
-        *_base_warnings(best, fleet, catalog),
+        *_base_warnings(best, request, fleet, catalog),
     ]
     return tuple(dict.fromkeys(found))
 
@@ -223,6 +233,13 @@ def _fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
             )
         for device in site.devices or ():
             yield from _device_warnings(site, device, where, catalog)
+            if device.host_arch and fleet.archs and device.host_arch not in fleet.archs:
+                yield Warned(
+                    code="gpu-other-arch",
+                    message=f"{device.words}{where} is found in {device.host_arch} machines only, "
+                    f"and the plan is for {fleet.archs[0]}.",
+                    fix='Correct "arch" in the host facts file (uname -m prints it).',
+                )
     for label in fleet.arch_missing[:1]:
         where = f" on {label}" if not fleet.one_host else ""
         yield Warned(
@@ -254,14 +271,21 @@ def _device_warnings(site: Site, device: Device, where: str, catalog: Catalog) -
             "believed.",
             fix="Check it: nvidia-smi --query-gpu=name,compute_cap --format=csv",
         )
-    first = first_branch_for(device.capability, catalog)
-    if first is not None and site.branch is not None and site.branch.branch < first:
+    first = first_branch_for(device, catalog)
+    if site.seen and documented_blocker(site, device, catalog) is not None:
+        yield Warned(
+            code="gpu-driver-differs",
+            message=f"By NVIDIA's documents driver {site.driver} does not drive {device.words}; "
+            f"the driver{where} lists it, and is believed.",
+            fix="If the host file was edited by hand, give the driver in words: --driver VERSION",
+        )
+    elif first is not None and first.adds_confidence != "confirmed" and is_older(site, first):
         yield Warned(
             code="driver-older-than-gpu",
-            message=f"Driver branch {first} is said to be the first that drives {device.words}; "
-            f"{site.driver}{where} is older and may not see it at all.",
-            fix=f"Upgrade the driver to branch {first} or newer; nvidia-smi shows whether it "
-            "sees the GPU.",
+            message=f"Driver branch {first.branch} is said to be the first that drives "
+            f"{device.words}; {site.driver}{where} is older and may not see it at all.",
+            fix=f"Upgrade the driver to branch {first.branch} or newer; nvidia-smi shows whether "
+            "it sees the GPU.",
         )
 
 
@@ -296,44 +320,77 @@ def _driver_warnings(best: Candidate, examiner: Examiner, catalog: Catalog) -> I
             )
 
 
-def _code_warnings(build: Build, examiner: Examiner, catalog: Catalog) -> Iterable[Warned]:
-    proven = {
+def notes(best: Candidate, examiner: Examiner, catalog: Catalog) -> tuple[Note, ...]:
+    """What is worth knowing about the hosts and the build, and asks for nothing."""
+    found = [*_foreign_notes(examiner.fleet), *_code_notes(best.build, examiner, catalog)]
+    return tuple(dict.fromkeys(found))
+
+
+def _foreign_notes(fleet: Fleet) -> Iterable[Note]:
+    for one in fleet.foreign:
+        where = "" if fleet.one_host else f" on {one.label}"
+        yield Note(
+            code="gpu-left-out",
+            message=f"{one.name}{where} is not an NVIDIA GPU ({one.vendor}) and is left out.",
+        )
+
+
+def _code_notes(build: Build, examiner: Examiner, catalog: Catalog) -> Iterable[Note]:
+    for gpu, code in _older_code(build, examiner):
+        if gpu.compute_capability in _proven(examiner, catalog):
+            yield Note(
+                code="older-binary-code",
+                message=f"{_called(gpu)} runs code compiled for {code}: correct, not tuned for it.",
+            )
+
+
+def _older_code(build: Build, examiner: Examiner) -> Iterable[tuple[GpuVerdict, str]]:
+    """The GPUs that run code of a lower minor, and that code."""
+    for gpu in dict.fromkeys(examiner.gpus(build)):
+        if gpu.ok and gpu.runs.endswith("binary"):
+            yield gpu, gpu.runs.removesuffix(" binary")
+
+
+def _proven(examiner: Examiner, catalog: Catalog) -> frozenset[str]:
+    """The capabilities here on which code of a lower minor is known to run."""
+    return frozenset(
         show_capability(device.capability)
         for device in examiner.fleet.devices
         if device.capability and is_proven(device.capability, catalog)
-    }
+    )
+
+
+def _called(gpu: GpuVerdict) -> str:
+    return f"{gpu.name or 'A GPU'} ({gpu.compute_capability})"
+
+
+def _code_warnings(build: Build, examiner: Examiner, catalog: Catalog) -> Iterable[Warned]:
+    for gpu, code in _older_code(build, examiner):
+        if gpu.compute_capability not in _proven(examiner, catalog):
+            yield Warned(
+                code="binary-unproven",
+                message=f"{_called(gpu)} should run code compiled for {code}, which has the same "
+                "major; nobody is known to have shown it on this generation.",
+                fix="Prove it: provision verify IMAGE",
+            )
     for gpu in dict.fromkeys(examiner.gpus(build)):
-        name = f"{gpu.name or 'A GPU'} ({gpu.compute_capability})"
-        if gpu.ok and gpu.runs.endswith("binary"):
-            code = gpu.runs.removesuffix(" binary")
-            if gpu.compute_capability in proven:
-                yield Warned(
-                    code="older-binary-code",
-                    message=f"{name} runs code compiled for {code}: correct, not tuned for it.",
-                    fix="Nothing to do.",
-                )
-            else:
-                yield Warned(
-                    code="binary-unproven",
-                    message=f"{name} should run code compiled for {code}, which has the same "
-                    "major; nobody is known to have shown it on this generation.",
-                    fix="Prove it: provision verify IMAGE",
-                )
         if gpu.ok and gpu.runs == "PTX":
             yield Warned(
                 code="ptx-jit",
-                message=f"{name} runs PTX, which the driver compiles at first use: the first start "
-                "takes minutes.",
+                message=f"{_called(gpu)} runs PTX, which the driver compiles at first use: the "
+                "first start takes minutes.",
                 fix="Keep CUDA_CACHE_PATH on a volume.",
             )
         if gpu.runs == "unknown" and gpu.compute_capability:
             yield Warned(
                 code="code-not-known",
                 message=f"What {build.name} for {build.arch} was compiled for is not known; "
-                f"{name} was not checked.",
+                f"{_called(gpu)} was not checked.",
                 fix="Read it out of the wheel: provision catalog measure URL",
             )
     for device in examiner.fleet.devices:
+        if examiner.code(build, device) == "PTX":  # said above
+            continue
         if build.ptx_only and device.capability and device.capability >= build.ptx_only[0]:
             yield Warned(
                 code="ptx-jit",
@@ -373,7 +430,7 @@ def _build_warnings(
             )
     release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
     names = {name_of(text) for text in request.companions}
-    for name in ("torchvision", "torchaudio"):
+    for name in PAIRED:
         if release and name in names and getattr(release, name) is None:
             yield Warned(
                 code="companion-unpaired",
@@ -383,7 +440,16 @@ def _build_warnings(
             )
 
 
-def _base_warnings(best: Candidate, fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
+def _base_warnings(
+    best: Candidate, request: Request, fleet: Fleet, catalog: Catalog
+) -> Iterable[Warned]:
+    if best.base is not None and best.base.glibc is None and request.python is None:
+        yield Warned(
+            code="base-python-not-known",
+            message=f"Which Python {best.base.reference} has is not known; the plan takes it to be "
+            f"{best.python}.",
+            fix="Name the one it has, for example: --python 3.11",
+        )
     if best.base is None or best.base.kind != "registry":
         return
     name = best.base.reference.partition("@")[0].rpartition("/")[2]

@@ -273,7 +273,7 @@ def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message", "fix"),
     [
-        pytest.param("gone.json", "no such file", "provision detect --json", id="a missing file"),
+        pytest.param("gone.json", "no host file", "provision detect --json", id="a missing file"),
         pytest.param(".", "is a directory", "inside it", id="a directory"),
         pytest.param("binary", "is not UTF-8 text", "UTF-8", id="a binary"),
         pytest.param("large", "larger than 1 MiB", "provision detect", id="a large file"),

@@ -66,7 +66,23 @@ def test_what_is_no_cuda_version_is_refused(text: str) -> None:
         request.parse_cuda(text)
     assert caught.value.exit_code == 2
     assert "--cuda 11.7" in caught.value.fix
+    assert "Without --cuda" in caught.value.fix
     assert len(caught.value.message) < 120
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        pytest.param("12.2", True, id="a CUDA version"),
+        pytest.param("11.8", True, id="an older CUDA version"),
+        pytest.param("latest", False, id="a word"),
+        pytest.param("5.15", False, id="a kernel's version"),
+    ],
+)
+def test_a_cuda_version_for_a_driver_is_recognised(text: str, *, hint: bool) -> None:
+    refused = refusal(request.parse_driver, text)
+    assert refused is not None
+    assert ("looks like a CUDA version" in refused.message) == hint
 
 
 @pytest.mark.parametrize(
@@ -114,5 +130,67 @@ def test_no_text_crashes_a_parser(text: str) -> None:
         assert refused is None or (refused.fix and refused.message.isprintable())
 
 
-def test_torch_is_a_name_of_pytorch() -> None:
-    assert request.parse_framework("torch") == "pytorch"
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        pytest.param("pytorch", "pytorch", id="the name of the option's help"),
+        pytest.param("PyTorch", "pytorch", id="as the project writes itself"),
+        pytest.param("torch", "pytorch", id="the package's name"),
+        pytest.param("Torch", "pytorch", id="the package's name with a capital"),
+        pytest.param("TensorFlow", "tensorflow", id="TensorFlow as it writes itself"),
+        pytest.param("tf", "tensorflow", id="the usual short form"),
+        pytest.param("TF", "tensorflow", id="the short form in capitals"),
+        pytest.param("JAX", "jax", id="JAX as it writes itself"),
+    ],
+)
+def test_a_framework_is_known_by_its_usual_names(text: str, framework: str) -> None:
+    assert request.parse_framework(text) == framework
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "cuda"),
+    [
+        pytest.param({"framework_version": "2.1.2+cu118"}, "==2.1.2", "11.8", id="as pip has it"),
+        pytest.param({"framework_version": "==2.1.2+cu118"}, "==2.1.2", "11.8",
+                     id="pip takes it so"),
+        pytest.param({"framework_version": "2.1.2+cu118", "cuda": "11.8"}, "==2.1.2", "11.8",
+                     id="beside the same CUDA"),
+        pytest.param({"framework_version": "2.1.2"}, "==2.1.2", None, id="without a build"),
+    ],
+)  # fmt: skip
+def test_a_version_with_its_build_names_the_cuda(
+    words: dict[str, str], version: str, cuda: str | None
+) -> None:
+    made = request.parse_request(**words)  # type: ignore[arg-type]
+    assert (made.framework_version, made.cuda) == (version, cuda)
+
+
+def test_a_version_of_another_cuda_than_the_one_asked_for_is_refused() -> None:
+    with pytest.raises(BadInputError) as caught:
+        request.parse_request(framework_version="2.1.2+cu118", cuda="12.1")
+    assert "is a build for CUDA 11.8, not for --cuda 12.1" in caught.value.message
+    assert caught.value.fix == "Use --cuda 11.8, or --framework-version 2.1.2"
+
+
+def test_an_old_name_is_remembered_in_any_case() -> None:
+    assert request.parse_request(framework="TensorFlow-GPU").asked_as == "tensorflow-gpu"
+    assert request.parse_request(framework="TensorFlow").asked_as is None
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        pytest.param("pytroch", "pytorch", id="two letters swapped"),
+        pytest.param("tensorflw", "tensorflow", id="a letter missing"),
+        pytest.param("Jaxx", "jax", id="a letter too many"),
+        pytest.param("trch", "pytorch", id="near the package's name"),
+        pytest.param("caffe", None, id="another framework"),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_a_framework_mistyped_is_guessed_and_not_taken(text: str, meant: str | None) -> None:
+    refused = refusal(request.parse_framework, text)
+    assert refused is not None
+    assert "pytorch, tensorflow, jax" in refused.fix
+    guess = f"Did you mean {meant}?"
+    assert guess in refused.message if meant else "Did you mean" not in refused.message

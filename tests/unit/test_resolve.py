@@ -7,19 +7,22 @@ of the data must not change; the invariants below it hold for every row.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.catalog import load
-from provision.model import ComputeCapability, Gpu, HostFacts, Plan, Request
-from provision.resolve import resolve, rules
+from provision.model import ComputeCapability, Framework, Gpu, HostFacts, Plan, Request
+from provision.resolve import nearest_at, resolve, rules
 from provision.resolve.builds import builds_of
 from provision.resolve.fleet import Device
 from tests.unit.hosts import host
 
 CATALOG = load()
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 _RANK = ("direct", "minor-version", "forward", "unverified", "none")
 
 
@@ -125,7 +128,7 @@ def test_a_refusal_says_why(made: Plan, code: str, words: str) -> None:
 def test_the_flagship_plan_is_whole() -> None:
     made = plan(Request(cuda="11.7"), host("515.65.01", "NVIDIA GeForce RTX 3090"))
     assert (made.framework_version, made.cudnn, made.nccl) == ("2.0.1", "8.5.0.96", "2.14.3")
-    assert (made.python, made.driver_need) == ("3.11", "450.80.02")
+    assert (made.python, made.driver_need) == ("3.10", "450.80.02")
     assert [row.name for row in made.indexes] == ["PyTorch index (cu117)", "PyPI"]
     assert [row.requirement for row in made.indexes] == ["torch==2.0.1+cu117", "torch==2.0.1"]
     assert "numpy<2" in made.requirements
@@ -146,6 +149,29 @@ def test_companions_follow_the_release() -> None:
     assert {"torchvision==0.14.1", "torchaudio==0.13.1", "x>1"} < set(made.requirements)
 
 
+@pytest.mark.parametrize(
+    ("request_", "build"),
+    [
+        pytest.param(Request(), "2.10.0+cu128", id="nothing was asked for"),
+        pytest.param(Request(cuda="12.1"), "2.4.1+cu121", id="the CUDA asked for is on PyPI"),
+        pytest.param(Request(cuda="11.8"), "2.10.0+cu128", id="the CUDA asked for never was"),
+        pytest.param(Request(framework_version="==2.5.1"), "2.5.1+cu124",
+                     id="the release is there with another CUDA"),
+        pytest.param(Request(cuda="12.6", framework_version="==2.5.1"), "2.7.1+cu126",
+                     id="the CUDA counts more than the release"),
+    ],
+)  # fmt: skip
+def test_the_nearest_that_one_index_has(request_: Request, build: str) -> None:
+    made = nearest_at("pypi", [host("550.54.14", "8.6")], request_, CATALOG)
+    assert made is not None
+    assert f"{made.framework_version}+{made.wheel_tag}" == build
+    assert "PyPI" in {row.name for row in made.indexes}
+
+
+def test_an_index_that_has_nothing_that_runs_is_not_named() -> None:
+    assert nearest_at("pypi", [host("595.84", "Tesla V100-SXM2-16GB")], Request(), CATALOG) is None
+
+
 def test_a_named_index_is_asked_first() -> None:
     made = plan(Request(cuda="11.7", index="https://m.example/s"), host("515.65.01", "8.6"))
     assert [row.url for row in made.indexes][:2] == ["https://m.example/s"] * 2
@@ -155,18 +181,90 @@ def test_a_named_index_is_asked_first() -> None:
 @pytest.mark.parametrize(
     ("request_", "facts", "python"),
     [
-        pytest.param(Request(cuda="11.7"), {"python": "3.10"}, "3.10", id="the host's own"),
-        pytest.param(Request(cuda="11.7"), {"python": "3.13"}, "3.11", id="the newest wheel"),
+        pytest.param(Request(cuda="11.7"), {"python": "3.11"}, "3.10",
+                     id="3.11 was the newest Python on the day of PyTorch 2.0.1"),
+        pytest.param(Request(cuda="11.7"), {"python": "3.14"}, "3.10",
+                     id="the Python of the machine that asks does not matter"),
+        pytest.param(Request(cuda="11.7"), {}, "3.10", id="nor whether it is known"),
         pytest.param(Request(cuda="11.7", python="3.9"), {"python": "3.10"}, "3.9", id="asked for"),
+        pytest.param(Request(framework_version="==2.1.0"), {"python": "3.10"}, "3.11",
+                     id="3.12 had been out for two days"),
+        pytest.param(Request(framework_version="==2.4.1"), {"python": "3.12"}, "3.11",
+                     id="3.12 was the newest for another month"),
+        pytest.param(Request(framework_version="==2.5.1"), {"python": "3.13"}, "3.12",
+                     id="3.13 was three weeks old"),
+        pytest.param(Request(framework="tensorflow", framework_version="==2.16.2"), {}, "3.11",
+                     id="TensorFlow by its own day"),
+        pytest.param(Request(framework="jax", framework_version="==0.4.30"), {}, "3.11",
+                     id="JAX by its own day"),
         pytest.param(Request(cuda="11.7", base="bootstrap"), {"python": "3.10"}, "3.11",
                      id="a bootstrap base has Debian's Pythons only"),
+        pytest.param(Request(base="bootstrap"), {"python": "3.13"}, "3.11",
+                     id="and the suite to prefer decides which"),
     ],
 )  # fmt: skip
 def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str) -> None:
-    made = plan(request_, host("515.65.01", "8.6", **facts))
+    driver = "515.65.01" if request_.cuda else "550.54.14"
+    made = plan(request_, host(driver, "8.6", **facts))
     assert made.python == python
     assert made.base is not None
     assert made.base.python == python
+
+
+@pytest.mark.parametrize(
+    ("settled", "asked", "chosen", "why"),
+    [
+        pytest.param({"3.9", "3.10"}, None, "3.10", "3.11 was still the newest of all when PyTorch",
+                     id="the newest that had a successor"),
+        pytest.param({"3.9", "3.10", "3.11"}, None, "3.11", "the newest that the wheels and a base",
+                     id="all of them had one"),
+        pytest.param(set[str](), None, "3.8", "3.9 was still the newest of all when PyTorch",
+                     id="none had one: the oldest"),
+        pytest.param({"3.9", "3.10"}, "3.11", "3.11", "asked for", id="what is asked for is taken"),
+        pytest.param({"3.9", "3.10"}, "3.13", None, "asked for", id="and refused without a wheel"),
+    ],
+)  # fmt: skip
+def test_which_python_is_settled_decides(
+    settled: set[str], asked: str | None, chosen: str | None, why: str
+) -> None:
+    build = next(b for b in builds_of("pytorch", "x86_64", CATALOG) if b.version == "2.0.1")
+    offered = ["3.7", "3.8", "3.9", "3.10", "3.11", "3.12"]
+    python, said = rules.choose_python(build, asked, offered, settled)
+    assert python == chosen
+    assert said.startswith(why)
+
+
+def test_no_python_is_chosen_before_it_had_a_successor() -> None:
+    """Of every build that has an older wheel, whatever the catalog holds."""
+    first = {row.python: row.released for row in CATALOG.pythons}
+    after = {a.python: b.released for a, b in pairwise(CATALOG.pythons)}
+    for framework in FRAMEWORKS:
+        for build in builds_of(framework, "x86_64", CATALOG):
+            offered = rules.python_tags_of(build)
+            if not offered:
+                continue
+            assert set(offered) <= first.keys(), build.name
+            settled = CATALOG.settled_pythons(build.published)
+            python, _ = rules.choose_python(build, None, offered, settled)
+            assert python is not None
+            is_settled = after.get(python, "9999") <= build.published
+            assert is_settled or python == offered[0], build.name
+
+
+def test_the_choice_of_python_is_explained() -> None:
+    made = plan(Request(cuda="11.7"), host("515.65.01", "8.6"))
+    (reason,) = [row for row in made.reasons if row.code == "python-chosen"]
+    assert reason.message == (
+        "Python 3.10: 3.11 was still the newest of all when PyTorch 2.0.1 was published, and not "
+        "yet widely supported. The wheels are for 3.8 to 3.11 (--python)."
+    )
+
+
+def test_a_base_that_nobody_knows_has_a_python_that_nobody_knows() -> None:
+    made = plan(Request(cuda="11.7", base="team/base:7"), host("515.65.01", "8.6"))
+    assert "base-python-not-known" in {warning.code for warning in made.warnings}
+    told = plan(Request(cuda="11.7", base="team/base:7", python="3.9"), host("515.65.01", "8.6"))
+    assert "base-python-not-known" not in {warning.code for warning in told.warnings}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +273,7 @@ def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str)
         pytest.param("python:3.9-slim-bookworm", "3.9", "2.36", id="an official image"),
         pytest.param("m.example/x/python:3.10-slim-trixie", "3.10", "2.41", id="a mirror"),
         pytest.param("nvidia/cuda:11.7.1-devel-ubuntu22.04", "3.10", "2.35", id="NVIDIA's image"),
-        pytest.param("team/base:7", "3.11", None, id="an image that nobody knows"),
+        pytest.param("team/base:7", "3.10", None, id="an image that nobody knows"),
     ],
 )  # fmt: skip
 def test_a_named_base_brings_its_own_python(base: str, python: str, glibc: str | None) -> None:

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shutil
+import socket
 import tarfile
 import tempfile
 import threading
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
+DEFAULT_HOST = "unix:///var/run/docker.sock"
 _BUILD_TIMEOUT_S = 4 * 3600.0
 # A firewall's reload or another engine can take docker0 away from a running engine.
 _BRIDGE_IS_BROKEN = re.compile(r"failed to create endpoint .* on network bridge")
@@ -79,6 +81,13 @@ class Docker:
     @classmethod
     def connect(cls, *, fix: str, timeout_s: int = 600) -> Docker:
         """The engine that the environment names; NoEngineError with `fix` when none answers."""
+        host = os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+        try:
+            # the SDK takes a while to load, and leaves a socket open that nobody listens to
+            if host.startswith("unix://"):
+                knock(host)
+        except OSError as error:
+            raise _no_engine(error, fix) from error
         import docker
         from docker.errors import DockerException
 
@@ -89,17 +98,7 @@ class Docker:
         except (DockerException, OSError, ValueError) as error:
             if client is not None:
                 client.close()
-            host = os.environ.get("DOCKER_HOST") or "the default socket"
-            if "permission denied" in str(error).lower():
-                raise NoEngineError(
-                    f"A Docker engine is there at {host}, but you may not use it.",
-                    fix="Join its group: sudo usermod -aG docker $USER, then log in again "
-                    "(or: newgrp docker).",
-                    detail=str(error),
-                ) from error
-            raise NoEngineError(
-                f"No container engine answers at {host}.", fix=fix, detail=_short(error)
-            ) from error
+            raise _no_engine(error, fix) from error
         client.api.timeout = timeout_s
         return cls(client)
 
@@ -132,6 +131,11 @@ class Docker:
         """Whether the engine has this image."""
         return self._find(reference) is not None
 
+    def names(self) -> tuple[str, ...]:
+        """The names and tags of the images that the engine has."""
+        found = self._guard(self._client.images.list)
+        return tuple(sorted({str(tag) for image in found for tag in image.tags}))
+
     def load(self, archive: Path) -> None:
         """Load an image archive (`docker save` form)."""
         with archive.open("rb") as stream:
@@ -160,7 +164,7 @@ class Docker:
             if "error" in event:
                 raise EngineError(
                     f"{reference} could not be pushed: {str(event['error'])[:300]}",
-                    fix=f"Log in (docker login {reference.partition('/')[0]}), and see that you "
+                    fix=f"Log in (docker login {reference.partition('/')[0]}), and check that you "
                     "may push there.",
                 )
             digest = event.get("aux", {}).get("Digest", digest)
@@ -227,8 +231,8 @@ class Docker:
         found = self._find(image)
         if found is None:
             raise EngineError(
-                f"There is no image {image} on this engine.",
-                fix=f"Build it (provision build), or fetch it: docker pull {image}",
+                f"The engine has no image {image}.",
+                fix=f"Build it (provision build), or pull it: docker pull {image}",
             )
         return found
 
@@ -356,15 +360,15 @@ class Docker:
             return call()
         except (DockerException, RequestException, OSError) as error:
             raise EngineError(
-                f"The engine stopped or refused: {_short(error)}",
-                fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
+                f"The engine stopped or refused the request: {_short(error)}",
+                fix="Check its log (journalctl -u docker), then run this again.",
             ) from error
 
 
 def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
     if "no space left on device" in tail.lower():
         return DiskFullError(
-            "The engine's disk filled up while the image was built; nothing was tagged.",
+            "The engine's disk is full; no image was tagged.",
             fix="Make room: docker builder prune, docker image prune; df -h shows the disks.",
             detail=_last_lines(tail),
             log=tail,
@@ -372,21 +376,22 @@ def _build_failure(tail: str, *, engine_answers: bool) -> Failure:
     # uv's words, and pip's
     if re.search(r"hash(es)? mismatch|do not match the hashes", tail, re.IGNORECASE):
         return BuildFailedError(
-            "A downloaded wheel is not the one that the lock names.",
-            fix="Lock again (provision lock) if you trust the index; the download was refused.",
+            "A downloaded wheel does not have the hash that the lock names.",
+            fix="If you trust the index, lock again: provision lock",
             detail=_last_lines(tail),
             log=tail,
         )
     if not engine_answers or _ENGINE_WENT_AWAY.search(tail):
         return EngineError(
-            "The engine went away while it built the image.",
-            fix="See its log (journalctl -u docker, or the dockerd log), then run this again.",
+            "The engine stopped while it built the image.",
+            fix="Check its log (journalctl -u docker), then run this again.",
             detail=_last_lines(tail),
             log=tail,
         )
     return BuildFailedError(
-        "A step of Dockerfile.cuda failed; its last lines are below.",
-        fix="If a download failed, check the network, proxy and --ca-bundle, then run this again.",
+        "A step of Dockerfile.cuda failed.",
+        fix="Its last lines say why. If a download failed, check the network, the proxy and "
+        "--ca-bundle, then run this again.",
         detail=_last_lines(tail),
         log=tail,
     )
@@ -414,7 +419,7 @@ def _start_failure(error: Exception) -> Failure:
     text = str(error)
     if "could not select device driver" in text or "unresolvable CDI" in text:
         return NoGpuRuntimeError(
-            "This host has GPUs, but the engine cannot hand them to a container.",
+            "This host has GPUs, but the engine cannot pass them to a container.",
             fix="Install the NVIDIA Container Toolkit, then: "
             "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
             detail=_short(error),
@@ -422,12 +427,12 @@ def _start_failure(error: Exception) -> Failure:
     if "nvidia-container-cli" in text:
         return NoGpuRuntimeError(
             "The NVIDIA container runtime refused to start the container.",
-            fix="Check the driver with nvidia-smi; the refusal is quoted below.",
+            fix="Its message says why. Check the driver: nvidia-smi",
             detail=_short(error),
         )
     return EngineError(
         f"The container did not start: {_short(error)}",
-        fix="See the engine's log (journalctl -u docker, or the dockerd log).",
+        fix="Check the engine's log: journalctl -u docker",
         log=text,
     )
 
@@ -480,9 +485,29 @@ def _stop_overdue(container: Container, overdue: threading.Event) -> None:
 
 def _overdue() -> EngineError:
     return EngineError(
-        "The verification did not end within its time and was stopped.",
-        fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
+        "The verification timed out and was stopped.",
+        fix="Check the host (dmesg, nvidia-smi), or allow more time: "
+        "provision verify IMAGE --timeout SECONDS",
     )
+
+
+def knock(host: str) -> None:
+    """Connect to a unix:// socket and leave; OSError where nobody listens, or it is not ours."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(10)
+        probe.connect(host.removeprefix("unix://"))
+
+
+def _no_engine(error: Exception, fix: str) -> NoEngineError:
+    host = os.environ.get("DOCKER_HOST") or "the default socket"
+    if "permission denied" in str(error).lower():
+        return NoEngineError(
+            f"A Docker engine runs at {host}, but this user may not use it.",
+            fix="Join the group docker: sudo usermod -aG docker $USER, then log in again "
+            "(or: newgrp docker).",
+            detail=str(error),
+        )
+    return NoEngineError(f"No container engine answers at {host}.", fix=fix, detail=_short(error))
 
 
 def _short(error: Exception) -> str:

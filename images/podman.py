@@ -64,13 +64,13 @@ class Podman:
             )
         except Failure as failure:
             raise NoEngineError(
-                "podman does not answer.", fix="See: podman info", detail=failure.message
+                "podman does not answer.", fix="Check: podman info", detail=failure.message
             ) from failure
         version = done.stdout.strip()
         if not done.ok or not re.fullmatch(r"\d+(\.\d+)+\S*", version):
             raise NoEngineError(
-                "podman is installed and cannot work here.",
-                fix="See: podman info",
+                "podman is installed but not usable on this host.",
+                fix="Check: podman info",
                 detail=done.last_lines(),
             )
         _refuse_one_that_starts_nothing(program)
@@ -103,8 +103,8 @@ class Podman:
             self._brought.add(handle)
             if not self._has(handle):
                 raise EngineError(
-                    f"podman loaded {image.shown} and does not have the image {handle[:19]}.",
-                    fix="Look at `podman images`; make the image again.",
+                    f"podman loaded {image.shown} but does not list the image {handle[:19]}.",
+                    fix="Check podman images, then build the image again.",
                 )
         if name:
             self._ask(["tag", _bare(handle), name])
@@ -183,8 +183,9 @@ class Podman:
             )
         except process.CommandTimedOut as error:
             raise EngineError(
-                "The verification did not end within its time and was stopped.",
-                fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
+                "The verification timed out and was stopped.",
+                fix="Check the host (dmesg, nvidia-smi), or allow more time: "
+                "provision verify IMAGE --timeout SECONDS",
                 detail=error.completed.last_lines(),
             ) from error
         finally:
@@ -208,7 +209,7 @@ class Podman:
                         file.write(piece)
             except OSError as error:
                 raise DiskFullError(
-                    f"{made} cannot take the image: {error.strerror}.",
+                    f"{made} cannot hold the image: {error.strerror}.",
                     fix=f"Make room (df -h {made}), or name another disk: TMPDIR.",
                 ) from error
             yield archive
@@ -217,14 +218,14 @@ class Podman:
         done = self._run(words, _LOAD_TIMEOUT_S)
         if "no space left on device" in done.output.lower():
             raise DiskFullError(
-                "The disk where podman keeps its images filled up.",
+                "The disk where podman keeps its images is full.",
                 fix="Make room: podman image prune; podman info shows where it keeps them.",
                 detail=done.last_lines(),
             )
         if not done.ok:
             raise EngineError(
                 "podman could not load the image.",
-                fix="Its own words are below; podman info shows how it is set up.",
+                fix="Its message says why; podman info shows how it is set up.",
                 detail=done.last_lines(),
             )
 
@@ -233,7 +234,7 @@ class Podman:
         if not done.ok:
             raise EngineError(
                 f"podman {words[0]} failed: {done.last_lines(1)}",
-                fix="See that podman works: podman info",
+                fix="Check that podman works: podman info",
                 detail=done.last_lines(),
             )
         return done.stdout
@@ -269,8 +270,8 @@ def _refuse_one_that_starts_nothing(program: str) -> None:
             done = start(_own_limits())
     if done.code != _NOT_FOUND:
         raise NoEngineError(
-            f"podman is installed and cannot start a container: {done.last_lines(1)}",
-            fix="See: podman info, man containers.conf (runtime, cgroup_manager, default_ulimits)",
+            f"podman is installed but cannot start a container: {done.last_lines(1)}",
+            fix="Check: podman info, man containers.conf (runtime, cgroup_manager, ulimits)",
             detail=done.last_lines(),
         )
 
@@ -330,6 +331,6 @@ def _start_failure(done: process.Completed) -> Failure:
         )
     return EngineError(
         f"The container did not start: {done.last_lines(1)}",
-        fix="See that podman works: podman info",
+        fix="Check that podman works: podman info",
         detail=done.last_lines(),
     )

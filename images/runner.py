@@ -134,9 +134,9 @@ def choose_runner(
             raise found
         passed_over.append(PassedOver(name=name, problem=found))
     raise NoRunnerError(
-        "Nothing on this host can run the image: there is no container engine, and no sandbox can "
-        "be made.",
-        fix=f"{passed_over[-1].problem.fix} (or install podman); or leave the verification out: "
+        "Nothing on this host can run the image: no container engine answers, and no sandbox can "
+        "be started.",
+        fix=f"{passed_over[-1].problem.fix} (or install podman), or skip the verification: "
         "--no-verify",
         detail="\n".join(f"{one.name}: {one.problem.message}" for one in passed_over),
     )

@@ -26,9 +26,10 @@ from provision.documents import (
     signer_for,
 )
 from provision.errors import BadInputError, Exit
+from provision.host import in_short
 from provision.lock import Lock, read_lock_file, write_lock
 from provision.making.maker import Made, Maker
-from provision.making.words import next_words
+from provision.making.words import made_in_short, next_words
 from provision.model import TITLES, HostFacts, Plan, Request
 from provision.pipeline import (
     PinnedBase,
@@ -41,7 +42,9 @@ from provision.pipeline import (
     lock_for,
     pin_base,
     pinned,
+    refuse_missing_places,
     require_plan,
+    show_remarks,
     show_warnings,
 )
 from provision.planfile import plan_to_json
@@ -132,12 +135,14 @@ def build(
         works = [_Work(plan=lock.plan, lock=lock) for lock in locks]
         _refuse_twins(works)
     else:
+        refuse_missing_places(job.request.base, job.making.cache_from)
         with console.step("detect", "reading the host"):
             planned_for = hosts()
+            console.result("; ".join(dict.fromkeys(map(in_short, planned_for))))
         with console.step("plan", "deciding"):
             plan = require_plan(resolve(planned_for, job.request, job.catalog))
-            console.note(_in_words(plan))
-        show_warnings(plan.warnings, console)
+            console.result(_in_words(plan))
+        show_remarks(plan, console)
         works = [_Work(plan=plan)]
     tag = job.tag or default_tag(works[0].plan)
     found = _find_engine(job)
@@ -152,19 +157,22 @@ def build(
             _pin(work, planned_for, job, found, console)
     if not locks:
         with console.step("lock", "choosing the wheels"):
-            works[0].lock = lock_for(works[0].plan, job.request, job.settings, console)
+            works[0].lock = lock_for(
+                works[0].plan, planned_for, job.request, job.catalog, job.settings, console
+            )
     choice = _choose(job, found, works)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-provision-")))
         maker = stack.enter_context(_maker(job, choice, tag, works, found, console))
-        with console.step("build", f"{tag} ({choice.builder})"):
-            console.note(choice.why)
+        with console.step("build", f"{tag} ({choice.builder})", named=True):
+            console.progress(choice.why)
             for number, work in enumerate(works):
                 assert work.lock is not None
                 work.path = scratch / str(number) / "pylock.toml"  # its name in the image, too
                 work.path.parent.mkdir()
                 write_lock(work.lock, work.path)
                 work.made = maker.make(work.lock, work.path)
+                console.result(made_in_short(work.made))
         kept = [_keep_lock(work.path, tag, work.plan, job.settings) for work in works]
         report, notes, shell = _verify(job, maker, works, here, console)
         unfit = report is not None and report["verdict"] == "unfit"
@@ -282,7 +290,7 @@ def _pin(
         by_engine = job.builder == "docker" or _needs_engine(work.plan) is not None
         engine = found.engine if by_engine else None
         work.base = base_from_lock(work.plan, engine, job.settings, console)
-    console.note(work.base.reference)
+    console.result(work.base.reference)
 
 
 def _maker(

@@ -12,26 +12,46 @@ import errno
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from images.errors import Failure
-from provision.catalog_commands import do_measure, do_refresh, do_show
+from images.printable import printable
 from provision.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.console import Console
 from provision.consult import causes_of_failure, tell
-from provision.doctor_command import do_doctor, doctor_options
 from provision.errors import BadInputError, Exit
-from provision.inspect_command import do_inspect, inspect_options
 from provision.output import OutputError, flush, open_closed_streams, print_json, print_result
-from provision.store_commands import do_du, do_gc, gc_options
-from provision.store_commands import do_verify as do_store_verify
 from provision.version import VERSION
 
 if TYPE_CHECKING:
+    from dataclasses import dataclass
+
     from provision.doctor.model import Cause
+else:
+    from provision.values import dataclass
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that is imported when it is called: a plan can do without it."""
+
+    def call(*given: object) -> Any:  # noqa: ANN401  whatever that function gives
+        return getattr(import_module(f"provision.{module}"), name)(*given)
+
+    return call
+
+
+do_show, do_refresh, do_measure = (
+    _later("catalog_commands", name) for name in ("do_show", "do_refresh", "do_measure")
+)
+do_doctor, doctor_options = (_later("doctor_command", n) for n in ("do_doctor", "doctor_options"))
+do_inspect, inspect_options = (
+    _later("inspect_command", name) for name in ("do_inspect", "inspect_options")
+)
+do_du, do_gc, gc_options, do_store_verify = (
+    _later("store_commands", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
+)
 
 LEAVE_WITHIN_S = 5.0
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
@@ -57,7 +77,7 @@ class Group:
 
 
 class HostResourceError(Failure):
-    """This machine has no room left to work in: disk, or open files."""
+    """This machine is out of disk space, or of open files."""
 
     code = "no-room"
     exit_code = Exit.HOST_UNFIT
@@ -84,7 +104,7 @@ def main(
     except Failure as failure:
         return _fail(console, failure, command=name, as_json=as_json)
     except KeyboardInterrupt:
-        console.say("interrupted: no tag was given or moved.")
+        console.say("interrupted; no image was tagged" if name == "build" else "interrupted")
         when_interrupted()
         return Exit.INTERRUPTED
     except OSError as error:
@@ -102,6 +122,8 @@ def _leave_whatever_happens() -> None:
     queue (of connections, in urllib3) is then held by nobody, and the finalizer that wants it
     waits for ever. Our own cleaning has been done when this is called.
     """
+    import threading
+
     last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, (int(Exit.INTERRUPTED),))
     last_resort.daemon = True
     last_resort.start()
@@ -122,8 +144,8 @@ def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) ->
 def _no_room(error: OSError) -> Failure:
     where = f" ({error.filename})" if error.filename else ""
     return HostResourceError(
-        f"This machine has no room to work in: {error.strerror or error}{where}.",
-        fix="Free some, or name a directory that has room: TMPDIR=/path provision ...",
+        f"This machine is out of disk space or open files: {error.strerror or error}{where}.",
+        fix="Free some, or use a directory that has room: TMPDIR=/path provision ...",
     )
 
 
@@ -145,10 +167,9 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with our way of saying what is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        clean = "".join(c if c.isprintable() else "?" for c in message)
         raise BadInputError(
-            f"{clean[:300]}{'...' if len(clean) > 300 else ''}.",
-            fix=f"See what there is: {self.prog} --help",
+            f"{printable(message, limit=300)}.",
+            fix=f"See {self.prog} --help",
         )
 
     def _print_message(self, message: str, file: object = None) -> None:
@@ -163,7 +184,8 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """
     parser = _Parser(
         prog="provision",
-        description="Reads the GPU host, decides with proof, builds the image, proves it here.",
+        description="Finds a combination of CUDA, framework and base image that works on this GPU "
+        "machine, explains why, builds the image, and tests it here.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpu-provision {VERSION}")
@@ -188,7 +210,9 @@ def _add_verb(
     )
     verb.set_defaults(command=command)
     verb.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    verb.add_argument("-v", "--verbose", action="store_true", help="show all output of tools")
+    verb.add_argument(
+        "-v", "--verbose", action="store_true", help="show every check and the tools' output"
+    )
     for add in command.options if words is None or command.name in words else ():
         add(verb)
 
@@ -210,19 +234,21 @@ def _request_options(verb: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="a package beside it: torchvision, torchaudio, any requirement (repeatable)",
+        help="another package: torchvision, torchaudio, any requirement (repeatable)",
     )
     group.add_argument(
         "--base", metavar="IMAGE", help="base image, 'bootstrap', or oci:DIR on this machine"
     )
     group.add_argument("--flavour", metavar="KIND", default="runtime", help="runtime or devel")
-    group.add_argument("--index", metavar="URL", help="package index to ask first")
+    group.add_argument("--index", metavar="URL", help="package index to try first")
 
 
 def _plan_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--explain", action="store_true", help="every reason, with its source")
+    verb.add_argument("--explain", action="store_true", help="show every reason, with its source")
     verb.add_argument(
-        "--matrix", action="store_true", help="every build of the framework: does it fit here?"
+        "--matrix",
+        action="store_true",
+        help="list every build and whether it fits",
     )
 
 
@@ -233,31 +259,31 @@ def _host_options(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="facts of another machine, as `provision detect --json` prints them; "
+        help="facts of another machine, as printed by `provision detect --json`; "
         "- for stdin (repeatable: one plan for all)",
     )
-    group.add_argument("--driver", metavar="V", help="what if: the driver were this one")
+    group.add_argument("--driver", metavar="V", help="plan for this driver version instead")
     group.add_argument(
         "--gpu",
         dest="gpus",
         metavar="NAME|CC",
         action="append",
         default=[],
-        help="what if: the GPU were this one, by name or compute capability (repeatable)",
+        help="plan for this GPU instead, by name or compute capability (repeatable)",
     )
 
 
 def _network_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("network")
     group.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
-    group.add_argument("--offline", action="store_true", help="use what is on this machine only")
+    group.add_argument("--offline", action="store_true", help="use only what is on this machine")
 
 
 def _base_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--snapshot",
         metavar="DATE",
-        help="Debian as it was then, for a base that is made here (2026-03-01, or today)",
+        help="use Debian packages as of this date for a base made here (2026-03-01, or today)",
     )
 
 
@@ -280,19 +306,19 @@ def _build_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output",
         metavar="PATH",
-        help="write it there: a directory becomes an OCI layout, a .tar an archive for engines",
+        help="write the image to an OCI layout (a directory) or an archive for engines (.tar)",
     )
-    group.add_argument("--push", metavar="REF", help="write it to a registry: HOST/PATH:TAG")
+    group.add_argument("--push", metavar="REF", help="push the image to a registry: HOST/PATH:TAG")
     group.add_argument(
         "--builder",
         metavar="KIND",
         default="auto",
-        help="docker (an engine), oci (from wheels, nothing is run), or auto",
+        help="docker (an engine), oci (from wheels, without running anything), or auto",
     )
     group.add_argument(
         "--cache-from",
         metavar="IMAGE",
-        help="oci: take layers that this image has from it, without fetching their wheels",
+        help="oci: reuse the layers of this image instead of fetching their wheels",
     )
     group.add_argument(
         "--bytecode", action="store_true", help="oci: add compiled modules, for a faster start"
@@ -303,16 +329,14 @@ def _build_options(verb: argparse.ArgumentParser) -> None:
         help="oci: leave out headers, static libraries and tests",
     )
     group.add_argument("--no-verify", action="store_true", help="do not run the suite afterwards")
-    group.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and do nothing"
-    )
+    group.add_argument("--dry-run", action="store_true", help="print what would be done")
 
 
 def _document_options(verb: argparse.ArgumentParser) -> None:
-    group = verb.add_argument_group("documents (default: beside what was made)")
-    group.add_argument("--sbom", metavar="FILE", help="the bill of materials, as CycloneDX")
-    group.add_argument("--provenance", metavar="FILE", help="the signed statement of the build")
-    group.add_argument("--no-provenance", action="store_true", help="make neither")
+    group = verb.add_argument_group("documents (default: next to the kept lock)")
+    group.add_argument("--sbom", metavar="FILE", help="write the CycloneDX SBOM there")
+    group.add_argument("--provenance", metavar="FILE", help="write the signed provenance there")
+    group.add_argument("--no-provenance", action="store_true", help="write neither")
     group.add_argument("--key", metavar="FILE", help="sign with this Ed25519 key (PEM)")
 
 
@@ -320,23 +344,23 @@ def _suite_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("suite")
     group.add_argument("--level", metavar="LEVEL", help="quick, standard (default) or full")
     group.add_argument(
-        "--require", metavar="NAMES", help="checks that may not be skipped, by name (gpu,nccl,...)"
+        "--require", metavar="NAMES", help="fail if these checks are skipped (gpu,nccl,...)"
     )
 
 
 def _run_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("run")
-    group.add_argument("--only", metavar="NAMES", help="run these checks and no others")
+    group.add_argument("--only", metavar="NAMES", help="run only these checks")
     group.add_argument(
-        "--timeout", metavar="SECONDS", help="end the whole run after so long (default: 1800)"
+        "--timeout", metavar="SECONDS", help="stop the run after so many seconds (default: 1800)"
     )
 
 
 def _file_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("files, written whatever the verdict")
-    group.add_argument("--report", metavar="FILE", help="the report, as JSON")
-    group.add_argument("--junit", metavar="FILE", help="for CI; without a report it says why")
-    group.add_argument("--html", metavar="FILE", help="one page, with plots, for people")
+    group.add_argument("--report", metavar="FILE", help="the report as JSON")
+    group.add_argument("--junit", metavar="FILE", help="JUnit XML, even without a report")
+    group.add_argument("--html", metavar="FILE", help="a page for people, with plots")
     group.add_argument("--markdown", metavar="FILE", help="for a job's summary")
     group.add_argument(
         "--prometheus", metavar="FILE", help="for node_exporter's textfile collector"
@@ -344,18 +368,18 @@ def _file_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--baseline",
         metavar="FILE",
-        help="an earlier report: what got worse since makes the run unfit",
+        help="an earlier report: the run is unfit if anything got worse since",
     )
 
 
 def _record_options(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("record")
-    group.add_argument("--record", metavar="FILE", help="keep the signed record there")
-    group.add_argument("--no-record", action="store_true", help="keep none")
+    group.add_argument("--record", metavar="FILE", help="write the signed record there")
+    group.add_argument("--no-record", action="store_true", help="write no record")
     group.add_argument(
         "--attach-record",
         action="store_true",
-        help="attach it to the image in its registry, for other machines",
+        help="attach the record to the image in its registry, for other machines",
     )
     group.add_argument("--key", metavar="FILE", help="sign with this Ed25519 key (PEM)")
     group.add_argument(
@@ -363,27 +387,27 @@ def _record_options(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         const="",
-        help="run nothing: is this image proven on this kind of machine? (after IMAGE)",
+        help="run nothing; check whether it has passed on this kind of machine (after IMAGE)",
     )
     group.add_argument(
         "--check-provenance",
         metavar="FILE",
         nargs="?",
         const="",
-        help="run nothing: who states how it was built? (after IMAGE)",
+        help="run nothing; check who signed how the image was built (after IMAGE)",
     )
-    group.add_argument("--lock", metavar="FILE", help="... and was it built from this lock?")
+    group.add_argument("--lock", metavar="FILE", help="... and whether it was built from this lock")
     group.add_argument(
         "--trust",
         metavar="FILE",
         action="append",
         default=[],
-        help="believe what is signed with this public key, too (repeatable)",
+        help="also trust this public key (repeatable)",
     )
 
 
 def _image_argument(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("image", metavar="IMAGE", help="an image that provision build made")
+    verb.add_argument("image", metavar="IMAGE", help="an image built by provision build")
 
 
 def _show_arguments(verb: argparse.ArgumentParser) -> None:
@@ -405,40 +429,41 @@ def _refresh_options(verb: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         action="append",
         default=[],
-        help="ask this source only: pypi, pytorch or registry (repeatable)",
+        help="ask this source only: pypi, pytorch, registry or nvidia (repeatable)",
     )
     verb.add_argument("--index", metavar="URL", help="the default package index (default: pip's)")
     verb.add_argument("--pytorch-index", metavar="URL", help="a mirror of the PyTorch index")
     verb.add_argument("--registry", metavar="HOST", help="a mirror of the image registry")
-    verb.add_argument("--dry-run", action="store_true", help="show what is new, write nothing")
+    verb.add_argument("--nvidia", metavar="URL", help="a mirror of NVIDIA's manifests")
+    verb.add_argument("--dry-run", action="store_true", help="show what is new without writing it")
     _network_options(verb)
 
 
 def _measure_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("wheel", metavar="WHEEL|URL", help="a .whl file, or its address")
     verb.add_argument(
-        "--deep", action="store_true", help="read the code itself, not what the wheel says of it"
+        "--deep", action="store_true", help="read the code itself, not the wheel's own metadata"
     )
-    verb.add_argument("--write", action="store_true", help="keep it in your copy of the catalog")
+    verb.add_argument("--write", action="store_true", help="save it in your copy of the catalog")
     verb.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
 
 
 CATALOG_COMMANDS = (
     Command(
         name="show",
-        help="rows of the catalog: provision catalog show torch 2.0.1",
+        help="show rows of the catalog: provision catalog show torch 2.0.1",
         options=(_show_arguments,),
         run=do_show,
     ),
     Command(
         name="refresh",
-        help="ask the indexes and registries what is new, and keep it in your copy",
+        help="update your copy of the catalog from the indexes and registries",
         options=(_refresh_options,),
         run=do_refresh,
     ),
     Command(
         name="measure",
-        help="read the compiled GPU architectures out of a wheel itself",
+        help="read the compiled GPU architectures from a wheel",
         options=(_measure_options,),
         run=do_measure,
     ),
@@ -446,19 +471,19 @@ CATALOG_COMMANDS = (
 STORE_COMMANDS = (
     Command(
         name="du",
-        help="what the store holds, and how much of the disk it takes",
+        help="show what the store holds and how much disk it uses",
         options=(),
         run=do_du,
     ),
     Command(
         name="verify",
-        help="read everything in the store; remove and name what is damaged",
+        help="check everything in the store and remove what is damaged",
         options=(),
         run=do_store_verify,
     ),
     Command(
         name="gc",
-        help="free disk: what was used longest ago goes first",
+        help="free disk space, least recently used first",
         options=(gc_options,),
         run=do_gc,
     ),
@@ -466,7 +491,7 @@ STORE_COMMANDS = (
 GROUPS = (
     Group(
         name="catalog",
-        help="what is known: look it up, bring it up to date, measure it",
+        help="look up, update and measure what is known about versions and GPUs",
         commands=CATALOG_COMMANDS,
     ),
     Group(
@@ -484,19 +509,19 @@ COMMANDS = (
     ),
     Command(
         name="plan",
-        help="decide what fits, and why",
+        help="find a compatible combination and explain why",
         options=(_plan_options, _request_options, _host_options, _network_options),
         run=do_plan,
     ),
     Command(
         name="lock",
-        help="write every wheel down: version, address, size, sha256 (pylock.toml)",
+        help="write a lock: every wheel with version, address, size, sha256 (pylock.toml)",
         options=(_request_options, _host_options, _network_options, _base_options, _lock_output),
         run=do_lock,
     ),
     Command(
         name="build",
-        help="detect, plan, lock, build the image, and prove it here",
+        help="detect, plan, lock, build the image, and test it here",
         options=(
             _request_options,
             _host_options,
@@ -510,7 +535,7 @@ COMMANDS = (
     ),
     Command(
         name="inspect",
-        help="read what is in an image or a wheel, without running it: would it run there?",
+        help="read an image or a wheel without running it: what is in it, where would it run?",
         options=(inspect_options,),
         run=do_inspect,
     ),
@@ -522,7 +547,7 @@ COMMANDS = (
     ),
     Command(
         name="doctor",
-        help="what is wrong with this machine, an error text, an image, a file; and the fix",
+        help="find what is wrong with this machine, a log, an image or a file, and the fix",
         options=(doctor_options,),
         run=do_doctor,
     ),
@@ -559,7 +584,7 @@ def _bug(console: Console) -> int:
             "w", prefix="gpu-provision-bug-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
             file.write(text)
-        where = f"the file {file.name} (read it first; it holds no secrets we know)"
+        where = f"the file {file.name} (read it first; it should hold no secrets)"
     except OSError:
         where = "the command that you typed; no file could be written with the details"
     console.fail(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 from images.errors import Failure
 from provision.console import Console
 from provision.consult import causes_of_report, tell
-from provision.errors import BadInputError, Exit
+from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.model import Cell
 from provision.options import (
     read_build,
@@ -30,6 +28,7 @@ from provision.options import (
 )
 from provision.output import print_json, print_result
 from provision.request import quoted
+from provision.values import replace
 
 # What a lock has decided already, and the options that would say otherwise.
 _DECIDED_BY_LOCK = {
@@ -86,13 +85,21 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
             print_result(describe_matrix(cells, plan))
         else:
             print_result(describe_plan(plan, explain=args.explain, considered=cells))
-    return Exit.DONE if plan.error is None else Exit.NOTHING_COMPATIBLE
+    return Exit.DONE if plan.error is None else exit_of_refusal(plan.error.code)
 
 
 def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
+    from pathlib import Path
+
     from provision.lock import LOCK_NAME, refuse_unwritable, write_lock
-    from provision.pipeline import lock_for, pin_base, require_plan, show_warnings
+    from provision.pipeline import (
+        lock_for,
+        pin_base,
+        refuse_missing_places,
+        require_plan,
+        show_remarks,
+    )
     from provision.planfile import plan_to_json
     from provision.resolve import resolve
 
@@ -101,14 +108,15 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     if not LOCK_NAME.fullmatch(output.name):
         write_lock_name_error(output.name)
     refuse_unwritable(output)
+    refuse_missing_places(request.base)
     settings = read_settings(args)
     hosts = read_hosts(args, catalog)
     plan = require_plan(resolve(hosts, request, catalog))
-    show_warnings(plan.warnings, console)
+    show_remarks(plan, console)
     with console.step("base", "pinning the base image"):
-        plan, _ = pin_base(plan, hosts, request, catalog, settings, console, None, only_lock=True)
+        plan, _ = pin_base(plan, hosts, request, catalog, settings, console, None)
     with console.step("lock", "choosing the wheels"):
-        lock = lock_for(plan, request, settings, console)
+        lock = lock_for(plan, hosts, request, catalog, settings, console)
     write_lock(lock, output)
     result = {
         "schema": 1,
@@ -132,8 +140,8 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
 def write_lock_name_error(name: str) -> NoReturn:
     """Found out before the network is asked for anything."""
     raise BadInputError(
-        f"--output {quoted(name)}: a lock file is called pylock.toml or pylock.NAME.toml.",
-        fix="Choose such a name (PEP 751; installers look for it).",
+        f"--output {quoted(name)}: a lock must be named pylock.toml or pylock.NAME.toml.",
+        fix="Choose such a name (PEP 751: installers look for it).",
     )
 
 
@@ -167,8 +175,8 @@ def _refuse_against_lock(args: argparse.Namespace) -> None:
     given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
     if given:
         raise BadInputError(
-            f"--lock has decided already what {' and '.join(given)} would decide.",
-            fix="Leave one of the two away; provision lock makes another lock.",
+            f"--lock already determines what {' and '.join(given)} would choose.",
+            fix=f"Remove {' and '.join(given)}, or write another lock: provision lock",
         )
 
 

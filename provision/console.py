@@ -1,6 +1,8 @@
-"""What a person sees on stderr: one line a step with its time, a bar where there is a terminal.
+"""What a person sees on stderr. Nothing here decides; results go to stdout, by `provision.output`.
 
-Nothing here decides; results go to stdout through `provision.cli` alone.
+On a terminal, and with --verbose, a stage announces itself and then tells what happens in it. In a
+file or a CI log it is one line when it has ended: its name, its time, what came of it; then what a
+reader has to know (`note`, `warn`). A stage that takes long says every minute how far it is.
 """
 
 from __future__ import annotations
@@ -12,14 +14,21 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from images.printable import printable, printable_lines
+
 if TYPE_CHECKING:
+    from dataclasses import dataclass
+
     from rich.progress import Progress, TaskID
+else:
+    from provision.values import dataclass
 
 WIDTH = 80
+PULSE_S = 60.0
+_CHECK = re.compile(r"\s*\d+/\d+\s+(?:fail|error)\s")  # a line of the suite
 _BUILDKIT_STEP = re.compile(r"#(\d+) \[(?:[^\]]*?)(\d+)/(\d+)\] (.*)")
 _EXPORTED = re.compile(r"#\d+ exporting layers ([\d.]+)s done")
 _BUILDKIT_DONE = re.compile(r"#(\d+) DONE (\d+(?:\.\d+)?)s")
@@ -41,14 +50,35 @@ class Step:
     seconds: float
 
 
+class _Stage:
+    """A step under way, of which a log shows the end only."""
+
+    def __init__(self, *, name: str, what: str, named: bool) -> None:
+        self.name = name
+        self.what = what
+        self.named = named
+        self.results: list[str] = []
+        self.texts: list[str] = []
+        self.status: Callable[[], str] = str
+        self.over = threading.Event()
+
+    def ending(self, problem: str) -> str:
+        """What its line says: what came of it, and what it was about where that is not plain."""
+        result = problem or "; ".join(self.results)
+        what = self.what if self.named or not result else ""
+        return ": ".join(filter(None, (what, result)))
+
+
 class Console:
-    """stderr for people. `quiet` says nothing but warnings and errors."""
+    """stderr for people."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         self.steps: list[Step] = []
         self._verbose = verbose
         self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
+        self._is_brief = not self._terminal and not verbose
+        self._stage: _Stage | None = None
 
     def say(self, text: str) -> None:
         """One line. A job does not end because nobody reads along (2>&1 | head)."""
@@ -56,39 +86,101 @@ class Console:
             print(text, file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """A line that belongs to the step under way."""
-        self.say(_wrapped(_clean(text), "    ", "      "))
+        """Something to know of the step under way, whoever reads it and where."""
+        self._tell(_wrapped(printable_lines(text), "    ", "      "))
+
+    def result(self, text: str) -> None:
+        """What came of the step under way."""
+        if self._is_brief and self._stage is not None:
+            self._stage.results.append(printable(text))
+        else:
+            self.note(text)
+
+    def progress(self, text: str) -> None:
+        """How the step under way goes, for who looks on; not in a file."""
+        if not self._is_brief:
+            self.note(text)
+        elif self._stage is not None:
+            words = printable(text).strip()
+            self._stage.status = lambda: words
+
+    def suite_line(self, line: str) -> None:
+        """A line that the suite prints as it runs: in a file, a check that failed."""
+        if _CHECK.match(line):
+            self.note(line.strip() if self._is_brief else line)
+        else:
+            self.progress(line)
 
     def warn(self, message: str, fix: str) -> None:
         """Something unwelcome that does not stop the job."""
-        words = _wrapped(_clean(message), "warning: ", " " * 9)
+        words = _wrapped(printable_lines(message), "warning: ", " " * 9)
         told = words.replace("warning:", self._paint("33", "warning:"), 1)
-        self.say(f"{told}\n{_wrapped(_clean(fix), ' ' * 9 + 'fix: ', ' ' * 14)}")
+        self._tell(f"{told}\n{_wrapped(printable_lines(fix), ' ' * 9 + 'fix: ', ' ' * 14)}")
 
     def fail(self, message: str, fix: str, detail: str = "") -> None:
         """Why the job ends here, and the way out."""
         if detail:
-            self.say("\n".join(f"    | {_clean(line)}" for line in detail.splitlines()))
-        self.say(f"{self._paint('31;1', 'error:')} {_clean(message)}\n  fix: {_clean(fix)}")
+            self.say("\n".join(f"    | {printable_lines(line)}" for line in detail.splitlines()))
+        words = f"{printable_lines(message)}\n  fix: {printable_lines(fix)}"
+        self.say(f"{self._paint('31;1', 'error:')} {words}")
 
     def detail(self, line: str) -> None:
         """Raw output, for those who asked for it."""
         if self._verbose:
-            self.say(f"    | {_clean(line)}")
+            self.say(f"    | {printable_lines(line)}")
 
     @contextlib.contextmanager
-    def step(self, name: str, what: str) -> Iterator[None]:
-        """Say what begins, and note how long it took."""
-        self.say(f"{self._paint('36', f'{name:<8}')} {what}")
+    def step(self, name: str, what: str, *, named: bool = False) -> Iterator[None]:
+        """A stage of a job: what it does, how long it took, what came of it. `named`: the line of
+        its end says what it was about, too.
+        """
+        if not self._is_brief:
+            self.say(f"{self._paint('36', f'{name:<8}')} {printable(what)}")
         began = time.monotonic()
+        stage = _Stage(name=name, what=printable(what), named=named)
+        with self._staged(stage, began) if self._is_brief else contextlib.nullcontext():
+            try:
+                yield
+            finally:
+                self.steps.append(Step(name=name, seconds=time.monotonic() - began))
+
+    @contextlib.contextmanager
+    def _staged(self, stage: _Stage, began: float) -> Iterator[None]:
+        """Tell of a stage when it has ended, and that it goes on while it takes long."""
+        self._stage = stage
+        threading.Thread(target=self._pulse, args=(stage, began), daemon=True).start()
+        problem = ""
         try:
             yield
+        except BaseException as error:
+            problem = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            raise
         finally:
-            self.steps.append(Step(name=name, seconds=time.monotonic() - began))
+            stage.over.set()
+            self._stage = None
+            self._say_stage(stage, began, stage.ending(problem))
+            for text in stage.texts:
+                self.say(text)
+
+    def _pulse(self, stage: _Stage, began: float) -> None:
+        while not stage.over.wait(PULSE_S):
+            status = stage.status()
+            self._say_stage(stage, began, f"... {status}" if status else "...")
+
+    def _say_stage(self, stage: _Stage, began: float, text: str) -> None:
+        # not wrapped: a line of a log is found, sorted and counted by its beginning
+        self.say(f"{stage.name:<8} {time.monotonic() - began:6.1f} s  {text}")
+
+    def _tell(self, text: str) -> None:
+        """Now, or below the line of the stage under way."""
+        if self._stage is not None:
+            self._stage.texts.append(text)
+        else:
+            self.say(text)
 
     @contextlib.contextmanager
     def build_progress(self, sizes: dict[str, int]) -> Iterator[BuildProgress]:
-        """Follow a build: a bar of the bytes downloaded on a terminal, a line a step else."""
+        """Follow a build: a bar of the bytes downloaded on a terminal, a line a step with -v."""
         if not self._terminal or self._verbose:
             yield BuildProgress(self, sizes, None, None)
             return
@@ -113,12 +205,16 @@ class Console:
 
     @contextlib.contextmanager
     def transfer(self) -> Iterator[TransferProgress]:
-        """Follow wheels that come and layers that go: two bars on a terminal, a line each else."""
+        """Follow wheels that come and layers that go: two bars on a terminal, a line each after
+        them.
+        """
         if not self._terminal or self._verbose:
             quiet = TransferProgress(None)
+            if self._stage is not None:
+                self._stage.status = quiet.status
             yield quiet
             for words in quiet.summary():
-                self.note(words)
+                self.progress(words)
             return
         from rich.console import Console as RichConsole
         from rich.progress import (
@@ -157,6 +253,7 @@ class TransferProgress:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._bytes = {"fetched": 0, "written": 0}
+        self._expected = {"fetched": 0, "written": 0}
         self._last = {"fetched": 0.0, "written": 0.0}
 
     def will_fetch(self, total_bytes: int) -> None:
@@ -175,6 +272,16 @@ class TransferProgress:
         """So many more bytes of a layer are where they belong."""
         self._advance("written", title, count)
 
+    def status(self) -> str:
+        """How much came and went by now: "1.20 of 2.33 GB of wheels fetched"."""
+        with self._lock:
+            parts = [
+                f"{count / 1e9:.2f} of {self._expected[name] / 1e9:.2f} GB {_WORDS[name]}"
+                for name, count in self._bytes.items()
+                if count > 0
+            ]
+        return ", ".join(parts)
+
     def summary(self) -> Iterator[str]:
         """What came and what went, and how long after the start the last of it did."""
         for name, count in self._bytes.items():
@@ -183,6 +290,8 @@ class TransferProgress:
                 yield f"{seconds:5.1f} s  {_in_bytes(count)} {_WORDS[name]}"
 
     def _add(self, name: str, total: int) -> None:
+        with self._lock:
+            self._expected[name] += total
         if self._progress is not None and total:
             self._tasks[name] = self._progress.add_task(name, total=total, last="")
 
@@ -215,13 +324,6 @@ def _wrapped(text: str, first: str, rest: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _clean(text: str) -> str:
-    """Text from outside (a path, a tool's output) may not steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
 
 
 class BuildProgress:
@@ -268,7 +370,7 @@ class BuildProgress:
 
     def _done(self, name: str, seconds: float) -> None:
         if self._progress is None and name and seconds >= 1:
-            self._console.note(f"{seconds:5.1f} s  {name[:62]}")
+            self._console.progress(f"{seconds:5.1f} s  {name[:62]}")
 
 
 def _step_words(command: str) -> str:

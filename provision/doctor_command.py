@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from images.printable import printable
 from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.options import mended_home, read_catalog, read_places, this_host
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 COLLECT, EXPLAIN = "collect", "explain"
 STDIN = "-"
+_LOGS = frozenset({".log", ".out", ".err"})
 
 
 class UnreadableLogError(BadInputError):
@@ -39,7 +41,7 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         help="nothing: this machine; an image: as seen from inside a container of it; a "
         "Dockerfile, compose or requirements file, a pyproject.toml or environment.yml: what will "
         "fail in it; any other file: a log; "
-        "'collect FILE': write what is known of this machine, redacted, for another to look at; "
+        "'collect FILE': write the facts of this machine, redacted, for somebody else to look at; "
         "'explain CODE': what a cause means (no CODE: all of them)",
     )
     verb.add_argument(
@@ -48,23 +50,27 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         dest="logs",
         action="append",
         default=[],
-        help="an error text of any program; - for stdin (repeatable)",
+        help="the output of any program; - for stdin (repeatable)",
     )
-    verb.add_argument("--bundle", metavar="FILE", help="the machine is the one of this bundle")
+    verb.add_argument("--bundle", metavar="FILE", help="look at the machine of this bundle")
     verb.add_argument(
-        "--no-host", action="store_true", help="the text is from another machine: do not look here"
+        "--no-host",
+        action="store_true",
+        help="do not look at this machine, only at the log",
     )
-    verb.add_argument("--all", action="store_true", help="every cause in full, and what it is not")
-    verb.add_argument("--sarif", metavar="FILE", help="findings in a file, for code scanning")
-    mend = verb.add_argument_group("mend")
+    verb.add_argument("--all", action="store_true", help="show all causes in full")
+    verb.add_argument("--sarif", metavar="FILE", help="write the findings in files as SARIF")
+    mend = verb.add_argument_group("fix")
     mend.add_argument(
-        "--fix", action="store_true", help="show the commands, ask, run them, check that it helped"
+        "--fix",
+        action="store_true",
+        help="show the commands, ask, run them, check that they helped",
     )
     mend.add_argument("--yes", action="store_true", help="do not ask")
-    mend.add_argument("--undo", metavar="FILE", help="put back what a fix has changed")
+    mend.add_argument("--undo", metavar="FILE", help="restore the files that a fix changed")
     network = verb.add_argument_group("network")
     network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
-    network.add_argument("--offline", action="store_true", help="use what is on this machine only")
+    network.add_argument("--offline", action="store_true", help="use only what is on this machine")
 
 
 def do_doctor(args: argparse.Namespace, console: Console) -> int:
@@ -78,6 +84,7 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
     if args.undo is not None:
         from provision.doctor.mending import local_doors, undo
 
+        _refuse_missing_journal(Path(args.undo))
         return undo(Path(args.undo), doors=local_doors(console.say))
     if verb == COLLECT:
         return _collect(what[1:], args, console)
@@ -86,6 +93,14 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
     if len(what) > 1 or meant == {"file"}:
         return _lint(what, args, console)
     return _diagnose(what[0] if what else None, args, console)
+
+
+def _refuse_missing_journal(path: Path) -> None:
+    from images.nearby import no_such, or_nearby
+
+    if not path.exists():
+        kept = or_nearby(mended_home() / path.name, f"Journals are kept in {mended_home()}")
+        raise BadInputError(no_such("journal", path), fix=or_nearby(path, kept))
 
 
 # --- a diagnosis --------------------------------------------------------------------------------
@@ -104,7 +119,8 @@ class _Seen:
 
 def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> int:
     from provision.doctor import diagnose
-    from provision.doctor.account import account, host_is_unfit, verdict_of
+    from provision.doctor.account import MACHINES, account, host_is_unfit, verdict_of
+    from provision.doctor.overview import overview
     from provision.show_doctor import describe_diagnosis
 
     with contextlib.ExitStack() as stack:
@@ -120,8 +136,17 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
         )
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        unfit = host_is_unfit(diagnosis)
+        readings = overview(seen.facts, unfit=unfit) if seen.kind in MACHINES else ()
         print_result(
-            describe_diagnosis(diagnosis, verdict, about=seen.about, whole=args.all, colour=colour)
+            describe_diagnosis(
+                diagnosis,
+                verdict,
+                about=seen.about,
+                readings=readings,
+                whole=args.all,
+                colour=colour,
+            )
         )
     if args.fix:
         return _mend(diagnosis, args, console)
@@ -170,11 +195,11 @@ def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
     from provision.doctor.here import this_machine
     from provision.doctor.inside import look_inside
     from provision.doctor.probes import read_facts
-    from provision.subject import find_subject, ready
+    from provision.subject import FILE_OR_IMAGE, find_subject, ready
     from provision.suite import gpus_to_request
 
     places = read_places(args)
-    subject = find_subject(image, places)
+    subject = find_subject(image, places, what=FILE_OR_IMAGE)
     with (
         console.step("look", f"{image}, from inside a container of it"),
         ready(subject, places, console) as (runner, handle),
@@ -211,7 +236,7 @@ def _collect(words: Sequence[str], args: argparse.Namespace, console: Console) -
 
     if len(words) != 1 or args.logs or args.bundle:
         raise BadInputError(
-            "collect takes the file to write, and nothing else.",
+            "collect takes one argument: the file to write.",
             fix="For example: provision doctor collect machine.tar.gz",
         )
     out = Path(words[0])
@@ -221,11 +246,12 @@ def _collect(words: Sequence[str], args: argparse.Namespace, console: Console) -
     if args.json:
         print_json({"schema": 1, "bundle": str(out)})
     else:
-        print_result(f"{out}\nLook into it (tar xf), then: provision doctor --bundle {out}")
+        print_result(f"{out}\nCheck what is in it (tar xf), then: provision doctor --bundle {out}")
     return Exit.DONE
 
 
 def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
+    from images.nearby import alike, did_you_mean
     from provision.doctor import load
     from provision.doctor.account import causes_json
     from provision.doctor.judge import explained
@@ -235,8 +261,9 @@ def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
     unknown = [code for code in codes if code not in known.by_code]
     if unknown:
         raise BadInputError(
-            f"The doctor knows no cause {quoted(unknown[0])}.",
-            fix="All of them: provision doctor explain",
+            f"Unknown cause {quoted(unknown[0])}.",
+            fix=did_you_mean(alike(unknown[0], known.by_code))
+            or "List all causes: provision doctor explain",
         )
     chosen = [explained(known.by_code[code]) for code in codes or sorted(known.by_code)]
     if args.json:
@@ -253,8 +280,8 @@ def _lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> i
 
     if args.logs or args.bundle or args.fix:
         raise BadInputError(
-            f"{paths[0]} is a file to check; --log, --bundle and --fix are for machines.",
-            fix=f"provision doctor {paths[0]}",
+            f"--log, --bundle and --fix cannot be used with a file to check ({paths[0]}).",
+            fix=f"Remove them: provision doctor {paths[0]}",
         )
     if args.sarif is not None:
         refuse_unwritable("--sarif", Path(args.sarif))
@@ -284,11 +311,10 @@ def _meant(text: str) -> Literal["image", "file", "log"]:
     if path.is_file():
         if text.endswith((".tar", ".tar.gz", ".tgz")):
             return "image"
-        return "file" if is_of_a_kind(path) else "log"
+        # one line of a log may read like a requirement
+        return "log" if path.suffix in _LOGS or not is_of_a_kind(path) else "file"
     if not path.is_dir() and (kind_of(path) or text.startswith(("/", "./", "../"))):
-        raise UnreadableLogError(
-            f"There is no file {quoted(text)}.", fix="Name a file that is there, or an image."
-        )
+        raise _no_file(text, "Name a file, - for standard input, or an image.")
     return "image"
 
 
@@ -304,19 +330,26 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     ]
     if len(asked) > 1:
         raise BadInputError(
-            f"{' and '.join(asked)} contradict each other.", fix="Name one machine to look at."
+            f"{' and '.join(asked)} cannot be used together.", fix="Name one thing to look at."
         )
     if args.no_host and not args.logs:
-        raise BadInputError("--no-host leaves nothing to look at.", fix="Add the text: --log FILE")
+        raise BadInputError("--no-host requires --log.", fix="Add the log: --log FILE")
     if args.yes and not args.fix:
-        raise BadInputError("--yes answers --fix.", fix="provision doctor --fix --yes")
+        raise BadInputError("--yes requires --fix.", fix="provision doctor --fix --yes")
     if args.fix and (args.bundle is not None or args.no_host):
         raise BadInputError(
-            "--fix mends this machine, and it is another one that was looked at.",
-            fix="Run provision doctor --fix on the machine itself.",
+            "--fix changes this machine, and cannot be used with --bundle or --no-host.",
+            fix="Run provision doctor --fix on that machine.",
         )
     if args.logs.count(STDIN) > 1:
-        raise BadInputError("stdin can be read once.", fix="Give - one time.")
+        raise BadInputError("stdin can be used only once.", fix='Pass "-" only once.')
+
+
+def _no_file(text: str, otherwise: str) -> UnreadableLogError:
+    from images.nearby import no_such, or_nearby
+
+    shown = printable(text, limit=200)
+    return UnreadableLogError(no_such("file", shown), fix=or_nearby(text, otherwise))
 
 
 def _name(log: str) -> str:
@@ -330,6 +363,8 @@ def _opened(log: str) -> Iterator[BinaryIO]:
         return
     try:
         stream = Path(log).open("rb")  # noqa: SIM115  closed below
+    except FileNotFoundError as error:
+        raise _no_file(log, "Name a file, or - for standard input.") from error
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableLogError(

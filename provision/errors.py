@@ -60,6 +60,15 @@ class NothingCompatibleError(Failure):
     exit_code = Exit.NOTHING_COMPATIBLE
 
 
+HOST_UNFIT_CODES = frozenset({"gpu-not-driven", "gpu-not-nvidia"})
+"""Refusals of the resolver that no other request changes: the host itself has to."""
+
+
+def exit_of_refusal(code: str) -> Exit:
+    """The exit code of a plan that was refused with this code."""
+    return Exit.HOST_UNFIT if code in HOST_UNFIT_CODES else Exit.NOTHING_COMPATIBLE
+
+
 class IndexUnreachableError(Failure):
     """No index that could hold the wheels answered or had them."""
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from images.printable import printable
 from provision.errors import BadInputError
 
 _SHOWN = 100
@@ -23,7 +24,9 @@ def refuse_unwritable(option: str, path: Path) -> None:
     except OSError as error:
         raise _unwritable(option, path, str(error.strerror)) from error
     if not folder.is_dir():
-        raise _unwritable(option, path, f"there is no directory {_shown(folder)}")
+        raise _unwritable(
+            option, path, f"there is no directory {printable(str(folder), limit=_SHOWN)}"
+        )
     try:
         number, name = tempfile.mkstemp(dir=folder, prefix=".probe-")
         os.close(number)
@@ -48,11 +51,6 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def _unwritable(option: str, path: Path, reason: str) -> BadInputError:
     return BadInputError(
-        f"{option} {_shown(path)} cannot be written: {reason}.",
+        f"{option} {printable(str(path), limit=_SHOWN)} cannot be written: {reason}.",
         fix=f"Name a file in a directory that you may write to: {option} DIR/FILE",
     )
-
-
-def _shown(path: Path) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in str(path))
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from images.errors import Failure
 from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.model import Gpu
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _ARCHITECTURES = ("x86_64", "aarch64")
 _FILES = ("report", "junit", "html", "markdown")
+_NAME_ONE = "Name a .whl file, a directory (OCI layout), a .tar archive, or an image."
 _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 
 
@@ -41,17 +43,17 @@ def inspect_options(verb: argparse.ArgumentParser) -> None:
         metavar="NAME|CC",
         action="append",
         default=[],
-        help="would it run there? By name or compute capability (repeatable)",
+        help="check whether it would run on this GPU, by name or compute capability (repeatable)",
     )
-    verb.add_argument("--arch", metavar="ARCH", help="of an image for several: x86_64 or aarch64")
+    verb.add_argument("--arch", metavar="ARCH", help="of a multi-platform image: x86_64 or aarch64")
     files = verb.add_argument_group("files, written whatever the verdict")
-    files.add_argument("--report", metavar="FILE", help="the report, as JSON")
-    files.add_argument("--junit", metavar="FILE", help="for CI; without a report it says why")
-    files.add_argument("--html", metavar="FILE", help="one page for people")
+    files.add_argument("--report", metavar="FILE", help="the report as JSON")
+    files.add_argument("--junit", metavar="FILE", help="JUnit XML, even without a report")
+    files.add_argument("--html", metavar="FILE", help="a page for people")
     files.add_argument("--markdown", metavar="FILE", help="for a job's summary")
     network = verb.add_argument_group("network")
     network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
-    network.add_argument("--offline", action="store_true", help="use what is on this machine only")
+    network.add_argument("--offline", action="store_true", help="use only what is on this machine")
 
 
 def do_inspect(args: argparse.Namespace, console: Console) -> int:
@@ -99,7 +101,7 @@ def _inspect(
         if is_wheel(args.what):
             if args.offline and "://" in args.what:
                 raise BadInputError(
-                    "--offline, and the wheel is an address.", fix="Download it, and give the file."
+                    "--offline does not fetch a wheel.", fix="Download it, then name the file."
                 )
             found = inspect_wheel(args.what, ca_bundle=ca)
         else:
@@ -116,7 +118,7 @@ def _opened(
     """Open the image. An engine's is written to a file first, which goes afterwards."""
     from images.oci.opening import host_platform, open_image, parse_place
     from images.store import Store
-    from provision.subject import own_image
+    from provision.subject import names_a_registry, own_image
 
     place = parse_place(text)
     wanted = platform
@@ -134,14 +136,59 @@ def _opened(
         own = None
         if place.kind == "any" and saved is None:
             own = own_image(place.name or text, image_home(), wanted)
-        yield own or open_image(
-            text,
-            platform=wanted,
-            store=store,
-            ca_bundle=ca,
-            engine_save=lambda _: saved,
-            offline=offline,
+        if own is not None:
+            yield own
+            return
+        is_asked_for = place.kind == "any" and saved is None
+        if is_asked_for:
+            _refuse_missing_file(text)
+        try:
+            image = open_image(
+                text,
+                platform=wanted,
+                store=store,
+                ca_bundle=ca,
+                engine_save=lambda _: saved,
+                offline=offline,
+            )
+        except Failure as failure:
+            if is_asked_for and not names_a_registry(text):
+                _say_where_it_is_not(text, failure)
+            raise
+        yield image
+
+
+def _refuse_missing_file(text: str) -> None:
+    """What is called as files are is not asked of a registry."""
+    from images.nearby import no_such, or_nearby
+    from images.oci.errors import ImagePlaceError
+    from provision.subject import is_image_file, looks_like_file
+
+    if not looks_like_file(text):
+        return
+    if Path(text).exists():
+        raise ImagePlaceError(
+            f"{text} is neither an image nor a wheel.",
+            fix=_NAME_ONE,
         )
+    raise ImagePlaceError(
+        no_such("file", text),
+        fix=or_nearby(
+            text,
+            _NAME_ONE,
+            keep=lambda path: path.suffix == ".whl" or is_image_file(path),
+        ),
+    )
+
+
+def _say_where_it_is_not(text: str, failure: Failure) -> None:
+    """A bare name is asked of a registry last, whose answer alone would mislead."""
+    from images.nearby import alike, did_you_mean
+    from images.oci.layout_reading import names_in
+
+    failure.message = f"There is no image {text} on this machine. {failure.message}"
+    near = did_you_mean(alike(text, names_in(image_home())))
+    failure.fix = f"{near} {failure.fix}".strip()
 
 
 def _saved(name: str, directory: Path, console: Console) -> Path | None:
@@ -149,7 +196,6 @@ def _saved(name: str, directory: Path, console: Console) -> Path | None:
     image in it.
     """
     from images.docker import Docker
-    from images.errors import Failure
 
     try:
         engine = Docker.connect(fix="")
@@ -157,7 +203,7 @@ def _saved(name: str, directory: Path, console: Console) -> Path | None:
             return None
     except Failure:
         return None
-    console.note(f"the engine writes {name} to a file")
+    console.note(f"The engine exports {name} to a file.")
     archive = directory / "image.tar"
     engine.save(name, archive)
     return archive
@@ -170,7 +216,9 @@ def _files(args: argparse.Namespace) -> Mapping[str, Path]:
         if text is None:
             continue
         if not text:
-            raise BadInputError(f"--{name} names no file.", fix=f"For example: --{name} DIR/FILE")
+            raise BadInputError(
+                f"--{name} needs a file name.", fix=f"For example: --{name} DIR/FILE"
+            )
         found[name] = Path(os.path.abspath(text))  # noqa: PTH100  links are not resolved
     return found
 
@@ -179,7 +227,7 @@ def _platform(arch: str | None) -> Platform | None:
     if arch is None:
         return None
     if arch not in _ARCHITECTURES:
-        raise BadInputError(f"--arch {arch[:60]!r} is not known.", fix="Use x86_64 or aarch64.")
+        raise BadInputError(f"Unknown --arch {arch[:60]!r}.", fix="Use x86_64 or aarch64.")
     from images.oci.opening import platform_of
 
     return platform_of(arch)

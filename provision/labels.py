@@ -16,12 +16,23 @@ from provision.planfile import plan_from_json, plan_to_json
 PLAN = "org.gpu-provision.plan"
 LOCK_SHA256 = "org.gpu-provision.lock-sha256"
 VERSION = "org.gpu-provision.version"
+_ABOUT_THE_HOST = (
+    "reasons",
+    "warnings",
+    "notes",
+    "limited_by",
+    "alternatives",
+    "gpus",
+    "driver",
+    "error",
+    "verdict",
+)
 
 
 def labels_for(lock: Lock, version: str) -> dict[str, str]:
     """The labels of an image built from this lock. The host's own data stays out of them."""
     plan = plan_to_json(lock.plan)
-    for private in ("reasons", "warnings", "alternatives", "gpus", "driver", "error", "verdict"):
+    for private in _ABOUT_THE_HOST:
         plan.pop(private)
     base = lock.plan.base
     if base is not None and base.kind == "local":
@@ -46,8 +57,8 @@ def plan_of(labels: Mapping[str, str], image: str) -> Plan:
     except (KeyError, ValueError, RecursionError):
         raise BadInputError(
             f"{image} does not say what it was made to be: it has no {PLAN} label.",
-            fix="Build it with provision build, or run the suite in it without expectations: "
-            "python3 -m verify",
+            fix="Build it with provision build, or install this package in it and run the suite "
+            "without expectations: python3 -m verify",
         ) from None
     try:
         return plan_from_json({"verdict": "unverified", **data} if isinstance(data, dict) else {})

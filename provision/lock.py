@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from images import process
 from images.errors import Failure
+from images.nearby import no_such, or_nearby
 from images.spec import Wheel
 from provision.configured import pip_index
 from provision.errors import BadInputError, IndexUnreachableError, LockFileError
@@ -238,6 +239,11 @@ def read_lock_file(path: Path) -> Lock:
         with path.open("rb") as file:
             data = file.read(LOCK_LIMIT_BYTES + 1)
         text = data.decode("utf-8")
+    except FileNotFoundError as error:
+        raise LockFileError(
+            no_such("lock", _clip(str(path), 100)),
+            fix=or_nearby(path, "Make one: provision lock --cuda 11.7"),
+        ) from error
     except OSError as error:
         raise LockFileError(
             f"The lock {_clip(str(path), 100)} cannot be read: {error.strerror}.",

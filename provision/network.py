@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from images.nearby import no_such, or_nearby
 from images.spec import Secrets
 from provision.configured import netrc_logins, pip_index
 from provision.errors import BadInputError
@@ -17,6 +18,7 @@ from provision.lock import url_secrets
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
 
 _CA_LIMIT = 16 << 20
+_CA_FIX = "Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt"
 
 
 def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
@@ -26,16 +28,16 @@ def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
         try:
             with path.open(encoding="ascii", errors="replace") as file:
                 text = file.read(_CA_LIMIT)
+        except FileNotFoundError as error:
+            raise BadInputError(
+                no_such("file", path, option="--ca-bundle"), fix=or_nearby(path, _CA_FIX)
+            ) from error
         except OSError as error:
             raise BadInputError(
-                f"--ca-bundle cannot be read: {error.strerror}.",
-                fix="Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt",
+                f"--ca-bundle {path} cannot be read: {error.strerror}.", fix=_CA_FIX
             ) from error
         if "-----BEGIN CERTIFICATE-----" not in text:
-            raise BadInputError(
-                "--ca-bundle names a file without a PEM certificate.",
-                fix="Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt",
-            )
+            raise BadInputError(f"--ca-bundle {path} holds no PEM certificate.", fix=_CA_FIX)
         return path
     for name in _CA_VARIABLES:
         if (value := env.get(name)) and _is_readable_file(value):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from provision.errors import BadInputError
 from provision.model import Flavour, Gpu, HostFacts, Request
 from provision.request import parse_compute_capability, parse_driver, parse_request, quoted
+from provision.values import replace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from images.registry import Reference
     from images.runner import DockerRunner
     from provision.build import Job
@@ -42,7 +43,7 @@ def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
     """What was asked for; a CUDA that never existed is no request."""
     if args.flavour not in {"runtime", "devel"}:
         raise BadInputError(
-            f"--flavour {quoted(args.flavour)} is not known.", fix="Use runtime or devel."
+            f"Unknown --flavour {quoted(args.flavour)}.", fix="Use runtime or devel."
         )
     flavour: Flavour = "devel" if args.flavour == "devel" else "runtime"
     request = parse_request(
@@ -64,8 +65,8 @@ def _refuse_unknown_cuda(cuda: str, catalog: Catalog) -> None:
     if catalog.toolkit(cuda) is None:
         known = ", ".join(catalog.cuda_versions())
         raise BadInputError(
-            f"There is no CUDA {cuda} that this catalog knows of.",
-            fix=f"Known are: {known}. Is it newer than those? provision catalog refresh",
+            f"CUDA {cuda} is not in the catalog.",
+            fix=f"Known versions: {known}. If it is newer: provision catalog refresh",
         )
 
 
@@ -83,15 +84,27 @@ def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, .
     driver = None if args.driver is None else parse_driver(args.driver)
     gpus = tuple(what_if_gpu(text, catalog) for text in args.gpus)
     if args.host.count("-") > 1:
-        raise BadInputError("--host - was given twice.", fix="Standard input holds one file.")
+        raise BadInputError("stdin can be used only once.", fix='Pass "--host -" only once.')
     hosts = tuple(read_host_file(path) for path in args.host) or (this_host(),)
-    return tuple(_what_if(facts, driver, gpus) for facts in hosts)
+    hosts = tuple(_what_if(facts, driver, gpus) for facts in hosts)
+    arch = _arch_of(gpus, catalog)
+    return hosts if args.host or arch is None else tuple(replace(f, arch=arch) for f in hosts)
+
+
+def _arch_of(gpus: tuple[Gpu, ...], catalog: Catalog) -> str | None:
+    """The CPU architecture of the machine that the GPUs asked about are part of, if they are."""
+    found = {catalog.find_gpu(gpu.name).host_arch for gpu in gpus if gpu.name}
+    return found.pop() if len(found) == 1 else None
 
 
 def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> HostFacts:
     if driver is not None:
         facts = replace(facts, driver=driver, driver_cuda=None, user_mode_driver=None)
-    return replace(facts, gpus=gpus) if gpus else facts
+    if gpus:
+        facts = replace(facts, gpus=gpus)
+    stated = {"driver": driver is not None, "gpus": bool(gpus)}
+    read = tuple(pair for pair in facts.sources if not stated.get(pair[0], False))
+    return replace(facts, sources=read)
 
 
 def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
@@ -105,8 +118,14 @@ def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
     if match.status == "ambiguous":
         names = ", ".join(f"{row.name}" for row in match.rows[:6])
         raise BadInputError(
-            f"--gpu {quoted(text)} could be several GPUs: {names}.",
-            fix="Give the whole name, or the compute capability: --gpu 8.6",
+            f"--gpu {quoted(text)} is ambiguous: {names}.",
+            fix="Give the full name, or the compute capability: --gpu 8.6",
+        )
+    if (vendor := catalog.other_vendor(text)) is not None:
+        raise BadInputError(
+            f"--gpu {quoted(text)} is not an NVIDIA GPU ({vendor}). CUDA builds run on NVIDIA GPUs "
+            "only.",
+            fix="Name an NVIDIA GPU, for example: --gpu 'RTX 3090'",
         )
     near = f" Did you mean {' or '.join(match.suggestions[:3])}?" if match.suggestions else ""
     raise BadInputError(
@@ -153,6 +172,8 @@ def read_places(args: argparse.Namespace) -> Places:
 
 def read_build(args: argparse.Namespace, catalog: Catalog) -> Job:
     """One build, with all that was asked of it."""
+    from pathlib import Path
+
     from provision.build import Job
     from provision.destination import read_destination
     from provision.documents import Documenting
@@ -161,13 +182,13 @@ def read_build(args: argparse.Namespace, catalog: Catalog) -> Job:
 
     if args.builder not in _BUILDERS:
         raise BadInputError(
-            f"--builder {quoted(args.builder)} is not known.", fix="Use auto, docker or oci."
+            f"Unknown --builder {quoted(args.builder)}.", fix="Use auto, docker or oci."
         )
     destination = read_destination(args.output, args.push)
     if args.push is not None and args.tag is not None:
         raise BadInputError(
-            "--push names the image already, and --tag would name it otherwise.",
-            fix="Leave --tag away: --push registry.example/team/torch:cu117",
+            "--push and --tag both name the image.",
+            fix="Remove --tag: --push registry.example/team/torch:cu117",
         )
     return Job(
         request=read_request(args, catalog),
@@ -199,6 +220,8 @@ def read_build(args: argparse.Namespace, catalog: Catalog) -> Job:
 
 def image_home() -> Path:
     """The layout of this user's own images: data, which nobody but the user may empty."""
+    from pathlib import Path
+
     base = Path(os.environ.get("XDG_DATA_HOME") or "")
     if not base.is_absolute():
         base = Path(os.environ.get("HOME") or "/") / ".local" / "share"
@@ -207,12 +230,16 @@ def image_home() -> Path:
 
 def state_directory() -> Path:
     """Where bases, locks and bug reports are kept between runs."""
+    from pathlib import Path
+
     base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "/") / ".cache"
     return Path(base) / "gpu-provision"
 
 
 def record_home() -> Path:
     """Where records and the key that signs them are kept: not in a cache, which may be emptied."""
+    from pathlib import Path
+
     base = Path(os.environ.get("XDG_STATE_HOME") or "")
     if not base.is_absolute():  # the XDG specification has such a value ignored
         base = Path(os.environ.get("HOME") or "/") / ".local" / "state"
@@ -234,9 +261,7 @@ def read_level(text: str | None) -> str:
     if text is None:
         return "standard"
     if text not in _LEVELS:
-        raise BadInputError(
-            f"--level {quoted(text)} is not known.", fix="Use quick, standard, full"
-        )
+        raise BadInputError(f"Unknown --level {quoted(text)}.", fix="Use quick, standard or full.")
     return text
 
 
@@ -247,10 +272,10 @@ def read_names(option: str, text: str | None) -> tuple[str, ...]:
     for name in names:
         if len(name) > 60 or not all(c.isalnum() or c in ".-_" for c in name):
             raise BadInputError(
-                f"{option} {quoted(name)} is no check.", fix="python3 -m verify --list shows them"
+                f"{option}: there is no check {quoted(name)}.", fix="List them: verify --list"
             )
     if not names:
-        raise BadInputError(f"{option} names no check.", fix="python3 -m verify --list shows them")
+        raise BadInputError(f"{option} needs the name of a check.", fix="List them: verify --list")
     return names
 
 
@@ -271,7 +296,7 @@ def _read_seconds(text: str | None) -> float:
         return 1800.0
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 7 * 86400:
         raise BadInputError(
-            f"--timeout {quoted(text)} is no number of seconds up to a week.",
+            f"--timeout {quoted(text)} is not a number of seconds (at most a week).",
             fix="For two hours: --timeout 7200",
         )
     return float(text)
@@ -284,18 +309,20 @@ def read_order(args: argparse.Namespace) -> Order:
 
     if args.trust or args.lock is not None:
         option = "--trust" if args.trust else "--lock"
-        checks = "--check-record and --check-provenance" if args.trust else "--check-provenance"
-        raise BadInputError(f"{option} is for {checks}.", fix="Leave it away, or give both.")
+        checks = "--check-record or --check-provenance" if args.trust else "--check-provenance"
+        raise BadInputError(
+            f"{option} requires {checks}.", fix=f"Remove {option}, or add {checks}."
+        )
     if args.no_record and (args.record is not None or args.key is not None or args.attach_record):
         raise BadInputError(
-            "--no-record keeps no record, and --record, --attach-record or --key asks for one.",
-            fix="Leave one of them away.",
+            "--no-record cannot be used with --record, --attach-record or --key.",
+            fix="Remove one of them.",
         )
     asked = read_asked(args)
     if asked.only and args.record is not None:
         raise BadInputError(
-            "--only runs a part of the suite, and a record speaks of the whole.",
-            fix="Leave --only away, or --record; with --only no record is kept.",
+            "--only runs a part of the suite, but a record covers all of it.",
+            fix="Remove --only or --record; with --only no record is written.",
         )
     return Order(
         image=read_image(args.image),
@@ -336,16 +363,18 @@ def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str |
     given = [f"--{name.replace('_', '-')}" for name in runs if getattr(args, name)]
     if given:
         raise BadInputError(
-            f"--check-record runs nothing, and {' and '.join(given)} would change a run.",
-            fix="Leave one of the two away.",
+            f"--check-record runs nothing, so {' and '.join(given)} would have no effect.",
+            fix=f"Remove --check-record or {' and '.join(given)}.",
         )
-    path = _file("--check-record", args.check_record) if args.check_record else None
+    path = _there("--check-record", args.check_record) if args.check_record else None
     level = None if args.level is None else read_level(args.level)
-    return path, [_file("--trust", text) for text in args.trust], level
+    return path, [_there("--trust", text) for text in args.trust], level
 
 
 def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], Path | None]:
     """Which statement is to be judged, whose keys are trusted, and which lock it should name."""
+    from pathlib import Path
+
     from provision.report_files import FORMATS
 
     runs = ("require", "only", "timeout", "baseline", "record", "no_record", "key")
@@ -356,12 +385,12 @@ def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path]
     ]
     if given:
         raise BadInputError(
-            f"--check-provenance runs nothing, and {' and '.join(given)} would change a run.",
-            fix="Leave one of the two away.",
+            f"--check-provenance runs nothing, so {' and '.join(given)} would have no effect.",
+            fix=f"Remove --check-provenance or {' and '.join(given)}.",
         )
-    path = _file("--check-provenance", args.check_provenance) if args.check_provenance else None
+    path = _there("--check-provenance", args.check_provenance) if args.check_provenance else None
     lock = Path(args.lock) if args.lock is not None else None
-    return path, [_file("--trust", text) for text in args.trust], lock
+    return path, [_there("--trust", text) for text in args.trust], lock
 
 
 def _of(args: argparse.Namespace, name: str) -> str | None:
@@ -371,9 +400,24 @@ def _of(args: argparse.Namespace, name: str) -> str | None:
 
 def _file(option: str, text: str) -> Path:
     """A file by its whole path, since other processes work in other directories."""
+    from pathlib import Path
+
     if not text:
-        raise BadInputError(f"{option} names no file.", fix=f"For example: {option} DIR/FILE")
+        raise BadInputError(f"{option} needs a file name.", fix=f"For example: {option} DIR/FILE")
     return Path(os.path.abspath(text))  # noqa: PTH100  links are not resolved
+
+
+def _there(option: str, text: str) -> Path:
+    """A file that is read: one that is not there is said before anything is looked for."""
+    from images.nearby import no_such, or_nearby
+
+    path = _file(option, text)
+    if not path.exists():
+        raise BadInputError(
+            no_such("file", text, option=option),
+            fix=or_nearby(text, f"Name a file: {option} DIR/FILE"),
+        )
+    return path
 
 
 def read_tag(text: str | None) -> str | None:
@@ -395,7 +439,7 @@ def read_image(text: str) -> str:
 
     if len(text) > 4096 or "\0" in text:
         raise BadInputError(
-            f"The image {quoted(text)} is longer than a name or a path may be.",
+            f"The image {quoted(text)} is too long for a name or a path.",
             fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
         )
     place = parse_place(text)
@@ -409,7 +453,7 @@ def _reference(what: str, text: str) -> Reference:
 
     if len(text) > 400:
         raise BadInputError(
-            f"{what} {quoted(text)} is longer than the name of an image may be.",
+            f"{what} {quoted(text)} is too long for the name of an image.",
             fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
         )
     return parse_reference(text)

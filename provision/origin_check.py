@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from images.nearby import no_such, or_nearby
 from images.oci.model import MANIFEST, Descriptor
 from provision.errors import BadInputError
 from provision.lock import read_lock_file
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from provision.provenance.attach import Referrers
 
 _MOST_BYTES = 4 << 20
+_NAME_IT = "Name the FILE.sigstore.json that the build left, or push the image with it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +95,13 @@ def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise BadInputError(
+            no_such("file", path, option="--check-provenance"), fix=or_nearby(path, _NAME_IT)
+        ) from error
     except OSError as error:
         raise BadInputError(
             f"--check-provenance {path} cannot be read: {error.strerror}.",
-            fix="Name the FILE.sigstore.json that the build left, or push the image with it.",
+            fix=_NAME_IT,
         ) from error
     return data[:_MOST_BYTES]

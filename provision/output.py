@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import TextIO
 
 from images.errors import Failure
+from images.printable import printable_lines
 from provision.errors import Exit
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class OutputError(Failure):
@@ -40,11 +44,20 @@ def discard(stream: TextIO) -> None:
 
 
 def print_json(value: object) -> None:
-    print_result(json.dumps(value, indent=2, ensure_ascii=False))
+    """A result for programs on stdout: JSON, with every character that it holds."""
+    _print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_result(text: str) -> None:
-    """A result on stdout. A reader that has gone (| head) is no error; a full disk is."""
+    """A result for people on stdout. Of control characters only colours get through: names in it
+    come from images, logs and registries.
+    """
+    parts = _COLOUR.split(text)  # every second one is a colour
+    _print("".join(part if i % 2 else printable_lines(part) for i, part in enumerate(parts)))
+
+
+def _print(text: str) -> None:
+    """A reader that has gone (| head) is no error; a full disk is."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -19,12 +19,18 @@ from images.spec import BuiltImage, ImageSpec, Secrets
 from provision import network
 from provision.catalog import Catalog
 from provision.console import Console
-from provision.errors import BadInputError, Exit, NothingCompatibleError
+from provision.errors import (
+    BadInputError,
+    Exit,
+    IndexUnreachableError,
+    NothingCompatibleError,
+    exit_of_refusal,
+)
 from provision.labels import labels_for
-from provision.lock import Lock, make_lock
+from provision.lock import Lock, ask_index, make_lock
 from provision.model import TITLES, Base, HostFacts, Plan, Request, Warned
-from provision.request import quoted
-from provision.resolve import resolve
+from provision.request import is_local, quoted
+from provision.resolve import nearest_at, resolve
 from provision.suite import suite_directory
 from provision.version import VERSION
 
@@ -67,15 +73,20 @@ def require_plan(plan: Plan) -> Plan:
     """The plan, or the failure that it describes."""
     if plan.error is None:
         return plan
+    limit = plan.limited_by
+    message = plan.error.message
+    if limit is not None:
+        message += f" Limited by {limit.words(plan.framework, message)}"
     nearest = [
         f"--cuda {a.cuda} ({TITLES[plan.framework]} {a.framework_version}, {a.why})"
         for a in plan.alternatives
     ]
     error = NothingCompatibleError(
-        plan.error.message,
+        message,
         fix=plan.error.fix + ("".join(f"\n       {line}" for line in nearest)),
     )
     error.code = plan.error.code
+    error.exit_code = exit_of_refusal(plan.error.code)
     raise error
 
 
@@ -87,15 +98,12 @@ def pin_base(
     settings: Settings,
     console: Console,
     engine: Docker | None,
-    *,
-    only_lock: bool = False,
 ) -> tuple[Plan, Path | None]:
     """Give the base its digest: from its registry, or from an engine that has it, or by making it.
 
-    Where no registry answers and the base was ours to choose, the plan is made anew for the
-    bootstrap base, since base, Python and wheel belong together. Gives the plan, and the archive
-    of the base when it was made here. For a lock alone (`only_lock`) a base that cannot be made on
-    this machine may stay without a digest, with a warning: the build will make it.
+    Where no registry answers and the base was ours to choose, the plan is made again for the
+    bootstrap base, since base, Python and wheel belong together. Returns the plan, and the archive
+    of the base when it was made here.
     """
     base = plan.base
     assert base is not None
@@ -106,6 +114,7 @@ def pin_base(
             return replace(plan, base=replace(base, digest=_digest(plan, settings, engine))), None
         except Failure as failure:
             if request.base is not None:
+                failure.fix += " Or use another base: --base IMAGE or --base bootstrap."
                 raise
             if request.flavour == "devel" and not catalog.compiler_wheels(plan.cuda or ""):
                 raise NoDevelBaseError(
@@ -115,20 +124,21 @@ def pin_base(
                     detail=failure.message,
                 ) from failure
             console.note(f"{failure.message}")
-            console.note("so the base is made here, from Debian's packages (--base bootstrap)")
             plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
-    try:
-        return make_bootstrap(plan, settings, console)
-    except Failure as failure:
-        if not only_lock or failure.code != "bootstrap-tool-missing":
-            raise
-        warning = Warned(
-            code="base-not-pinned",
-            message=f"The lock names its base without a digest: {failure.message}",
-            fix=f"{failure.fix}, and lock again; or let the build make it.",
-        )
-        show_warnings([warning], console)
-        return replace(plan, warnings=(*plan.warnings, warning)), None
+            console.note(
+                "So the base is made here, from Debian's packages (--base bootstrap), "
+                f"with Python {plan.python}."
+            )
+    return make_bootstrap(plan, settings, console)
+
+
+def refuse_missing_places(*images: str | None) -> None:
+    """Images on this machine that are not there, found out before any work for them."""
+    from images.oci.opening import check_path, parse_place
+
+    for image in images:
+        if image is not None and is_local(image):
+            check_path(parse_place(image))
 
 
 def _local_digest(plan: Plan) -> str:
@@ -164,8 +174,8 @@ class OfflineError(Failure):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} is not on this machine, and --offline forbids to fetch it.",
-            fix="Leave --offline away once, or name a base that is here with --base.",
+            f"{what} is not on this machine, and --offline does not fetch it.",
+            fix="Run this once without --offline, or use a base that is on this machine: --base.",
         )
 
 
@@ -186,6 +196,8 @@ def make_bootstrap(plan: Plan, settings: Settings, console: Console) -> tuple[Pl
         epoch=_epoch(settings.env),
         on_line=console.detail,
         snapshot=snapshot,
+        ca_bundle=settings.ca.read_text(encoding="utf-8") if settings.ca else "",
+        offline=settings.offline,
     )
     pinned = replace(base, reference=made.reference, digest=made.image_id, snapshot=snapshot)
     return replace(plan, base=pinned), made.archive
@@ -240,7 +252,7 @@ def base_from_lock(
 
     if base.digest and (found := find(settings.state, base.digest)):
         return PinnedBase(reference=found.reference, archive=found.archive)
-    console.note("the lock's base is not on this machine; it is made anew")
+    console.note("The lock's base is not on this machine; it is made again.")
     made, archive = make_bootstrap(plan, settings, console)
     assert made.base is not None
     if base.digest and made.base.digest != base.digest:
@@ -306,14 +318,58 @@ def default_tag(plan: Plan) -> str:
     return f"gpu-provision:{plan.framework}{plan.framework_version}-{cuda}{flavour}"
 
 
-def lock_for(plan: Plan, request: Request, settings: Settings, console: Console) -> Lock:
-    """Lock, and say what was locked."""
-    lock = make_lock(
-        plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.note
-    )
+def lock_for(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: Settings,
+    console: Console,
+) -> Lock:
+    """Lock, and say what was locked. Where no index that has the build can be reached, the failure
+    names the build that the installer's default index has instead, if that one answers.
+    """
+    try:
+        lock = make_lock(
+            plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.progress
+        )
+    except IndexUnreachableError as failure:
+        instead = within_reach(plan, hosts, request, catalog, settings)
+        if instead is None:
+            raise
+        rest = failure.fix[:1].lower() + failure.fix[1:]
+        raise IndexUnreachableError(
+            failure.message, fix=f"{instead} Else {rest}", detail=failure.detail
+        ) from failure
     console.note(f"{lock.plan.reasons[-1].message}")
-    console.note(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
+    console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
     return lock
+
+
+def within_reach(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: Settings,
+) -> str | None:
+    """What to ask for instead of a build whose index is out of reach: the nearest that the default
+    index has, which is asked for it. None: nothing, or that index does not answer either.
+    """
+    if settings.offline or any(candidate.url is None for candidate in plan.indexes):
+        return None
+    base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
+    other = nearest_at("pypi", hosts, replace(request, base=base), catalog)
+    default = next((c for c in other.indexes if c.url is None), None) if other else None
+    if other is None or default is None:
+        return None
+    answer = ask_index(default, other, ca_bundle=settings.ca, offline=False)
+    if answer.outcome != "locked":
+        return None
+    return (
+        f"{default.name} answers and has {TITLES[other.framework]} {other.framework_version} for "
+        f"CUDA {other.cuda}: --cuda {other.cuda} --framework-version {other.framework_version}."
+    )
 
 
 def secrets_for(lock: Lock, request: Request, settings: Settings) -> Secrets:
@@ -361,6 +417,15 @@ def dry_run_argv(plan: Plan, env: Mapping[str, str]) -> list[str]:
 def gigabytes(count: int) -> str:
     """4508876800 -> "4.51 GB" (powers of ten, as docker prints)."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def show_remarks(plan: Plan, console: Console) -> None:
+    """What a plan warns of, what it notes, and which of several hosts it is limited by."""
+    if plan.limited_by is not None:
+        console.note(f"limited by {plan.limited_by.words(plan.framework)}")
+    show_warnings(plan.warnings, console)
+    for note in plan.notes:
+        console.note(note.message)
 
 
 def show_warnings(warnings: Sequence[Warned], console: Console) -> None:

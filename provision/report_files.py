@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from images.errors import Failure
+from images.nearby import no_such, or_nearby
 from provision.errors import BadInputError, Exit
 from provision.files import refuse_unwritable, write_whole
 from provision.suite import report_bytes, run_here
@@ -43,6 +44,11 @@ def refuse_unusable(files: Mapping[str, Path], baseline: Path | None) -> None:
                 f"--{other} and --{name} name one file.", fix="Give each a file of its own."
             )
     if baseline is not None:
+        if not baseline.exists():
+            raise BadInputError(
+                no_such("file", baseline, option="--baseline"),
+                fix=or_nearby(baseline, "Name a report that provision verify wrote: --report FILE"),
+            )
         done = run_here(["compare", str(baseline), str(baseline)])
         if done.code != 0:
             raise BadInputError(

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from provision.doctor.account import COLLECT, Verdict
 from provision.doctor.model import Cause, Diagnosis, Evidence, Fix
+from provision.doctor.overview import Reading
 from provision.text import row
 
+THIS_MACHINE = "this machine"
 _OTHERS = 3
 _FIXES = 2
 _EVIDENCE = 3
@@ -27,24 +29,37 @@ def describe_diagnosis(
     verdict: Verdict,
     *,
     about: str,
+    readings: Sequence[Reading] = (),
     whole: bool = False,
     colour: bool = False,
 ) -> str:
-    """The first cause in full and the next ones in short; all of them in full where asked."""
-    if verdict == "healthy":
-        return f"Nothing wrong was found on {about}."
-    if verdict == "unknown":
-        return "\n".join(_unknown(about))
-    lines: list[str] = []
+    """The first cause in full and the next ones in short; all of them in full where asked. Last,
+    what a machine is.
+    """
     causes = diagnosis.causes
+    lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
+    if verdict == "unknown":
+        lines += _unknown(about)
+        in_full = causes if whole else ()
+    elif not causes:
+        lines += [_nothing(about)]
     for cause in in_full:
         lines += [*_in_full(cause, whole=whole, colour=colour), ""]
     rest = [cause for cause in causes if cause not in in_full]
     lines += _in_short(rest)
     if whole:
         lines += _ruled_out(diagnosis)
+    if readings and rest:
+        lines += [""]
+    for one in readings:
+        lines += row(one.what, one.says)
     return "\n".join(lines).rstrip()
+
+
+def _nothing(about: str) -> str:
+    where = "on this machine" if about == THIS_MACHINE else f"in {about}"
+    return f"No problems found {where}."
 
 
 def describe_known(causes: Sequence[Cause]) -> str:
@@ -132,7 +147,7 @@ def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _unknown(about: str) -> Iterator[str]:
-    yield from row("unknown", f"Nothing in {about} is known to this doctor.")
+    yield from row("unknown", f"Nothing in {about} matches a known problem.")
     for i, line in enumerate(COLLECT):
         yield from row("collect" if i == 0 else "", line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from images.printable import printable
 from provision.inspection.outcome import gpu_words, in_units
 from provision.inspection.packages import plan_label
 from provision.model import TITLES, Gpu
@@ -35,12 +36,12 @@ def describe_inspection(report: Mapping[str, Any], found: Inspection, gpus: Sequ
     for check in report["checks"]:
         if check["status"] == "fail":
             lines += _trouble(check)
-    lines += [*row(found.contents.kind, _clean(found.contents.shown)), *_about(found)]
+    lines += [*row(found.contents.kind, printable(found.contents.shown)), *_about(found)]
     for check in report["checks"]:
         if check["status"] != "fail":
             lines += row(_SHORT[check["id"]], _said(check))
             if check["status"] == "skip" and check["fix"]:
-                lines += row("", f"fix: {_clean(check['fix'])}")
+                lines += row("", f"fix: {printable(check['fix'])}")
     lines += _shares(found)
     lines += _libraries(found, gpus)
     return "\n".join(lines)
@@ -57,14 +58,14 @@ def _verdict(report: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
 def _trouble(check: Mapping[str, Any]) -> list[str]:
     return [
         *row("FAIL", _said(check)),
-        *row("", f"cause: {_clean(check['cause'])}"),
-        *row("", f"fix: {_clean(check['fix'])}"),
+        *row("", f"cause: {printable(check['cause'])}"),
+        *row("", f"fix: {printable(check['fix'])}"),
         "",
     ]
 
 
 def _said(check: Mapping[str, Any]) -> str:
-    told = _clean(check["message"])
+    told = printable(check["message"])
     return f"not shown: {told}" if check["status"] == "skip" else told
 
 
@@ -93,7 +94,7 @@ def _shares(found: Inspection) -> list[str]:
     shown = found.shares[:_MOST_SHARES]
     rows = [
         ("bytes", "files", "of"),
-        *((in_units(s.size), f"{s.files:,}", _cut(s.name, 44)) for s in shown),
+        *((in_units(s.size), f"{s.files:,}", printable(s.name, limit=44)) for s in shown),
     ]
     rest = found.shares[_MOST_SHARES:]
     if rest:
@@ -119,7 +120,7 @@ def _libraries(found: Inspection, gpus: Sequence[Gpu]) -> list[str]:
             *(f"on {'.'.join(map(str, gpu.compute_capability or ()))}" for gpu in gpus[:3]),
         ),
         *(
-            (_cut(name.rpartition("/")[2], 34), *(column[name] for column in columns))
+            (printable(name.rpartition("/")[2], limit=34), *(column[name] for column in columns))
             for name in names[:_MOST_LIBRARIES]
         ),
     ]
@@ -129,13 +130,3 @@ def _libraries(found: Inspection, gpus: Sequence[Gpu]) -> list[str]:
         *table(rows),
         *([f"  and {more} more, in the report (--report FILE)"] if more > 0 else []),
     ]
-
-
-def _cut(text: str, width: int) -> str:
-    clean = _clean(text)
-    return clean if len(clean) <= width else f"{clean[: width - 3]}..."
-
-
-def _clean(text: str) -> str:
-    """A name from an image may not steer the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)

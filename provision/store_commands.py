@@ -26,7 +26,7 @@ def gc_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--max-size",
         metavar="SIZE",
-        help="keep so much of what was used last, e.g. 20GB or 500MB "
+        help="keep this much of what was used last, e.g. 20GB or 500MB "
         f"(default: {LIMIT_VARIABLE}, else a fifth of the disk and 20GB at most)",
     )
     verb.add_argument("--all", action="store_true", help="remove all that no running build uses")
@@ -57,7 +57,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     """Read everything that is kept; what is damaged is removed, and told."""
     with _rooms(console) as rooms:
         total = sum(one.size for room in rooms for one in room.du())
-        with console.step("verify", f"reads {_units(total)} of {_directory()}"):
+        with console.step("verify", f"reading {_units(total)} in {_directory()}"):
             reports = [room.verify(_teller(console)) for room in rooms]
     damaged = [one for report in reports for one in report.damaged]
     strangers = [name for report in reports for name in report.strangers]
@@ -75,7 +75,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
         )
     else:
         found = f"{count} files, {_units(size)}"
-        lines = row("store", "whole" if not damaged else "damaged: what was, has been removed")
+        lines = row("store", "damaged files were removed" if damaged else "intact")
         lines += row("read", found)
         lines += listed("removed", _described(damaged))
         lines += listed("not ours", [f"{name} (left alone)" for name in strangers[:_SHOWN]])

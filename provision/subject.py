@@ -16,11 +16,18 @@ from images.errors import Failure
 from images.oci.model import Platform
 from images.oci.sources import Image
 from provision.console import Console
-from provision.errors import BadInputError
 
 if TYPE_CHECKING:
     from images.runner import DockerRunner, Runner
     from provision.suite import Runs
+
+
+IMAGE, FILE_OR_IMAGE = "image", "file or image"
+_NAME_ONE = "Name an image, or what holds one: a directory (OCI layout) or a .tar archive."
+_FILE_ENDINGS = frozenset(
+    {".tar", ".gz", ".tgz", ".zip", ".whl", ".log", ".txt", ".out", ".err", ".json", ".toml"}
+    | {".yml", ".yaml", ".md", ".py", ".sif"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +58,10 @@ class Subject:
     digest: str | None = None
 
 
-def find_subject(text: str, places: Places) -> Subject:
-    """Find the image that was meant; a failure says where it was looked for."""
+def find_subject(text: str, places: Places, *, what: str = IMAGE) -> Subject:
+    """Find the image that was meant; a failure says where it was looked for. `what` a person may
+    have meant by the name.
+    """
     from images.oci.opening import host_platform, open_path, parse_place
 
     place = parse_place(text)
@@ -68,13 +77,9 @@ def find_subject(text: str, places: Places) -> Subject:
         return Subject(name=text, image_id=image_id, labels=labels, engine=engine)
     if place.kind == "any" and (own := own_image(name, places.images, host_platform())) is not None:
         return _read(text, own)
-    if place.kind == "any" and _names_a_registry(name):
+    if place.kind == "any" and names_a_registry(name):
         return _in_registry(name, places)
-    if problem is not None:
-        raise problem
-    assert engine is not None
-    engine.image_id(name)  # says that it is not there, and how to get it
-    raise BadInputError(f"{text} is nowhere to be found.", fix="See: docker image ls")
+    raise nowhere(text, places, engine, problem, what)
 
 
 def engine_name(subject: Subject, places: Places) -> str:
@@ -108,8 +113,8 @@ def runner_here(cache: Path, console: Console) -> Runner:
 
     chosen = choose_runner(cache=cache)
     for passed in chosen.passed_over:
-        console.note(f"not by {passed.name}: {passed.problem.message}")
-    console.note(f"by {chosen.runner.name}")
+        console.progress(f"not by {passed.name}: {passed.problem.message}")
+    console.progress(f"by {chosen.runner.name}")
     return chosen.runner
 
 
@@ -164,6 +169,68 @@ def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, F
         return None, failure
 
 
+def nowhere(
+    text: str, places: Places, engine: DockerRunner | None, problem: Failure | None, what: str
+) -> Failure:
+    """The failure of a name that nothing here has: where it was looked for, and what is like it."""
+    from images.docker import NoEngineError
+    from images.nearby import alike, did_you_mean, no_such, or_nearby
+    from images.oci.errors import ImagePlaceError
+    from images.oci.layout_reading import names_in
+    from images.oci.opening import parse_place
+    from images.registry import ImageNotFoundError
+
+    place = parse_place(text)
+    name = place.name or text
+    is_any = place.kind == "any"
+    if is_any and Path(name).exists():
+        kind = "directory" if Path(name).is_dir() else "file"
+        return ImagePlaceError(f"The {kind} {name} does not hold an image.", fix=_NAME_ONE)
+    own = names_in(places.images) if is_any else ()
+    near = did_you_mean(alike(name, [*_names_on(engine), *own]))
+    files = or_nearby(name, "", keep=lambda path: what != IMAGE or is_image_file(path))
+    if is_any and not near and (looks_like_file(name) or (files and what != IMAGE)):
+        return ImagePlaceError(no_such("file", name), fix=files or _NAME_ONE)
+    looked = "the engine does not have it" if engine else _sentence_end(problem)
+    ways = [] if near or files else ["build one (provision build --cuda 11.7)"]
+    if is_any:
+        looked = f"it is not among the images built here, and {looked}"
+        ways += [f"name one in a registry (docker://{name})"]
+    if engine is None:
+        ways += ["start Docker if it is one of Docker's (provision doctor says how)"]
+    otherwise = ", or ".join([", ".join(ways[:-1]), ways[-1]] if ways[1:] else ways)
+    meant = near or files
+    if meant:
+        fix = f"{meant} Otherwise {otherwise}." if otherwise else meant
+    else:
+        fix = f"{otherwise[:1].upper()}{otherwise[1:]}"
+    missing: type[Failure] = ImageNotFoundError if engine else NoEngineError
+    return missing(f"There is no {what} {name}: {looked}.", fix=fix)
+
+
+def looks_like_file(name: str) -> bool:
+    """Whether a name ends as files do, and as few images would."""
+    return Path(name).suffix.lower() in _FILE_ENDINGS
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file or a directory may hold an image, by its looks."""
+    return path.suffix == ".tar" or (path / "oci-layout").is_file()
+
+
+def _sentence_end(problem: Failure | None) -> str:
+    """ "No container engine answers at X." -> "no container engine answers at X"."""
+    message = problem.message.rstrip(".") if problem else "no engine was asked"
+    return message[:1].lower() + message[1:]
+
+
+def _names_on(engine: DockerRunner | None) -> tuple[str, ...]:
+    try:
+        return engine.names() if engine is not None else ()
+    except Failure:
+        return ()
+
+
 def own_image(name: str, images: Path, platform: Platform | None) -> Image | None:
     """The image of that name in the layout of this user's own, if there is one."""
     from images.oci.layout_reading import open_layout
@@ -176,7 +243,7 @@ def own_image(name: str, images: Path, platform: Platform | None) -> Image | Non
         return None
 
 
-def _names_a_registry(name: str) -> bool:
+def names_a_registry(name: str) -> bool:
     """Whether the first word is a host; "team/torch" is not asked of Docker Hub unasked."""
     first, slash, _ = name.partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")

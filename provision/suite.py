@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,8 @@ from provision.errors import BadInputError, Exit
 from provision.labels import expectations
 from provision.model import HostFacts, Plan, Warned
 
-SUITE_PATH = "/run/gpu-provision/expect.json"
+_EXPECT_PATH = "/run/gpu-provision/expect.json"
+_ENDED = {"pass": "passed", "fail": "failed", "error": "in error", "skip": "not run"}
 _VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
 _SHM_BYTES = 1 << 30
 _STACK_BYTES = 64 << 20
@@ -76,8 +78,7 @@ def check_names(asked: Asked, framework: str) -> None:
     if not done.ok:
         raise BadInputError(
             done.last_lines(1).removeprefix("verify: "),
-            fix=f"python3 -m verify --list --framework {framework} shows the checks, here and in "
-            "an image.",
+            fix=f"All of them: verify --list --framework {framework}",
         )
 
 
@@ -135,26 +136,44 @@ def run_suite(
     """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not
     be granted. `gpus`: how they are asked for (`RunJob.gpus`).
     """
+    from images.layers.own import SUITE
+
     expect = expectations(plan, facts, image_id, catalog.gpus)
-    command = ["python3", "-m", "verify", "--json", "--level", asked.level, "--expect", SUITE_PATH]
+    command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
     job = RunJob(
         image=image,
         command=(*command, *asked.words()),
         gpus=gpus,
-        files={SUITE_PATH: json.dumps(expect).encode()},
+        files={_EXPECT_PATH: json.dumps(expect).encode()},
+        environment={"GPU_PROVISION_PROGRESS": "1"},  # a line for each check
         shm_bytes=_SHM_BYTES,
         stack_bytes=_STACK_BYTES,
         timeout_s=asked.timeout_s,
     )
-    result = runner.run(job, console.note)
+    by = runner.name  # asked now: an engine that has gone later must not cost the report
+    result = runner.run(job, console.suite_line)
     report = read_report(result.stdout)
     if report is None or report["verdict"] != _VERDICTS.get(result.exit_code):
         raise BrokenReportError(
             f"The suite ended with exit code {result.exit_code} and without a report.",
-            fix="Its last lines say why. Run it by hand in the image: python3 -m verify",
+            fix="Its last lines say why. Run it by hand in the image: verify",
             detail=result.stderr_tail or result.stdout[-2000:],
         )
+    console.result(f"{in_numbers(report)}, by {by}")
     return report, result.notes
+
+
+def in_numbers(report: Mapping[str, Any]) -> str:
+    """The verdict and how many checks ended how: "no-verdict: 9 passed, 27 not run"."""
+    ended = Counter(
+        "passed on the CPU"
+        if check["status"] == "pass" and check["measured"].get("device") == "cpu"
+        else _ENDED.get(check["status"], "not run")
+        for check in report["checks"]
+    )
+    order = ("passed", "passed on the CPU", "failed", "in error", "not run")
+    counts = ", ".join(f"{ended[word]} {word}" for word in order if ended[word])
+    return f"{report['verdict']}: {counts}"
 
 
 def read_report(stdout: str) -> dict[str, Any] | None:

@@ -90,7 +90,7 @@ def verify(
         check_names(order.asked, plan.framework)
         here = facts()
         with (
-            console.step("verify", f"{order.image}, inside it, at level {order.asked.level}"),
+            console.step("verify", f"{order.image}, level {order.asked.level}", named=True),
             ready(subject, places, console) as (runner, handle),
         ):
             report, notes = run_suite(

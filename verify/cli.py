@@ -10,13 +10,16 @@ import argparse
 import importlib
 import os
 import sys
+import time
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from verify import environment, expectations, frameworks, render, report, runner
-from verify.core import LEVELS, Check, Context, Result, UsageError, demand, names
+from verify.core import LEVELS, Check, Context, Result, Status, UsageError, demand, names
 from verify.usage import Parser, show, write_whole
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
+PROGRESS = "GPU_PROVISION_PROGRESS"
+_SILENCE_S = 60.0
 
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
 COMMANDS = ("batch", "compare", "monitor", "render")
@@ -108,16 +111,27 @@ def _ids(checks: Sequence[Check], option: str, text: Optional[str]) -> Tuple[str
 
 def _run(checks: Sequence[Check], context: Context, required: Sequence[str]) -> List[Result]:
     results: List[Result] = []
+    each, told = _tells_each_check(), time.monotonic()
     for found in runner.run(checks, context):
         result = demand(found, required)
         results.append(result)
+        status, now = result.outcome.status, time.monotonic()
+        if not (each or status in (Status.FAIL, Status.ERROR) or now - told >= _SILENCE_S):
+            continue
+        told = now
         line = "{:>2}/{}  {:<5}  {:<22} {:5.1f} s\n"
-        word = result.outcome.status.value
         sys.stderr.write(
-            line.format(len(results), len(checks), word, result.check.id, result.seconds)
+            line.format(len(results), len(checks), status.value, result.check.id, result.seconds)
         )
         sys.stderr.flush()
     return runner.in_order(results, checks)
+
+
+def _tells_each_check() -> bool:
+    """Whether somebody looks on: a terminal, or `provision`, which shows the lines at its own. In a
+    log what failed is enough, and now and then a line that it goes on.
+    """
+    return sys.stderr.isatty() or bool(os.environ.get(PROGRESS))
 
 
 def _read_expectations(path: Optional[str]) -> expectations.Expectations:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 from images.inspect.errors import ANEW_FIX, WheelUnreadableError
 from images.inspect.source import Source
-from images.inspect.texts import printable
+from images.printable import printable
 from images.wheels.directory import (
     DEFLATED,
     ENCRYPTED,

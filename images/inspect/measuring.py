@@ -29,10 +29,10 @@ from images.inspect.texts import (
     parse_metadata,
     parse_tags,
     pinned_cudnn,
-    printable,
     two_parts,
     versions_of,
 )
+from images.printable import printable
 from images.wheels.directory import Member
 
 _TEXT_BYTES = 4 << 20

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from images.inspect.errors import WheelUnreadableError
+from images.nearby import no_such, or_nearby
 
 PIECE_BYTES = 1 << 18
+_FIX = "Give the path or the address of a .whl file."
 Progress = Callable[[str, int, int], None]
 """Hears what is read, how many bytes of it went by, and of how many."""
 
@@ -81,12 +83,12 @@ def open_file(name: str) -> FileSource:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
             raise _unreadable(name, "it is no regular file")
         file = path.open("rb")
+    except FileNotFoundError as error:
+        raise WheelUnreadableError(no_such("wheel", name), fix=or_nearby(name, _FIX)) from error
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise _unreadable(name, getattr(error, "strerror", None) or str(error)) from error
     return FileSource(file, shown=name, file_name=path.name)
 
 
 def _unreadable(name: str, why: str) -> WheelUnreadableError:
-    return WheelUnreadableError(
-        f"{name} cannot be read: {why}.", fix="Give the path or the address of a .whl file."
-    )
+    return WheelUnreadableError(f"{name} cannot be read: {why}.", fix=_FIX)

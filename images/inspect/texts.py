@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from images.inspect.model import Capability
+from images.printable import printable
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9.!+_-]{1,100}")
@@ -36,11 +37,6 @@ class BuildInfo:
     cuda: str | None
     cudnn: str | None
     capabilities: tuple[str, ...]
-
-
-def printable(text: str) -> str:
-    """Give a text that a terminal may be shown, whoever wrote it."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def parse_metadata(data: bytes) -> Metadata | None:

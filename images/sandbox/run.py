@@ -81,8 +81,9 @@ class Sandbox:
                 )
             except process.CommandTimedOut as error:
                 raise SandboxError(
-                    "The verification did not end within its time and was stopped.",
-                    fix="Look at the host (dmesg, nvidia-smi) and run it again: provision verify",
+                    "The verification timed out and was stopped.",
+                    fix="Check the host (dmesg, nvidia-smi), or allow more time: "
+                    "provision verify IMAGE --timeout SECONDS",
                     detail=error.completed.last_lines(),
                 ) from error
         if not done.ok and not done.stdout and _NOT_STARTED.match(done.last_lines(1)):

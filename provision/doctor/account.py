@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix
+from provision.doctor.overview import overview
 
 Kind: TypeAlias = Literal["host", "log", "image", "bundle", "step"]
 Verdict: TypeAlias = Literal["found", "unknown", "healthy"]
+MACHINES: frozenset[Kind] = frozenset({"host", "bundle"})
 
 # What a person who knows more would ask for next, where nothing was recognised.
 COLLECT = (
@@ -19,10 +21,13 @@ COLLECT = (
 
 
 def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
-    """Without a cause a text is unknown, and a machine that was merely looked at is healthy."""
-    if diagnosis.causes:
-        return "found"
-    return "unknown" if asked_of_a_text else "healthy"
+    """Without a cause a text is unknown, and a machine that was merely looked at is healthy. What
+    the machine alone shows answers for a text only where it keeps GPUs from working.
+    """
+    if asked_of_a_text:
+        answers = (one.in_text or one.severity == "blocks" for one in diagnosis.causes)
+        return "found" if any(answers) else "unknown"
+    return "found" if diagnosis.causes else "healthy"
 
 
 def host_is_unfit(diagnosis: Diagnosis) -> bool:
@@ -40,7 +45,8 @@ def account(
     verdict: Verdict,
     facts: Facts | None = None,
 ) -> dict[str, Any]:
-    """The whole answer."""
+    """The whole answer. A machine that was looked at gets its overview, too."""
+    readings = overview(facts or {}, unfit=host_is_unfit(diagnosis)) if kind in MACHINES else ()
     return {
         "schema": 1,
         "kind": kind,
@@ -52,6 +58,7 @@ def account(
             for one in diagnosis.ruled_out
         ],
         "collect": list(COLLECT) if verdict == "unknown" else [],
+        "overview": [{"what": one.what, "says": one.says, "where": one.where} for one in readings],
         "facts": _facts(facts or {}),
     }
 

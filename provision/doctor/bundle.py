@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from images.nearby import no_such, or_nearby
+from images.printable import printable
 from provision.doctor.probes import Machine, kernel_log, read_facts, source_of
 from provision.doctor.probes.machine import Answer, Question, Source
 from provision.doctor.probes.surroundings import VARIABLE_PREFIXES, VARIABLES
@@ -39,6 +41,7 @@ TOTAL_LIMIT_BYTES = 128 << 20
 MEMBER_LIMIT_BYTES = 32 << 20
 MEMBERS_LIMIT = 5000
 
+_MAKE_ONE = "Make one on the machine in question: provision doctor collect machine.tar.gz"
 _MANIFEST, _ENVIRONMENT, _ANSWERS = "manifest.json", "environment.json", "answers.json"
 _HOST_NAMES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
@@ -320,6 +323,8 @@ def _read_members(path: Path) -> dict[str, bytes]:
                     members[entry.name] = file.read() if file is not None else b""
     except _TooLargeError as error:
         raise _bad(path, f"it unpacks to more than {TOTAL_LIMIT_BYTES >> 20} MiB") from error
+    except FileNotFoundError as error:
+        raise BadInputError(no_such("bundle", path), fix=or_nearby(path, _MAKE_ONE)) from error
     except OSError as error:
         why = error.strerror.lower() if error.strerror else "it is no gzip file"
         raise _bad(path, why) from error
@@ -331,7 +336,7 @@ def _read_members(path: Path) -> dict[str, bytes]:
 def _refusal(entry: tarfile.TarInfo, members: Mapping[str, bytes]) -> str:
     """Why a member cannot be of a bundle of ours; "" where it can."""
     name = PurePosixPath(entry.name)
-    shown = "".join(c if c.isprintable() else "?" for c in entry.name)[:100]
+    shown = printable(entry.name, limit=100)
     if name.is_absolute() or ".." in name.parts or "\0" in entry.name:
         return f"its member {shown} leads out of it"
     if not entry.isreg() or entry.issparse():
@@ -371,5 +376,5 @@ def _answer(question: list[str], answer: Any, members: Mapping[str, bytes]) -> A
 def _bad(path: Path, why: str) -> BadInputError:
     return BadInputError(
         f"{path} cannot be read as a bundle: {why}.",
-        fix="Make one on the machine in question: provision doctor collect machine.tar.gz",
+        fix=_MAKE_ONE,
     )

@@ -28,6 +28,7 @@ from provision.doctor.model import (
     Fact,
     Facts,
     Failure,
+    Fix,
     Hit,
     RuledOut,
     Strength,
@@ -83,7 +84,7 @@ def judge(knowledge: Knowledge, hits: Mapping[str, Hit], facts: Facts) -> Diagno
     ranked = sorted(standing, key=_rank)
     where = tags(facts)
     return Diagnosis(
-        causes=tuple(_cause(one, _confidence(one, standing), where) for one in ranked),
+        causes=tuple(_cause(one, _confidence(one, standing), where, facts) for one in ranked),
         ruled_out=tuple(
             RuledOut(
                 code=one.failure.code, title=_filled(one.failure.title, one), evidence=one.refuted
@@ -96,7 +97,7 @@ def judge(knowledge: Knowledge, hits: Mapping[str, Hit], facts: Facts) -> Diagno
 
 def explained(failure: Failure) -> Cause:
     """A failure as it is known, seen nowhere: its names filled from the defaults, all its fixes."""
-    return _cause(_Candidate(failure=failure, strength=None), "high", frozenset())
+    return _cause(_Candidate(failure=failure, strength=None), "high", frozenset(), None)
 
 
 def tags(facts: Facts) -> frozenset[str]:
@@ -238,8 +239,11 @@ def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidenc
 # --- words --------------------------------------------------------------------------------------
 
 
-def _cause(one: _Candidate, confidence: Confidence, where: frozenset[str]) -> Cause:
+def _cause(
+    one: _Candidate, confidence: Confidence, where: frozenset[str], facts: Facts | None
+) -> Cause:
     failure = one.failure
+    fixes = [fix for fix in failure.fixes if facts is None or _suits(fix, facts)]
     seen = [Evidence(says=hit.line, where=f"{hit.source}:{hit.number}") for hit in one.hits]
     return Cause(
         code=failure.code,
@@ -251,12 +255,19 @@ def _cause(one: _Candidate, confidence: Confidence, where: frozenset[str]) -> Ca
         evidence=(*seen[:_EVIDENCE_SHOWN], *one.supported),
         fixes=tuple(
             replace(fix, note=_filled(fix.note, one), run=_filled(fix.run, one, quote=True))
-            for fix in pick_fixes(failure.fixes, where)
+            for fix in pick_fixes(fixes, where)
         ),
         confirm=_filled(failure.confirm, one, quote=True),
         sources=failure.sources,
         follows_from=one.beaten_by,
+        in_text=bool(one.hits),
     )
+
+
+def _suits(fix: Fix, facts: Facts) -> bool:
+    """Whether the machine's facts let a fix be offered."""
+    wanted = all(holds(condition, facts) for condition in fix.when)
+    return wanted and not any(holds(condition, facts) for condition in fix.unless)
 
 
 def _filled(text: str, one: _Candidate, *, quote: bool = False) -> str:

@@ -28,18 +28,22 @@ One table a failure:
 
     [[failure.fix]]
     on = ["debian"]                    # none: everybody
+    when = [{ fact = "gpu.needs_open_modules", is = true }]   # offered only where all are known so
+    unless = [{ fact = "wsl", is = true }]                    # not offered where one is known so
     note = "..."                       # what it does, or what to do by hand
     run = '''...'''                    # shell
-    recipe = "install-container-toolkit"          # the fixes of a [[recipe]], after the note
+    recipe = "install-container-toolkit"          # the fixes of a [[recipe]], after the note; with
+                                       # `on` only those that name one of its places
 
-A `[[recipe]]` has a name and `[[recipe.fix]]` tables like those above.
+A `[[recipe]]` has a name and `[[recipe.fix]]` tables like those above; it may hold the fixes of one
+that stands before it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, cast, get_args
@@ -69,7 +73,9 @@ _FAILURE_KEYS = frozenset(
     {"code", "layer", "title", "cause", "severity", "often", "symptoms", "unless", "clues", "host"}
     | {"beats", "confirm", "defaults", "sources", "fix"}
 )
-_FIX_KEYS = frozenset(["on", "note", "run", "recipe", "automatic", "backup", "reboot"])
+_FIX_KEYS = frozenset(
+    ["on", "when", "unless", "note", "run", "recipe", "automatic", "backup", "reboot"]
+)
 _OPERATORS = get_args(Operator)
 
 
@@ -118,7 +124,8 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
     facts: dict[str, FactKind] = {}
     for name, table in tables.items():
         for row in table.get("recipe", ()):
-            recipes[row["name"]] = tuple(_fixes(row.get("fix", ()), {}, f"{name}: {row['name']}"))
+            where = f"{name}: {row['name']}"
+            recipes[row["name"]] = tuple(_fixes(row.get("fix", ()), recipes, where))
         for fact, row in table.get("fact", {}).items():
             facts[fact] = FactKind(kind=row["kind"], means=row["means"])
     failures = tuple(
@@ -167,6 +174,7 @@ def check(knowledge: Knowledge) -> list[str]:
                 why = "every match holds a mark, one letter or a short number, and nothing else"
             found += [f"{one.code}: {pattern!r}: {why}"] * (why is not None)
         conditions = [*one.host, *(clue.condition for clue in one.clues)]
+        conditions += [condition for fix in one.fixes for condition in (*fix.when, *fix.unless)]
         found += [
             f"{one.code}: there is no fact {condition.fact!r}"
             for condition in conditions
@@ -246,13 +254,21 @@ def _fixes(
         if unknown:
             raise CatalogError(f"{where}: unknown keys {sorted(unknown)}.", fix="Mend the fix.")
         note, on = row.get("note", ""), tuple(row.get("on", ()))
+        when = tuple(map(_condition, row.get("when", ())))
+        unless = tuple(map(_condition, row.get("unless", ())))
         if "recipe" in row:
             if note:
-                yield Fix(on=on, note=note)
-            yield from recipes[row["recipe"]]
+                yield Fix(on=on, when=when, unless=unless, note=note)
+            if row["recipe"] not in recipes:
+                raise CatalogError(f"{where}: no recipe {row['recipe']!r}.", fix="Write it first.")
+            for fix in recipes[row["recipe"]]:
+                if not on or set(on) & set(fix.on):
+                    yield replace(fix, when=(*when, *fix.when), unless=(*unless, *fix.unless))
             continue
         yield Fix(
             on=on,
+            when=when,
+            unless=unless,
             note=note,
             run=row.get("run", "").strip(),
             automatic=bool(row.get("automatic", False)),

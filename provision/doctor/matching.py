@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any, BinaryIO
 
+from images.printable import printable
 from provision.doctor.literals import beside, needs_of
 from provision.doctor.model import Hit
 from provision.doctor.reading import chunks, unescaped
@@ -298,12 +299,12 @@ def _shown(line: bytes, span: tuple[int, int]) -> str:
     """The line as evidence: printable, and around the match where it is long."""
     start = max(0, span[0] - 60) if len(line) > _EVIDENCE_LIMIT else 0
     text = line[start : start + 2 * _EVIDENCE_LIMIT].decode("utf-8", "replace")
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = " ".join(printable(text, instead=" ").split())
     return text if len(text) <= _EVIDENCE_LIMIT else text[: _EVIDENCE_LIMIT - 3] + "..."
 
 
 def _groups(named: Mapping[bytes, bytes | None]) -> dict[str, str]:
-    return {k.decode(): v.decode("utf-8", "replace") for k, v in named.items() if v}
+    return {k.decode(): printable(v.decode("utf-8", "replace")) for k, v in named.items() if v}
 
 
 @functools.cache

@@ -81,11 +81,14 @@ class Clue:
 class Fix:
     """What to type, for whom. `on`: families of distributions, or engines; () is everybody.
 
-    `run` is shell text; `automatic` says that --fix may run it here; `backup` are the files that
-    it changes.
+    `when`: facts that must all hold for it to be offered; `unless`: facts of which none may. `run`
+    is shell text; `automatic` says that --fix may run it here; `backup` are the files that it
+    changes.
     """
 
     on: tuple[str, ...] = ()
+    when: tuple[Condition, ...] = ()
+    unless: tuple[Condition, ...] = ()
     note: str = ""
     run: str = ""
     automatic: bool = False
@@ -165,6 +168,7 @@ class Cause:
     confirm: str
     sources: tuple[str, ...]
     follows_from: str | None = None  # the code of the cause that explains this one
+    in_text: bool = False  # a text shows it; else the machine alone does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

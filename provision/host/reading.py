@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from images.printable import printable
 from provision.model import Absent, Gpu
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ class Reading:
 
 def one_line(text: str, *, limit: int = REASON_LIMIT) -> str:
     """Foreign text as one printable line: it will be shown on a terminal and written to JSON."""
-    line = "".join(c if c.isprintable() else " " for c in text)
-    line = " ".join(line.split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    line = " ".join(printable(text, instead=" ").split())
+    return printable(line, limit=limit)
 
 
 def version_or_none(text: str | None) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from provision.model import Absent, Engine, Gpu, HostFacts
 
@@ -15,9 +16,10 @@ _UNKNOWN = "unknown"
 def describe(facts: HostFacts) -> str:
     """Driver, CUDA, GPUs, system, engines, and what could not be read."""
     sources = dict(facts.sources)
+    asked = {row.fact for row in facts.absent}
     lines = [
-        *_row("Driver", _sourced(facts.driver, sources.get("driver"))),
-        *_row("Libraries", _sourced(facts.user_mode_driver, sources.get("user_mode_driver"))),
+        *_row("Driver", _driver(facts, sources, asked)),
+        *_row("Libraries", _sourced(facts.user_mode_driver, "user_mode_driver", sources, asked)),
         *_row("CUDA", _cuda(facts, sources)),
         *_row("System", _system(facts)),
         *_gpus(facts.gpus),
@@ -27,10 +29,35 @@ def describe(facts: HostFacts) -> str:
     return "\n".join(lines)
 
 
+def in_short(facts: HostFacts) -> str:
+    """One line: "2 x NVIDIA H100 80GB HBM3, driver 550.54.15"."""
+    if facts.gpus:
+        names = Counter(gpu.name or "unnamed GPU" for gpu in facts.gpus)
+        gpus = ", ".join(
+            f"{count} x {name}" if count > 1 else name for name, count in names.items()
+        )
+    else:
+        gpus = "GPUs unknown" if facts.gpus is None else "no NVIDIA GPU"
+    return f"{gpus}, {f'driver {facts.driver}' if facts.driver else 'no driver seen'}"
+
+
 def _cuda(facts: HostFacts, sources: Mapping[str, str]) -> str:
     if facts.driver_cuda is None:
-        return _UNKNOWN
-    return _sourced(f"up to {facts.driver_cuda} by this driver", sources.get("driver_cuda"))
+        return "none without a driver" if _no_driver(facts) else _UNKNOWN
+    source = sources.get("driver_cuda")
+    return f"up to {facts.driver_cuda} by this driver" + (f" ({source})" if source else "")
+
+
+def _driver(facts: HostFacts, sources: Mapping[str, str], asked: Collection[str]) -> str:
+    if facts.driver is None and facts.user_mode_driver is not None:
+        return "not loaded"
+    return _sourced(facts.driver, "driver", sources, asked)
+
+
+def _no_driver(facts: HostFacts) -> bool:
+    """Whether both halves of a driver were looked for, and neither was there."""
+    looked_for = {row.fact for row in facts.absent} >= {"driver", "user_mode_driver"}
+    return looked_for and facts.driver is None and facts.user_mode_driver is None
 
 
 def _system(facts: HostFacts) -> str:
@@ -109,9 +136,13 @@ def _not_read(absent: Sequence[Absent], sources: Mapping[str, str]) -> Iterator[
         yield from _row(label, f"{shown}: {source}: {reason}", hanging="  ")
 
 
-def _sourced(value: str | None, source: str | None) -> str:
+def _sourced(
+    value: str | None, fact: str, sources: Mapping[str, str], asked: Collection[str]
+) -> str:
+    """A value and who told it; what was looked for and is not there is known to be none."""
     if value is None:
-        return _UNKNOWN
+        return "none found" if fact in asked else _UNKNOWN
+    source = sources.get(fact)
     return f"{value} ({source})" if source else value
 
 

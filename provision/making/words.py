@@ -6,7 +6,20 @@ import shlex
 from collections.abc import Sequence
 
 from provision.destination import Destination
+from provision.making.maker import Made
+from provision.pipeline import gigabytes
 from provision.suite import run_command
+
+
+def made_in_short(made: Made) -> str:
+    """How large an image is, and how much of it was written: "2.37 GB in 27 layers, all new"."""
+    size = gigabytes(made.size_bytes)
+    if not made.layers:
+        return size
+    new = sum(layer["size"] for layer in made.layers if layer["how"] == "written")
+    old = sum(layer["size"] for layer in made.layers) - new
+    share = "all new" if not old else f"{gigabytes(new)} new" if new else "none new"
+    return f"{size} in {len(made.layers)} layers, {share}"
 
 
 def next_words(

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from images.printable import printable
 from provision.record.errors import (
     RecordTamperedError,
     RecordUnknownKeyError,
@@ -22,7 +23,7 @@ from provision.record.keys import PublicKey, Signer
 from provision.record.statement import read_json
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-_AGAIN = "Make it anew: provision verify IMAGE"
+_VERIFY = "provision verify IMAGE"
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -61,14 +62,15 @@ def unseal(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[bytes, str]:
     key = trusted.get(keyid) if isinstance(keyid, str) else None
     if key is None:
         raise RecordUnknownKeyError(
-            f"The record is signed with a key that is not trusted here ({_shown(keyid)}).",
+            "The record is signed with a key that is not trusted here "
+            f"({printable(str(keyid), limit=64)}).",
             fix="If you know whose it is, give its public half, fetched from them and not from "
             "where the record lay: --trust KEY.pub.pem",
         )
     if not key.verifies(pae(PAYLOAD_TYPE, payload), signature):
         raise RecordTamperedError(
             "The record was changed after it was signed: its signature does not match.",
-            fix=f"Do not rely on it, find out who changed it, and prove again: {_AGAIN[15:]}",
+            fix=f"Do not rely on it. Find out who changed it, then make a new record: {_VERIFY}",
         )
     return payload, key.keyid
 
@@ -86,9 +88,6 @@ def _bytes(text: object, name: str) -> bytes:
 
 
 def _no_envelope(what: str) -> RecordUnreadableError:
-    return RecordUnreadableError(f"This is no DSSE envelope of ours: {what}.", fix=_AGAIN)
-
-
-def _shown(keyid: object) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in str(keyid))
-    return text if len(text) <= 64 else f"{text[:61]}..."
+    return RecordUnreadableError(
+        f"Not a record written by provision: {what}.", fix=f"Make a new record: {_VERIFY}"
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from images.nearby import no_such, or_nearby
 from provision.record.errors import BadKeyError
 
 if TYPE_CHECKING:
@@ -159,6 +160,10 @@ def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(_LARGEST)
+    except FileNotFoundError as error:
+        raise BadKeyError(
+            no_such("key", path), fix=or_nearby(path, "Name a PEM file that you may read.")
+        ) from error
     except OSError as error:
         raise BadKeyError(
             f"The key {path} cannot be read: {error.strerror}.",

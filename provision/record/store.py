@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from images.nearby import no_such, or_nearby
 from provision.model import HostFacts
 from provision.record.envelope import seal, unseal
 from provision.record.errors import RecordUnreadableError
@@ -63,6 +64,10 @@ def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
+    except FileNotFoundError as error:
+        raise RecordUnreadableError(
+            no_such("record", path), fix=or_nearby(path, "Make one: provision verify IMAGE")
+        ) from error
     except OSError as error:
         raise RecordUnreadableError(
             f"The record {path} cannot be read: {error.strerror}.",

@@ -84,7 +84,6 @@ def run(argv: Sequence[str | Path]) -> str:
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    need.program("mmdebstrap")
     skopeo, _ = need.program("skopeo"), need.program("umoci")
     store = tmp_path_factory.mktemp("store")
     arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]

@@ -41,7 +41,6 @@ def none(_: object) -> None:
 @pytest.fixture(scope="module")
 def base() -> Image:
     """A Debian base, made once for all lanes."""
-    need.program("mmdebstrap")
     store = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
     arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
     made = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
@@ -106,7 +105,7 @@ def test_podman_runs_it_and_keeps_no_container(podman: Podman, handle: str, base
 
 
 def test_podman_ends_what_does_not_end(podman: Podman, handle: str) -> None:
-    with pytest.raises(EngineError, match="within its time"):
+    with pytest.raises(EngineError, match="timed out"):
         podman.run(job(handle, command=("sh", "-c", "trap '' TERM; sleep 99"), timeout_s=6), none)
     assert containers() == ""
 

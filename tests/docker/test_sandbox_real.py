@@ -110,7 +110,6 @@ def interpreter(user: str) -> str:
 def place() -> Iterator[Path]:
     """A directory that everybody may enter, with a Debian base in it."""
     need.program("bwrap", "bubblewrap")
-    need.program("mmdebstrap")
     made = Path(tempfile.mkdtemp(prefix="gpu-provision-sandbox-"))
     try:
         made.chmod(0o755)
@@ -170,7 +169,7 @@ def test_nothing_outlives_its_time(way: Way) -> None:
     started = time.monotonic()
     found = way.run(command=["sh", "-c", f"sleep {mark} & trap '' TERM; sleep {mark}"], timeout_s=1)
     assert found["failure"] == "SandboxError", found
-    assert "within its time" in found["message"]
+    assert "timed out" in found["message"]
     assert time.monotonic() - started < 25
     assert sleeping(mark) == []
 

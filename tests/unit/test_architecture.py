@@ -15,7 +15,7 @@ MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verif
 # Inside provision: a module may import those of lower ranks and its own rank's neighbours only by
 # name here. Read it as the way of the data: facts and request -> resolve -> lock -> pipeline.
 LAYERS = (
-    {"errors", "version", "text", "configured"},
+    {"errors", "version", "text", "configured", "values"},
     {"model"},
     {"request", "facts", "planfile", "console", "catalog", "output", "files"},
     {
@@ -47,6 +47,7 @@ LAYERS = (
 ONLY_IN = {
     "cryptography": {"provision/record/keys.py"},
     "cyclonedx": {"provision/provenance/bom.py"},
+    "deflate": {"images/bootstrap/unpack.py"},
     "docker": {
         "images/docker.py",
         "images/engine_setup.py",
@@ -54,7 +55,9 @@ ONLY_IN = {
         "images/runner.py",  # a type's name
     },
     "ahocorasick_rs": {"provision/doctor/matching.py"},
+    "packageurl": {"images/bootstrap/host.py", "provision/provenance/bom.py"},
     "pynvml": {"provision/host/nvml.py"},
+    "pysequoia": {"images/bootstrap/signature.py"},
     "re2": {"provision/doctor/matching.py"},
     "rich": {"provision/console.py"},
     "ruamel": {"provision/doctor/lint/compose.py"},

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -107,40 +108,48 @@ def is_a_refusal(said: Said, code: int, here: Path) -> None:
 
 BAD_WORDS = [
     pytest.param(
-        ["--cuda", "11.77x"], "--cuda '11.77x' is no CUDA version", id="a letter too many"
+        ["--cuda", "11.77x"], "--cuda '11.77x' is not a CUDA version", id="a letter too many"
     ),
     pytest.param(["--cuda", "11.77"], "There is no CUDA 11.77", id="a CUDA that never was"),
-    pytest.param(["--cuda=-11.7"], "is no CUDA version", id="a negative CUDA"),
-    pytest.param(["--cuda", "-11.7"], "is no CUDA version", id="a negative CUDA as its own word"),
-    pytest.param(["--cuda", "latest"], "is no CUDA version", id="a CUDA in words"),
-    pytest.param(["--cuda", ""], "--cuda '' is no CUDA version", id="an empty CUDA"),
-    pytest.param(["--cuda", LONG], "is no CUDA version", id="ten thousand figures"),
-    pytest.param(["--cuda", "11.7; rm -rf /"], "is no CUDA version", id="a shell command"),
-    pytest.param(["--cuda", "$(id)"], "is no CUDA version", id="a shell substitution"),
-    pytest.param(["--cuda", "11.7\n"], "'11.7?' is no CUDA version", id="a newline after it"),
-    pytest.param(["--cuda", "\x1b[2J"], "'?[2J' is no CUDA version", id="a terminal's command"),
+    pytest.param(["--cuda=-11.7"], "is not a CUDA version", id="a negative CUDA"),
+    pytest.param(
+        ["--cuda", "-11.7"], "is not a CUDA version", id="a negative CUDA as its own word"
+    ),
+    pytest.param(["--cuda", "latest"], "is not a CUDA version", id="a CUDA in words"),
+    pytest.param(["--cuda", ""], "--cuda '' is not a CUDA version", id="an empty CUDA"),
+    pytest.param(["--cuda", LONG], "is not a CUDA version", id="ten thousand figures"),
+    pytest.param(["--cuda", "11.7; rm -rf /"], "is not a CUDA version", id="a shell command"),
+    pytest.param(["--cuda", "$(id)"], "is not a CUDA version", id="a shell substitution"),
+    pytest.param(["--cuda", "11.7\n"], "'11.7?' is not a CUDA version", id="a newline after it"),
+    pytest.param(["--cuda", "\x1b[2J"], "'?[2J' is not a CUDA version", id="a terminal's command"),
     pytest.param(["--cuda"], "argument --cuda: expected one argument", id="a value left out"),
     pytest.param(["--framework", "caffe"], "--framework 'caffe'", id="an unknown framework"),
-    pytest.param(["--framework", "PyTorch"], "--framework 'PyTorch'", id="capitals"),
+    pytest.param(["--framework", "PyTroch"], "Did you mean pytorch?", id="a framework mistyped"),
     pytest.param(["--flavour", "vanilla"], "--flavour 'vanilla'", id="an unknown flavour"),
     pytest.param(["--flavour", ""], "--flavour ''", id="an empty flavour"),
     pytest.param(
-        ["--framework-version", "two"], "is no version specifier", id="a version in words"
+        ["--framework-version", "two"], "is not a version specifier", id="a version in words"
     ),
-    pytest.param(["--framework-version", ">=2,,<"], "is no version specifier", id="half a range"),
-    pytest.param(["--framework-version", ""], "is no version specifier", id="an empty version"),
-    pytest.param(["--framework-version", LONG], "is no version specifier", id="an endless version"),
+    pytest.param(
+        ["--framework-version", ">=2,,<"], "is not a version specifier", id="half a range"
+    ),
+    pytest.param(["--framework-version", ""], "is not a version specifier", id="an empty version"),
+    pytest.param(
+        ["--framework-version", LONG], "is not a version specifier", id="an endless version"
+    ),
     pytest.param(["--python", "2.7"], "--python '2.7'", id="Python 2"),
     pytest.param(["--python", "3.11.4"], "--python '3.11.4'", id="a patch release of Python"),
-    pytest.param(["--with", "a b"], "--with 'a b' is no requirement", id="two words for a package"),
-    pytest.param(["--with", ""], "--with '' is no requirement", id="an empty package"),
-    pytest.param(["--with", "../x"], "is no requirement", id="a path for a package"),
+    pytest.param(
+        ["--with", "a b"], "--with 'a b' is not a valid requirement", id="two words for a package"
+    ),
+    pytest.param(["--with", ""], "--with '' is not a valid requirement", id="an empty package"),
+    pytest.param(["--with", "../x"], "is not a valid requirement", id="a path for a package"),
     pytest.param(
         ["--with", "x @ https://e.example/x.whl"], "names a URL", id="a URL for a package"
     ),
     pytest.param(
         ["--with", 'x; os_name == "a\n--index-url http://e.example"'],
-        "is no requirement",
+        "is not a valid requirement",
         id="a second line for the installer",
     ),
     pytest.param(
@@ -153,22 +162,24 @@ BAD_WORDS = [
     pytest.param(["--driver", "latest"], "--driver 'latest'", id="a driver in words"),
     pytest.param(["--driver", "515.65.01 "], "--driver '515.65.01 '", id="a driver and a blank"),
     pytest.param(["--driver", ""], "--driver ''", id="an empty driver"),
-    pytest.param(["--base", "Python:3.11"], "is no image reference", id="capitals in a base"),
-    pytest.param(["--base", "a b"], "is no image reference", id="a blank in a base"),
-    pytest.param(["--base", "a:b:c:::"], "is no image reference", id="colons in a base"),
-    pytest.param(["--base", "x@sha256:12"], "is no image reference", id="half a digest"),
-    pytest.param(["--base", ""], "is no image reference", id="an empty base"),
-    pytest.param(["--index", "ftp://e.example"], "--index is no http", id="another scheme"),
-    pytest.param(["--index", "e.example/simple"], "--index is no http", id="no scheme"),
-    pytest.param(["--index", "https://[::1"], "--index is no http", id="half an address"),
     pytest.param(
-        ["--index", "https://e.example/ x"], "--index is no http", id="a blank in an index"
+        ["--base", "Python:3.11"], "is not a valid image reference", id="capitals in a base"
     ),
-    pytest.param(["--ca-bundle", "missing.pem"], "No such file", id="certificates not there"),
+    pytest.param(["--base", "a b"], "is not a valid image reference", id="a blank in a base"),
+    pytest.param(["--base", "a:b:c:::"], "is not a valid image reference", id="colons in a base"),
+    pytest.param(["--base", "x@sha256:12"], "is not a valid image reference", id="half a digest"),
+    pytest.param(["--base", ""], "is not a valid image reference", id="an empty base"),
+    pytest.param(["--index", "ftp://e.example"], "--index is not an http", id="another scheme"),
+    pytest.param(["--index", "e.example/simple"], "--index is not an http", id="no scheme"),
+    pytest.param(["--index", "https://[::1"], "--index is not an http", id="half an address"),
+    pytest.param(
+        ["--index", "https://e.example/ x"], "--index is not an http", id="a blank in an index"
+    ),
+    pytest.param(["--ca-bundle", "missing.pem"], "no such file", id="certificates not there"),
     pytest.param(["--ca-bundle", "."], "Is a directory", id="certificates in a directory"),
-    pytest.param(["--ca-bundle", "../files/rtx.json"], "without a PEM", id="certificates in JSON"),
-    pytest.param(["--ca-bundle", "/dev/zero"], "without a PEM", id="an endless file"),
-    pytest.param(["--host", "-", "--host", "-"], "--host - was given twice", id="stdin twice"),
+    pytest.param(["--ca-bundle", "../files/rtx.json"], "holds no PEM", id="certificates in JSON"),
+    pytest.param(["--ca-bundle", "/dev/zero"], "holds no PEM", id="an endless file"),
+    pytest.param(["--host", "-", "--host", "-"], "stdin can be used only once", id="stdin twice"),
     pytest.param(["--bogus"], "unrecognized arguments: --bogus", id="an unknown option"),
     pytest.param(["--cud", "11.7"], "unrecognized arguments", id="an option cut short"),
     pytest.param(["word"], "unrecognized arguments: word", id="a word of its own"),
@@ -176,9 +187,9 @@ BAD_WORDS = [
     pytest.param(["\x1b[2J"], "unrecognized arguments: ?[2J", id="a word in colour"),
 ]
 BAD_LOCK_WORDS = [
-    pytest.param(["--output", "x.toml"], "'x.toml': a lock file is called", id="another name"),
-    pytest.param(["--output", ""], "a lock file is called", id="no name"),
-    pytest.param(["--output", "pylock.a.b.toml"], "a lock file is called", id="a dot too many"),
+    pytest.param(["--output", "x.toml"], "'x.toml': a lock must be named", id="another name"),
+    pytest.param(["--output", ""], "a lock must be named", id="no name"),
+    pytest.param(["--output", "pylock.a.b.toml"], "a lock must be named", id="a dot too many"),
     pytest.param(["--output", "no/pylock.toml"], "there is no directory no", id="no directory"),
     pytest.param(["--output", "../files/pylock.toml"], "it is a directory", id="a directory"),
     pytest.param(
@@ -190,13 +201,13 @@ BAD_BUILD_WORDS = [
     pytest.param(["--tag", "a b"], "does not name an image", id="a blank in a tag"),
     pytest.param(["--tag", ""], "does not name an image", id="an empty tag"),
     pytest.param(["--tag", "a:b:c"], "does not name an image", id="a colon too many in a tag"),
-    pytest.param(["--tag", "x" * 10_000], "is longer than", id="an endless tag"),
+    pytest.param(["--tag", "x" * 10_000], "is too long", id="an endless tag"),
     pytest.param(["--tag", f"a@sha256:{'0' * 64}"], "not a digest", id="a digest for a tag"),
     pytest.param(["--builder", "kaniko"], "--builder 'kaniko'", id="an unknown builder"),
     pytest.param(["--level", "extreme"], "--level 'extreme'", id="an unknown level"),
     pytest.param(["--level", ""], "--level ''", id="an empty level"),
-    pytest.param(["--require", "gpu,$(id)"], "--require '$(id)'", id="a shell for a check"),
-    pytest.param(["--require", "x" * 100], "is no check", id="an endless check"),
+    pytest.param(["--require", "gpu,$(id)"], "no check '$(id)'", id="a shell for a check"),
+    pytest.param(["--require", "x" * 100], "there is no check", id="an endless check"),
 ]
 
 
@@ -265,7 +276,7 @@ def test_an_ambiguous_gpu_is_never_guessed(here: Path) -> None:
     assert ambiguous
     said = main("plan", "--gpu", ambiguous[0])
     is_a_refusal(said, 2, here)
-    assert "could be several GPUs" in said.err
+    assert "is ambiguous" in said.err
     assert "--gpu 8.6" in said.err
 
 
@@ -276,7 +287,7 @@ def test_an_ambiguous_gpu_is_never_guessed(here: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(None, "no such file", id="not there"),
+        pytest.param(None, "no host file", id="not there"),
         pytest.param(b"", "is empty", id="empty"),
         pytest.param(b" \n", "is empty", id="blank"),
         pytest.param(b"[]", "expected a JSON object", id="a list"),
@@ -321,7 +332,7 @@ def test_a_host_file_that_may_not_be_read_is_refused(here: Path) -> None:
 def test_one_bad_host_file_among_good_ones_is_named(here: Path) -> None:
     said = main("plan", "--host", "../files/rtx.json", "--host", "../files/none.json")
     is_a_refusal(said, 2, here)
-    assert "../files/none.json: no such file" in said.err
+    assert "There is no host file ../files/none.json" in said.err
 
 
 # --- locks ------------------------------------------------------------------------------------
@@ -330,7 +341,7 @@ def test_one_bad_host_file_among_good_ones_is_named(here: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(None, "cannot be read", id="not there"),
+        pytest.param(None, "There is no lock", id="not there"),
         pytest.param(b"not = [toml", "is no valid pylock.toml", id="no TOML"),
         pytest.param(b"\xff\xfe\x00", "is no text file", id="no text"),
         pytest.param(b"", "is no valid pylock.toml", id="empty"),
@@ -481,7 +492,7 @@ def test_a_name_that_is_no_utf_8_is_told_as_it_can_be(here: Path) -> None:
     done = command(b"plan", b"--json", b"--host", b"a\xff\x1b[31m.json")
     assert done.returncode == 2
     assert b"\x1b" not in done.stdout + done.stderr
-    assert "no such file" in json.loads(done.stdout)["error"]["message"]
+    assert "no host file" in json.loads(done.stdout)["error"]["message"]
     assert b"Traceback" not in done.stderr
     assert list((here / "work").iterdir()) == []
 
@@ -743,7 +754,7 @@ def test_an_interrupted_library_that_holds_a_lock_cannot_keep_us() -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (130, b"")
-    assert done.stderr.splitlines() == [b"interrupted: no tag was given or moved."]
+    assert done.stderr.splitlines() == [b"interrupted"]
 
 
 def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -758,3 +769,43 @@ def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.M
     assert str(report) in said.err
     assert "ZeroDivisionError" in report.read_text()
     assert list((here / "work").iterdir()) == []
+
+
+# --- what is told of a job, and where ------------------------------------------------------------
+
+JOB = ["build", "--cuda", "11.7", "--dry-run", "--host", "../files/rtx.json"]
+
+
+@pytest.mark.usefixtures("here")
+def test_in_a_log_a_stage_is_one_line() -> None:
+    done = command(*JOB)
+    lines = re.sub(rb" +\d+\.\d s  ", b" T ", done.stderr).decode().splitlines()
+    assert done.returncode == 0
+    assert lines[:2] == [
+        "detect T NVIDIA GeForce RTX 3090, driver 515.65.01",
+        "plan T PyTorch 2.0.1 for CUDA 11.7, Python 3.11: direct",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_with_v_a_log_has_what_a_terminal_shows() -> None:
+    lines = command(*JOB, "-v").stderr.decode().splitlines()
+    assert lines[:2] == [
+        "detect   reading the host",
+        "    NVIDIA GeForce RTX 3090, driver 515.65.01",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_terminal_shows_a_stage_as_it_begins() -> None:
+    import pty
+
+    terminal, theirs = pty.openpty()
+    env = {"TERM": "xterm", "NO_COLOR": "1"}
+    done = command(*JOB, stderr=theirs, stdout=subprocess.DEVNULL, env=env)
+    os.close(theirs)
+    seen = os.read(terminal, 65536).decode().splitlines()
+    os.close(terminal)
+    assert done.returncode == 0
+    assert seen[0] == "detect   reading the host"
+    assert "plan     deciding" in seen

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+import time
 
 import pytest
 
@@ -52,25 +54,134 @@ def test_colours_are_for_terminals(
     assert ("\x1b[" in stream.getvalue()) == coloured
 
 
-def test_a_job_reads_like_this(monkeypatch: pytest.MonkeyPatch) -> None:
+SUITE = [
+    " 1/3  pass   loading.shm              0.2 s",
+    " 2/3  fail   numerics.matmul          0.3 s",
+    " 3/3  skip   devices.nvml             0.0 s",
+    "a banner of the image",
+]
+
+
+def a_job(console: Console) -> None:
+    """What a build tells of itself, in short."""
+    with console.step("plan", "deciding"):
+        console.result("PyTorch 2.0.1")
+        console.detail("raw output")
+    console.warn("No GPU was seen.", "Name it: --gpu 8.6")
+    with console.step("lock", "choosing the wheels"):
+        console.progress("an index is asked")
+        console.note("The wheels come from a mirror.")
+        console.warn("It is slow.", "Name another: --index URL")
+        console.result("27 wheels")
+    with console.step("verify", "team/torch:1, level quick", named=True):
+        for line in SUITE:
+            console.suite_line(line)
+        console.result("unfit: 1 passed, 1 failed, 1 not run")
+    console.fail("It broke.", "Try again.", "line 1\nline 2")
+
+
+def timeless(text: str) -> list[str]:
+    return re.sub(r" +\d+\.\d s  ", " T ", text).splitlines()
+
+
+ENDING = ["    | line 1", "    | line 2", "error: It broke.", "  fix: Try again."]
+
+
+def test_a_job_in_a_file_is_one_line_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = screen(monkeypatch, terminal=False)
     console = Console()
-    with console.step("plan", "deciding"):
-        console.note("PyTorch 2.0.1")
-        console.detail("not shown without -v")
-    console.warn("No GPU was seen.", "Name it: --gpu 8.6")
-    console.fail("It broke.", "Mend it.", "line 1\nline 2")
+    a_job(console)
+    assert timeless(stream.getvalue()) == [
+        "plan T PyTorch 2.0.1",
+        "warning: No GPU was seen.",
+        "         fix: Name it: --gpu 8.6",
+        "lock T 27 wheels",
+        "    The wheels come from a mirror.",
+        "warning: It is slow.",
+        "         fix: Name another: --index URL",
+        "verify T team/torch:1, level quick: unfit: 1 passed, 1 failed, 1 not run",
+        "    2/3  fail   numerics.matmul          0.3 s",
+        *ENDING,
+    ]
+    assert [step.name for step in console.steps] == ["plan", "lock", "verify"]
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["a terminal", "a file, with -v"])
+def test_a_job_is_followed_by_who_looks_on(
+    monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    stream = screen(monkeypatch, terminal=terminal, TERM="xterm", NO_COLOR="1")
+    a_job(Console(verbose=not terminal))
     assert stream.getvalue().splitlines() == [
         "plan     deciding",
         "    PyTorch 2.0.1",
+        *([] if terminal else ["    | raw output"]),
         "warning: No GPU was seen.",
         "         fix: Name it: --gpu 8.6",
-        "    | line 1",
-        "    | line 2",
-        "error: It broke.",
-        "  fix: Mend it.",
+        "lock     choosing the wheels",
+        "    an index is asked",
+        "    The wheels come from a mirror.",
+        "warning: It is slow.",
+        "         fix: Name another: --index URL",
+        "    27 wheels",
+        "verify   team/torch:1, level quick",
+        *(f"    {line}" for line in SUITE),
+        "    unfit: 1 passed, 1 failed, 1 not run",
+        *ENDING,
     ]
-    assert [step.name for step in console.steps] == ["plan"]
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"), [(ValueError, "failed"), (KeyboardInterrupt, "interrupted")]
+)
+def test_a_stage_that_breaks_off_says_so_and_what_it_had_to_say(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], ending: str
+) -> None:
+    stream = screen(monkeypatch, terminal=False)
+    console = Console()
+
+    def breaks_off() -> None:
+        with console.step("build", "team/torch:1 (oci)", named=True):
+            console.note("The base is made here.")
+            console.result("not yet")
+            raise error
+
+    with pytest.raises(error):
+        breaks_off()
+    console.note("afterwards")
+    assert timeless(stream.getvalue()) == [
+        f"build T team/torch:1 (oci): {ending}",
+        "    The base is made here.",
+        "    afterwards",
+    ]
+    assert [step.name for step in console.steps] == ["build"]
+
+
+def test_a_long_stage_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = screen(monkeypatch, terminal=False)
+    monkeypatch.setattr("provision.console.PULSE_S", 0.01)
+    console = Console()
+    with console.step("build", "an image"):
+        waits_for(stream, "build T ...")
+        with console.transfer() as progress:
+            progress.will_fetch(2_330_000_000)
+            progress.fetched("torch", 1_200_000_000)
+            waits_for(stream, "build T ... 1.20 of 2.33 GB of wheels fetched")
+        console.progress("31/55  pass   numerics.matmul")
+        waits_for(stream, "build T ... 31/55  pass   numerics.matmul")
+        console.result("2.37 GB")
+    assert timeless(stream.getvalue())[-1] == "build T 2.37 GB"
+    count = len(stream.getvalue())
+    with console.step("verify", "it"):
+        pass
+    assert "build" not in stream.getvalue()[count:]
+
+
+def waits_for(stream: Screen, line: str) -> None:
+    deadline = time.monotonic() + 60  # it hangs
+    while line not in timeless(stream.getvalue()):
+        assert time.monotonic() < deadline, stream.getvalue()
+        time.sleep(0.005)
 
 
 def test_long_notes_are_wrapped_and_addresses_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,14 +260,15 @@ BUILD = [
 ]
 
 
-def test_progress_in_a_file_is_a_line_for_each_step_that_took_time(
+def test_progress_with_v_is_a_line_for_each_step_that_took_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = screen(monkeypatch, terminal=False)
-    with Console().build_progress({"torch": 7}) as progress:
+    with Console(verbose=True).build_progress({"torch": 7}) as progress:
         for line in BUILD:
             progress.line(line)
-    assert stream.getvalue().splitlines() == [
+    told = [line for line in stream.getvalue().splitlines() if "|" not in line]
+    assert told == [
         "      3.1 s  FROM docker.io/library/python:3.11-slim-bookworm",
         "     61.2 s  wheels: download, check, unpack, byte code",
         "      4.2 s  layers written",

@@ -38,6 +38,8 @@ PLAN = {
     "base": (dict, type(None)),
     "compat_package": TEXT_OR_NULL,
     "blocked": list,
+    "notes": list,
+    "limited_by": (dict, type(None)),
     "requirements": list,
     "indexes": list,
 }
@@ -45,6 +47,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "gpus": {"name": TEXT_OR_NULL, "compute_capability": TEXT_OR_NULL, "runs": str, "ok": bool},
     "reasons": {"code": str, "message": str, "source": str},
     "warnings": {"code": str, "message": str, "fix": str},
+    "notes": {"code": str, "message": str},
     "alternatives": {
         "cuda": str,
         "wheel_tag": TEXT_OR_NULL,

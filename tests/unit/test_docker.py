@@ -362,10 +362,7 @@ def test_an_engine_that_does_not_answer_afterwards_went_away_whatever_was_said()
 
 def test_a_wrong_hash_is_not_mistaken_for_a_network_fault() -> None:
     for words in ("Hash mismatch for x", "DO NOT MATCH THE HASHES"):
-        assert (
-            "not the one that the lock names"
-            in module._build_failure(words, engine_answers=True).message
-        )
+        assert "not have the hash" in module._build_failure(words, engine_answers=True).message
 
 
 def test_only_the_end_of_a_long_output_is_shown() -> None:
@@ -669,7 +666,7 @@ def test_the_container_is_removed_however_it_ends(
 def test_a_run_that_does_not_end_is_ended_and_said_to_be() -> None:
     container = FakeContainer(holds=True)
     docker, _ = engine(container)
-    with pytest.raises(EngineError, match="did not end within its time"):
+    with pytest.raises(EngineError, match="timed out"):
         docker.run(RunJob(image="i", command=("x",), timeout_s=0.05), print)
     assert container.removed
 
@@ -726,8 +723,6 @@ def test_an_image_that_is_not_there_is_no_failure_where_that_is_the_question() -
         docker.has("i")
 
 
-# The SDK forgets a socket that could not connect; it is collected here, not in the next test.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize(
     "host",
     [

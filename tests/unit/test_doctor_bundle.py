@@ -274,7 +274,7 @@ def test_a_hostile_bundle_is_refused_with_a_sentence(name: str, tmp_path: Path) 
 
 
 def test_a_bundle_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no such file"), open_bundle(tmp_path / "none"):
+    with pytest.raises(BadInputError, match="There is no bundle"), open_bundle(tmp_path / "none"):
         pass
 
 

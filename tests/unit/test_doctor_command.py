@@ -61,12 +61,73 @@ NOUVEAU = known(
     gpu__count=1, gpu__bound_to=("nouveau",), driver__installed=True, machine__container=False
 )
 
+LAPTOP = known(
+    gpu__count=0, driver__installed=False, docker__installed=False, podman__installed=False
+)
+
 
 def test_a_healthy_machine_is_fit(
     machine: dict[str, Fact], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert machine
-    assert run(capsys)[:2] == (0, "Nothing wrong was found on this machine.\n")
+    machine.update(LAPTOP)
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert out.splitlines() == [
+        "No problems found on this machine.",
+        "gpu         no NVIDIA GPU on the PCI bus",
+        "driver      not installed",
+        "engine      none (not needed to build images)",
+        "here        images can be built, not GPU-tested",
+    ]
+
+
+STOPPED = known(
+    docker__installed=True,
+    docker__engine=True,
+    docker__running=False,
+    docker__error="Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+    machine__container=False,
+)
+
+
+def test_an_engine_that_is_down_is_found_and_makes_no_machine_unfit(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.update({**LAPTOP, **STOPPED})
+    code, out, _ = run(capsys)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "degraded    Docker is installed, but its engine is not running"
+    assert "    sudo systemctl start docker || sudo service docker start" in lines
+    assert "engine      Docker is installed, but not running" in lines
+    assert lines[-1] == "here        images can be built, not GPU-tested"
+    found = json.loads(run(capsys, "--json")[1])
+    Draft202012Validator(SCHEMA).validate(found)
+    assert [one["what"] for one in found["overview"]] == ["gpu", "driver", "engine", "here"]
+    assert found["overview"][0]["where"] == "/there"
+
+
+def test_an_engine_that_is_down_does_not_answer_for_an_unknown_text(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    machine.update(STOPPED)
+    log.write_text(UNRELATED)
+    code, out, _ = run(capsys, str(log))
+    assert code == 7
+    assert out.startswith("unknown ")
+    assert "also        Docker is installed, but its engine is not running" in out
+    found = json.loads(run(capsys, str(log), "--json")[1])
+    assert (found["verdict"], found["overview"]) == ("unknown", [])
+    assert found["collect"]
+
+
+def test_what_keeps_gpus_from_working_answers_for_an_unknown_text(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    machine.update(NOUVEAU)
+    log.write_text(UNRELATED)
+    code, out, _ = run(capsys, str(log), "--json")
+    assert (code, json.loads(out)["verdict"]) == (0, "found")
 
 
 def test_a_machine_that_cannot_run_a_gpu_is_unfit(
@@ -102,6 +163,14 @@ def test_a_log_is_read(
 @pytest.mark.usefixtures("machine")
 def test_a_file_that_is_no_recipe_is_a_log(capsys: pytest.CaptureFixture[str], log: Path) -> None:
     assert run(capsys, str(log))[1] == run(capsys, "--log", str(log))[1]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_log_of_one_word_is_no_requirements_file(
+    capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    log.write_text("torch\n")
+    assert run(capsys, str(log))[0] == 7
 
 
 def test_what_a_log_shows_makes_no_machine_unfit(
@@ -142,20 +211,20 @@ def test_the_machine_decides_unless_the_text_is_from_another(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--log", "/nowhere/at.all"], "cannot be read: No such file"),
+        (["--log", "/nowhere/at.all"], "There is no file /nowhere/at.all"),
         (["--log", "/"], "directory"),
         (["--log", "a\0b"], "cannot be read"),
         (["./no/such/Dockerfile"], "There is no file"),
         (["no/such/compose.yaml"], "There is no file"),
-        (["--no-host"], "leaves nothing to look at"),
-        (["--yes"], "--yes answers --fix"),
-        (["--bundle", "x", "--no-host", "--log", "-"], "contradict"),
-        (["some/image:1", "--no-host", "--log", "-"], "contradict"),
-        (["--bundle", "x", "--fix"], "--fix mends this machine"),
-        (["--log", "-", "--log", "-"], "stdin can be read once"),
-        (["collect"], "collect takes the file to write"),
+        (["--no-host"], "--no-host requires --log"),
+        (["--yes"], "--yes requires --fix"),
+        (["--bundle", "x", "--no-host", "--log", "-"], "cannot be used together"),
+        (["some/image:1", "--no-host", "--log", "-"], "cannot be used together"),
+        (["--bundle", "x", "--fix"], "--fix changes this machine"),
+        (["--log", "-", "--log", "-"], "stdin can be used only once"),
+        (["collect"], "collect takes one argument"),
         (["collect", "/nowhere/at/all.tar.gz"], "cannot be written"),
-        (["explain", "no-such-cause"], "knows no cause 'no-such-cause'"),
+        (["explain", "no-such-cause"], "Unknown cause 'no-such-cause'"),
         (["--bundle", "/nowhere/at.all"], "/nowhere/at.all"),
         (["--undo", "/nowhere/at.all"], "/nowhere/at.all"),
     ],

@@ -4,9 +4,14 @@ the files are in a directory of the test's own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import select
+import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -747,27 +752,63 @@ sys.exit(mend(causes, knowledge=known, doors=local_doors(print), journals=Path(s
 def test_a_person_at_a_terminal_is_understood(
     keys: list[bytes], code: Exit, said: str, tmp_path: Path
 ) -> None:
-    import pty
-    import subprocess
+    ended, seen = at_a_terminal(AT_TERMINAL, keys, [b"[y/N]", b"+ sleep"], tmp_path)
+    assert ended == code, seen
+    assert said in seen
 
+
+# Another thread takes the signal, so that the read() of this one is not interrupted: what happens
+# where Ctrl-C comes between Python's last look for a signal and that call.
+NOT_INTERRUPTED = """
+import signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+"""
+
+
+def test_one_ctrl_c_is_enough_though_it_interrupts_no_call(tmp_path: Path) -> None:
+    code = NOT_INTERRUPTED + AT_TERMINAL
+    ended, seen = at_a_terminal(code, [b"\x03"], [b"[y/N]"], tmp_path)
+    assert ended == Exit.INTERRUPTED, seen
+    assert "Nothing more was changed." in seen
+
+
+@pytest.mark.parametrize(
+    ("typed", "more"), [(b"ye", b"s\n"), (b"yes", b"\x04")], ids=["the rest", "the end of input"]
+)
+def test_an_answer_may_come_in_parts(typed: bytes, more: bytes, tmp_path: Path) -> None:
+    """Ctrl-D within a line hands on what was typed so far."""
+    keys = [typed + b"\x04", more, b"\x03"]
+    waits = [b"[y/N]", b"[y/N] " + typed, b"+ sleep"]
+    ended, seen = at_a_terminal(AT_TERMINAL, keys, waits, tmp_path)
+    assert ended == Exit.INTERRUPTED, seen
+    assert "Run so far:" in seen
+
+
+def at_a_terminal(
+    code: str, keys: list[bytes], waits: list[bytes], folder: Path
+) -> tuple[int, str]:
+    """Run this Python at a terminal, and type each key when its text is seen. A program that says
+    nothing for a minute hangs.
+    """
     setsid = [need.program("setsid", "util-linux"), "--ctty", "--wait"]
     terminal, theirs = pty.openpty()
     with subprocess.Popen(
-        [*setsid, sys.executable, "-c", AT_TERMINAL, str(tmp_path)],
+        [*setsid, sys.executable, "-c", code, str(folder)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
     ) as process:
         os.close(theirs)
         seen = b""
-        waits = [b"[y/N]", b"+ sleep"]
-        try:
+        with contextlib.suppress(OSError):  # the other end is closed
             while True:
+                if not select.select([terminal], [], [], 60)[0]:
+                    os.killpg(os.tcgetpgrp(terminal), signal.SIGKILL)
+                    pytest.fail(f"it hangs; it said: {seen.decode()}")
                 seen += os.read(terminal, 4096)
                 if keys and waits[0] in seen:
                     waits.pop(0)
                     os.write(terminal, keys.pop(0))
-        except OSError:  # the other end is closed
-            os.close(terminal)
-    assert process.returncode == code, seen.decode()
-    assert said in seen.decode()
+        os.close(terminal)
+    return process.returncode, seen.decode()

@@ -76,12 +76,12 @@ def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     binary.write_bytes(b"FROM a\0b")
     link.symlink_to("/dev/zero")
     wrong = {
-        tmp_path / "Dockerfile": "no such file",
+        tmp_path / "Dockerfile": "There is no file",
         tmp_path: "a directory",
         large: "larger than",
         binary: "no text",
-        link: "no regular file",
-        Path("Dockerfile\0"): "cannot be read|no such file",
+        link: "not a regular file",
+        Path("Dockerfile\0"): "cannot be read|There is no file",
     }
     for path, why in wrong.items():
         with pytest.raises(BadInputError, match=why) as caught:
@@ -129,7 +129,7 @@ def test_a_person_reads_place_and_fix_in_eighty_columns() -> None:
 
 
 def test_a_person_reads_that_nothing_was_found() -> None:
-    assert describe_findings([], ("a", "b")) == "Nothing wrong was found in a, b."
+    assert describe_findings([], ("a", "b")) == "No problems found in a, b."
 
 
 def test_json_has_every_field_and_the_counts() -> None:

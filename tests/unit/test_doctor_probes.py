@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from provision.doctor import diagnose
 from provision.doctor.knowledge import load
 from provision.doctor.model import Fact, Value
 from provision.doctor.probes import PROBES, kernel_log, read_facts
@@ -119,7 +122,7 @@ TELLING: dict[str, dict[str, Value]] = {
         "podman.subids": False,
         "toolkit.installed": True,
     },
-    "snap": {"docker.snap": True, "docker.daemon_json": "valid"},
+    "snap": {"docker.snap": True, "docker.engine": True, "docker.daemon_json": "valid"},
     "opensuse": {"os.family": "suse", "gpu.count": 0, "podman.runtime": "runc"},
     "arch": {
         "kernel.reboot_required": True,
@@ -261,6 +264,60 @@ def test_podmans_imitation_of_docker_is_no_docker(way: str, tmp_path: Path) -> N
     assert facts["docker.installed"].value is False
     assert facts["podman.installed"].value is True
     assert "docker.default_shm_mib" not in facts
+
+
+NOBODY = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."
+
+
+@pytest.mark.parametrize(
+    ("programs", "printed", "engine"),
+    [
+        pytest.param(["docker"], {"ServerErrors": [NOBODY]}, False, id="the client alone"),
+        pytest.param(["docker", "dockerd"], {"ServerErrors": [NOBODY]}, True, id="an engine, too"),
+        pytest.param(["docker", "dockerd"], None, True, id="an old client, which prints no JSON"),
+    ],
+)
+def test_a_silent_docker_is_told_from_one_without_an_engine(
+    programs: list[str], printed: dict[str, Any] | None, *, engine: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "usr/bin"
+    folder.mkdir(parents=True)
+    for name in programs:
+        (folder / name).write_bytes(b"\x7fELF" + bytes(10_000))
+        (folder / name).chmod(0o755)
+
+    def run(argv: Sequence[str], timeout_s: float, /) -> Completed:
+        del timeout_s
+        if "info" not in argv:
+            return Completed(problem="not recorded")
+        out = "" if printed is None else json.dumps(printed)
+        return Completed(code=1, out=out, err=NOBODY if printed is None else "")
+
+    facts = read_facts(Machine(root=tmp_path, env={"PATH": "/usr/bin"}, run=run))
+    assert facts["docker.engine"].value is engine
+    assert facts["docker.error"].value == NOBODY
+    assert "docker.rootless" not in facts
+
+
+def test_a_rootless_engine_that_is_down_is_told_by_its_socket(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/bin"
+    folder.mkdir(parents=True)
+    for name in ("docker", "dockerd"):
+        (folder / name).write_bytes(b"\x7fELF" + bytes(10_000))
+        (folder / name).chmod(0o755)
+    said = NOBODY.replace("/var/run", "/run/user/1000")
+
+    def run(argv: Sequence[str], timeout_s: float, /) -> Completed:
+        del timeout_s
+        return Completed(code=1, err=said if "info" in argv else "")
+
+    facts = read_facts(Machine(root=tmp_path, env={"PATH": "/usr/bin"}, run=run))
+    assert facts["docker.rootless"].value is True
+    facts |= {
+        name: Fact(value=False, where="/proc") for name in ("docker.running", "machine.container")
+    }
+    (cause,) = diagnose((), facts).causes
+    assert [fix.run for fix in cause.fixes] == ["systemctl --user start docker"]
 
 
 @pytest.mark.parametrize(("configured", "differs"), [("{}", True), ('{"mtu": 1400}', False)])

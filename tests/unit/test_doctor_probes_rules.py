@@ -239,25 +239,55 @@ def test_acs_redirects_by_its_control_bits(
 
 
 @pytest.mark.parametrize(
-    ("names", "consumer", "capabilities", "is_open"),
+    ("names", "consumer", "capabilities", "modules"),
     [
-        (("NVIDIA GeForce RTX 4090",), True, ("8.9",), False),
-        (("NVIDIA H100 80GB HBM3",), False, ("9.0",), False),
-        (("NVIDIA B200",), False, ("10.0",), True),
-        (("NVIDIA GeForce RTX 5090", "NVIDIA A100-PCIE-40GB"), True, ("12.0", "8.0"), True),
-        (("no such card",), None, None, None),
+        (("NVIDIA GeForce RTX 4090",), True, ("8.9",), {"optional"}),
+        (("NVIDIA H100 80GB HBM3",), False, ("9.0",), {"optional"}),
+        (("NVIDIA GH200 480GB",), False, ("9.0",), {"required"}),
+        (("NVIDIA B200",), False, ("10.0",), {"required"}),
+        (("Tesla V100-SXM2-16GB",), False, ("7.0",), {"unsupported"}),
+        (("Tesla T4",), False, ("7.5",), {"optional"}),
+        (
+            ("NVIDIA GeForce RTX 5090", "NVIDIA A100-PCIE-40GB"),
+            True,
+            ("12.0", "8.0"),
+            {"optional", "required"},
+        ),
+        (("no such card",), None, None, set()),
     ],
 )
 def test_a_name_tells_what_the_catalogue_knows_of_it(
     names: tuple[str, ...],
     consumer: bool | None,  # noqa: FBT001
     capabilities: tuple[str, ...] | None,
-    is_open: bool | None,  # noqa: FBT001
+    modules: set[str],
     catalog: Catalog,
 ) -> None:
     assert gpus.is_consumer(catalog, names) is consumer
     assert gpus.capabilities(catalog, names) == capabilities
-    assert gpus.needs_open_modules(catalog, capabilities or ()) is is_open
+    assert gpus.open_modules(catalog, names, capabilities or ()) == modules
+
+
+@pytest.mark.parametrize(
+    ("capability", "modules"),
+    [("7.0", {"unsupported"}), ("9.0", {"optional"}), ("12.1", {"required"})],
+)
+def test_a_gpu_without_a_known_name_is_judged_by_its_capability(
+    capability: str, modules: set[str], catalog: Catalog
+) -> None:
+    """NVML tells the capability of a card that the catalogue has not."""
+    assert gpus.open_modules(catalog, ("NVIDIA Z999",), (capability,)) == modules
+
+
+@pytest.mark.parametrize(
+    ("version", "only"),
+    [("620.70.06", True), ("615.71.09", False), ("580.95.05", False), ("999", None), (None, None)],
+)
+def test_a_branch_tells_whether_it_has_proprietary_modules(
+    version: str | None,
+    only: bool | None,  # noqa: FBT001
+) -> None:
+    assert driver.has_open_modules_only(version) is only
 
 
 def test_entities_of_a_report_are_refused() -> None:

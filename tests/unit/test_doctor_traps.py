@@ -8,6 +8,21 @@ from provision.doctor import Fact, diagnose, load
 from provision.doctor.model import Value
 
 CONTAINER = {"machine.container": True}
+STOPPED: dict[str, Value] = {
+    "docker.installed": True,
+    "docker.engine": True,
+    "docker.running": False,
+    "docker.error": "failed to connect to the docker API at unix:///var/run/docker.sock; check if "
+    "the path is correct and if the daemon is running",
+    "machine.container": False,
+}
+BARE: dict[str, Value] = {
+    "gpu.count": 1,
+    "driver.installed": False,
+    "machine.container": False,
+    "modules.vfio": False,
+    "wsl": False,
+}
 TRAPS: dict[str, tuple[dict[str, Value], dict[str, Value]]] = {
     "a daemon-reload that would take the GPUs": (
         {"cgroup.reload_trap": True, "gpu.count": 1, "driver.loaded": True},
@@ -36,6 +51,25 @@ TRAPS: dict[str, tuple[dict[str, Value], dict[str, Value]]] = {
     "an MTU larger than the way out": (
         {"network.mtu_differs": True, "docker.running": True},
         {"network.mtu_differs": True, "docker.running": False},
+    ),
+    "an engine that is not running": (STOPPED, {**STOPPED, **CONTAINER}),
+    "a docker command without an engine": (
+        {**STOPPED, "docker.engine": False},
+        {**STOPPED, "docker.engine": False, **CONTAINER},
+    ),
+    "an engine that this user may not ask": (
+        STOPPED,
+        {**STOPPED, "docker.error": "permission denied while trying to connect to the docker API"},
+    ),
+    "an engine elsewhere that is silent": (
+        {**STOPPED, "docker.error": "Cannot connect to the Docker daemon at tcp://10.0.0.1:2376."},
+        {**STOPPED, "docker.error": "error during connect: TLS handshake timeout"},
+    ),
+    "a GPU without a driver": (BARE, {**BARE, "driver.installed": True}),
+    "a GPU without a driver on the machine of a container": (BARE, {**BARE, **CONTAINER}),
+    "a GPU without a driver that is passed to virtual machines": (
+        BARE,
+        {**BARE, "modules.vfio": True},
     ),
 }
 

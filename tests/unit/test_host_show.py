@@ -71,6 +71,30 @@ def test_an_unknown_host_says_so_everywhere() -> None:
     ]
 
 
+NOT_THERE = tuple(
+    Absent(fact=fact, source="nvml", reason="libnvidia-ml.so.1 is not in the linker path")
+    for fact in ("driver", "user_mode_driver", "driver_cuda", "gpus")
+)
+
+
+def test_a_driver_that_was_looked_for_and_is_not_there_is_none() -> None:
+    lines = describe(HostFacts(gpus=(), absent=NOT_THERE)).splitlines()
+    assert lines[:3] == [
+        "Driver     none found",
+        "Libraries  none found",
+        "CUDA       none without a driver",
+    ]
+
+
+def test_libraries_without_their_module_are_a_driver_that_is_not_loaded() -> None:
+    lines = describe(HostFacts(user_mode_driver="550.54.15", absent=NOT_THERE)).splitlines()
+    assert lines[:3] == [
+        "Driver     not loaded",
+        "Libraries  550.54.15",
+        "CUDA       unknown",
+    ]
+
+
 def test_none_there_is_not_unknown() -> None:
     lines = describe(HostFacts(gpus=(), engines=())).splitlines()
     assert "GPUs       none" in lines

@@ -16,7 +16,6 @@ from images.inspect.texts import (
     parse_metadata,
     parse_tags,
     pinned_cudnn,
-    printable,
     two_parts,
     versions_of,
 )
@@ -234,4 +233,3 @@ def test_any_text_is_survived(data: bytes) -> None:
     assigned(data)
     parse_build_info(data)
     find_flags([data])
-    assert printable(data.decode("latin-1")).isprintable()

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from images.bootstrap import BootstrapToolError
-from provision.catalog import load
-from provision.console import Console
-from provision.model import Engine, Gpu, HostFacts, Plan, Request
-from provision.pipeline import Settings, pin_base
-from provision.resolve import resolve
+from provision.model import Engine, Gpu, HostFacts
 from provision.suite import gpu_runtime_warning, gpus_to_request, proven, run_command
 
 GPU = Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6))
@@ -45,33 +38,6 @@ def test_gpus_are_asked_for_as_the_engine_can_give_them(
 ) -> None:
     assert gpus_to_request(facts) == asked
     assert (gpu_runtime_warning(facts) is not None) == warned
-
-
-def pinned(tmp_path: Path, *, only_lock: bool) -> Plan:
-    request = Request(cuda="11.7", base="bootstrap")
-    hosts = [HostFacts(driver="515.65.01", arch="x86_64", gpus=(GPU,))]
-    settings = Settings(ca=None, offline=False, state=tmp_path, env={})
-    plan = resolve(hosts, request, load())
-    made, archive = pin_base(
-        plan, hosts, request, load(), settings, Console(), None, only_lock=only_lock
-    )
-    assert archive is None
-    return made
-
-
-def test_a_lock_does_without_a_base_that_cannot_be_made_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lacking(*_: object, **__: object) -> None:
-        raise BootstrapToolError("mmdebstrap is not here.", fix="Install it")
-
-    monkeypatch.setattr("images.bootstrap.bootstrap", lacking)
-    made = pinned(tmp_path, only_lock=True)
-    assert made.base is not None
-    assert made.base.digest is None
-    assert made.warnings[-1].code == "base-not-pinned"
-    with pytest.raises(BootstrapToolError):
-        pinned(tmp_path, only_lock=False)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_verify_says_what_was_damaged_and_is_content_the_next_time(
     assert (data["checked"], data["bytes"]) == (4, 10_000)
     code, out, _ = call("verify", capsys)
     assert code == Exit.DONE
-    assert "whole" in out
+    assert "intact" in out
 
 
 def test_gc_frees_down_to_a_size(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

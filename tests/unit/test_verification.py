@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from images.spec import RunJob, RunResult
 from provision.model import Framework, HostFacts
 from provision.record.envelope import unseal
 from provision.record.store import trusted_keys
+from provision.suite import in_numbers
 from tests.unit.fake_engine import (
     CODES,
     FACTS,
@@ -32,6 +34,7 @@ from tests.unit.fake_engine import (
     Engine,
     Runner,
     broken,
+    check,
     ended,
     metric,
     report,
@@ -131,26 +134,26 @@ def test_the_suite_is_told_the_card_s_own_figures(here: Place) -> None:
         pytest.param(
             ["--only", "libraries", "--require", "gpu"], "--only leaves out", id="left out"
         ),
-        pytest.param(["--require", "$(id)"], "--require '$(id)'", id="a shell's words"),
-        pytest.param(["--only", " , "], "--only names no check", id="commas only"),
+        pytest.param(["--require", "$(id)"], "no check '$(id)'", id="a shell's words"),
+        pytest.param(["--only", " , "], "--only needs the name of a check", id="commas only"),
         pytest.param(["--timeout", "soon"], "--timeout 'soon'", id="a word for a time"),
         pytest.param(["--timeout", "0"], "--timeout '0'", id="no time"),
-        pytest.param(["--timeout", "9" * 400], "is no number of seconds", id="an endless time"),
+        pytest.param(["--timeout", "9" * 400], "is not a number of seconds", id="an endless time"),
         pytest.param(["--report", "no/r.json"], "there is no directory", id="no directory"),
         pytest.param(["--html", "."], "--html", id="a directory"),
         pytest.param(["--html", "/dev/null"], "not a file that can be replaced", id="a device"),
         pytest.param(["--junit", "x" * 5000], "--junit", id="an endless name"),
-        pytest.param(["--junit", ""], "--junit names no file", id="no name"),
+        pytest.param(["--junit", ""], "--junit needs a file name", id="no name"),
         pytest.param(["--junit", "a", "--html", "./a"], "name one file", id="one file for two"),
         pytest.param(["--baseline", "none.json"], "--baseline", id="a baseline not there"),
         pytest.param(["--record", "no/r.json"], "--record", id="no place for a record"),
         pytest.param(["--record", "r", "--no-record"], "--no-record", id="a record and none"),
-        pytest.param(["--record", "r", "--only", "gpu"], "speaks of the whole", id="of a part"),
-        pytest.param(["--key", "none.pem"], "cannot be read", id="a key not there"),
+        pytest.param(["--record", "r", "--only", "gpu"], "covers all of it", id="of a part"),
+        pytest.param(["--key", "none.pem"], "There is no key", id="a key not there"),
         pytest.param(["--trust", "a.pem"], "--check-record", id="a trust for nothing"),
         pytest.param(["--check-record", "r", "--junit", "a"], "--junit", id="a check with a file"),
         pytest.param(["--check-record", "--only", "gpu"], "--only", id="a check of a part"),
-        pytest.param(["--check-record", "--trust", ""], "--trust names no file", id="no key"),
+        pytest.param(["--check-record", "--trust", ""], "--trust needs a file name", id="no key"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_the_container_starts(
@@ -179,9 +182,11 @@ def test_the_real_suite_s_report_is_read(here: Place) -> None:
         with tempfile.NamedTemporaryFile("wb", suffix=".json") as expect:
             expect.write(job.files["/run/gpu-provision/expect.json"])
             expect.flush()
-            words = [
-                w if w != "/run/gpu-provision/expect.json" else expect.name for w in job.command
-            ]
+            here = {
+                "/run/gpu-provision/expect.json": expect.name,
+                "/opt/gpu-provision/lib/verify": str(ROOT / "verify"),
+            }
+            words = [here.get(word, word) for word in job.command]
             done = subprocess.run(
                 [sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
             )
@@ -493,3 +498,28 @@ def test_records_do_not_lie_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(state_directory()) == "/home/me/.cache/gpu-provision"
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     assert str(record_home()) == "/home/me/.local/state/gpu-provision"
+
+
+def test_a_run_in_numbers() -> None:
+    found = report("unfit")
+    cpu = check("numerics.matmul")
+    cpu["measured"] = {"device": "cpu"}
+    found["checks"] = [
+        check("a"),
+        cpu,
+        check("b", "fail"),
+        check("c", "error"),
+        check("d", "skip"),
+        check("e", "of a later version"),
+    ]
+    assert in_numbers(found) == (
+        "unfit: 1 passed, 1 passed on the CPU, 1 failed, 1 in error, 2 not run"
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_log_has_one_line_of_a_verification() -> None:
+    said = main("verify", TAG)
+    stage = [line for line in said.err.splitlines() if line.startswith("verify ")]
+    assert len(stage) == 1
+    assert re.fullmatch(rf"verify +\d+\.\d s  {TAG}, level standard: fit: .+, by \S.*", stage[0])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from images.nearby import no_such, or_nearby
 from provision.doctor.lint.findings import Finding, Found, finding
 from provision.doctor.lint.sarif import to_sarif
 from provision.doctor.lint.show import describe_findings, findings_json
@@ -139,8 +140,9 @@ def _read(path: Path) -> str:
     """The text of a file of a sensible size; what is wrong with it is a sentence."""
     try:
         if not path.is_file():  # a device or a pipe could be read without end
-            there = "it is a directory" if path.is_dir() else "it is no regular file"
-            what = there if path.exists() else "there is no such file"
+            if not path.exists():
+                raise BadInputError(no_such("file", path), fix=or_nearby(path, _FIX))
+            what = "it is a directory" if path.is_dir() else "it is not a regular file"
             raise BadInputError(f"{path} cannot be read: {what}.", fix=_FIX)
         with path.open("rb") as stream:
             content = stream.read(LIMIT_BYTES + 1)

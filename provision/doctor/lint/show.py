@@ -17,7 +17,7 @@ _SILENCE = "To silence one, on its line or the line before: # provision: ignore=
 def describe_findings(findings: Sequence[Finding], paths: tuple[str, ...]) -> str:
     """Each with its place in front and the fix below; how many there are at the end."""
     if not findings:
-        return f"Nothing wrong was found in {', '.join(paths)}."
+        return f"No problems found in {', '.join(paths)}."
     lines: list[str] = []
     for one in findings:
         lines += [*_described(one), ""]

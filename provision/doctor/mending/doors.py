@@ -1,12 +1,15 @@
-"""The doors of --fix to the world: what it says, asks and runs. Tests have their own."""
+"""I/O seam of --fix (terminal, subprocesses, clock), replaceable in tests."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -62,7 +65,56 @@ def run_in_shell(command: str, limit_s: float, on_line: Say) -> int | None:
 
 
 def ask_at_terminal(question: str) -> bool:
-    """Only a plain yes is one; the end of the input is none."""
+    """Ask; only "y" or "yes" is a yes, and the end of the input is a no.
+
+    KeyboardInterrupt at the first Ctrl-C, whenever it comes.
+    """
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    answer = _read_line(sys.stdin.fileno())
+    return answer.strip().lower() in {b"y", b"yes"}
+
+
+def _read_line(terminal: int) -> bytes:
+    """The line that was typed, or what of it came before the end of the input.
+
+    A signal that arrives between Python's last look for one and the read() of the system
+    interrupts nothing: Python would raise KeyboardInterrupt only after the next line. So the read
+    begins only when there is something to read, and the signal itself ends the waiting for that
+    (https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd).
+    """
+    line = b""
+    with _signals() as signals:
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([terminal, signals], [], [])
+            # the handler of a signal has run before this line, and has raised if it was Ctrl-C
+            if signals in ready:
+                os.read(signals, 4096)
+            if terminal in ready:
+                typed = _typed(terminal)
+                if not typed:
+                    break
+                line += typed
+    return line
+
+
+def _typed(terminal: int) -> bytes:
+    """What is there to read; nothing at the end of the input, and where the terminal is gone."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor that becomes readable with every signal that Python handles."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    before = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    try:
+        yield readable
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(readable)
+        os.close(writable)

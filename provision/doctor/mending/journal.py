@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+from images.printable import printable
 from provision.doctor.mending.backup import Kept
 from provision.errors import BadInputError
 from provision.files import write_whole
@@ -99,7 +100,7 @@ def _absolute(value: Any) -> str:  # noqa: ANN401
 
 
 def _unreadable(path: Path, why: str) -> BadInputError:
-    shown = "".join(c if c.isprintable() else "?" for c in str(path))
+    shown = printable(str(path))
     return BadInputError(
         f"The journal {shown} cannot be read: {why}.",
         fix=f"Name one of the files that --fix wrote: ls {shown.rpartition('/')[0] or '.'}",

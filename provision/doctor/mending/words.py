@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from images.printable import printable
 from provision.doctor.mending.backup import Kept
 from provision.doctor.mending.choice import Refusal
 from provision.doctor.model import Cause, Fix
@@ -26,7 +27,7 @@ def wrapped(text: str, indent: str = "") -> str:
 
 def clean(line: str) -> str:
     """Without what moves a terminal's cursor."""
-    return "".join(c if c.isprintable() else " " for c in line)
+    return printable(line, instead=" ")
 
 
 def output_line(line: str) -> str:

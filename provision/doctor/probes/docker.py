@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from provision.doctor.model import Fact
 from provision.doctor.probes import commands
 from provision.doctor.probes.machine import Found, Machine, Process, fact
 from provision.host.engines import parse_buildx, parse_object, parse_runtimes
@@ -82,7 +83,9 @@ def probe_docker(machine: Machine) -> Iterator[Found]:
     if not installed:
         return
     daemon = read_daemon_json(machine)
-    yield from _kind(machine, info, program)
+    kind = list(_kind(machine, info, program))
+    yield from kind
+    yield from _presence(machine, info, dict(kind))
     yield from _engine(info)
     yield from _configured(machine, info, daemon)
     yield from _daemon_json(machine, daemon)
@@ -210,6 +213,24 @@ def _kind(machine: Machine, info: Mapping[str, Any], program: str | None) -> Ite
         yield from fact("docker.rootless", any("rootless" in str(o) for o in options), INFO)
     elif found:
         yield from fact("docker.rootless", all(p.uid != 0 for p in found), "/proc")
+
+
+def _presence(
+    machine: Machine, info: Mapping[str, Any], kind: Mapping[str, Fact]
+) -> Iterator[Found]:
+    """Whether there is an engine beside the client, and why it does not answer."""
+    dockerd = machine.which("dockerd")
+    packed = next((n for n in ("docker.snap", "docker.desktop") if n in kind and kind[n].value), "")
+    running = bool(info.get("ServerVersion") or machine.processes("dockerd"))
+    where = dockerd or (kind[packed].where if packed else "PATH")
+    yield from fact("docker.engine", bool(dockerd or packed or running), where)
+    if not info.get("ServerVersion"):
+        done = commands.ask(machine, commands.DOCKER_INFO)
+        errors = info.get("ServerErrors")
+        told = str(errors[0]) if isinstance(errors, list) and errors else done.err if done else ""
+        yield from fact("docker.error", one_line(told) or None, INFO)
+        if "docker.rootless" not in kind and "unix:///run/user/" in told:
+            yield from fact("docker.rootless", value=True, where=INFO)
 
 
 def _serves(program: str | None, root_dir: str | None) -> bool:

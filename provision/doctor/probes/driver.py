@@ -59,6 +59,7 @@ def probe_module(machine: Machine) -> Iterator[Found]:
         yield from fact("driver.loaded", is_loaded, where if version else told_by)
     yield from fact("driver.version", version, where)
     yield from fact("driver.branch", int(version.split(".")[0]) if version else None, where)
+    yield from fact("driver.open_modules_only", has_open_modules_only(version), where)
     if modules is not None:
         for name, module in _LOADED.items():
             yield from fact(name, module in modules, told_by)
@@ -197,6 +198,19 @@ def probe_flavour(machine: Machine) -> Iterator[Found]:
     if licence:
         is_open = "MIT" in licence[1] or "GPL" in licence[1]
         yield from fact("driver.flavour", "open" if is_open else "proprietary", "modinfo nvidia")
+
+
+def has_open_modules_only(version: str | None) -> bool | None:
+    """Whether the driver's branch has no proprietary modules; None where the catalogue does not
+    know the branch.
+    """
+    from provision.catalog import load
+
+    catalog = load()
+    if version is None or not catalog.is_known_branch(version):
+        return None
+    branch = catalog.branch_of(version)
+    return branch is not None and branch.open_modules == "only"
 
 
 def flavour_of_nvrm(text: str) -> str:

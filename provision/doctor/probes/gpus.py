@@ -18,6 +18,7 @@ from provision.host.reading import one_line
 
 if TYPE_CHECKING:
     from provision.catalog import Catalog
+    from provision.catalog.side_rows import OpenModules
     from provision.model import ComputeCapability
 
 _NVIDIA = "0x10de"
@@ -141,7 +142,10 @@ def probe_names(machine: Machine) -> Iterator[Found]:
     place = NVML if told else f"the catalogue, by the names of {where}"
     yield from fact("gpu.compute_capabilities", known, place)
     yield from fact("gpu.geforce", is_consumer(catalog, names), place if names else where)
-    yield from fact("gpu.needs_open_modules", needs_open_modules(catalog, known or ()), place)
+    modules = open_modules(catalog, names, known or ())
+    needs = "required" in modules if modules else None
+    yield from fact("gpu.needs_open_modules", needs, place)
+    yield from fact("gpu.before_open_modules", "unsupported" in modules if modules else None, place)
 
 
 def capabilities(catalog: Catalog, names: Iterable[str]) -> tuple[str, ...] | None:
@@ -164,13 +168,21 @@ def is_consumer(catalog: Catalog, names: Iterable[str]) -> bool | None:
     return None if not answers or None in answers else False
 
 
-def needs_open_modules(catalog: Catalog, known: Iterable[str]) -> bool | None:
-    """Blackwell and what came after it have no proprietary modules: see the catalogue's branches,
-    `open_modules`.
+def open_modules(
+    catalog: Catalog, names: Iterable[str], known: Iterable[str]
+) -> frozenset[OpenModules]:
+    """What the GPUs here make of the open kernel modules: "unsupported", "optional", "required".
+
+    By name where the catalogue has all of them (Grace Hopper differs from Hopper), else by compute
+    capability; empty where neither is known, and for Jetson.
     """
-    first = min(row.compute_capability for row in catalog.gpus if row.architecture == "Blackwell")
-    numbers = [_capability(text) for text in known]
-    return any(one >= first for one in numbers) if numbers else None
+    matches = [catalog.find_gpu(name) for name in names]
+    if matches and all(match.compute_capability and match.rows for match in matches):
+        pairs = [(row.compute_capability, row.name) for one in matches for row in one.rows]
+    else:
+        pairs = [(_capability(text), "") for text in known]
+    found = (catalog.open_modules(capability, name) for capability, name in pairs)
+    return frozenset(one for one in found if one is not None)
 
 
 def probe_state(machine: Machine) -> Iterator[Found]:

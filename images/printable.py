@@ -1,0 +1,23 @@
+"""Text that somebody else wrote, made fit for a terminal, a log and a report.
+
+Names in archives, answers of registries, lines of logs, what was typed: each may hold characters
+that move a cursor, end a line or turn the direction of writing.
+"""
+
+from __future__ import annotations
+
+
+def printable(text: str, *, limit: int | None = None, instead: str = "?", keep: str = "") -> str:
+    """Replace what does not print: control characters, marks of direction, lone surrogates.
+
+    `keep` names characters to leave as they are ("\\n" for text of several lines). Longer than
+    `limit`, the text is cut and ends in "...".
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c in keep else instead for c in text)
+    return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, in which tabs and no-break spaces stay, too."""
+    return "\n".join(printable(line, keep="\t\xa0") for line in text.split("\n"))

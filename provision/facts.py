@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn, TypeVar
 
-from images.nearby import no_such, or_nearby
 from images.printable import printable
 from provision.errors import HostFileError
 from provision.model import Absent, ComputeCapability, Engine, Gpu, HostFacts
@@ -89,6 +88,8 @@ def read_host_file(path: str) -> HostFacts:
             with open(path, "rb") as file:  # noqa: PTH123  pathlib starts slowly
                 data = file.read(SIZE_LIMIT_BYTES + 1)
     except FileNotFoundError as exc:
+        from images.nearby import no_such, or_nearby
+
         fix = or_nearby(label, "Write one on that machine: provision detect --json > host.json")
         raise HostFileError(no_such("host file", label), fix=fix) from exc
     except IsADirectoryError as exc:

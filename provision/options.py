@@ -65,7 +65,7 @@ def _refuse_unknown_cuda(cuda: str, catalog: Catalog) -> None:
     if catalog.toolkit(cuda) is None:
         known = ", ".join(catalog.cuda_versions())
         raise BadInputError(
-            f"CUDA {cuda} is not in the catalog.",
+            f"There is no CUDA {cuda} in the catalog.",
             fix=f"Known versions: {known}. If it is newer: provision catalog refresh",
         )
 

@@ -181,6 +181,5 @@ def test_the_machines_own_files_read_as_pyelftools_reads_them(path: Path) -> Non
             for library, versions in (asked.iter_versions() if asked else ())
         }
         defined = theirs.get_section_by_name(".gnu.version_d")
-        assert found.provides == tuple(
-            next(names).name for _, names in (defined.iter_versions() if defined else ())
-        )
+        versions = (next(names).name for _, names in (defined.iter_versions() if defined else ()))
+        assert found.provides == tuple(dict.fromkeys(versions))  # some files name one twice

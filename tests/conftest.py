@@ -1,16 +1,225 @@
-"""For every lane."""
+"""For every lane: a home of its own for each test, a time limit, the same inputs every time.
+
+The environment is cleaned here, before a test module is read: what a developer has configured for
+pip, uv, git, Docker or Python is not what is tested. Tests that talk to the package index (mark
+`network`, and the lanes that install from it) get this machine's index back.
+"""
 
 from __future__ import annotations
 
+import collections
+import json
+import os
+import re
+import shutil
 import signal
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, MutableMapping
+from pathlib import Path
 
+import hypothesis
 import pytest
+
+from tests import need
+
+ROOT = Path(__file__).parents[1]
+# Seconds for one test with its fixtures, by lane (a directory here): for what hangs, not for what
+# is slow. A fixture of a session counts for the first test that needs it: an image of gigabytes, a
+# framework's installation, a machine on which all tests run.
+LIMIT_S = 300
+LIMITS_S = {"bare": 2400, "docker": 900, "frameworks": 2400, "gpu": 2400, "wheels": 900}
+# The lanes that take minutes, the longest first, each with what it must not share with others.
+LONG = {
+    "docker": "engine",
+    "wheels": "engine",
+    "frameworks": "frameworks",
+    "gpu": "frameworks",
+    "bare": "bare",
+}
+# Which lanes ask the package index.
+ONLINE = ("bare", "docker", "frameworks", "wheels")
 
 # Started in the background of a script, we inherit an ignored SIGINT, and so would every program
 # that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Variables by which a developer, a runner or a scheduler configures what we start.
+_CONFIGURED = re.compile(
+    r"(BUILDKIT|COMPOSE|CONDA|CUDA|DEBIAN|DOCKER|GIT|GITHUB|GITLAB|GPU_PROVISION|HF|JAX|KUBE|MKL|NCCL"
+    r"|NVIDIA|OMP|PIP|PODMAN|PROVISION|PYTHON|REGISTRY|SLURM|TF|TORCH|UV|VIRTUAL|XDG|XLA)_?[A-Z0-9_]*"
+)
+# ... and by which they say where packages come from, and whom to trust for it.
+_OF_THE_INDEX = re.compile(
+    r"(PIP|UV)_.*|(https?|all|no)_proxy|.*_CA_BUNDLE|(NIX_)?SSL_CERT_.*|GIT_SSL_.*|NETRC",
+    re.IGNORECASE,
+)
+_KEPT = {
+    "DOCKER_HOST",
+    "GPU_PROVISION_WHEELS",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+}
+# What this machine says of its index; a process of pytest's own workers finds it here.
+_INDEX = "TESTS_INDEX"
+
+
+def _clean(env: MutableMapping[str, str]) -> dict[str, str]:
+    """Take the configuration out of `env`; what was said of the index."""
+    if _INDEX in env:
+        index: dict[str, str] = json.loads(env[_INDEX])
+    else:
+        index = {name: value for name, value in env.items() if _OF_THE_INDEX.fullmatch(name)}
+        home = Path(env.get("HOME") or "/nonexistent")
+        config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+        for name, file in (
+            ("PIP_CONFIG_FILE", config / "pip" / "pip.conf"),
+            ("PIP_CONFIG_FILE", home / ".pip" / "pip.conf"),
+            ("UV_CONFIG_FILE", config / "uv" / "uv.toml"),
+            ("NETRC", home / ".netrc"),
+        ):
+            if file.is_file():
+                index.setdefault(name, str(file))
+    for name in list(env):
+        if name not in _KEPT and (_CONFIGURED.fullmatch(name) or _OF_THE_INDEX.fullmatch(name)):
+            del env[name]
+    env[_INDEX] = json.dumps(index)
+    return index
+
+
+def _home(place: Path) -> dict[str, str]:
+    """An empty home, and variables that keep every program in it."""
+    home = place / "home"
+    home.mkdir(parents=True)
+    return {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local" / "share"),
+        "XDG_STATE_HOME": str(home / ".local" / "state"),
+    }
+
+
+_OWN = Path(tempfile.mkdtemp(prefix="gpu-provision-tests-"))
+_INDEX_OF_THIS_MACHINE = _clean(os.environ)
+# The configuration of the whole machine (/etc) counts as little.
+_NO_INDEX = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
+os.environ.update(_home(_OWN), **_NO_INDEX, GIT_CONFIG_NOSYSTEM="1", TESTS_SHARED=str(_OWN))
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How long the fuzz of the resolver runs."""
-    parser.addoption("--fuzz", type=int, default=100_000, help="inputs for the resolver's fuzz")
+    """How much chance there is."""
+    parser.addoption(
+        "--fuzz",
+        type=int,
+        metavar="N",
+        help="try N random inputs where tests try inputs, others each time",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The same inputs in every run, unless chance is asked for."""
+    fuzz = config.getoption("--fuzz")
+    hypothesis.settings.register_profile(
+        "same", derandomize=True, database=None, deadline=None, print_blob=True
+    )
+    hypothesis.settings.register_profile(
+        "chance", max_examples=fuzz or 100, database=None, deadline=None, print_blob=True
+    )
+    hypothesis.settings.load_profile("chance" if fuzz else "same")
+
+
+def pytest_unconfigure() -> None:
+    """Take away what this process has made."""
+    shutil.rmtree(_OWN, ignore_errors=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Every test has a time limit; those of a long lane stay together in one process."""
+    lane = item.path.relative_to(ROOT / "tests").parts[0]
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(LIMITS_S.get(lane, LIMIT_S)))
+    if lane in LONG:
+        item.add_marker(pytest.mark.xdist_group(LONG[lane]))
+    if lane in ONLINE:
+        item.add_marker(pytest.mark.network)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest is begun first."""
+    lanes = list(LONG)
+    items.sort(
+        key=lambda item: (
+            lanes.index(lane)
+            if (lane := item.path.relative_to(ROOT / "tests").parts[0]) in LONG
+            else len(lanes)
+        )
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """This machine's package index for tests, and their fixtures, that talk to it."""
+    before = dict(os.environ)
+    if item.get_closest_marker("network"):
+        for name in _NO_INDEX:
+            del os.environ[name]
+        os.environ.update(_INDEX_OF_THIS_MACHINE)
+    try:
+        return (yield)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A home of the test's own; fixtures of a session have the session's."""
+    place = Path(tempfile.mkdtemp(dir=_OWN))
+    for name, value in _home(place).items():
+        monkeypatch.setenv(name, value)
+    yield
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """What was typed on bare machines; what was not tested here, and what to install for it."""
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    for report in reports:
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "transcript" and report.when == "call":
+                terminalreporter.section(report.nodeid.partition("[")[2].partition("]")[0])
+                terminalreporter.line(value)
+    left = _left_out(config) + _skipped(reports)
+    if left:
+        terminalreporter.section("not tested here")
+    for what, fix in left:
+        terminalreporter.line(what)
+        if fix:
+            terminalreporter.line(f"    to test it: {fix}")
+
+
+def _left_out(config: pytest.Config) -> list[tuple[str, str]]:
+    """The lanes of which nothing was asked for, where more than single files were."""
+    asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    if not any(path.is_dir() for path in asked):
+        return []
+    lanes = [
+        lane for lane in LONG if not any((ROOT / "tests" / lane).is_relative_to(p) for p in asked)
+    ]
+    return [("tests/" + ", tests/".join(lanes), "./run test --all")] if lanes else []
+
+
+def _skipped(reports: Iterable[object]) -> list[tuple[str, str]]:
+    found: collections.Counter[str] = collections.Counter()
+    for report in reports:
+        if isinstance(report, pytest.TestReport) and isinstance(report.longrepr, tuple):
+            found[report.longrepr[2].removeprefix("Skipped: ")] += 1
+    return [
+        (
+            f"{count} test{'s' * (count > 1)}: {reason.partition(need.FIX)[0]}",
+            reason.partition(need.FIX)[2],
+        )
+        for reason, count in sorted(found.items())
+    ]

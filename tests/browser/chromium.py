@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.docker.need import lacking
+from tests.need import lacking
 
 LIMIT_S = 120.0  # a loaded machine of two cores starts it in ten seconds
 _FLAGS = (
@@ -132,7 +132,7 @@ def executable() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return path
-    return lacking("Chromium is not installed: apt-get install chromium")
+    return lacking("Chromium is not installed", "apt-get install chromium")
 
 
 @contextlib.contextmanager

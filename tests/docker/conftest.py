@@ -14,7 +14,7 @@ import pytest
 from uv import find_uv_bin
 
 from images.engine_setup import ask_engine
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT, TAG, Built, World, new_world
 from tests.docker.private_engine import PrivateEngine, private_engine
 from tests.docker.private_index import Authority, Wheel, make_authority
@@ -26,7 +26,10 @@ def client() -> Iterator[Any]:
     """The engine that the environment names."""
     answer = ask_engine()
     if not answer.version:
-        need.lacking(f"no container engine answers: {answer.problem}")
+        need.lacking(
+            f"no container engine answers: {answer.problem}",
+            "./run --install-engine test --all",
+        )
     with contextlib.closing(docker.from_env(timeout=120)) as found:
         yield found
 

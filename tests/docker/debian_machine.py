@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from images import process
-from tests.docker import need
+from tests import need
 
 _ENTER = """
 set -e

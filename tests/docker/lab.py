@@ -108,11 +108,11 @@ def finish(process: subprocess.Popen[str]) -> Done:
 def new_world(**env: str) -> Iterator[World]:
     """A world, gone afterwards."""
     place = Path(tempfile.mkdtemp(prefix="gpu-provision-world-"))
-    real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
-    (real / "bases").mkdir(parents=True, exist_ok=True)
+    bases = Path(os.environ["TESTS_SHARED"]) / "bases"
+    bases.mkdir(exist_ok=True)
     ours = place / "cache" / "gpu-provision"
     ours.mkdir(parents=True)
-    (ours / "bases").symlink_to(real / "bases")
+    (ours / "bases").symlink_to(bases)
     (place / "tmp").mkdir()
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     own = {

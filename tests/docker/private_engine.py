@@ -20,7 +20,7 @@ import docker
 import docker.errors
 import requests
 
-from tests.docker import need
+from tests import need
 
 START_LIMIT_S = 60.0
 

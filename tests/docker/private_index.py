@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tests.docker import need
+from tests import need
 
 USER = "ann"
 _JSON = "application/vnd.pypi.simple.v1+json"

@@ -29,7 +29,7 @@ from images.bootstrap.tree import is_kept
 from images.layers.ldcache import read_cache
 from images.oci.archive_reading import open_archive
 from images.oci.tarstream import layer_members
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT
 from tests.docker.snapshot_service import host_mirrors, snapshot_service
 
@@ -46,7 +46,7 @@ def engine() -> Iterator[Any]:
         client = docker.from_env()
         client.ping()
     except (docker.errors.DockerException, OSError) as exc:
-        need.lacking(f"no container engine answers: {exc}")
+        need.lacking(f"no container engine answers: {exc}", "./run --install-engine test --all")
     else:
         yield client
         client.close()

@@ -18,7 +18,7 @@ import pytest
 from images.oci.layout import LayoutTarget
 from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Platform, to_bytes
 from images.oci.sources import Stream, Unpacked
-from tests.docker import need
+from tests import need
 from tests.docker.lab import Done, World, finish, new_world
 from tests.docker.private_index import Index, make_wheel, serve
 from tests.docker.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over

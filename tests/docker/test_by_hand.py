@@ -15,7 +15,7 @@ import yaml
 
 from images.buildkit import ask, find_builder
 from provision.network import ca_bundle
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT, Built, World
 
 pytestmark = pytest.mark.docker

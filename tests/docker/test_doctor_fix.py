@@ -24,7 +24,7 @@ from provision.doctor.mending import Doors, mend, read_journal, undo
 from provision.doctor.mending.shell import commands, without_sudo
 from provision.doctor.model import Fact, Fix
 from provision.errors import Exit
-from tests.docker import need
+from tests import need
 from tests.docker.debian_machine import DebianMachine, debian_machine
 
 if sys.version_info >= (3, 11):

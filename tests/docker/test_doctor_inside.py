@@ -22,7 +22,7 @@ from provision.doctor.inside import inside_machine, look_inside
 from provision.doctor.model import Fact
 from provision.doctor.probes import INSIDE, read_facts
 from provision.errors import BadInputError
-from tests.docker import need
+from tests import need
 from tests.unit import sandbox_images
 
 pytestmark = pytest.mark.docker

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from images import engine_setup, process
-from tests.docker import need
+from tests import need
 from tests.docker.private_engine import unmount_below
 
 pytestmark = pytest.mark.docker

@@ -16,7 +16,7 @@ from docker.models.containers import ContainerCollection
 from images.docker import Docker
 from images.engine_setup import fix_text
 from images.spec import RunJob
-from tests.docker import need
+from tests import need
 from tests.docker.lab import MARK, ROOT, World, finish, new_world
 from tests.docker.private_engine import PrivateEngine, private_engine, small_disk
 from tests.docker.private_index import Index

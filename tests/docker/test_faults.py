@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
-from tests.docker import need
+from tests import need
 from tests.docker.lab import Built, Done, World
 
 pytestmark = pytest.mark.docker

@@ -20,8 +20,7 @@ from images.docker import Docker, NoGpuRuntimeError
 from images.spec import RunJob, RunResult
 from provision.pipeline import _EPOCH
 from provision.suite import suite_directory
-from tests import fake_driver
-from tests.docker import need
+from tests import fake_driver, need
 from tests.docker.private_engine import PrivateEngine, private_engine
 
 pytestmark = pytest.mark.docker

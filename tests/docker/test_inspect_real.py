@@ -27,7 +27,7 @@ from images.inspect.image import Inspection, inspect_image
 from images.oci.model import CONFIG, LAYER, MANIFEST, REF_NAME, descriptor_of
 from images.oci.opening import open_image
 from provision.inspection.report import make_report
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT
 from tests.unit.image_maker import tar_of
 

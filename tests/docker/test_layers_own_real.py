@@ -23,7 +23,7 @@ from images.layers.interpreter import Compiler
 from images.layers.own import site_of
 from images.oci.model import LAYER, Descriptor, Platform, digest_of
 from images.oci.sources import Image, ImageLayer
-from tests.docker import need
+from tests import need
 from tests.unit.layer_maker import Piece, collect, craft, locked, pieces_of
 
 ARCH = platform.machine()
@@ -36,7 +36,7 @@ def a_library() -> Path:
     )
     paths = re.findall(r"libz\.so\.1 \(libc6,[^)]*\) => (\S+)", shown.stdout)
     if not paths:
-        need.lacking("libz is not installed: apt-get install zlib1g")
+        need.lacking("libz is not installed", "apt-get install zlib1g")
     return Path(paths[0]).resolve()
 
 
@@ -127,7 +127,7 @@ def base(tmp_path: Path) -> Image:
     """An image of this machine's own Python and what it loads, without its directories' links."""
     python = Path("/usr/bin/python3").resolve()
     if not re.fullmatch(r"python3\.\d+", python.name) or not os.access(python, os.X_OK):
-        need.lacking("/usr/bin/python3 is not installed: apt-get install python3")
+        need.lacking("/usr/bin/python3 is not installed", "apt-get install python3")
     listed = subprocess.run(["ldd", str(python)], capture_output=True, text=True, check=True)
     linked: list[str] = re.findall(r"(/\S+\.so\S*)", listed.stdout)
     stdlib = Path("/usr/lib") / python.name

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT, TAG, Built, Done, World
 
 pytestmark = pytest.mark.docker

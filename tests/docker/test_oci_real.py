@@ -27,7 +27,7 @@ from images.oci.opening import host_platform, open_image
 from images.oci.sources import Image
 from images.oci.tarstream import layer_members
 from images.store.store import Store
-from tests.docker import need
+from tests import need
 from tests.unit.oci_images import a_config, a_tar, write_image
 
 pytestmark = pytest.mark.docker
@@ -40,7 +40,7 @@ def a_program() -> bytes:
     for path in map(Path, ("/sbin/ldconfig.real", "/sbin/ldconfig")):
         if path.is_file() and path.read_bytes()[:4] == b"\x7fELF":
             return path.read_bytes()
-    return need.lacking("there is no ldconfig here that is a program: apt-get install libc-bin")
+    return need.lacking("there is no ldconfig here that is a program", "apt-get install libc-bin")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from images.oci.sources import Image
 from images.podman import Podman
 from images.runner import DockerRunner
 from images.spec import RunJob
-from tests.docker import need
+from tests import need
 from tests.unit.sandbox_images import entry, image, layer
 
 pytestmark = pytest.mark.docker

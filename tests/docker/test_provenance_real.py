@@ -41,7 +41,7 @@ from provision.provenance.documents import Documents, make_documents
 from provision.record.envelope import seal
 from provision.record.judge import Judgement, judge
 from provision.record.keys import Signer, own_public, own_signer, public_pem
-from tests.docker import need
+from tests import need
 from tests.docker.test_registry_real import free_port, wait_until_up
 from tests.unit.test_provenance import build, lock_of
 from tests.unit.test_record import host

@@ -42,7 +42,7 @@ from images.registry.reader import RepositoryReader
 from images.registry.referrers import fallback_tag
 from images.registry.target import RegistryTarget
 from images.registry.wire import Patience
-from tests.docker import need
+from tests import need
 from tests.docker.test_registry_real import free_port, wait_until_up
 from tests.unit.fake_push_registry import PushRegistry
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT, Built, Done, World
 from tests.unit.test_ci_templates import Runner
 

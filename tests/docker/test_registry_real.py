@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -17,20 +15,10 @@ import urllib3
 
 from images import registry
 from images.registry import ImageNotFoundError, Login, resolve_digest
+from tests import need
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
-
-
-def require(tool: str) -> str:
-    """Find a tool; without it a test fails where everything must run, and skips elsewhere."""
-    path = shutil.which(tool)
-    if path is None:
-        reason = f"{tool} is not installed: apt-get install {tool}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
 
 
 def free_port() -> int:
@@ -79,7 +67,7 @@ class Pushed:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pushed]:
-    program = require("docker-registry")
+    program = need.program("docker-registry")
     place = tmp_path_factory.mktemp("registry")
     address = f"127.0.0.1:{free_port()}"
     config = {
@@ -123,7 +111,7 @@ def test_an_image_has_the_digest_that_was_pushed(pushed: Pushed) -> None:
 
 
 def test_docker_itself_finds_the_same_digest(pushed: Pushed) -> None:
-    skopeo = require("skopeo")
+    skopeo = need.program("skopeo")
     pushed.image("two", "arm64")
     name = f"{pushed.address}/t/a:two"
     shown = subprocess.run(

@@ -23,8 +23,7 @@ from images.bootstrap import bootstrap
 from images.errors import Failure
 from images.oci.archive_reading import open_archive
 from images.sandbox.unpack import unpack
-from tests import fake_driver
-from tests.docker import need
+from tests import fake_driver, need
 
 pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
@@ -130,7 +129,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def way(place: Path, user: str, kind: str, own_users: bool) -> Way:  # noqa: FBT001
     if user == "root" and os.geteuid() != 0:
-        need.lacking("only root can try how root fares: run pytest with sudo -E")
+        need.root()
     return Way(user, kind, own_users, place / user)
 
 

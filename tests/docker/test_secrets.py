@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.docker import need
+from tests import need
 from tests.docker.lab import Done, World, new_world
 from tests.docker.private_engine import PrivateEngine
 from tests.docker.private_index import USER

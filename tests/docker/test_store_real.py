@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from images.store import Fetcher, Store, StoreFullError, StoreUnusableError
-from tests.docker import need
+from tests import need
 from tests.unit.fetch_server import FetchServer
 
 Mount = Callable[[str], Path]

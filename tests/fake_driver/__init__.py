@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
+from tests import need
 
 LIBRARY = "libnvidia-ml.so.1"
 ROOT = Path(__file__).parents[2]
@@ -24,11 +23,7 @@ def build(directory: Path, *, old: bool = False, switches: tuple[str, ...] = ())
 
     `old` leaves out the functions that old drivers lack; `switches` are others of nvml.c.
     """
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("gcc is needed to build the fake driver, and CI must have it")
-        pytest.skip("gcc is needed to build the fake driver")
+    gcc = need.program("gcc", "gcc libc6-dev")
     flags = [f"-D{name}" for name in (*(["OLD_DRIVER"] if old else []), *switches)]
     source = Path(__file__).with_name("nvml.c")
     library = directory / LIBRARY

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docker import need
+from tests import need
 from tests.unit.fake_engine import TAG, report
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from provision import cli
 from provision.version import VERSION
+from tests import need
 from tests.unit.test_index_faults import LocalIndex
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -685,7 +686,7 @@ def test_a_dry_run_needs_no_network(here: Path) -> None:
     del here
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-n", "true"], check=False).returncode:
-        pytest.skip("no network can be taken away here: it needs unshare, and root")
+        need.lacking("no network can be taken away here", "sudo -E ./run test")
     assert dry_run(unshare, "-n").stdout == dry_run().stdout
 
 

@@ -31,7 +31,7 @@ from provision.doctor.mending.doors import run_in_shell
 from provision.doctor.mending.shell import needs_sudo
 from provision.doctor.model import Cause, Fact, Fix
 from provision.errors import BadInputError, Exit
-from tests.docker import need
+from tests import need
 
 CODE = "the-file-is-broken"
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

@@ -18,7 +18,7 @@ import provision.doctor
 from provision.doctor.knowledge import Knowledge, load, parse
 from provision.doctor.mending import check_fixes
 from provision.doctor.mending.shell import commands, programs
-from tests.docker import need
+from tests import need
 
 if sys.version_info >= (3, 11):
     import tomllib

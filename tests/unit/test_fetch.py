@@ -36,7 +36,7 @@ from images.store import (
     fetch,
 )
 from images.store.upkeep import hash_file
-from tests.docker import need
+from tests import need
 from tests.unit.fetch_server import FetchServer
 
 ROOT = Path(__file__).resolve().parents[2]

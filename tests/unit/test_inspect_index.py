@@ -12,7 +12,7 @@ import pytest
 from images.inspect import WheelUnreachableError, measure
 from provision.lock import uv_environment, uv_program
 from provision.network import ca_bundle
-from tests.docker.need import lacking
+from tests.need import lacking
 
 if sys.version_info >= (3, 11):
     import tomllib

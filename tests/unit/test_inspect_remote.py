@@ -19,7 +19,7 @@ import pytest
 from images.errors import Failure
 from images.inspect import WheelUnreachableError, WheelUnreadableError, measure, remote
 from images.registry import BadCaBundle
-from tests.docker import need
+from tests import need
 from tests.unit.wheel_maker import torch_wheel
 from tests.unit.wheel_server import WheelServer
 

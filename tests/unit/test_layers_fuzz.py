@@ -97,10 +97,10 @@ def test_the_known_way_ends_too(damages: list[tuple[str, int, bytes]], tmp_path:
     assert unpacked is KNOWN
 
 
-@pytest.mark.parametrize("at", range(0, len(DATA), 7))
-def test_a_wheel_cut_off_anywhere_is_refused(at: int, tmp_path: Path) -> None:
-    with pytest.raises(WheelRefusedError):
-        collect(stream_of(DATA[:at], tmp_path))
+def test_a_wheel_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    for at in range(0, len(DATA), 7):
+        with pytest.raises(WheelRefusedError):
+            collect(stream_of(DATA[:at], tmp_path))
 
 
 @pytest.mark.parametrize("bit", range(8))

@@ -16,7 +16,7 @@ from provision.model import HostFacts, Request
 from provision.network import ca_bundle
 from provision.request import parse_request
 from provision.resolve import resolve
-from tests.docker.need import lacking
+from tests.need import lacking
 from tests.unit.hosts import host
 
 pytestmark = pytest.mark.network

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,6 +21,7 @@ from images.oci.inflate import inflate
 from images.oci.model import Descriptor, digest_of
 from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_members, layer_tar, members, scan
+from tests import need
 from tests.unit.oci_images import a_layer, a_tar, in_members
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -289,11 +289,11 @@ def test_memory_stays_flat_whatever_is_unpacked() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.skipif(not shutil.which("zstd"), reason="the zstd program is not installed")
 @pytest.mark.parametrize("damage", ["none", "cut", "changed"])
 def test_zstd_is_read_by_its_program(damage: str) -> None:
+    zstd = need.program("zstd")
     tar = a_tar({"a": bytes(range(256)) * 9000})
-    whole = subprocess.run(["zstd", "-c"], input=tar, stdout=subprocess.PIPE, check=True).stdout
+    whole = subprocess.run([zstd, "-c"], input=tar, stdout=subprocess.PIPE, check=True).stdout
     packed = {"none": whole, "cut": whole[:-9], "changed": whole[:30] + b"xxxx" + whole[34:]}
     layer = a_layer(packed[damage], tar)
     if damage == "none":

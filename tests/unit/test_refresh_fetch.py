@@ -19,7 +19,7 @@ from provision.catalog.refresh.index import read_page
 from provision.catalog.refresh.model import AbsentError, Limits, SourceError
 from provision.catalog.refresh.remote import peek, read_metadata
 from provision.catalog.refresh.wheels import LinuxWheel, linux_wheels
-from tests.docker.need import program
+from tests.need import program
 from tests.unit.simple_index import Fault, SimpleIndex, make_wheel
 
 FAST = Limits(connect_s=2.0, read_s=1.0, request_s=3.0, total_s=20.0, pause_s=0.3, backoff_s=0.01)

@@ -11,7 +11,7 @@ import pytest
 from provision.catalog import Catalog, load
 from provision.catalog.refresh import Limits, Refreshed, refresh, to_overlay
 from provision.network import ca_bundle
-from tests.docker.need import lacking
+from tests.need import lacking
 
 pytestmark = pytest.mark.network
 PATIENT = Limits(total_s=400.0)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.catalog import load
+from provision.catalog.rows import TorchBuild
 from provision.model import ComputeCapability, Framework, Gpu, HostFacts, Plan, Request
 from provision.resolve import nearest_at, resolve, rules
 from provision.resolve.builds import builds_of
@@ -362,15 +363,18 @@ def test_another_gpu_never_helps(
     assert before.error is None or after.error is not None
 
 
-@pytest.mark.parametrize(
-    "build", CATALOG.torch_builds(), ids=lambda b: f"{b.version}+{b.tag}-{b.arch}"
-)
-def test_every_build_serves_some_host_or_says_why_not(build: object) -> None:
-    from provision.catalog.rows import TorchBuild
+def test_every_build_serves_some_host() -> None:
+    verdicts = {
+        f"{build.version}+{build.tag}-{build.arch}": best_verdict(build)
+        for build in CATALOG.torch_builds()
+        if build.cuda is not None
+    }
+    wrong = {name: said for name, said in verdicts.items() if said not in {"direct", "unverified"}}
+    assert wrong == {}
 
-    assert isinstance(build, TorchBuild)
-    if build.cuda is None:
-        return
+
+def best_verdict(build: TorchBuild) -> str:
+    """Of a host with the newest driver for the newest GPU that the build has code for."""
     branch = max(
         (b for b in CATALOG.branches if not build.sm or b.dropped_below <= max(build.sm)),
         key=lambda b: b.branch,
@@ -378,9 +382,7 @@ def test_every_build_serves_some_host_or_says_why_not(build: object) -> None:
     gpus = (Gpu(compute_capability=max(build.sm)),) if build.sm else ()
     facts = HostFacts(driver=f"{branch.branch}.999", arch=build.arch, gpus=gpus)
     request = Request(cuda=build.cuda, framework_version=f"=={build.version}")
-    made = plan(request, facts)
-    assert made.error is None, made.error
-    assert made.verdict in {"direct", "unverified"}
+    return plan(request, facts).verdict
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ the real one).
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import need
 
 ROOT = Path(__file__).resolve().parents[2]
 # What ./run and the script below call.
@@ -118,11 +119,7 @@ def test_it_is_plain_sh() -> None:
 
 
 def test_it_is_clean_by_shellcheck() -> None:
-    shellcheck = shutil.which("shellcheck")
-    if shellcheck is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("shellcheck is not installed: apt-get install shellcheck")
-        pytest.skip("shellcheck is not installed")
+    shellcheck = need.program("shellcheck")
     done = subprocess.run(
         [shellcheck, "--shell=sh", ROOT / "run"], capture_output=True, text=True, check=False
     )
@@ -471,9 +468,7 @@ def test_install_engine_asks_for_nothing_of_its_own(checkout: Checkout) -> None:
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 def test_other_shells_agree(checkout: Checkout, shell: str) -> None:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
+    program = need.program(shell)
     sh = checkout.bin / "sh"
     sh.unlink()
     sh.write_text(f'#!/bin/bash\nexec {program} {"sh" if shell == "busybox" else ""} "$@"\n')

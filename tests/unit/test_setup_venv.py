@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import ssl
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from setup_venv.settings import (
     pip_settings,
     public_index,
 )
+from tests import need
 from tests.unit.package_server import (
     JSON,
     Proxy,
@@ -627,10 +627,9 @@ def test_a_bundle_of_the_environment_is_trusted(
 def test_a_directory_of_certificates_is_trusted(
     secure: Server, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+    openssl = need.program("openssl")
     # OpenSSL looks for a certificate by a hash of its name.
-    argv = ["openssl", "x509", "-noout", "-hash", "-in", str(chain)]
+    argv = [openssl, "x509", "-noout", "-hash", "-in", str(chain)]
     name = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / f"{name}.0").write_bytes(chain.read_bytes())
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import need
 from tests.unit.package_server import Reply, Server, html_page, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -460,7 +461,7 @@ def inside(checkout: Checkout, mounts: str) -> subprocess.CompletedProcess[str]:
     argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]
     probe = subprocess.run([*argv[:4], "true"], check=False, capture_output=True)
     if shutil.which("unshare") is None or probe.returncode:
-        pytest.skip("no user namespaces here")
+        need.lacking("no user namespaces here", "sudo sysctl -w user.max_user_namespaces=15000")
     return subprocess.run(
         [*argv, str(checkout.root)],
         env=checkout.env(),

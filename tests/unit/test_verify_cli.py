@@ -185,9 +185,10 @@ def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> 
 
 
 def old_python(version: str) -> str:
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [*map(str, pyenv.glob(version + ".*/bin/python")), shutil.which("python" + version)]
-    for python in filter(None, found):  # a pyenv shim exists for versions that do not run
+    """On PATH, or one of pyenv's, whose programs stand in for versions that it has not, too."""
+    shims = [Path(name) for name in os.environ["PATH"].split(":") if name.endswith("/shims")]
+    kept = [path for shim in shims for path in shim.parent.glob(f"versions/{version}.*/bin/python")]
+    for python in (*map(str, kept), *filter(None, [shutil.which("python" + version)])):
         if not subprocess.run([python, "-V"], capture_output=True, check=False).returncode:
             return python
     pytest.skip(f"no Python {version} here")

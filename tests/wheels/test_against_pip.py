@@ -20,7 +20,7 @@ import pytest
 
 from images.layers import WheelRefusedError
 from images.layers.tar import MTIME
-from tests.docker import need
+from tests import need
 from tests.unit.layer_maker import collect, files_of, stream_of
 from tests.wheels.pip_tree import Tree, locked, our_tree, pip_tree
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from images.layers import shared
-from tests.docker import need
+from tests import need
 
 pytestmark = pytest.mark.network
 

@@ -17,12 +17,26 @@ from provision.lock import url_secrets
 # In the order in which a person would expect one to win over the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
 
+# Where systems keep the authorities that they trust, a company's own among them: Debian, Fedora,
+# SUSE, Red Hat, Alpine. pip, curl and Docker read these; uv does not by itself.
+SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
 _CA_LIMIT = 16 << 20
 _CA_FIX = "Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt"
 
 
-def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
-    """The bundle that was named; else the first that the environment names and that exists."""
+def ca_bundle(
+    option: str | None, env: Mapping[str, str], *, system: Iterable[str] = SYSTEM_BUNDLES
+) -> Path | None:
+    """The bundle that was named; else the first that the environment names and that exists; else
+    the system's.
+    """
     if option is not None:
         path = Path(option)
         try:
@@ -39,10 +53,8 @@ def ca_bundle(option: str | None, env: Mapping[str, str]) -> Path | None:
         if "-----BEGIN CERTIFICATE-----" not in text:
             raise BadInputError(f"--ca-bundle {path} holds no PEM certificate.", fix=_CA_FIX)
         return path
-    for name in _CA_VARIABLES:
-        if (value := env.get(name)) and _is_readable_file(value):
-            return Path(value)
-    return None
+    named = (value for name in _CA_VARIABLES if (value := env.get(name)))
+    return next((Path(name) for name in (*named, *system) if _is_readable_file(name)), None)
 
 
 def _is_readable_file(name: str) -> bool:

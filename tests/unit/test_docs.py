@@ -149,6 +149,13 @@ def test_the_readme_and_the_examples_show_the_telling_cases() -> None:
     assert len(IN_FULL) >= 8
 
 
+def test_the_build_of_the_readme_is_in_full_among_the_examples() -> None:
+    examples = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    excerpt = next(re.finditer(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE))[1]
+    assert [part for part in excerpt.split("...\n") if part not in examples] == []
+
+
 def test_the_picture_of_the_terminal_shows_what_is_printed(
     typed: Callable[[str], list[str]],
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import pkgutil
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -93,30 +94,84 @@ def test_both_readmes_show_the_same_commands_and_output() -> None:
     assert blocks("README.md") == blocks("README.zh-CN.md")
 
 
-TYPED = re.findall(
-    r"^\$ (provision (?:plan|catalog show) [^\n]*)\n(.*?)\n```",
-    (ROOT / "README.md").read_text("utf-8"),
-    re.DOTALL | re.MULTILINE,
-)
+def cases(name: str) -> list[tuple[str, list[str]]]:
+    """The commands of a page's console blocks, each with what the page says that it prints."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)]
+    return [
+        (words, said.split("\n"))
+        for words, _, said in (p.strip().partition("\n") for p in parts)
+        if words
+    ]
 
 
-@pytest.mark.parametrize(("words", "printed"), TYPED, ids=[words for words, _ in TYPED])
-def test_what_the_readme_shows_is_what_is_printed(
-    words: str, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+IN_SHORT = cases("README.md")
+IN_FULL = cases("docs/examples.md")
+
+
+@pytest.fixture
+def typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], list[str]]:
+    """What a command prints on a machine of which nothing is known, beside the log of the page."""
     facts = HostFacts(arch="x86_64", python="3.11")
     monkeypatch.setattr("provision.options.this_host", lambda: facts)
     monkeypatch.setenv("XDG_DATA_HOME", "/nowhere")
-    cli.main(shlex.split(words)[1:])
-    assert capsys.readouterr().out.splitlines() == printed.splitlines()
+    monkeypatch.chdir(ROOT / "tests/data/docs")
+
+    def run(words: str) -> list[str]:
+        program, *arguments = shlex.split(words)
+        assert program == "provision"
+        cli.main(arguments)
+        return capsys.readouterr().out.splitlines()
+
+    return run
 
 
-def test_the_readme_shows_the_telling_cases() -> None:
-    assert len(TYPED) >= 6
+@pytest.mark.parametrize(("words", "said"), IN_FULL, ids=[words for words, _ in IN_FULL])
+def test_what_the_examples_show_is_what_is_printed(
+    words: str, said: list[str], typed: Callable[[str], list[str]]
+) -> None:
+    assert typed(words) == said
 
 
-def test_every_file_that_the_readme_links_is_there() -> None:
-    for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        links = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
-        assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize(("words", "said"), IN_SHORT, ids=[words for words, _ in IN_SHORT])
+def test_what_the_readme_shows_in_short_is_printed(
+    words: str, said: list[str], typed: Callable[[str], list[str]]
+) -> None:
+    printed = "\n".join(typed(words))
+    assert "\n".join(said) in printed
+
+
+def test_the_readme_and_the_examples_show_the_telling_cases() -> None:
+    assert len(IN_SHORT) >= 5
+    assert len(IN_FULL) >= 8
+
+
+def test_the_build_of_the_readme_is_in_full_among_the_examples() -> None:
+    examples = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    excerpt = next(re.finditer(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE))[1]
+    assert [part for part in excerpt.split("...\n") if part not in examples] == []
+
+
+def test_the_picture_of_the_terminal_shows_what_is_printed(
+    typed: Callable[[str], list[str]],
+) -> None:
+    picture = (ROOT / "docs/images/terminal.svg").read_text(encoding="utf-8")
+    lines: dict[str, str] = {}
+    for number, text in re.findall(r'clip-path="url\(#terminal-line-(\d+)\)">([^<]*)<', picture):
+        lines[number] = lines.get(number, "") + html.unescape(text).replace("\xa0", " ")
+    commands = [line.strip()[2:] for line in lines.values() if line.startswith("$ ")]
+    shown = [line for words in commands for line in (f"$ {words}", *typed(words), "")]
+    assert [line.rstrip() for line in lines.values()] == shown
+
+
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda page: page.name
+)
+def test_every_file_that_a_page_links_is_there(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    links = [target for target in targets if "://" not in target]
+    assert [link for link in links if not (page.parent / link).exists()] == []

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from verify.checks.attention import Forced, judge_attention
 from verify.checks.compiled import CALLS, Compiled, judge_compiled
 from verify.checks.convolution import Case
 from verify.checks.place import Place
+from verify.checks.precision import sums_in_bf16, why_not
 from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
 from verify.core import Outcome, Status
 
@@ -122,6 +124,30 @@ def test_what_has_another_shape_cannot_be_compared() -> None:
 def test_a_reference_of_zeros_is_no_division_by_zero() -> None:
     assert compare(Numbers([0, 0]), Numbers([0, 0])) == (0.0, 0.0)
     assert compare(Numbers([0, 1]), Numbers([0, 0]))[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("version", "usage", "expected"),
+    [
+        ("2.0.1+cu117", "AVX2", True),
+        ("1.13.1", "NO AVX", True),
+        ("2.0.1+cu117", "AVX512", False),
+        ("2.1.0", "AVX2", False),
+        ("2.14.1+cu130", "AVX2", False),
+    ],
+)
+def test_an_old_torch_sums_bf16_in_bf16_without_avx512(
+    version: str, usage: str, *, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = f"  - LAPACK is enabled\n  - CPU capability usage: {usage}\n  - Build settings: ..."
+    assert sums_in_bf16(version, config) is expected
+    torch = SimpleNamespace(
+        __version__=version, __config__=SimpleNamespace(show=lambda: config), bfloat16=object()
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    reason = why_not("bf16", Place("cpu"))
+    assert (reason is not None) is expected
+    assert reason is None or "sums it in bf16 on a CPU without AVX-512" in reason
 
 
 @given(

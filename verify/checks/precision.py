@@ -47,10 +47,24 @@ def why_not(dtype: str, place: Place) -> Optional[str]:
         return "torch {} has no {}".format(torch.__version__, NAMES[dtype])
     if dtype == "tf32" and not place.is_gpu:
         return "CPUs have none"
+    is_on_cpu = dtype == "bf16" and not place.is_gpu
+    if is_on_cpu and sums_in_bf16(str(torch.__version__), torch.__config__.show()):
+        return "torch {} sums it in bf16 on a CPU without AVX-512".format(torch.__version__)
     if place.is_gpu and not has(dtype, place):
         said = "GPU {} has compute capability {}.{}, and it comes with {}.{}"
         return said.format(place.index, *(place.capability or (0, 0)), *_SINCE[dtype])
     return None
+
+
+def sums_in_bf16(version: str, config: str) -> bool:
+    """Whether the CPU's products of bf16 are summed in bf16, by torch's own account of its build.
+
+    Before 2.1 only oneDNN sums them in fp32, and it needs AVX-512 for bf16:
+    https://github.com/pytorch/pytorch/issues/83863, fixed by pull request 96074.
+    """
+    release = re.match(r"(\d+)\.(\d+)", version)
+    is_old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
+    return is_old and "CPU capability usage: AVX512" not in config
 
 
 def set_tf32(*, on: bool) -> None:

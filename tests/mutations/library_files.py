@@ -1,7 +1,7 @@
 """Faults of library files, of compilers and of torchvision.
 
-Where this machine has no CUDA build, a folder of our own stands for its packages: files of the
-right names, which are really mapped, and metadata, which is really read.
+Whether torch is a CPU build or one for any CUDA, a folder of our own stands for its packages: files
+of the right names, which are really mapped, and metadata, which is really read.
 """
 
 from __future__ import annotations
@@ -81,11 +81,20 @@ def packages() -> None:
         write(info / "METADATA", name)
         write(info / "RECORD", "".join(p + ",,\n" for p in paths))
     sys.path.append(str(site))
-    vars(files).update(convolve=lambda: True)
-    vars(versions).update(convolve=lambda: True)
+    for module in (files, versions):
+        vars(module).update(convolve=lambda: True, read_maps=_maps_without_torchs_own)
     said = dict(SAY)
     versions._read = _reader(said)
     _kept.append(said)
+
+
+def _maps_without_torchs_own() -> str:
+    import torch
+
+    from verify.checks import maps
+
+    own = str(Path(torch.__file__).parents[1])
+    return "".join(line for line in maps.read_maps().splitlines(True) if own not in line)
 
 
 def _reader(said: "Dict[str, Tuple[str, str | None]]") -> Callable[..., Any]:

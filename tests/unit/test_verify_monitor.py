@@ -739,9 +739,10 @@ def test_secrets_in_arguments_are_not_written_down(watch: Monitor, tmp_path: Pat
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_to_us_goes_to_the_command_once(tmp_path: Path, number: signal.Signals) -> None:
     code = (
-        "import signal, sys, time\n"
-        f"def got(n, _): print('got', n, flush=True); time.sleep(0.5); sys.exit(5)\n"
-        f"signal.signal({int(number)}, got)\nprint('ready', flush=True)\ntime.sleep(60)"
+        "import os, signal, sys, time\n"
+        # not print: the signal may come while it writes, and it cannot be entered twice
+        "def got(n, _): os.write(1, b'got %d\\n' % n); time.sleep(0.5); sys.exit(5)\n"
+        f"signal.signal({int(number)}, got)\nos.write(1, b'ready\\n')\ntime.sleep(60)"
     )
     argv = [sys.executable, "-m", "verify", "monitor", "--", sys.executable, "-c", code]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

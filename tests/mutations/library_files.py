@@ -94,7 +94,7 @@ def _maps_without_torchs_own() -> str:
     from verify.checks import maps
 
     own = str(Path(torch.__file__).parents[1])
-    return "".join(line for line in maps.read_maps().splitlines(True) if own not in line)
+    return "".join(line for line in maps.read_maps().splitlines(keepends=True) if own not in line)
 
 
 def _reader(said: "Dict[str, Tuple[str, str | None]]") -> Callable[..., Any]:

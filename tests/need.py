@@ -6,6 +6,7 @@ What does not apply here (root may read every file; this machine has a GPU) is a
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 from typing import NoReturn
 
@@ -29,6 +30,17 @@ def program(name: str, package: str | None = None) -> str:
     if path is None:
         lacking(f"{name} is not installed", f"apt-get install {package or name}")
     return path
+
+
+def terminal() -> tuple[int, int]:
+    """A pseudo-terminal: whoever looks at it, and the program's end."""
+    try:
+        return pty.openpty()
+    except OSError as error:
+        lacking(
+            f"there is no pseudo-terminal: {error}",
+            "mount -t devpts -o ptmxmode=666 devpts /dev/pts && ln -sf pts/ptmx /dev/ptmx",
+        )
 
 
 def root() -> None:

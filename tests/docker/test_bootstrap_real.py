@@ -37,21 +37,6 @@ pytestmark = pytest.mark.docker
 EPOCH = 1_700_000_000
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
-    import docker
-    import docker.errors
-
-    try:
-        client = docker.from_env()
-        client.ping()
-    except (docker.errors.DockerException, OSError) as exc:
-        need.lacking(f"no container engine answers: {exc}", "./run --install-engine test --all")
-    else:
-        yield client
-        client.close()
-
-
 def make(store: Path) -> BootstrapBase:
     return bootstrap(
         "bookworm", python="3.11", arch=base_arch(), store=store, epoch=EPOCH, ca_bundle=ca_bundle()
@@ -76,41 +61,41 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootstrapBase]:
 
 
 @pytest.fixture(scope="module")
-def loaded(engine: Any, base: BootstrapBase) -> Iterator[Any]:
+def loaded(client: Any, base: BootstrapBase) -> Iterator[Any]:
     with base.archive.open("rb") as archive:
-        (image,) = engine.images.load(archive)
+        (image,) = client.images.load(archive)
     yield image
-    engine.images.remove(base.reference, force=True)
+    client.images.remove(base.reference, force=True)
 
 
-def run(engine: Any, image: Any, *command: str) -> str:
-    output: bytes = engine.containers.run(image, command, network_mode="none", remove=True)
+def run(client: Any, image: Any, *command: str) -> str:
+    output: bytes = client.containers.run(image, command, network_mode="none", remove=True)
     return output.decode()
 
 
 def test_the_engine_loads_it_under_its_name_and_id(
-    engine: Any, base: BootstrapBase, loaded: Any
+    client: Any, base: BootstrapBase, loaded: Any
 ) -> None:
     assert base.reference in loaded.tags
     # an engine with containerd's store counts by the manifest that it makes itself
-    if "io.containerd" not in str(engine.info().get("DriverStatus")):
+    if "io.containerd" not in str(client.info().get("DriverStatus")):
         assert loaded.id == base.image_id
     assert loaded.attrs["RootFS"]["Layers"] == [base.diff_id]
 
 
-def test_its_python_is_whole(engine: Any, loaded: Any) -> None:
+def test_its_python_is_whole(client: Any, loaded: Any) -> None:
     code = (
         "import venv, ssl, ctypes, sqlite3, sys, urllib.request\n"
         "assert ssl.create_default_context().cert_store_stats()['x509_ca'] > 50\n"
         "venv.create('/tmp/v', with_pip=True)\n"
         "print(*sys.version_info[:2], sep='.')"
     )
-    assert run(engine, loaded, "python3", "-c", code).split() == ["3.11"]
+    assert run(client, loaded, "python3", "-c", code).split() == ["3.11"]
 
 
-def test_its_package_manager_is_whole(engine: Any, loaded: Any) -> None:
+def test_its_package_manager_is_whole(client: Any, loaded: Any) -> None:
     script = "dpkg --audit && dpkg --configure -a && apt-get check >&2 && cat /etc/apt/sources.list"
-    lines = run(engine, loaded, "sh", "-c", script).splitlines()
+    lines = run(client, loaded, "sh", "-c", script).splitlines()
     assert [line.split()[-2:] for line in lines] == [
         ["bookworm", "main"],
         ["bookworm-updates", "main"],

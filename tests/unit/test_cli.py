@@ -799,9 +799,7 @@ def test_with_v_a_log_has_what_a_terminal_shows() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_terminal_shows_a_stage_as_it_begins() -> None:
-    import pty
-
-    terminal, theirs = pty.openpty()
+    terminal, theirs = need.terminal()
     env = {"TERM": "xterm", "NO_COLOR": "1"}
     done = command(*JOB, stderr=theirs, stdout=subprocess.DEVNULL, env=env)
     os.close(theirs)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import select
 import signal
 import stat
@@ -792,7 +791,7 @@ def at_a_terminal(
     nothing for a minute hangs.
     """
     setsid = [need.program("setsid", "util-linux"), "--ctty", "--wait"]
-    terminal, theirs = pty.openpty()
+    terminal, theirs = need.terminal()
     with subprocess.Popen(
         [*setsid, sys.executable, "-c", code, str(folder)],
         stdin=theirs,

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from images.layers import WheelRefusedError
@@ -73,6 +73,7 @@ def assert_read_the_same(data: bytes, layer: bytes) -> None:
 
 @settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages=DAMAGES)
+@example(damages=[("over", 1986, b"\x00\x00\x01\x00")])  # a NUL in a member's name
 def test_damage_anywhere_is_refused_or_does_not_matter(
     damages: list[tuple[str, int, bytes]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import io
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -505,7 +504,7 @@ def test_a_full_disk_is_said(real_pip: Checkout, size: str) -> None:
 
 def test_a_terminal_shows_what_is_being_fetched(checkout: Checkout) -> None:
     (checkout.root / "PAUSE").touch()
-    leader, follower = pty.openpty()
+    leader, follower = need.terminal()
     process = subprocess.Popen(
         [str(checkout.root / "run"), "tool"],
         env=checkout.env(TERM="xterm"),

@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests import need
 from verify.checks import CHECKS
 from verify.cli import choose, main
 from verify.core import Check, Context, Outcome, Result, Status, UsageError
@@ -147,9 +148,7 @@ def test_who_looks_on_is_told_of_each_check(
 
 
 def test_a_terminal_is_told_of_each_check() -> None:
-    import pty
-
-    terminal, theirs = pty.openpty()
+    terminal, theirs = need.terminal()
     words = ["--only", "loading.shm,loading.files", "--json"]
     subprocess.run(
         [sys.executable, "-m", "verify", *words],

@@ -8,7 +8,6 @@ import fcntl
 import io
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -26,7 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import fake_driver
+from tests import fake_driver, need
 from verify import monitor
 from verify.core import UsageError
 from verify.monitoring import samples, view, words
@@ -993,7 +992,7 @@ class Terminal:
 def on_terminal(
     argv: Sequence[str], env: Mapping[str, str], columns: int = 80, rows: int = 24
 ) -> Iterator[Terminal]:
-    master, slave = pty.openpty()
+    master, slave = need.terminal()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def take_terminal() -> None:

@@ -21,7 +21,7 @@ _ELF_KINDS = (2, 3)  # executables, position-independent or not
 
 
 class OtherMachineError(Failure):
-    """The image is for a processor that this machine has not."""
+    """The image is for a processor that this machine neither has nor emulates."""
 
     code = "other-machine"
     exit_code = 4

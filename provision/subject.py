@@ -109,7 +109,7 @@ def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[
     if subject.emulator:
         console.note(
             f"{subject.name} is for another processor and runs under emulation here "
-            f"({subject.emulator}): its times say nothing, and it cannot use this machine's GPUs."
+            f"({subject.emulator}): its times say nothing, and it gets no GPU."
         )
     if subject.engine is not None:
         yield subject.engine, subject.image_id

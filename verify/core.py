@@ -80,7 +80,7 @@ class Check:
     limit_s: float = 60.0
     framework: bool = True  # runs in a process that has imported the framework
     gpu: bool = False  # without it having run on a GPU there is no verdict
-    timed: bool = False  # judges by times alone
+    gauge: bool = False  # measures the machine (times, memory), not what is right
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def run(
     """
     be_patient(EMULATION_FACTOR if context.emulator else 1.0)
     if context.emulator:
-        skipped = _untimed(context.emulator)
-        yield from (Result(check, skipped, 0.0) for check in checks if check.timed)
-        checks = [check for check in checks if not check.timed]
+        skipped = _unmeasured(context.emulator)
+        yield from (Result(check, skipped, 0.0) for check in checks if check.gauge)
+        checks = [check for check in checks if not check.gauge]
     for check in checks:
         if not check.framework:
             yield _as_emulated(run_check(check, context), context)
@@ -64,8 +64,8 @@ def run(
             yield _as_emulated(result, context)
 
 
-def _untimed(emulator: str) -> Outcome:
-    message = "under emulation ({}) times say nothing".format(emulator)
+def _unmeasured(emulator: str) -> Outcome:
+    message = "times and memory would be those of the emulator ({})".format(emulator)
     return Outcome(Status.SKIP, message, fix=_REAL_MACHINE)
 
 

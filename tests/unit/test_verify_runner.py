@@ -131,14 +131,14 @@ def late(_: Context) -> Outcome:
                      id="a crash may be the emulator's"),
         pytest.param(hang, False, Status.SKIP, "lost under emulation (qemu): did not finish",
                      id="so may a hang"),
-        pytest.param(give_good, True, Status.SKIP, "times say nothing", id="no time is judged"),
-        pytest.param(crash, True, Status.SKIP, "times say nothing", id="it is not even run"),
+        pytest.param(give_good, True, Status.SKIP, "those of the emulator", id="no time is judged"),
+        pytest.param(crash, True, Status.SKIP, "those of the emulator", id="it is not even run"),
     ],
 )  # fmt: skip
 def test_an_emulator_is_no_processor(
     work: Callable[[Context], Outcome], status: Status, word: str, *, timed: bool, framework: bool
 ) -> None:
-    check = Check("made.up", "Made up", work, limit_s=0.2, framework=framework, timed=timed)
+    check = Check("made.up", "Made up", work, limit_s=0.2, framework=framework, gauge=timed)
     (result,) = run([check], Context(emulator="qemu"), prepare=nothing)
     assert (result.outcome.status, result.check) == (status, check)
     assert word in f"{result.outcome.message} | {result.outcome.cause}"

@@ -270,6 +270,6 @@ CHECKS = (
         check_bandwidth,
         "standard",
         300,
-        timed=True,
+        gauge=True,
     ),
 )

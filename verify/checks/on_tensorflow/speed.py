@@ -47,6 +47,6 @@ CHECKS = (
         check_gemm,
         "standard",
         180,
-        timed=True,
+        gauge=True,
     ),
 )

@@ -184,6 +184,12 @@ class Docker:
         """The digest of the image's config."""
         return str(self._get(image).id)
 
+    def emulates(self, image: str) -> bool:
+        """Whether the image is for another processor than the engine's own."""
+        its = self._get(image).attrs.get("Architecture")
+        own = self._guard(self._client.version).get("Arch")
+        return bool(its and own and its != own)
+
     def repo_digest(self, reference: str) -> str | None:
         """The registry digest under which the engine holds this image, if it does."""
         found = self._find(reference)

@@ -206,6 +206,7 @@ def build(
             shell=shell,
             not_verified=_not_verified(job, works, here),
             gpus=gpus_to_request(here),
+            elsewhere=not any(_runs_here(work.plan, here) for work in works),
         )
     return account, Exit.UNFIT if unfit else Exit.DONE
 
@@ -386,7 +387,7 @@ def _not_verified(job: Job, works: Sequence[_Work], here: HostFacts) -> str | No
     if not job.verify:
         return "--no-verify"
     others = [str(work.plan.arch) for work in works if not _runs_here(work.plan, here)]
-    return f"this machine cannot run {', '.join(others)}" if others else None
+    return f"for {', '.join(others)}, which this machine is not" if others else None
 
 
 def _keep_lock(path: Path, tag: str, plan: Plan, settings: Settings) -> Path | None:
@@ -440,7 +441,10 @@ def _account(
     shell: str | None = None,
     not_verified: str | None = None,
     gpus: str = "none",
+    elsewhere: bool = False,
 ) -> dict[str, Any]:
+    """`elsewhere`: the image is for another processor than this machine's."""
+    gpus = "runtime" if elsewhere else gpus
     passed, missing = proven(report) if report else ([], [])
     name = tag or (image.image_id if image else "IMAGE")
     lock = works[0].lock
@@ -485,6 +489,7 @@ def _account(
         "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())
         if gpus == "none"
         else None,
+        "next_on_arch": works[0].plan.arch if elsewhere else None,
         "command": None,
         "error": None,
     }

@@ -204,7 +204,8 @@ def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
         console.step("look", f"{image}, from inside a container of it"),
         ready(subject, places, console) as (runner, handle),
     ):
-        inside = look_inside(runner, handle, gpus_to_request(this_host()))
+        gpus = "none" if subject.emulator else gpus_to_request(this_host())
+        inside = look_inside(runner, handle, gpus)
     return {**_gpus_of(read_facts(this_machine())), **inside}
 
 

@@ -9,6 +9,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def _opened(
     """Open the image. An engine's is written to a file first, which goes afterwards."""
     from images.oci.opening import host_platform, open_image, parse_place
     from images.store import Store
-    from provision.subject import names_a_registry, own_image
+    from provision.subject import names_a_registry, nearest, own_image
 
     place = parse_place(text)
     wanted = platform
@@ -135,7 +136,8 @@ def _opened(
             saved = _saved(place.name or text, Path(directory), console)
         own = None
         if place.kind == "any" and saved is None:
-            own = own_image(place.name or text, image_home(), wanted)
+            found = partial(own_image, place.name or text, image_home())
+            own = found(platform) if platform is not None else nearest(found)
         if own is not None:
             yield own
             return

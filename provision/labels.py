@@ -70,10 +70,16 @@ def plan_of(labels: Mapping[str, str], image: str) -> Plan:
 
 
 def expectations(
-    plan: Plan, facts: HostFacts | None, image_id: str | None, models: Sequence[GpuModel] = ()
+    plan: Plan,
+    facts: HostFacts | None,
+    image_id: str | None,
+    models: Sequence[GpuModel] = (),
+    *,
+    emulator: str = "",
 ) -> dict[str, Any]:
     """What the suite must find inside the container: the plan, and the GPUs the host has, each
-    with its own figures where the catalog (`models`) has a card of exactly that name.
+    with its own figures where the catalog (`models`) has a card of exactly that name; and what
+    emulates the image's processor.
     """
     gpus = None
     if facts is not None and facts.gpus is not None:
@@ -88,6 +94,7 @@ def expectations(
         "python": plan.python,
         "gpus": gpus,
         "image": {"digest": image_id} if image_id else None,
+        **({"emulator": emulator} if emulator else {}),
     }
 
 

@@ -29,11 +29,15 @@ def describe_build(account: Mapping[str, Any]) -> str:
     if report:
         lines += [*_shown(report), *_failures(report)]
     lines += listed("note", account["notes"])
-    lines.append("next:" if image["tag"] else "to look inside:")
+    lines.append(_next(account["next_on_arch"]) if image["tag"] else "to look inside:")
     lines += command(account["next"])
     if account["next_on_gpu_host"]:
         lines += ["on a machine with NVIDIA GPUs:", *command(account["next_on_gpu_host"])]
     return "\n".join(lines)
+
+
+def _next(arch: str | None) -> str:
+    return f"next, on a machine with NVIDIA GPUs ({arch}):" if arch else "next:"
 
 
 def _image_name(image: Mapping[str, Any]) -> str:

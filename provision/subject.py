@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from images.errors import Failure
+from images.machine import check_runs, emulator_of
+from images.oci.errors import PlatformMissingError
 from images.oci.model import Platform
 from images.oci.sources import Image
 from provision.console import Console
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from provision.suite import Runs
 
 
+T = TypeVar("T")
 IMAGE, FILE_OR_IMAGE = "image", "file or image"
 _NAME_ONE = "Name an image, or what holds one: a directory (OCI layout) or a .tar archive."
 _FILE_ENDINGS = frozenset(
@@ -46,7 +50,8 @@ class Places:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """One image. `engine` has it, or `image` can be read; `registry`: it is there by that name;
-    `digest`: of its manifest, where it has one.
+    `digest`: of its manifest, where it has one; `emulator`: what would run it here, where that is
+    not this machine's own processor.
     """
 
     name: str
@@ -56,17 +61,18 @@ class Subject:
     image: Image | None = None
     registry: str | None = None
     digest: str | None = None
+    emulator: str = ""
 
 
 def find_subject(text: str, places: Places, *, what: str = IMAGE) -> Subject:
     """Find the image that was meant; a failure says where it was looked for. `what` a person may
     have meant by the name.
     """
-    from images.oci.opening import host_platform, open_path, parse_place
+    from images.oci.opening import open_path, parse_place
 
     place = parse_place(text)
     if place.path is not None:
-        return _read(text, open_path(place, host_platform()))
+        return _read(text, nearest(partial(open_path, place)))
     name = place.name or text
     if place.kind == "registry":
         return _in_registry(name, places)
@@ -74,8 +80,11 @@ def find_subject(text: str, places: Places, *, what: str = IMAGE) -> Subject:
     if engine is not None and engine.has(name):
         image_id = engine.image_id(name)
         labels = engine.labels(image_id)
-        return Subject(name=text, image_id=image_id, labels=labels, engine=engine)
-    if place.kind == "any" and (own := own_image(name, places.images, host_platform())) is not None:
+        emulator = "the engine's emulator" if engine.emulates(image_id) else ""
+        return Subject(
+            name=text, image_id=image_id, labels=labels, engine=engine, emulator=emulator
+        )
+    if place.kind == "any" and (own := nearest(partial(own_image, name, places.images))):
         return _read(text, own)
     if place.kind == "any" and names_a_registry(name):
         return _in_registry(name, places)
@@ -97,6 +106,11 @@ def engine_name(subject: Subject, places: Places) -> str:
 @contextmanager
 def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[Runs, str]]:
     """What can run the image here, and what it calls the image."""
+    if subject.emulator:
+        console.note(
+            f"{subject.name} is for another processor and runs under emulation here "
+            f"({subject.emulator}): its times say nothing, and it gets no GPU."
+        )
     if subject.engine is not None:
         yield subject.engine, subject.image_id
         return
@@ -121,10 +135,11 @@ def runner_here(cache: Path, console: Console) -> Runner:
 @contextmanager
 def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[Runner, str]]:
     """Have an image where it can be run, and what it is called there; it goes afterwards, but for
-    the last one that a sandbox has unpacked.
+    the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
     """
     from images.sandbox.run import Sandbox
 
+    check_runs(image.platform, image.shown)
     with console.transfer() as progress:
         progress.expect(sum(layer.blob.size for layer in image.layers))
         handle = runner.prepare(image, lambda count: progress.wrote("for the suite", count))
@@ -146,20 +161,32 @@ def _read(text: str, image: Image, registry: str | None = None) -> Subject:
         image=image,
         registry=registry,
         digest=image.digest,
+        emulator=emulator_of(image.platform),
     )
+
+
+def nearest(opened: Callable[[Platform], T]) -> T:
+    """The image for this machine; where there is none, one that is emulated here, else any."""
+    from images.oci.opening import host_platform
+
+    try:
+        return opened(host_platform())
+    except PlatformMissingError as missing:
+        offered = missing.offered
+        if not offered:
+            raise
+    return opened(next(filter(emulator_of, offered), offered[0]))
 
 
 def _in_registry(name: str, places: Places) -> Subject:
-    from images.oci.opening import host_platform, open_registry
+    from images.oci.opening import open_registry
 
-    image = open_registry(
-        name,
-        platform=host_platform(),
-        store=None,
-        ca_bundle=places.ca,
-        offline=places.offline,
-    )
-    return _read(name, image, registry=name)
+    def opened(platform: Platform) -> Image:
+        return open_registry(
+            name, platform=platform, store=None, ca_bundle=places.ca, offline=places.offline
+        )
+
+    return _read(name, nearest(opened), registry=name)
 
 
 def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, Failure | None]:
@@ -232,13 +259,17 @@ def _names_on(engine: DockerRunner | None) -> tuple[str, ...]:
 
 
 def own_image(name: str, images: Path, platform: Platform | None) -> Image | None:
-    """The image of that name in the layout of this user's own, if there is one."""
+    """The image of that name in the layout of this user's own, if there is one.
+    PlatformMissingError: there is, but not for this platform.
+    """
     from images.oci.layout_reading import open_layout
 
     if not (images / "oci-layout").exists():
         return None
     try:
         return open_layout(images, name, platform)
+    except PlatformMissingError:
+        raise
     except Failure:
         return None
 

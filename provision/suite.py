@@ -132,13 +132,17 @@ def run_suite(
     gpus: str,
     catalog: Catalog,
     console: Console,
+    emulator: str = "",
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not
-    be granted. `gpus`: how they are asked for (`RunJob.gpus`).
+    be granted. `gpus`: how they are asked for (`RunJob.gpus`). `emulator`: what emulates the
+    image's processor; such an image is given no GPU, since this machine's driver is not for it.
     """
     from images.layers.own import SUITE
 
-    expect = expectations(plan, facts, image_id, catalog.gpus)
+    if emulator:
+        gpus, facts = "none", None
+    expect = expectations(plan, facts, image_id, catalog.gpus, emulator=emulator)
     command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
     job = RunJob(
         image=image,

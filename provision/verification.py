@@ -103,6 +103,7 @@ def verify(
                 gpus=gpus_to_request(here),
                 catalog=catalog,
                 console=console,
+                emulator=subject.emulator,
             )
             host = host_now(here, runner.name)
     for note in notes:

@@ -21,8 +21,23 @@ from dataclasses import dataclass
 from typing import IO, Any, Callable, List, NoReturn, Optional, Sequence
 
 TAIL_BYTES = 4096
+EMULATION_FACTOR = 10.0  # importing torch takes 15 to 25 times as long under qemu-user
 _PR_SET_PDEATHSIG = 1
 _BROKEN = 70  # the child could not even say what went wrong
+
+
+_patience = 1.0
+
+
+def be_patient(factor: float) -> None:
+    """Multiply every limit here, and those of children that are started later."""
+    global _patience  # noqa: PLW0603  forked children take it along
+    _patience = factor
+
+
+def patient(limit_s: float) -> float:
+    """A limit as it is on this machine."""
+    return limit_s * _patience
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ class Child:
 
     def wait(self, limit_s: float) -> Ending:
         """Wait for the ending, for so long and no longer."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + patient(limit_s)
         while time.monotonic() < deadline:
             ending = self.poll()
             if ending is not None:
@@ -115,7 +130,7 @@ class Child:
 
 def wait_all(children: Sequence[Child], limit_s: float, grace_s: float = 5.0) -> List[Ending]:
     """Wait for children that need each other: once one is lost, the rest get a short grace."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + patient(limit_s)
     lost = False
     while time.monotonic() < deadline:
         endings = [child.poll() for child in children]
@@ -123,7 +138,7 @@ def wait_all(children: Sequence[Child], limit_s: float, grace_s: float = 5.0) ->
             break
         if not lost and any(ending is not None and not ending.returned for ending in endings):
             lost = True
-            deadline = min(deadline, time.monotonic() + grace_s)
+            deadline = min(deadline, time.monotonic() + patient(grace_s))
         time.sleep(0.01)
     return [child.kill() for child in children]
 

@@ -55,11 +55,12 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     if options.list:  # after the names were checked, so that a caller can have them checked
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
-    context = Context(expect, options.level, framework)
+    emulator = expect.emulator or environment.emulator()
+    context = Context(expect, options.level, framework, emulator)
     files = render.targets(options)
     render.check_targets({**({"report": options.report} if options.report else {}), **files})
     baseline = render.baseline(options)
-    facts = environment.read(framework, expect.digest)
+    facts = environment.read(framework, expect.digest, emulator)
     results = _run(chosen, context, required)
     document = render.with_comparison(
         report.document(options.level, facts, results), baseline, options.tolerance

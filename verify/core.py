@@ -62,6 +62,7 @@ class Context:
     expect: Expectations = field(default_factory=Expectations)
     level: str = "standard"
     framework: str = "pytorch"
+    emulator: Optional[str] = None  # of this processor: then times say nothing
 
     def pick(self, quick: T, standard: T, full: T) -> T:
         """The one for this level."""
@@ -79,6 +80,7 @@ class Check:
     limit_s: float = 60.0
     framework: bool = True  # runs in a process that has imported the framework
     gpu: bool = False  # without it having run on a GPU there is no verdict
+    gauge: bool = False  # measures the machine (times, memory), not what is right
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Result:
     check: Check
     outcome: Outcome
     seconds: float
+    lost: bool = False  # its process ran out of time or died of a signal
 
     def proven(self) -> bool:
         """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""

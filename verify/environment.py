@@ -17,7 +17,9 @@ from verify.frameworks import FRAMEWORKS
 DRIVER_LIMIT_S = 30.0
 
 
-def read(framework: str, digest: Optional[str] = None) -> Dict[str, Any]:
+def read(
+    framework: str, digest: Optional[str] = None, emulator: Optional[str] = None
+) -> Dict[str, Any]:
     """Everything that costs no import of a framework."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -26,6 +28,7 @@ def read(framework: str, digest: Optional[str] = None) -> Dict[str, Any]:
         "framework": {"name": framework, "version": FRAMEWORKS[framework].version()},
         "kernel": platform.release(),
         "arch": platform.machine(),
+        **({"emulator": emulator} if emulator else {}),
         "glibc": platform.libc_ver()[1] or None,
         "cpus": len(os.sched_getaffinity(0)),
         "shm_bytes": _shm_bytes(),
@@ -34,6 +37,18 @@ def read(framework: str, digest: Optional[str] = None) -> Dict[str, Any]:
         "device_nodes": len(device_nodes()),
         **_driver(),
     }
+
+
+def emulator() -> Optional[str]:
+    """What emulates this processor, as far as it shows: "qemu-aarch64". Under qemu-user,
+    /proc/self/exe leads to the emulated program, and other names of that link to qemu.
+    """
+    try:
+        name = os.path.basename(os.readlink("/proc/thread-self/exe"))
+    except OSError:
+        return None
+    found = re.match(r"qemu-\w+", name)
+    return found.group() if found else None
 
 
 def device_nodes() -> "list[str]":

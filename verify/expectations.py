@@ -52,6 +52,7 @@ class Expectations:
     python: Optional[str] = None
     gpus: Optional[Tuple[ExpectedGpu, ...]] = None
     digest: Optional[str] = None
+    emulator: Optional[str] = None  # of the image's processor, on a machine with another one
 
     @property
     def gpu_count(self) -> Optional[int]:
@@ -96,6 +97,7 @@ class _Reader:
             wheel_tag=self.text(document, "wheel_tag", "wheel_tag"),
             gpus=self.gpus(document.get("gpus")),
             digest=self.text(image, "digest", "image.digest"),
+            emulator=self.text(document, "emulator", "emulator"),
             **{key: self.version(document, key, key) for key in plain},
         )
 

@@ -23,10 +23,14 @@ Check = Mapping[str, Any]
 def document(
     level: str, environment: Mapping[str, Any], results: Sequence[Result]
 ) -> Dict[str, Any]:
-    """The report as `report.schema.json` describes it."""
+    """The report as `report.schema.json` describes it. What an emulator has run is not proven for
+    any processor.
+    """
+    found = verdict(results)
+    emulated = environment.get("emulator") is not None
     return {
         "schema": 1,
-        "verdict": verdict(results),
+        "verdict": "no-verdict" if found == "fit" and emulated else found,
         "level": level,
         "environment": dict(environment),
         "checks": [result.as_dict() for result in results],
@@ -70,6 +74,8 @@ def _heading(environment: Mapping[str, Any]) -> List[str]:
         gpus(len(environment["gpus"])),
         "{} CPUs".format(environment["cpus"]),
     ]
+    if environment.get("emulator"):
+        parts.append("emulated by {}".format(environment["emulator"]))
     return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH, break_on_hyphens=False)
 
 

@@ -13,9 +13,10 @@ import select
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from verify.children import Child, Ending, scratch
+from verify.children import EMULATION_FACTOR, Child, Ending, be_patient, patient, scratch
 from verify.core import Check, Context, Outcome, Result, Status
 from verify.frameworks import FRAMEWORKS
 from verify.symptoms import explain, last_words
@@ -29,6 +30,7 @@ _SIGNAL_CAUSES = {
     "SIGSEGV": "a crash in native code",
     "SIGABRT": "native code gave up",
 }
+_REAL_MACHINE = "run it on a machine with such a processor, or try a newer emulator (qemu 8.2 on)"
 _SIGNAL_FIXES = {
     "SIGKILL": "give the container more memory",
     "SIGILL": "choose an older framework version, or a newer machine",
@@ -47,19 +49,43 @@ def run(
 
     `prepare` is what the stage does before it forks: it imports the framework, if nothing else.
     """
+    be_patient(EMULATION_FACTOR if context.emulator else 1.0)
+    if context.emulator:
+        skipped = _unmeasured(context.emulator)
+        yield from (Result(check, skipped, 0.0) for check in checks if check.gauge)
+        checks = [check for check in checks if not check.gauge]
     for check in checks:
         if not check.framework:
-            yield run_check(check, context)
+            yield _as_emulated(run_check(check, context), context)
     staged = [check for check in checks if check.framework]
     if staged:
         prepare = prepare or FRAMEWORKS[context.framework].load
-        yield from _run_staged(staged, context, prepare, import_limit_s)
+        for result in _run_staged(staged, context, prepare, import_limit_s):
+            yield _as_emulated(result, context)
+
+
+def _unmeasured(emulator: str) -> Outcome:
+    message = "times and memory would be those of the emulator ({})".format(emulator)
+    return Outcome(Status.SKIP, message, fix=_REAL_MACHINE)
+
+
+def _as_emulated(result: Result, context: Context) -> Result:
+    """What was lost under an emulator, to a signal or to time, is not shown to be the image's
+    fault: an emulator lacks features, has faults of its own, and is slow.
+    """
+    if not (context.emulator and result.lost):
+        return result
+    outcome = result.outcome
+    message = "lost under emulation ({}): {}".format(context.emulator, outcome.message)
+    skipped = replace(outcome, status=Status.SKIP, message=message, fix=_REAL_MACHINE)
+    return replace(result, outcome=skipped)
 
 
 def run_check(check: Check, context: Context) -> Result:
     """Run one check in a child."""
     ending = Child(lambda: outcome_of(check, context)).wait(check.limit_s)
-    return Result(check, judge_ending(ending), ending.seconds)
+    lost = ending.timed_out or ending.signal is not None
+    return Result(check, judge_ending(ending), ending.seconds, lost)
 
 
 def outcome_of(check: Check, context: Context) -> Dict[str, Any]:
@@ -105,12 +131,13 @@ def _run_staged(
     lines = _Lines(source)
     left = list(checks)
     try:
-        ready = lines.next(import_limit_s)
+        ready = lines.next(patient(import_limit_s))
         while left and ready is not None:
-            said = lines.next(left[0].limit_s + GRACE_S)
+            said = lines.next(patient(left[0].limit_s + GRACE_S))
             if said is None:
                 break
-            yield Result(left.pop(0), Outcome.from_dict(said["outcome"]), said["seconds"])
+            outcome = Outcome.from_dict(said["outcome"])
+            yield Result(left.pop(0), outcome, said["seconds"], said["lost"])
         ending = stage.wait(1.0)
     finally:
         stage.kill()
@@ -118,7 +145,7 @@ def _run_staged(
         shutil.rmtree(folder, ignore_errors=True)
     for check in left:
         module = FRAMEWORKS[context.framework].module
-        yield Result(check, judge_stage(ending, module, imported=ready is not None), 0.0)
+        yield Result(check, judge_stage(ending, module, imported=ready is not None), 0.0, lost=True)
 
 
 def _serve(
@@ -136,7 +163,8 @@ def _serve(
     _send(sink, {"ready": problem is None})
     for check in checks:
         result = Result(check, problem, 0.0) if problem else run_check(check, context)
-        _send(sink, {"outcome": result.outcome.as_dict(), "seconds": result.seconds})
+        row = {"outcome": result.outcome.as_dict(), "seconds": result.seconds, "lost": result.lost}
+        _send(sink, row)
 
 
 def _import_problem(prepare: Callable[[], None], module: str) -> Optional[Outcome]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from images.errors import Failure
+
+if TYPE_CHECKING:
+    from images.oci.model import Platform
 
 
 class ImageUnreadableError(Failure):
@@ -34,10 +39,16 @@ class TargetError(Failure):
 
 
 class PlatformMissingError(Failure):
-    """There is such an image, but not for the machine that it is needed for."""
+    """There is such an image, but not for the machine that it is needed for; `offered` are the
+    platforms that it exists for, as far as it names them.
+    """
 
     code = "platform-missing"
     exit_code = 3
+
+    def __init__(self, message: str, *, fix: str, offered: tuple[Platform, ...] = ()) -> None:
+        super().__init__(message, fix=fix)
+        self.offered = offered
 
 
 class ImagePlaceError(Failure):

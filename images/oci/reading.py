@@ -178,6 +178,7 @@ def choose(parts: Parts, found: Found, platform: Platform | None) -> Found:
         raise PlatformMissingError(
             f"{parts.shown} does not exist for {platform}; it exists for: {offered}.",
             fix="Name an image that exists for this architecture.",
+            offered=tuple(one.platform for one in images if one.platform is not None),
         )
     if platform is None and len({one.digest for one in candidates}) > 1:
         raise ImageUnreadableError(
@@ -299,6 +300,7 @@ def check_platform(config: Mapping[str, Any], wanted: Platform | None, shown: st
         raise PlatformMissingError(
             f"{shown} is an image for {found}; one for {wanted} was needed.",
             fix="Name an image that exists for this architecture.",
+            offered=(found,),
         )
     return found
 

@@ -19,13 +19,6 @@ class SandboxError(Failure):
     exit_code = 5
 
 
-class OtherMachineError(Failure):
-    """The image is for a processor that this machine has not."""
-
-    code = "other-machine"
-    exit_code = 4
-
-
 class RootSpaceError(Failure):
     """The disk has no room for the unpacked image."""
 

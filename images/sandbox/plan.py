@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from images.machine import runs_natively
+from images.oci.model import Platform
 from images.sandbox.devices import LIBRARIES, PLACE, PROGRAMS, Driver
 from images.sandbox.errors import SandboxError
 from images.spec import RunJob
@@ -29,6 +31,19 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/root")  # noqa: S108  the image's own
 _MOST_LINKS = 40
 _MOST_ENTRIES = 1000
+_CPU_INFO = "/proc/cpuinfo"
+# A processor as Linux describes it on arm64 (Arm's Neoverse N1), with what qemu's own has, too.
+_ARM_PROCESSOR = """\
+processor\t: {}
+BogoMIPS\t: 100.00
+Features\t: fp asimd aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+
+"""
 _HOSTS = f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 
 Kind = Literal["bind", "device", "memory", "directory", "link"]
@@ -50,7 +65,7 @@ class Mount:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One run of a command. /proc, /dev and /sys are there without being listed; `mounts` are made
-    in their order, those of `devices` after /dev. `shm_bytes` is the size of /dev/shm.
+    in their order, those of `devices` after /proc and /dev. `shm_bytes` is the size of /dev/shm.
     """
 
     mounts: tuple[Mount, ...]
@@ -77,6 +92,10 @@ def plan_run(
         places.bind(_host_file(files, content), path)
     if driver is not None:
         places.add_driver(driver)
+    if _is_emulated_arm(config):
+        processors = "".join(map(_ARM_PROCESSOR.format, range(os.cpu_count() or 1)))
+        source = str(_host_file(files, processors.encode()))
+        places.devices.append(Mount(kind="bind", target=_CPU_INFO, source=source))
     argv = _command(settings, job)
     _check_command(tree, argv[0], env["PATH"], directory)
     return Plan(
@@ -129,6 +148,15 @@ def resolve(tree: Path, path: str) -> tuple[str, str]:
             here.clear()
         todo += [part for part in reversed(target.split("/")) if part not in {"", "."}]
     return "/" + "/".join(here), ""
+
+
+def _is_emulated_arm(config: Mapping[str, Any]) -> bool:
+    """Whether /proc/cpuinfo would show an Arm program another processor. qemu-user before 8.2 shows
+    the host's, of which the library `cpuinfo` in PyTorch makes a crash:
+    https://github.com/pytorch/cpuinfo/pull/398
+    """
+    arm = Platform(architecture="arm64")
+    return config.get("architecture") == arm.architecture and not runs_natively(arm)
 
 
 class _Places:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -13,15 +12,12 @@ from pathlib import Path
 from images import process
 from images.oci.sources import Image
 from images.sandbox.devices import Driver, find_driver
-from images.sandbox.errors import OtherMachineError, SandboxError
+from images.sandbox.errors import SandboxError
 from images.sandbox.launch import Launcher, explain, find_launcher
 from images.sandbox.plan import image_user, plan_run
 from images.sandbox.roots import Root, Roots
 from images.spec import RunJob, RunResult
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_ALSO_RUNS = {"amd64": {"386"}, "arm64": {"arm"}}
-_EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
 _NOT_STARTED = re.compile(r"^(bwrap|unshare|sandbox|setpriv): ")
 _TAIL_LINES = 50
 _GRACE_S = 1.0
@@ -52,7 +48,6 @@ class Sandbox:
     ) -> str:
         """Unpack an image; gives the name to run it by."""
         del source, name
-        check_platform(image)
         if image.image_id not in self._in_use:
             self._in_use[image.image_id] = self._roots.use(image, on_bytes)
         return image.image_id
@@ -142,22 +137,6 @@ class Sandbox:
             shell = shutil.which("sh") or "/bin/sh"
             argv = [shell, "-c", " && ".join([*limits, 'exec "$@"']), "sh", *argv]
         return argv, tuple(notes)
-
-
-def check_platform(image: Image, root: Path = Path("/")) -> None:
-    """Refuse an image whose programs this machine cannot run, also not by an emulator."""
-    machine = os.uname().machine
-    here = _ARCHITECTURES.get(machine, machine)
-    wanted = image.platform.architecture
-    if image.platform.os == "linux" and (wanted == here or wanted in _ALSO_RUNS.get(here, ())):
-        return
-    emulator = f"proc/sys/fs/binfmt_misc/qemu-{_EMULATED.get(wanted, wanted)}"
-    if image.platform.os == "linux" and (root / emulator).exists():
-        return
-    raise OtherMachineError(
-        f"{image.shown} is for {image.platform}, and this machine is linux/{here}.",
-        fix="Verify it on such a machine, or leave the verification out here: --no-verify",
-    )
 
 
 def _limits(job: RunJob) -> tuple[list[str], list[str]]:

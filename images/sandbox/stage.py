@@ -52,12 +52,12 @@ def bind(source: str, target: str, *, read_only: bool = True, devices: bool = Fa
     mount(source, target, flags=BIND | RECURSIVE)
     wanted = NO_SUID | (READ_ONLY if read_only else 0) | (0 if devices else NO_DEV)
     target = os.path.realpath(target)
-    for place in mounts_below(target):
+    for number, place in mounts_below(target):
         try:
             mount("none", place, flags=BIND | REMOUNT | wanted | kept_flags(place))
         except OSError:
             # what lies under another mount cannot be reached, by nobody
-            if place == target or os.path.exists(place):
+            if place == target or number == mount_at(place):
                 raise
 
 
@@ -70,16 +70,31 @@ def kept_flags(place: str) -> int:
     return sum(flag for bit, flag in KEPT_FLAGS.items() if seen & bit)
 
 
-def mounts_below(target: str) -> list[str]:
-    """The mounts at a place and below it, the place itself first."""
-    found = []
+def mount_at(place: str) -> int:
+    """The number of the mount that a path leads into; -1 where it leads nowhere."""
+    try:
+        descriptor = os.open(place, os.O_PATH | os.O_NOFOLLOW)
+    except OSError:
+        return -1
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+    finally:
+        os.close(descriptor)
+    return int(fields["mnt_id"])
+
+
+def mounts_below(target: str) -> list[tuple[int, str]]:
+    """The mounts at a place and below it by their numbers, the place itself first."""
+    found = [(-1, target)]
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             # the kernel writes spaces and the like as octal
-            place = os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
-            if place == target or place.startswith(target.rstrip("/") + "/"):
-                found.append(place)
-    return [target, *dict.fromkeys(place for place in found if place != target)]
+            number, _, _, _, place, *_ = line.split()
+            name = os.fsdecode(place.decode("unicode_escape").encode("latin-1"))
+            if name.startswith(target.rstrip("/") + "/"):
+                found.append((int(number), name))
+    return found
 
 
 def put(root: str, one: dict[str, Any]) -> None:

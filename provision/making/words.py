@@ -33,5 +33,6 @@ def next_words(
         return f"{load} && {run_command(tag, gpus=gpus, notes=notes)}"
     if destination.kind == "engine":
         return run_command(tag, gpus=gpus, notes=notes)
-    words = run_command(shlex.quote(f"oci:{place}:{tag}"), gpus=gpus and "cdi", notes=notes)
+    by_podman = "none" if gpus == "none" else "cdi"
+    words = run_command(shlex.quote(f"oci:{place}:{tag}"), gpus=by_podman, notes=notes)
     return words.replace("docker", "podman", 1)

@@ -108,6 +108,11 @@ class Engine:
     framework: Framework = "pytorch"
     jobs: list[RunJob] = field(default_factory=list)
     digest: str = IMAGE
+    emulated: bool = False
+
+    def emulates(self, image: str) -> bool:
+        self.image_id(image)
+        return self.emulated
 
     def image_id(self, image: str) -> str:
         if image not in {TAG, self.digest}:

@@ -8,6 +8,7 @@ import pytest
 
 from images.errors import Failure
 from provision.destination import Destination, EngineState, choose, read_destination
+from provision.making.words import next_words
 
 NO_ENGINE = "No container engine answers at the default socket."
 NO_BUILDKIT = "No docker command here can drive BuildKit."
@@ -104,3 +105,22 @@ def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) 
     with pytest.raises(Failure) as caught:
         read_destination(output, push)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "says", "never"),
+    [
+        pytest.param("local", "none", "podman run", "--device", id="a layout where no GPU is"),
+        pytest.param("local", "runtime", "--device nvidia.com", "--gpus", id="and with one"),
+        pytest.param("layout", "cdi", "--device nvidia.com/gpu=all", "--gpus", id="by CDI"),
+        pytest.param("archive", "none", "docker load --input x &&", "--gpus", id="an archive"),
+        pytest.param("engine", "runtime", "docker run", "--device", id="an engine's"),
+        pytest.param("registry", "cdi", "r/t:1", "--gpus", id="a registry's"),
+    ],
+)
+def test_what_is_typed_next_asks_for_gpus_where_there_are_some(
+    kind: Any, gpus: str, says: str, never: str
+) -> None:
+    words = next_words(Destination(kind=kind, where="r/t:1"), "x", "t:1", gpus=gpus, notes=())
+    assert says in words
+    assert never not in words

@@ -264,10 +264,10 @@ def test_a_pipe_is_as_good_as_a_file() -> None:
     assert facts.wsl is True
 
 
-def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
-    path = tmp_path / "host.json"
-    path.write_bytes(b'\xef\xbb\xbf{"driver": "470"}')
-    assert read_host_file(str(path)) == replace(HostFacts(), driver="470", label=str(path))
+def test_a_byte_order_mark_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("host.json").write_bytes(b'\xef\xbb\xbf{"driver": "470"}')
+    assert read_host_file("host.json") == replace(HostFacts(), driver="470", label="host.json")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from images.docker import NoEngineError
 from images.engine_archive import engine_archive, engine_image_id
 from images.oci.archive_reading import open_archive
+from images.oci.model import Platform
 from images.oci.sources import Image
 from images.runner import DockerRunner, Runner, choose_runner
 from images.sandbox.errors import NoRunnerError
@@ -185,6 +186,13 @@ def test_docker_gets_what_it_lacks_and_loses_only_that() -> None:
     again.remove(again.prepare(one, lambda _: None))
     assert client.images.received == b""
     assert client.images.removed == [handle]
+
+
+def test_docker_is_given_an_image_for_another_processor() -> None:
+    """It is run elsewhere, or not at all: `build --no-verify` gives an engine what it made."""
+    other = replace(made(), platform=Platform(architecture="s390x"))
+    runner: Any = DockerRunner(Client())  # type: ignore[arg-type]
+    assert runner.prepare(other, lambda _: None) == other.image_id
 
 
 def test_what_a_person_types_asks_for_gpus_as_the_engine_can() -> None:

@@ -124,6 +124,7 @@ def account(**changes: object) -> dict[str, Any]:
         "notes": ["ulimit memlock: not permitted on this machine, left out"],
         "next": "docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
         "next_on_gpu_host": None,
+        "next_on_arch": None,
         "command": None,
     }
     return {**found, **changes}
@@ -248,6 +249,11 @@ def test_a_build_reads_like_this() -> None:
             {"next_on_gpu_host": "docker run --gpus all x"},
             "on a machine with NVIDIA GPUs:\n  docker run --gpus all x",
             id="built where no GPU is",
+        ),
+        pytest.param(
+            {"next_on_arch": "aarch64"},
+            "\nnext, on a machine with NVIDIA GPUs (aarch64):\n  docker run",
+            id="built for another processor",
         ),
         pytest.param(
             {"verify": REPORT}, "fix         run nvidia-smi", id="failures with their fix"

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from images.docker import NoEngineError
 from images.errors import Failure
+from images.machine import OtherMachineError
 from images.oci.assemble import Settings
 from images.oci.build import Recipe, build
 from images.oci.layout import LayoutTarget
 from images.oci.layout_room import LayoutRoom
-from images.oci.model import MANIFEST
+from images.oci.model import MANIFEST, Platform
 from images.runner import DockerRunner
-from provision.subject import Places, find_subject
+from provision.console import Console
+from provision.subject import Places, find_subject, ready
 from tests.unit.fake_engine import IMAGE, TAG, Engine
 from tests.unit.memory_target import Bar, DictMemory, TextLayer, base_image
 
 LABELS = {"org.example.made": "yes"}
 
 
-def layout(path: Path, name: str, text: bytes = b"x") -> str:
+def layout(path: Path, name: str, text: bytes = b"x", arch: str = "amd64") -> str:
     """A layout with one image; gives the image's id."""
     settings = Settings(env={}, working_dir="/", command=("sh",), labels=LABELS)
-    recipe = Recipe(base=base_image(), sources=(TextLayer("a", text),), settings=settings)
+    base = replace(base_image(), platform=Platform(architecture=arch))
+    recipe = Recipe(base=base, sources=(TextLayer("a", text),), settings=settings)
     with closing(LayoutTarget.open(path)) as target:
         built = build(recipe, target, DictMemory(), Bar(), workers=1)
         target.publish(built.content, MANIFEST, name=name)
@@ -107,3 +113,71 @@ def test_a_layout_is_looked_after(tmp_path: Path) -> None:
     (damaged,) = room.verify(lambda *_: None).damaged
     assert blob.name[:12] in damaged.title
     assert not blob.exists()
+
+
+@pytest.mark.parametrize("form", ["oci:{}:a:1", "a:1"], ids=["a place", "one's own"])
+@pytest.mark.parametrize(
+    ("arches", "emulated", "arch", "emulator"),
+    [
+        pytest.param(["amd64"], "arm64", "amd64", "", id="its own needs no emulator"),
+        pytest.param(["arm64"], "arm64", "arm64", "qemu", id="the only one, where it is emulated"),
+        pytest.param(["arm64"], "", "arm64", "", id="it is found where it cannot be run, too"),
+        pytest.param(["arm64", "amd64"], "arm64", "amd64", "", id="of several its own"),
+        pytest.param(["arm64", "s390x"], "s390x", "s390x", "qemu", id="else one that is emulated"),
+    ],
+)
+def test_the_platform_that_is_opened(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    arches: list[str],
+    emulated: str,
+    arch: str,
+    emulator: str,
+) -> None:
+    monkeypatch.setattr("images.oci.opening.os.uname", lambda: SimpleNamespace(machine="x86_64"))
+    monkeypatch.setattr(
+        "provision.subject.emulator_of",
+        lambda platform: "qemu" if platform.architecture == emulated else "",
+    )
+    index(tmp_path / "images", "a:1", arches)
+    found = find_subject(form.format(tmp_path / "images"), places(tmp_path))
+    assert found.image is not None
+    assert (found.image.platform.architecture, found.emulator) == (arch, emulator)
+
+
+def index(path: Path, name: str, arches: list[str]) -> None:
+    """A layout in which one name is an image for each of these."""
+    for arch in arches:
+        layout(path, f"{name}-{arch}", arch.encode(), arch)
+    file = path / "index.json"
+    held = json.loads(file.read_text())
+    for one in held["manifests"]:
+        one["annotations"] = {"org.opencontainers.image.ref.name": name}
+    file.write_text(json.dumps(held))
+
+
+def test_what_cannot_run_here_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("images.oci.opening.os.uname", lambda: SimpleNamespace(machine="x86_64"))
+    layout(tmp_path / "images", "a:1", arch="s390x")
+    subject = find_subject("a:1", places(tmp_path))
+    runner = SimpleNamespace(name="a runner")
+    monkeypatch.setattr("provision.subject.runner_here", lambda *_: runner)
+    console = Console()
+    with (
+        pytest.raises(OtherMachineError, match="for linux/s390x"),
+        ready(subject, places(tmp_path), console),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["another processor's", "its own"])
+def test_an_engine_says_itself_what_it_emulates(
+    tmp_path: Path,
+    emulated: bool,  # noqa: FBT001
+) -> None:
+    engine = Engine(emulated=emulated)
+    found = find_subject(TAG, places(tmp_path, lambda: cast("DockerRunner", engine)))
+    assert bool(found.emulator) is emulated

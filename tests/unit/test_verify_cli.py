@@ -219,6 +219,21 @@ def test_nvml_alone_needs_no_framework(tmp_path: Path) -> None:
     assert required.returncode == 1
 
 
+def test_what_an_emulator_ran_is_not_proven(tmp_path: Path) -> None:
+    expect = tmp_path / "e.json"
+    words = ("--only", "loading.files,speed.copies", "--expect", str(expect))
+    expect.write_text('{"schema": 1}')
+    there = valid(call("--only", "loading.files", "--expect", str(expect), "--json").stdout)
+    assert ("emulator" in there["environment"], there["verdict"]) == (False, "fit")
+    expect.write_text('{"schema": 1, "emulator": "qemu-aarch64"}')
+    report = valid(call(*words, "--json").stdout)
+    assert report["environment"]["emulator"] == "qemu-aarch64"
+    assert [check["status"] for check in report["checks"]] == ["pass", "skip"]
+    page = call(*words)
+    assert page.returncode == 7
+    assert "emulated by qemu-aarch64" in " ".join(page.stdout.split())
+
+
 def test_gpus_are_expected(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")

@@ -31,7 +31,7 @@ from verify.checks.accuracy import (
 )
 from verify.checks.attention import Forced, judge_attention
 from verify.checks.compiled import CALLS, Compiled, judge_compiled
-from verify.checks.convolution import Case
+from verify.checks.convolution import Case, sums_of
 from verify.checks.place import Place
 from verify.checks.precision import sums_in_bf16, why_not
 from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
@@ -179,6 +179,28 @@ def test_dtypes_are_told_apart(terms: int) -> None:
     assert 10 * tolerance("fp32", terms) < 2.9e-4  # the measured error by TF32
     assert tolerance("tf32", terms) < 2.3e-3  # by bf16
     assert tolerance("fp16", terms) < 4.6e-3  # with sums in fp16
+
+
+@pytest.mark.parametrize(
+    ("dtype", "machine", "is_gpu", "error", "worst", "status"),
+    [
+        # As PyTorch 2.14.1 for aarch64 gave them under qemu-user, and as a sum in fp16 gives them.
+        pytest.param("fp16", "aarch64", False, 0.002468, 0.01058, PASS, id="Arm sums fp16 in fp16"),
+        pytest.param("fp16", "x86_64", False, 0.002468, 0.01058, FAIL, id="other CPUs do not"),
+        pytest.param("fp16", "aarch64", True, 0.002468, 0.01058, FAIL, id="nor do GPUs"),
+        pytest.param("fp16", "aarch64", False, 0.02, 0.05, FAIL, id="more is wrong on Arm, too"),
+        pytest.param("fp16", "aarch64", False, 0.0026, 0.5, FAIL, id="so is one wrong element"),
+        pytest.param("bf16", "aarch64", False, 0.00166, 0.00284, PASS, id="bf16 is summed in fp32"),
+        pytest.param("fp32", "aarch64", False, 2.9e-4, 1e-3, FAIL, id="no fp32 by TF32"),
+    ],
+)
+def test_convolutions_on_an_arm_processor(
+    dtype: str, machine: str, error: float, worst: float, status: Status, *, is_gpu: bool
+) -> None:
+    sums = sums_of(dtype, machine, is_gpu=is_gpu)
+    slack = 4.0 if sums is None else 1.0
+    row = Reading("3x3, contiguous", dtype, 288, error, worst, slack=slack, sums=sums)
+    assert judge_convolution([row]).status is status
 
 
 OTHER_ERRORS = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from verify.children import TAIL_BYTES, Child, wait_all
+from verify.children import TAIL_BYTES, Child, be_patient, wait_all
 from verify.core import Check, Context, Outcome, Result, Status, demand, verdict
 from verify.runner import run
 
@@ -113,6 +113,49 @@ def test_a_hang_fails_at_its_limit(*, framework: bool) -> None:
     assert result.outcome.status is Status.FAIL
     assert (result.outcome.cause or "").startswith("hang")
     assert 0.2 < result.seconds < 2
+
+
+def late(_: Context) -> Outcome:
+    time.sleep(0.6)
+    return GOOD
+
+
+@pytest.mark.parametrize("framework", [False, True], ids=["from the parent", "from the stage"])
+@pytest.mark.parametrize(
+    ("work", "timed", "status", "word"),
+    [
+        pytest.param(give_good, False, Status.PASS, "fine", id="what passes passes"),
+        pytest.param(lose_a_library, False, Status.ERROR, "libcublas", id="what breaks is broken"),
+        pytest.param(late, False, Status.PASS, "fine", id="it has ten times as long"),
+        pytest.param(crash, False, Status.SKIP, "lost under emulation (qemu): killed by SIGSEGV",
+                     id="a crash may be the emulator's"),
+        pytest.param(hang, False, Status.SKIP, "lost under emulation (qemu): did not finish",
+                     id="so may a hang"),
+        pytest.param(give_good, True, Status.SKIP, "those of the emulator", id="no time is judged"),
+        pytest.param(crash, True, Status.SKIP, "those of the emulator", id="it is not even run"),
+    ],
+)  # fmt: skip
+def test_an_emulator_is_no_processor(
+    work: Callable[[Context], Outcome], status: Status, word: str, *, timed: bool, framework: bool
+) -> None:
+    check = Check("made.up", "Made up", work, limit_s=0.2, framework=framework, gauge=timed)
+    (result,) = run([check], Context(emulator="qemu"), prepare=nothing)
+    assert (result.outcome.status, result.check) == (status, check)
+    assert word in f"{result.outcome.message} | {result.outcome.cause}"
+    if status is Status.SKIP:
+        assert "machine with such a processor" in (result.outcome.fix or "")
+    be_patient(1.0)
+
+
+def test_a_framework_that_is_lost_under_emulation_is_not_the_images_fault() -> None:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    checks = [Check("made." + name, "Made up", give_good) for name in ("a", "b")]
+    results = list(run(checks, Context(emulator="qemu"), prepare=die))
+    be_patient(1.0)
+    assert [one.outcome.status for one in results] == [Status.SKIP, Status.SKIP]
+    assert verdict(results) == "no-verdict"
 
 
 def test_only_the_tail_of_the_output_is_kept() -> None:

@@ -64,11 +64,12 @@ class Reading:
     slack: float = 1.0  # what the algorithm may lose beyond a plain sum
     peak: float = 2.0  # how many times the allowed the worst element may be off
     raised: Optional[str] = None
+    sums: Optional[float] = None  # their unit roundoff, where it is not the usual one of the dtype
 
     @property
     def allowed(self) -> float:
         """The most that `error` may be."""
-        return tolerance(self.dtype, self.terms, self.slack)
+        return tolerance(self.dtype, self.terms, self.slack, self.sums)
 
     @property
     def off(self) -> float:
@@ -84,7 +85,7 @@ class Reading:
         return "{}{} {}".format(where, self.dtype, self.what)
 
 
-def tolerance(dtype: str, terms: int, slack: float = 1.0) -> float:
+def tolerance(dtype: str, terms: int, slack: float = 1.0, sums: Optional[float] = None) -> float:
     """The largest ratio of the norms of error and reference that rounding explains.
 
     The roundings of a sum of `terms` random products go as their square root (Higham and Mary
@@ -94,7 +95,8 @@ def tolerance(dtype: str, terms: int, slack: float = 1.0) -> float:
     And what is to be found: TF32 in place of fp32 75, sums in fp16 4.8, in bf16 1.2.
     """
     unit = ROUNDINGS[dtype]
-    plain = math.sqrt(2) * unit.factors + math.sqrt(terms) * unit.sums + unit.result
+    summed = math.sqrt(terms) * (unit.sums if sums is None else sums)
+    plain = math.sqrt(2) * unit.factors + summed + unit.result
     return 2 * slack * plain
 
 

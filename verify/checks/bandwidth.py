@@ -264,5 +264,12 @@ def _plot(found: Sequence[Series]) -> Plot:
 
 
 CHECKS = (
-    Check("collectives.bandwidth", "Bandwidth between GPUs", check_bandwidth, "standard", 300),
+    Check(
+        "collectives.bandwidth",
+        "Bandwidth between GPUs",
+        check_bandwidth,
+        "standard",
+        300,
+        gauge=True,
+    ),
 )

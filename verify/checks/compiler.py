@@ -14,7 +14,7 @@ import sysconfig
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from verify.children import scratch
+from verify.children import patient, scratch
 from verify.core import Check, Context, Outcome, Status
 from verify.symptoms import last_words
 
@@ -114,7 +114,7 @@ def _program(folder: str) -> Trial:
     if error:
         return Trial("C++", path, None, error)
     try:
-        done = subprocess.run([built], stdout=subprocess.PIPE, check=True, timeout=LIMIT_S)
+        done = subprocess.run([built], stdout=subprocess.PIPE, check=True, timeout=patient(LIMIT_S))
         return Trial("C++", path, int(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError) as problem:
         return Trial("C++", path, None, "{}: {}".format(type(problem).__name__, problem))
@@ -138,7 +138,7 @@ def _compile(argv: Sequence[str], source: str, text: str) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
-            timeout=LIMIT_S,
+            timeout=patient(LIMIT_S),
         )
     except (OSError, subprocess.SubprocessError) as problem:
         return "{}: {}".format(type(problem).__name__, problem)

@@ -14,7 +14,7 @@ from multiprocessing import util
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.place import Place, find
-from verify.children import Child, Ending
+from verify.children import Child, Ending, patient
 from verify.core import Context, Outcome, Status
 from verify.samples import Sums
 from verify.symptoms import explain
@@ -64,7 +64,8 @@ def check_fork(context: Context) -> Outcome:
     start = time.monotonic()
     found = []
     for (method, device), child in zip(kinds, children):
-        limit_s = start + (FORK_S if method == "fork" else SPAWN_S) - time.monotonic()
+        gone_s = (time.monotonic() - start) / patient(1.0)
+        limit_s = (FORK_S if method == "fork" else SPAWN_S) - gone_s
         found.append(read(method, device, child.wait(limit_s)))
     return judge_started(found, place.kind)
 

@@ -13,7 +13,7 @@ from verify import limits
 from verify.checks.forks import check_fork, in_short
 from verify.checks.place import Place, find
 from verify.checks.room import PREFETCH, SHM, SHM_FIX, check_files, check_shm, usual_need
-from verify.children import Child, Ending
+from verify.children import Child, Ending, patient
 from verify.core import Check, Context, Outcome, Status
 from verify.measures import LOWER, Metric, Plot, Table, median, of_samples, pack, spread
 from verify.samples import Batches, Images
@@ -174,7 +174,7 @@ def _load(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) 
         num_workers=workers,
         pin_memory=pinned,
         persistent_workers=workers > 0,
-        timeout=HANG_S if workers else 0,
+        timeout=patient(HANG_S) if workers else 0,
     )
     start = time.perf_counter()
     first_s, numbers, damaged = 0.0, [], 0
@@ -332,7 +332,8 @@ def _move(workers: int, batches: int) -> Moved:
     from torch.utils.data import DataLoader
 
     strategy = str(torch.multiprocessing.get_sharing_strategy())
-    loader = DataLoader(Batches(batches), batch_size=None, num_workers=workers, timeout=HANG_S)
+    limit_s = patient(HANG_S)
+    loader = DataLoader(Batches(batches), batch_size=None, num_workers=workers, timeout=limit_s)
     held = list(loader)
     wrong = sum(int(not bool((batch == i).all())) for i, batch in enumerate(held))
     return Moved(workers, len(held), wrong, strategy)

@@ -160,6 +160,14 @@ CHECKS = (
     Check(
         "memory.pattern", "Memory keeps what is written", check_pattern, "standard", 300, gpu=True
     ),
-    Check("memory.leak", "Training gives memory back", check_leak, "standard", 120, gpu=True),
+    Check(
+        "memory.leak",
+        "Training gives memory back",
+        check_leak,
+        "standard",
+        120,
+        gpu=True,
+        gauge=True,
+    ),
     Check("memory.batch", "The largest and the fastest batch", check_batch, "full", 600),
 )

@@ -253,8 +253,15 @@ def _step_table(found: Sequence[Steps]) -> Table:
 
 
 CHECKS = (
-    Check("speed.gemm", "Products as fast as its class", check_gemm, "standard", 300),
-    Check("speed.memory", "Memory as fast as its class", check_memory, "standard", 120),
-    Check("speed.copies", "Copies as fast as the link", check_copies, "standard", 200),
-    Check("speed.training", "A training step, CPU and GPU", check_training, "standard", 200),
+    Check("speed.gemm", "Products as fast as its class", check_gemm, "standard", 300, gauge=True),
+    Check("speed.memory", "Memory as fast as its class", check_memory, "standard", 120, gauge=True),
+    Check("speed.copies", "Copies as fast as the link", check_copies, "standard", 200, gauge=True),
+    Check(
+        "speed.training",
+        "A training step, CPU and GPU",
+        check_training,
+        "standard",
+        200,
+        gauge=True,
+    ),
 )

@@ -41,5 +41,12 @@ def _product(place: Place) -> gemm.Product:
 
 
 CHECKS = (
-    Check("speed.gemm", "Products are as fast as they should be", check_gemm, "standard", 180),
+    Check(
+        "speed.gemm",
+        "Products are as fast as they should be",
+        check_gemm,
+        "standard",
+        180,
+        gauge=True,
+    ),
 )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
-from tests.docker import need
+from tests import need
 from tests.docker.lab import ROOT, Done, World, new_world
 from tests.docker.private_index import Wheel, make_wheel, serve
 from tests.docker.small_build import PASSWORD, PIP, Source

@@ -16,6 +16,7 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -134,14 +135,28 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Every test has a time limit; those of a long lane stay together in one process."""
+    """Every test has a time limit."""
     lane = item.path.relative_to(ROOT / "tests").parts[0]
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(LIMITS_S.get(lane, LIMIT_S)))
-    if lane in LONG:
-        item.add_marker(pytest.mark.xdist_group(LONG[lane]))
     if lane in ONLINE:
         item.add_marker(pytest.mark.network)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadgroup a long lane stays together in one process, and other tests go where
+    there is room. By directory: pytest-xdist's own marks do nothing with pytest 9.2.
+    """
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return LONG.get(nodeid.split("/")[1], nodeid)
+
+    return Lanes(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

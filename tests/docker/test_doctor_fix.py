@@ -49,6 +49,7 @@ RUN_HERE = {
     "cgroup-reload-trap": "Docker's cgroup driver; not the links, which need the driver's devices",
     "rootless-no-cgroups": "the file; no toolkit reads it here",
     "install-engine": "Debian's",
+    "start-docker": "without systemd",
     "restart-docker": "without systemd",
     "docker-group": "whole",
     "fix-daemon-json": "whole",
@@ -59,6 +60,7 @@ RUN_HERE = {
 }
 NOT_RUN = {
     "install-open-driver": "needs NVIDIA's repository",
+    "install-proprietary-driver": "needs the headers of this machine's kernel, and a driver",
     "rebuild-module": "needs the headers of this machine's kernel, and a driver",
     "load-module": "needs the driver's modules",
     "reboot": "would restart this machine",
@@ -364,12 +366,15 @@ def test_a_user_may_use_the_engine_at_the_next_login(engine: DebianMachine, tmp_
     assert engine.output(case.confirm)[0] != 0
 
 
-def test_a_stopped_engine_is_started_again(settled: DebianMachine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["start-docker", "restart-docker"])
+def test_a_stopped_engine_is_started_again(
+    settled: DebianMachine, tmp_path: Path, recipe: str
+) -> None:
     settled.must("service docker stop")
     case = Case(
         settled,
         tmp_path,
-        recipe="restart-docker",
+        recipe=recipe,
         pattern="Cannot connect to the Docker daemon",
         confirm="docker version",
     )

@@ -46,18 +46,17 @@ def nowhere(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(["build", "--cuda", "11.7", "--builder", "docker"], id="build"),
-        pytest.param(["verify", "gpu-provision-test:cu117"], id="verify"),
-    ],
-)
-def test_without_an_engine_the_fix_is_what_to_type(nowhere: World, words: list[str]) -> None:
-    done = nowhere.provision(*words, "--json")
-    assert done.code == 5
-    assert done.account["error"]["code"] == "no-engine"
+def test_a_build_without_its_engine_says_what_to_type(nowhere: World) -> None:
+    done = nowhere.provision("build", "--cuda", "11.7", "--builder", "docker", "--json")
+    assert (done.code, done.account["error"]["code"]) == (5, "no-engine")
     assert done.account["error"]["fix"] == fix_text()
+
+
+def test_an_image_of_an_engine_that_does_not_answer_may_be_elsewhere(nowhere: World) -> None:
+    done = nowhere.provision("verify", "gpu-provision-test:cu117", "--json")
+    assert done.code == 5
+    assert "provision build --cuda 11.7" in done.account["error"]["fix"]
+    assert "provision doctor says how" in done.account["error"]["fix"]
 
 
 def test_where_no_engine_is_installed_the_fix_installs_it(nowhere: World, tmp_path: Path) -> None:

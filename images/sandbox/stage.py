@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import sys
+import warnings  # noqa: F401  os.execvpe asks for it when Python's own files are out of reach
 from typing import Any
 
 BIND, RECURSIVE, REMOUNT, PRIVATE = 0x1000, 0x4000, 0x20, 0x40000

@@ -174,16 +174,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """This machine's package index for tests, and their fixtures, that talk to it."""
-    before = dict(os.environ)
-    if item.get_closest_marker("network"):
-        for name in _NO_INDEX:
-            del os.environ[name]
-        os.environ.update(_INDEX_OF_THIS_MACHINE)
-    try:
-        return (yield)
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    here, gone = _INDEX_OF_THIS_MACHINE, _NO_INDEX
+    if not item.get_closest_marker("network"):
+        here, gone = gone, here
+    for name in gone.keys() - here.keys():
+        os.environ.pop(name, None)
+    os.environ.update(here)
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,8 @@ def make_authority(place: Path, comment: str) -> Authority:
         subprocess.run([openssl, *args], cwd=place, check=True, capture_output=True, timeout=60)
 
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
-    run(*new, "-x509", "-subj", "/CN=Test CA", "-keyout", "ca.key", "-out", "ca.pem")
+    run(*new, "-x509", "-subj", "/CN=Test CA", "-addext", "keyUsage=critical,keyCertSign",
+        "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
     run(*new, "-x509", "-subj", "/CN=index", "-addext", f"subjectAltName=IP:{address}",
         "-addext", "basicConstraints=critical,CA:FALSE", "-CA", "ca.pem", "-CAkey", "ca.key",
         "-keyout", "server.key", "-out", "server.pem")  # fmt: skip

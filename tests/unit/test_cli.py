@@ -438,8 +438,8 @@ def test_directories_of_another_user_are_passed_over(here: Path) -> None:
     env = {"PATH": f"{locked}:{locked}/bin:{os.environ['PATH']}", "HOME": str(locked)}
     try:
         assert command("detect", "--json", env=env).returncode == 0
-        words = ["build", "--cuda", "11.7", "--host", "../files/rtx.json"]
-        built = command(*words, env=env)
+        words = ["build", "--cuda", "11.7", "--host", "../files/rtx.json", "--builder", "docker"]
+        built = command(*words, env={**env, "DOCKER_HOST": "unix:///nonexistent"})
         assert built.returncode == 5, built.stderr
     finally:
         locked.chmod(0o700)

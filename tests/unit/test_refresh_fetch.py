@@ -237,7 +237,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         argv = [openssl, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
         subprocess.run([*argv, *words], cwd=place, check=True, capture_output=True, timeout=60)
 
-    run("-x509", "-subj", "/CN=Test CA", "-keyout", "ca.key", "-out", "ca.pem")
+    run(
+        "-x509",
+        "-subj",
+        "/CN=Test CA",
+        "-addext",
+        "keyUsage=critical,keyCertSign",
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+    )
     run("-x509", "-subj", "/CN=index", "-addext", "subjectAltName=IP:127.0.0.1",
         "-addext", "basicConstraints=critical,CA:FALSE", "-CA", "ca.pem", "-CAkey", "ca.key",
         "-keyout", "server.key", "-out", "server.pem")  # fmt: skip

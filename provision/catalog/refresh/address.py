@@ -54,7 +54,7 @@ def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> str | None:
         program = os.fspath(find_uv_bin())
     except FileNotFoundError:
         return None
-    argv = [program, "pip", "compile", "-", "--offline", "--quiet", "--no-header"]
+    argv = [program, "pip", "compile", "-", "--offline", "--no-cache", "--quiet", "--no-header"]
     argv += ["--emit-index-url", *(["--no-config"] if own else [])]
     found = re.search(r"^--index-url[ =](\S+)", _output(argv, env) or "", re.MULTILINE)
     return found[1] if found else None

@@ -32,6 +32,7 @@ from verify.checks.accuracy import (
 from verify.checks.attention import Forced, judge_attention
 from verify.checks.compiled import CALLS, Compiled, judge_compiled
 from verify.checks.convolution import Case, sums_of
+from verify.checks.on_tensorflow import numerics as on_tensorflow
 from verify.checks.place import Place
 from verify.checks.precision import sums_in_bf16, why_not
 from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
@@ -148,6 +149,20 @@ def test_an_old_torch_sums_bf16_in_bf16_without_avx512(
     reason = why_not("bf16", Place("cpu"))
     assert (reason is not None) is expected
     assert reason is None or "sums it in bf16 on a CPU without AVX-512" in reason
+
+
+@pytest.mark.parametrize(
+    ("processors", "expected"),
+    [
+        pytest.param("model name\t: x\nflags\t\t: fpu avx2\n", True, id="x86 without AVX-512"),
+        pytest.param("flags\t\t: fpu avx2 avx512f\n", False, id="AVX-512"),
+        pytest.param("flags\t\t: avx2 avx_ne_convert\n", False, id="AVX-NE-CONVERT"),
+        pytest.param("Features\t: fp asimd\n", False, id="Arm"),
+        pytest.param("", False, id="unknown"),
+    ],
+)
+def test_tensorflow_sums_bf16_in_bf16_without_avx512(processors: str, *, expected: bool) -> None:
+    assert on_tensorflow.sums_in_bf16(processors) is expected
 
 
 @given(

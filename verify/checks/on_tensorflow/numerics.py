@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -105,13 +106,34 @@ def check_convolution(context: Context) -> Outcome:
     allow_tf32(on=False)
     left_out = {} if place.is_gpu else {"fp16": _CPU_LEFT_OUT["fp16"]}
     count = context.pick(1, 4, 16)
+    dtypes = ["fp32", "fp16", "bf16"] if place.is_gpu else ["fp32", "bf16", "fp64"]
+    if not place.is_gpu and sums_in_bf16(_processors()):
+        dtypes.remove("bf16")
+        left_out["bf16"] = "TensorFlow sums it in bf16 on a CPU without AVX-512"
     readings: List[Reading] = []
-    for dtype in ("fp32", "fp16", "bf16") if place.is_gpu else ("fp32", "bf16", "fp64"):
+    for dtype in dtypes:
         for size, stride in windows.CASES:
             readings += _try_convolve(place, dtype, size, stride, count)
     without = {r.dtype for r in readings if any(words in (r.raised or "") for words in _NO_KERNEL)}
     left_out.update(dict.fromkeys(without, "this TensorFlow has no kernel for it"))
     return judge_convolution([r for r in readings if r.dtype not in without], left_out)
+
+
+def sums_in_bf16(processors: str) -> bool:
+    """Whether the CPU sums convolutions of bf16 in bf16, by /proc/cpuinfo. oneDNN sums them in
+    fp32, and TensorFlow gives it bf16 on x86 with AVX-512 or AVX-NE-CONVERT alone
+    (IsBF16SupportedByOneDNNOnThisCPU in tensorflow/core/util/util.cc); Eigen does the others.
+    """
+    flags = re.search(r"^flags\s*:(.*)", processors, re.MULTILINE)
+    return flags is not None and not {"avx512f", "avx_ne_convert"} & set(flags[1].split())
+
+
+def _processors() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _try_convolve(place: Place, dtype: str, size: int, stride: int, count: int) -> List[Reading]:

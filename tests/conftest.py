@@ -28,14 +28,15 @@ ROOT = Path(__file__).parents[1]
 # is slow. A fixture of a session counts for the first test that needs it: an image of gigabytes, a
 # framework's installation, a machine on which all tests run.
 LIMIT_S = 300
-LIMITS_S = {"bare": 2400, "docker": 900, "frameworks": 2400, "gpu": 2400, "wheels": 900}
-# The lanes that take minutes, the longest first, each with what it must not share with others.
+LIMITS_S = {"bare": 4800, "docker": 900, "frameworks": 2400, "gpu": 2400, "wheels": 900}
+# The lanes that take minutes, the longest first. Those of one word run one after the other: they
+# share an engine, or load all cores by themselves.
 LONG = {
     "docker": "engine",
     "wheels": "engine",
-    "frameworks": "frameworks",
-    "gpu": "frameworks",
-    "bare": "bare",
+    "frameworks": "cores",
+    "gpu": "cores",
+    "bare": "cores",
 }
 # Which lanes ask the package index.
 ONLINE = ("bare", "docker", "frameworks", "wheels")

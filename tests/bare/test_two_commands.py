@@ -16,7 +16,7 @@ from tests.docker.lab import ROOT
 pytestmark = pytest.mark.bare
 
 FOLDER = "gpu-provision"
-LIMIT_S = 1200.0
+LIMIT_S = 2400.0
 
 KINDS = [
     pytest.param(Kind("bookworm", has_dpkg=False), id="Debian 12 without dpkg and apt, as root"),

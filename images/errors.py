@@ -14,7 +14,7 @@ class Failure(Exception):  # noqa: N818  a user meets it as a failure, and the s
     `code` is stable, kebab-case and documented in `docs/codes.md`; `exit_code` is the process's.
     Message and fix go to terminals, logs and reports, so no name in them can bring a control
     character along. `detail` holds raw output of a failed command; it is shown below the sentence.
-    `log` is all that was kept of that output, for whoever looks for the root cause in it.
+    `log` is all of that output that was kept; the doctor looks for the root cause in it.
     """
 
     code: str = "failure"

@@ -86,7 +86,7 @@ class Console:
             print(text, file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Something to know of the step under way, whoever reads it and where."""
+        """A remark about the current step, shown on a terminal and in a log."""
         self._tell(_wrapped(printable_lines(text), "    ", "      "))
 
     def result(self, text: str) -> None:

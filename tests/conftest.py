@@ -103,7 +103,7 @@ def _home(place: Path) -> dict[str, str]:
 
 _OWN = Path(tempfile.mkdtemp(prefix="gpu-provision-tests-"))
 _INDEX_OF_THIS_MACHINE = _clean(os.environ)
-# The configuration of the whole machine (/etc) counts as little.
+# Configuration of the whole machine (/etc) is left out, too.
 _NO_INDEX = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
 os.environ.update(_home(_OWN), **_NO_INDEX, GIT_CONFIG_NOSYSTEM="1", TESTS_SHARED=str(_OWN))
 

@@ -119,7 +119,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 os.utime(path)
         # another size is a reason to look: the index may have told a wrong one, too
         if (check or size not in {None, regular_size(path)}) and upkeep.hash_file(path) != hexa:
-            self._on_note(f"{path.name[:80]} was damaged in the store, and is fetched anew")
+            self._on_note(f"{path.name[:80]} was damaged in the store; fetching it again")
             with storing(self.directory, 0):
                 upkeep.discard(self.directory, kind, hexa)
             return None

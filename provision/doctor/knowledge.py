@@ -22,7 +22,7 @@ One table a failure:
     ]
     host = [{ fact = "cdi.stale", is = true }]    # proves it without any text
     beats = ["code of a consequence"]
-    confirm = "docker run ..."         # a command that shows that it is mended
+    confirm = "docker run ..."         # a command that checks the fix
     defaults = { library = "libcuda.so.1" }       # of a pattern's named groups, used as {library}
     sources = ["https://..."]
 

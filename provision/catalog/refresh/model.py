@@ -113,7 +113,7 @@ class Part:
     """Columns, the key among them, of a row that takes another source to be whole.
 
     They count for more than that source's. Where no source gives the row, and the catalog has none,
-    `words` are told.
+    `words` are shown to the user.
     """
 
     table: str

@@ -40,8 +40,8 @@ def read_nccl(index: Index, known: Known) -> Reading:
 
 
 def read_toolkits(index: Index, known: Known) -> Reading:
-    """`on_pypi` of the toolkits. One that the catalog lacks is told, unless NVIDIA's manifests
-    give the rest of its row: what it compiles for is not read here.
+    """`on_pypi` of the toolkits. A toolkit that the catalog lacks is reported, unless NVIDIA's
+    manifests give the rest of its row: the GPUs that it compiles for are not read here.
     """
     reading = Reading(source="toolkits")
     versions = [

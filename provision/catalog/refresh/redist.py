@@ -169,8 +169,8 @@ def read_toolkits(redist: Redist, known: Known, today: str) -> Reading:
 
 
 def read_cudnn(redist: Redist, known: Known, today: str) -> Reading:
-    """Releases of cuDNN that the catalog lacks: a row takes a package, so that they are told where
-    no index has one.
+    """Releases of cuDNN that the catalog lacks. A row needs a package, so a release that no index
+    has is reported and not added.
     """
     reading = Reading(source="cudnn-manifests")
     product = PRODUCTS[reading.source]

@@ -224,8 +224,8 @@ def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) 
         process.wait(timeout=GRACE_S)
 
 
-def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
-    environment = dict(os.environ)
+def _environment(changes: Mapping[str, str | None] | None, *, inherit: bool) -> dict[str, str]:
+    environment = dict(os.environ) if inherit else {}
     for name, value in (changes or {}).items():
         if value is None:
             environment.pop(name, None)
@@ -238,6 +238,7 @@ def _start(  # the arguments are Popen's own
     argv: Sequence[str],
     *,
     env: Mapping[str, str | None] | None,
+    inherit_env: bool,
     cwd: Path | None,
     stdin: int | None,
     apart: bool,
@@ -248,7 +249,7 @@ def _start(  # the arguments are Popen's own
     try:
         return subprocess.Popen(
             argv,
-            env=_environment(env),
+            env=_environment(env, inherit=inherit_env),
             cwd=cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -322,6 +323,7 @@ def run(
     *,
     timeout_s: float,
     env: Mapping[str, str | None] | None = None,
+    inherit_env: bool = True,
     input: str | bytes | None = None,  # noqa: A002  what the standard library calls it
     cwd: Path | None = None,
     on_line: Callable[[str], None] | None = None,
@@ -336,12 +338,13 @@ def run(
 ) -> Completed:
     """Run a command to its end and say how it ended.
 
-    `env` is laid over the environment (None removes a name). `on_line` gets each line as it comes,
-    of both streams, or of standard error alone with `apart`, which captures standard output whole.
-    With `check` an exit code other than 0 raises `CommandFailed`; running past `timeout_s` always
-    raises `CommandTimedOut`. `redact` lists strings that become "***" wherever they would be seen.
-    `terminal` leaves the command in our session with our standard input, so that sudo can ask for
-    a password; Ctrl-C then reaches it directly. A command that is ended has `grace_s` to clean up.
+    `env` is laid over our environment (None removes a name), or is all of it without `inherit_env`.
+    `on_line` gets each line as it comes, of both streams, or of standard error alone with `apart`,
+    which captures standard output whole. With `check` an exit code other than 0 raises
+    `CommandFailed`; running past `timeout_s` always raises `CommandTimedOut`. `redact` lists
+    strings that become "***" wherever they would be seen. `terminal` leaves the command in our
+    session with our standard input, so that sudo can ask for a password; Ctrl-C then reaches it
+    directly. A command that is ended has `grace_s` to clean up.
     """
     strike = _Redactor(redact)
     payload = input.encode() if isinstance(input, str) else input
@@ -364,6 +367,7 @@ def run(
             process = _start(
                 argv,
                 env=env,
+                inherit_env=inherit_env,
                 cwd=cwd,
                 stdin=stdin if payload is None else subprocess.PIPE,
                 apart=apart,

@@ -1,7 +1,9 @@
 """Turns a plan into a command: of bubblewrap, or of unshare(1) with a stage of our own.
 
 Both give the same inside: user, process, network, message and host name namespaces of its own, no
-capabilities, no new privileges, a read-only root, and everything ends with whoever started it. Root
+capabilities, no new privileges, a filter of system calls, a read-only root and read-only device
+nodes, and everything ends with whoever started it. The command is the first process in there, as in
+an engine's container: there is no process of ours whose program or variables it could reach. Root
 may have to do without the user namespace, where those are forbidden.
 """
 
@@ -21,13 +23,16 @@ from typing import Literal
 
 from images import process
 from images.errors import Failure
-from images.sandbox.errors import NoRunnerError
+from images.sandbox.errors import NoRunnerError, SandboxError
+from images.sandbox.filter import system_call_filter
 from images.sandbox.plan import HOST_NAME, Mount, Plan
-from images.sandbox.stage import COVERED
+from images.sandbox.stage import COVERED, DEVICES
 
 INSTALL_FIX = "sudo apt-get install -y --no-install-recommends bubblewrap"
 STAGE = Path(__file__).with_name("stage.py")
 
+# What bubblewrap takes (MAX_ARGS in bubblewrap.c), less the words that end the command.
+_MOST_WORDS = 8900
 _PROBE_TIMEOUT_S = 20.0
 _BWRAP_KINDS = {"bind": "--ro-bind", "device": "--dev-bind", "link": "--symlink"}
 
@@ -47,19 +52,22 @@ class Launcher:
     def command(self, plan: Plan, scratch: Path, *, terminal: bool = False) -> list[str]:
         """The command that runs a plan. `scratch` is a directory of ours that outlives it; with
         `terminal` a person sits before it, and words that follow the command are run instead.
+        SandboxError where bubblewrap cannot be told so much.
         """
         if self.kind == "bubblewrap":
-            return self._bubblewrap(plan, terminal=terminal)
+            return self._bubblewrap(plan, scratch, terminal=terminal)
         return self._unshare(plan, scratch, terminal=terminal)
 
-    def _bubblewrap(self, plan: Plan, *, terminal: bool) -> list[str]:
+    def _bubblewrap(self, plan: Plan, scratch: Path, *, terminal: bool) -> list[str]:
         words = [self.program, "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
+        words += ["--as-pid-1"]
         words += ["--unshare-cgroup-try", "--hostname", HOST_NAME, "--die-with-parent"]
         words += ["--unshare-user", "--uid", "0", "--gid", "0"] if self.own_users else []
         words += [] if terminal else ["--new-session"]
         words += ["--cap-drop", "ALL", "--clearenv"]
+        size = ["--size", str(plan.memory_bytes)] if self.sizes else []
         for mount in plan.mounts:
-            words += _bubblewrap_words(mount)
+            words += _bubblewrap_words(mount, size)
         words += ["--proc", "/proc"]
         for name in COVERED:
             words += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
@@ -67,15 +75,37 @@ class Launcher:
         words += ["--size", str(plan.shm_bytes)] if self.sizes and plan.shm_bytes else []
         words += ["--tmpfs", "/dev/shm", "--ro-bind", "/sys", "/sys"]  # noqa: S108  the sandbox's
         for mount in plan.devices:
-            words += _bubblewrap_words(mount)
+            words += _bubblewrap_words(mount, size)
+        words += ["--remount-ro", "/dev"]
         for name, value in plan.env.items():
             words += ["--setenv", name, value]
-        return [*words, "--chdir", plan.directory, "--", *([] if terminal else plan.argv)]
+        words += ["--chdir", plan.directory]
+        if len(words) > _MOST_WORDS:
+            raise SandboxError(
+                f"The image cannot be run with bubblewrap: {len(plan.env)} variables and "
+                f"{len(plan.mounts)} mounts take {len(words)} words, and it takes {_MOST_WORDS}.",
+                fix="Build the image with fewer variables, or run it with an engine.",
+            )
+        root = os.geteuid() == 0
+        steps = system_call_filter(os.uname().machine, times=root)
+        if steps:
+            filter_file = scratch / "filter"
+            filter_file.write_bytes(steps)
+            # It reads the filter from an open file.
+            shell = shutil.which("sh") or "/bin/sh"
+            opened = [shell, "-c", 'exec "$@" 9<"$0"', str(filter_file)]
+            words = [*opened, words[0], "--seccomp", "9", *words[1:]]
+        if root:
+            nodes = [f"/dev/{name}" for name in DEVICES]
+            nodes += [mount.source for mount in plan.devices if mount.kind == "device"]
+            words = [*_stage(), "--devices", *nodes, "--", *words]
+        return [*words, "--", *([] if terminal else plan.argv)]
 
     def _unshare(self, plan: Plan, scratch: Path, *, terminal: bool) -> list[str]:
         root = scratch / "root"
         root.mkdir(mode=0o700, exist_ok=True)
-        written = {**asdict(plan), "root": str(root), "host_name": HOST_NAME}
+        steps = system_call_filter(os.uname().machine).hex()
+        written = {**asdict(plan), "root": str(root), "host_name": HOST_NAME, "filter": steps}
         file = scratch / "plan.json"
         file.write_text(json.dumps(written), encoding="utf-8", errors="surrogateescape")
         words = [self.program, "--mount", "--pid", "--ipc", "--net", "--uts", "--cgroup"]
@@ -84,15 +114,24 @@ class Launcher:
         if not terminal:  # bubblewrap does so by itself
             setpriv = shutil.which("setpriv")
             words = [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *words]
-        return [*words, "--", sys.executable, "-I", "-S", str(STAGE), str(file)]
+        return [*words, "--", *_stage(), str(file)]
 
 
-def _bubblewrap_words(mount: Mount) -> list[str]:
+def _stage() -> list[str]:
+    return [sys.executable, "-I", "-S", str(STAGE)]
+
+
+def _bubblewrap_words(mount: Mount, size: Sequence[str]) -> list[str]:
     if mount.kind == "memory":
-        return ["--perms", "1777", "--tmpfs", mount.target]
+        return ["--perms", "1777", *size, "--tmpfs", mount.target]
     if mount.kind == "directory":
         return ["--dir", mount.target]
     return [_BWRAP_KINDS[mount.kind], mount.source, mount.target]
+
+
+def environment() -> dict[str, str]:
+    """What a launcher needs of our variables: nothing else of them comes near an image."""
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
 
 
 def find_launcher() -> Launcher:
@@ -158,11 +197,16 @@ def probe(launcher: Launcher) -> str:
         argv=(true,),
         directory="/",
         shm_bytes=1 << 20,
+        memory_bytes=1 << 20,
     )
     with tempfile.TemporaryDirectory(prefix="gpu-provision-") as scratch:
         try:
             done = process.run(
-                launcher.command(plan, Path(scratch)), timeout_s=_PROBE_TIMEOUT_S, grace_s=0.5
+                launcher.command(plan, Path(scratch)),
+                timeout_s=_PROBE_TIMEOUT_S,
+                grace_s=0.5,
+                env=environment(),
+                inherit_env=False,
             )
         except Failure as failure:
             return failure.message

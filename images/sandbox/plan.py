@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,12 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/root")  # noqa: S108  the image's own
 _MOST_LINKS = 40
+# Linux passes no longer string to a program (MAX_ARG_STRLEN), no longer path (PATH_MAX), and a
+# quarter of the stack in all, which is 2 MB where nobody has set another limit: execve(2). The
+# launcher's own words are among them.
+_LONGEST_WORD = 128 << 10
+_LONGEST_PATH = 4096
+_MOST_OF_WORDS = 1 << 20
 _MOST_ENTRIES = 1000
 _CPU_INFO = "/proc/cpuinfo"
 # A processor as Linux describes it on arm64 (Arm's Neoverse N1), with what qemu's own has, too.
@@ -65,7 +72,8 @@ class Mount:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One run of a command. /proc, /dev and /sys are there without being listed; `mounts` are made
-    in their order, those of `devices` after /proc and /dev. `shm_bytes` is the size of /dev/shm.
+    in their order, those of `devices` after /proc and /dev. `shm_bytes` is the size of /dev/shm,
+    `memory_bytes` that of each mount of kind "memory".
     """
 
     mounts: tuple[Mount, ...]
@@ -74,6 +82,7 @@ class Plan:
     argv: tuple[str, ...]
     directory: str
     shm_bytes: int | None
+    memory_bytes: int
 
 
 def plan_run(
@@ -84,6 +93,8 @@ def plan_run(
     settings = settings if isinstance(settings, dict) else {}
     directory = _working_directory(settings)
     env = _environment(settings, job, driver)
+    argv = _command(settings, job)
+    _check_sizes(env, argv, directory)
     places = _Places(tree)
     for scratch in (*_SCRATCH, directory):
         if scratch != "/":
@@ -96,15 +107,16 @@ def plan_run(
         processors = "".join(map(_ARM_PROCESSOR.format, range(os.cpu_count() or 1)))
         source = str(_host_file(files, processors.encode()))
         places.devices.append(Mount(kind="bind", target=_CPU_INFO, source=source))
-    argv = _command(settings, job)
     _check_command(tree, argv[0], env["PATH"], directory)
+    mounts = tuple(places.mounts())
     return Plan(
-        mounts=tuple(places.mounts()),
+        mounts=mounts,
         devices=tuple(places.devices),
         env=env,
         argv=argv,
         directory=places.resolved(directory),
         shm_bytes=job.shm_bytes,
+        memory_bytes=_memory_of_each(mounts),
     )
 
 
@@ -251,7 +263,7 @@ def _working_directory(settings: Mapping[str, Any]) -> str:
     found = settings.get("WorkingDir")
     if not isinstance(found, str) or "\0" in found:
         return "/"
-    return posixpath.normpath(f"/{found.lstrip('/')}")
+    return posixpath.normpath(f"/{_text(found).lstrip('/')}")
 
 
 def _environment(settings: Mapping[str, Any], job: RunJob, driver: Driver | None) -> dict[str, str]:
@@ -273,7 +285,8 @@ def _joined(path: str, last: str) -> str:
 
 
 def _pairs(found: object) -> dict[str, str]:
-    lines = [line for line in found if isinstance(line, str)] if isinstance(found, list) else []
+    rows = found if isinstance(found, list) else []
+    lines = [_text(row) for row in rows if isinstance(row, str)]
     pairs = (line.partition("=") for line in lines if "\0" not in line)
     return {name: value for name, equals, value in pairs if name and equals}
 
@@ -292,7 +305,41 @@ def _command(settings: Mapping[str, Any], job: RunJob) -> tuple[str, ...]:
 
 def _words(found: object) -> tuple[str, ...]:
     fits = isinstance(found, list) and all(isinstance(word, str) for word in found)
-    return tuple(found) if fits and isinstance(found, list) else ()
+    return tuple(map(_text, found)) if fits and isinstance(found, list) else ()
+
+
+def _text(found: str) -> str:
+    """As engines read it: half of a pair of surrogates is no character."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", found)
+
+
+def _check_sizes(env: Mapping[str, str], argv: Iterable[str], directory: str) -> None:
+    """Say it here, in words, when Linux does not start a program with so much."""
+    words = [*argv, *(f"{name}={value}" for name, value in env.items())]
+    sizes = [len(os.fsencode(word)) + 1 for word in words]
+    fix = "Build the image again, with a smaller configuration."
+    if max(sizes) > _LONGEST_WORD or sum(sizes) > _MOST_OF_WORDS:
+        raise SandboxError(
+            f"The image's command and its {len(env)} variables cannot be passed to a program: they "
+            f"take {sum(sizes):,} bytes, the longest {max(sizes):,}; {_MOST_OF_WORDS:,} and "
+            f"{_LONGEST_WORD:,} can be.",
+            fix=fix,
+        )
+    if len(os.fsencode(directory)) >= _LONGEST_PATH:
+        raise SandboxError(
+            f"The image's working directory is a path of {len(os.fsencode(directory)):,} bytes; "
+            f"Linux follows {_LONGEST_PATH - 1:,}.",
+            fix=fix,
+        )
+
+
+def _memory_of_each(mounts: Iterable[Mount]) -> int:
+    """Half of this machine's memory in bytes, shared by the mounts that take it: what an image
+    writes shall not leave the host without.
+    """
+    count = sum(mount.kind == "memory" for mount in mounts)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory // 2 // max(count, 1) >> 20 << 20
 
 
 def _check_command(tree: Path, program: str, path: str, directory: str) -> None:

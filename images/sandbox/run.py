@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from images import process
 from images.oci.sources import Image
+from images.sandbox.bounds import bounded, bounds_of
 from images.sandbox.devices import Driver, find_driver
 from images.sandbox.errors import SandboxError
-from images.sandbox.launch import Launcher, explain, find_launcher
+from images.sandbox.launch import Launcher, environment, explain, find_launcher
 from images.sandbox.plan import image_user, plan_run
 from images.sandbox.roots import Root, Roots
 from images.spec import RunJob, RunResult
 
+_TERMINAL = Path(__file__).with_name("terminal.py")
 _NOT_STARTED = re.compile(r"^(bwrap|unshare|sandbox|setpriv): ")
 _TAIL_LINES = 50
 _GRACE_S = 1.0
@@ -63,16 +66,24 @@ class Sandbox:
         """Run the command to its end, and end whatever it leaves behind."""
         root = self._root(job.image)
         # beside the root: what a killed process leaves goes with it
-        with tempfile.TemporaryDirectory(prefix="run-", dir=root.place) as made:
+        with (
+            tempfile.TemporaryDirectory(prefix="run-", dir=root.place) as made,
+            bounded(job) as bounds,
+        ):
             scratch = Path(made)
             argv, notes = self._command(job, root, scratch)
+            notes = (*bounds.notes, *notes)
             try:
                 done = process.run(
-                    argv,
+                    [*bounds.words, *argv],
                     timeout_s=job.timeout_s,
                     on_line=on_line,
                     apart=True,
                     grace_s=_GRACE_S,
+                    env=environment(),
+                    inherit_env=False,
+                    input=b"",  # a pipe, not the host's /dev/null
+                    cwd=Path("/"),
                 )
             except process.CommandTimedOut as error:
                 raise SandboxError(
@@ -101,13 +112,18 @@ class Sandbox:
         scratch = root.place / "enter.d"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(mode=0o700)
-        job = RunJob(image=handle, command=("sh",), gpus=gpus)
+        # as engines set it for a terminal
+        job = RunJob(image=handle, command=("sh",), gpus=gpus, environment={"TERM": "xterm"})
         argv, _ = self._command(job, root, scratch, terminal=True)
         script = root.place / "enter"
-        flock = shutil.which("flock")  # so that nobody takes the root away meanwhile
-        words = [*([flock, "-s", str(root.place)] if flock else []), *argv]
+        # So that nobody takes the root away meanwhile; the image gets no hold of the directory.
+        flock = shutil.which("flock")
+        words = [flock, "--shared", "--close", str(root.place)] if flock else []
+        words += [sys.executable, "-I", "-S", str(_TERMINAL), *bounds_of(job).words, *argv]
+        kept = [f"{name}={value}" for name, value in environment().items()]
         script.write_text(
-            f'#!/bin/sh\n[ $# -gt 0 ] || set -- sh\nexec {shlex.join(words)} "$@"\n',
+            "#!/bin/sh\n[ $# -gt 0 ] || set -- sh\n"
+            f'exec env -i {shlex.join([*kept, *words])} "$@"\n',
             encoding="utf-8",
             errors="surrogateescape",
         )
@@ -128,27 +144,8 @@ class Sandbox:
         files.mkdir()
         driver = self._driver() if job.gpus != "none" else None
         plan = plan_run(root.tree, root.config, job, driver, files)
-        limits, notes = _limits(job)
+        notes: list[str] = []
         if (user := image_user(root.config)) != "":
             notes.append(f"user {user}: the sandbox runs everything as its own root")
         notes += driver.notes if driver is not None else ()
-        argv = self._launcher.command(plan, scratch, terminal=terminal)
-        if limits:
-            shell = shutil.which("sh") or "/bin/sh"
-            argv = [shell, "-c", " && ".join([*limits, 'exec "$@"']), "sh", *argv]
-        return argv, tuple(notes)
-
-
-def _limits(job: RunJob) -> tuple[list[str], list[str]]:
-    """The shell's words for the limits that this process may set, and notes on the others."""
-    wanted = [("stack", f"ulimit -s {job.stack_bytes // 1024}")]
-    if job.memlock_unlimited:
-        wanted.append(("memlock", "ulimit -l unlimited"))
-    granted: list[str] = []
-    notes: list[str] = []
-    for name, words in wanted:
-        if process.run(["sh", "-c", words], timeout_s=10).ok:
-            granted.append(words)
-        else:
-            notes.append(f"ulimit {name}: not permitted on this machine, left out")
-    return granted, notes
+        return self._launcher.command(plan, scratch, terminal=terminal), tuple(notes)

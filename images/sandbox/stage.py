@@ -3,7 +3,9 @@
 A program of its own, on the standard library alone, started by unshare(1):
 `python3 -I -S stage.py PLAN.json [COMMAND...]`. It does what bubblewrap does, where there is none:
 mounts below a new root, makes that the root, lets go of the old one and of every capability, and
-runs the command.
+becomes the command. `stage.py --devices NODE... -- COMMAND...` is for root and bubblewrap, which
+does not bind device nodes read-only: in a mount namespace of its own it does that to the host's,
+and becomes the command.
 """
 
 # System calls, by their own names:
@@ -18,12 +20,14 @@ import os
 import socket
 import sys
 import warnings  # noqa: F401  os.execvpe asks for it when Python's own files are out of reach
-from typing import Any
+from typing import Any, NoReturn
 
 BIND, RECURSIVE, REMOUNT, PRIVATE = 0x1000, 0x4000, 0x20, 0x40000
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC = 0x1, 0x2, 0x4, 0x8
 DETACH = 2
+NEW_MOUNTS = 0x20000
 SET_NO_NEW_PRIVS, DROP_BOUNDING, AMBIENT, CLEAR_ALL = 38, 24, 47, 4
+SET_SECCOMP, SECCOMP_FILTER = 22, 2
 # By the bit in statvfs: the same but for "relatime".
 KEPT_FLAGS = {flag: flag for flag in (READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, 0x400, 0x800)}
 KEPT_FLAGS[0x1000] = 0x200000
@@ -43,15 +47,17 @@ def mount(
         raise OSError(code, f"cannot mount {kind or source} on {target}: {os.strerror(code)}")
 
 
-def bind(source: str, target: str, *, read_only: bool = True, devices: bool = False) -> None:
-    """Bind a file or a directory with all that is mounted in it."""
+def bind(source: str, target: str, *, devices: bool = False) -> None:
+    """Bind a file or a directory with all that is mounted in it, read-only: a device can still be
+    written to, but its node keeps its mode and its times.
+    """
     if not os.path.isdir(source) and not os.path.lexists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
     elif os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     mount(source, target, flags=BIND | RECURSIVE)
-    wanted = NO_SUID | (READ_ONLY if read_only else 0) | (0 if devices else NO_DEV)
+    wanted = NO_SUID | READ_ONLY | (0 if devices else NO_DEV)
     target = os.path.realpath(target)
     for number, place in mounts_below(target):
         try:
@@ -98,16 +104,16 @@ def mounts_below(target: str) -> list[tuple[int, str]]:
     return found
 
 
-def put(root: str, one: dict[str, Any]) -> None:
-    """Do one of the plan's mounts."""
+def put(root: str, one: dict[str, Any], memory: int) -> None:
+    """Do one of the plan's mounts; `memory` is the size of a tmpfs in bytes."""
     target = root + one["target"].rstrip("/")
     if one["kind"] == "bind":
         bind(one["source"], target)
     elif one["kind"] == "device":
-        bind(one["source"], target, read_only=False, devices=True)
+        bind(one["source"], target, devices=True)
     elif one["kind"] == "memory":
         os.makedirs(target, exist_ok=True)
-        mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEV, "mode=755")
+        mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEV, f"mode=755,size={memory}")
         os.chmod(target, 0o1777)  # noqa: S103  as /tmp is
     elif one["kind"] == "directory":
         os.makedirs(target, exist_ok=True)
@@ -129,7 +135,7 @@ def make_dev(root: str, plan: dict[str, Any]) -> None:
     mount("tmpfs", dev, "tmpfs", NO_SUID, "mode=755")
     for name in DEVICES:
         if os.path.exists(f"/dev/{name}"):
-            bind(f"/dev/{name}", f"{dev}/{name}", read_only=False, devices=True)
+            bind(f"/dev/{name}", f"{dev}/{name}", devices=True)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.symlink(f"/proc/self/fd/{number}", f"{dev}/{name}")
     os.symlink("/proc/self/fd", f"{dev}/fd")
@@ -141,7 +147,8 @@ def make_dev(root: str, plan: dict[str, Any]) -> None:
     size = f",size={plan['shm_bytes']}" if plan["shm_bytes"] else ""
     mount("tmpfs", f"{dev}/shm", "tmpfs", NO_SUID | NO_DEV, f"mode=1777{size}")
     for one in plan["devices"]:
-        put(root, one)
+        put(root, one, plan["memory_bytes"])
+    mount("none", dev, flags=BIND | REMOUNT | READ_ONLY | NO_SUID)
 
 
 def enter(root: str) -> None:
@@ -168,6 +175,20 @@ def drop_rights() -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
 
 
+class Filter(ctypes.Structure):
+    """struct sock_fprog of linux/filter.h."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
+
+
+def refuse_calls(steps: bytes) -> None:
+    """Let the kernel refuse what the filter names."""
+    if steps:
+        program = Filter(len(steps) // 8, steps)
+        if libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "the filter of system calls cannot be set")
+
+
 def raise_loopback() -> None:
     """A new network has one interface, and it is down; NCCL and Gloo talk to themselves on it."""
     import fcntl
@@ -178,23 +199,16 @@ def raise_loopback() -> None:
         fcntl.ioctl(probe, 0x8914, name)  # SIOCSIFFLAGS
 
 
-def become(plan: dict[str, Any]) -> int:
-    """Run the command, reap what it leaves behind, and end as it ends."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os.chdir(plan["directory"])
-            os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606
-        except OSError as error:
-            say(f"{plan['argv'][0]}: {error.strerror}")
-            os._exit(127)
-    for descriptor in (0, 1, 2):
-        os.close(descriptor)  # whoever reads the command's output waits for its end, not for ours
-    while True:
-        ended, status = os.wait()
-        if ended == child:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+def become(plan: dict[str, Any]) -> NoReturn:
+    """Run the command as the first process in here, as an engine does: whatever it can see of that
+    process, its program and its variables, are the image's own.
+    """
+    try:
+        os.chdir(plan["directory"])
+        os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606
+    except (OSError, ValueError) as error:
+        say(f"{plan['argv'][0]}: {error.args[-1]}")
+    os._exit(127)
 
 
 def say(text: str) -> None:
@@ -207,7 +221,7 @@ def prepare(plan: dict[str, Any]) -> None:
     root = plan["root"]
     mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEV, "mode=755")
     for one in plan["mounts"]:
-        put(root, one)
+        put(root, one, plan["memory_bytes"])
     make_proc(root)
     make_dev(root, plan)
     bind("/sys", root + "/sys")
@@ -215,9 +229,32 @@ def prepare(plan: dict[str, Any]) -> None:
     raise_loopback()
     enter(root)
     drop_rights()
+    refuse_calls(bytes.fromhex(plan["filter"]))
+
+
+def leave_the_hosts_mounts() -> None:
+    if libc.unshare(NEW_MOUNTS) != 0:
+        raise OSError(ctypes.get_errno(), "a mount namespace cannot be made")
+    mount("none", "/", flags=PRIVATE | RECURSIVE)
+
+
+def protect_devices(argv: list[str]) -> NoReturn:
+    """Hide each device node behind a read-only mount of itself, from this process on."""
+    end = argv.index("--")
+    try:
+        leave_the_hosts_mounts()
+        for place in argv[:end]:
+            if os.path.exists(place):
+                bind(place, place, devices=True)
+        os.execv(argv[end + 1], argv[end + 1 :])  # noqa: S606
+    except OSError as error:
+        say(str(error.args[-1]))
+    os._exit(125)
 
 
 def main() -> None:
+    if sys.argv[1] == "--devices":
+        protect_devices(sys.argv[2:])
     with open(sys.argv[1], encoding="utf-8", errors="surrogateescape") as file:
         plan = json.load(file)
     plan["argv"] = sys.argv[2:] or plan["argv"]
@@ -226,7 +263,7 @@ def main() -> None:
     except OSError as error:
         say(str(error.args[-1]))
         os._exit(125)
-    os._exit(become(plan))
+    become(plan)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,12 +22,14 @@ import pytest
 from images.bootstrap import bootstrap
 from images.errors import Failure
 from images.oci.archive_reading import open_archive
+from images.sandbox import bounds, stage
 from images.sandbox.unpack import unpack
 from tests import fake_driver, need
 
 pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000
+ATTACK = (ROOT / "tests/docker/sandbox_attack.py").read_text()
 LOOK = (ROOT / "tests/docker/sandbox_look.py").read_text()
 EXPECT = "/run/gpu-provision/expect.json"
 WAYS = [
@@ -73,8 +75,10 @@ class Way:
         Path(name).chmod(0o644)
         return Path(name)
 
-    def run(self, **job: Any) -> dict[str, Any]:
+    def run(self, variables: Mapping[str, str] | None = None, **job: Any) -> dict[str, Any]:
+        """Run a job; the caller has some variables more."""
         argv, env = self.argv(self.script(**job))
+        env |= variables or {}
         done = subprocess.run(
             argv, env=env, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120
         )
@@ -152,14 +156,97 @@ def test_the_inside_is_what_an_engine_gives(way: Way) -> None:
     assert (seen["host_name"], seen["own_address"]) == ("gpu-provision", "127.0.0.1")
     assert seen["shm_bytes"] == 64 << 20
     assert seen["stack_bytes"] == 64 << 20 or any("stack" in note for note in found["notes"])
-    assert len(seen["processes"]) <= 3  # the reaper, this one, and no other of the host's
+    assert seen["processes"] == ["1"]
     assert seen["devices"] == ["fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr",
                                "stdin", "stdout", "tty", "urandom", "zero"]  # fmt: skip
     assert {path for path, said in seen["writable"].items() if said == "yes"} == {
-        "/tmp/x", "/var/tmp/x", "/run/x", "/root/x", "/dev/shm/x", "/dev/x",
+        "/tmp/x", "/var/tmp/x", "/run/x", "/root/x", "/dev/shm/x",
     }  # fmt: skip
     assert ".bashrc" in seen["home"]
-    assert seen["orphan_was_reaped"]
+
+
+def state_of_the_host(way: Way) -> dict[str, tuple[int, ...]]:
+    """Mode, owner and times of what a sandbox is made of and from."""
+    programs = ("bwrap", "unshare", "setpriv", "flock", "sh", "env", "python3")
+    files = [Path(sys.executable), Path(interpreter(way.user)), way.place, way.place / "roots"]
+    files += [Path(place) for name in programs if (place := shutil.which(name))]
+    files += [Path("/dev") / name for name in stage.DEVICES] + [
+        Path("/"),
+        Path("/dev"),
+        Path("/sys"),
+    ]
+    files += (way.place / "roots").glob("*/root/**/*")
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        for seen in (file, file.resolve()):
+            info = seen.lstat()
+            # a directory that we make our own in has its times from us
+            times = (info.st_mtime_ns, info.st_ctime_ns) if not seen.is_dir() else ()
+            found[str(seen)] = (info.st_mode, info.st_uid, info.st_gid, *times)
+    return found
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
+def test_a_hostile_image_gets_at_nothing(way: Way) -> None:
+    way.run(command=["true"])
+    before = state_of_the_host(way)
+    found = way.run(command=["python3", "-c", ATTACK], variables={"CANARY": "s3cret-of-the-caller"})
+    after = state_of_the_host(way)
+    assert found["exit_code"] == 0, found["stderr_tail"]
+    seen = json.loads(found["stdout"])
+    assert {
+        name: (before[name], after.get(name)) for name in before if before[name] != after.get(name)
+    } == {}
+    assert "s3cret" not in json.dumps(seen)
+    names = {line.partition("=")[0] for line in seen["environments"].splitlines() if line}
+    assert names <= {"PATH", "HOME", "HOSTNAME", "LANG", "LC_CTYPE", "PWD"}
+    assert str(way.place) not in seen["words"]
+    assert all(name.startswith("pipe:") for name in seen["descriptors"]), seen["descriptors"]
+    assert seen["calls"] == {
+        "unshare": "Operation not permitted", "clone": "Operation not permitted",
+        "clone3": "Function not implemented", "keyctl": "Operation not permitted",
+        "bpf": "Operation not permitted", "io_uring_setup": "Operation not permitted",
+    }  # fmt: skip
+    assert seen["first_to_end"] >= 500
+    assert 0 < seen["processes"] <= bounds.most_processes() or seen["group"]["pids.max"] != "max"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    written = {place: size for place, size in seen["room"].items() if place != "/dev/shm"}
+    assert sum(written.values()) <= memory // 2, written
+    assert seen["writes_to_null"] == 1
+    assert seen["reads_nothing"] == ""
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
+def test_a_hostile_image_types_nothing_into_the_persons_terminal(way: Way) -> None:
+    """The person's shell reads what is left in its terminal once the image's command has ended."""
+    shell = way.run(command=["true"])["shell"].removesuffix(" python3")
+    attack = way.place / "attack.py"
+    attack.write_text(
+        ATTACK.replace('"__main__"', '""') + "\nprint(type_to_the_terminal(), change(0))\n"
+    )
+    script = (
+        f'{shell} python3 -c "$(cat {attack})"; echo "ended $?"; stty -a | grep -o "[-]*icanon";'
+        ' IFS= read -r -t 2 line; echo "[$line]"'
+    )
+    setsid = need.program("setsid", "util-linux")
+    person, screen = os.openpty()
+    with subprocess.Popen(
+        [setsid, "--ctty", "--wait", *as_user(way.user), "bash", "-c", script],
+        stdin=screen, stdout=screen, stderr=screen, start_new_session=True, cwd="/",
+    ) as running:  # fmt: skip
+        os.close(screen)
+        shown = b""
+        with contextlib.suppress(OSError):  # the last one has closed it
+            while data := os.read(person, 65536):
+                shown += data
+        running.wait(timeout=60)
+    os.close(person)
+    lines = shown.decode().split("\r\n")
+    assert lines[-2:] == ["[]", ""], shown
+    assert "Operation not permitted" in shown.decode()
+    assert "'done'" not in shown.decode()
+    assert "ended 0" in lines
+    assert "icanon" in lines
 
 
 @pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)

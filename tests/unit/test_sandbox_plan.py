@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from images.sandbox import launch
+from images.sandbox import bounds, launch
 from images.sandbox.devices import LIBRARIES, Driver
 from images.sandbox.errors import NoRunnerError, SandboxError
+from images.sandbox.filter import system_call_filter
 from images.sandbox.launch import Launcher, explain
 from images.sandbox.plan import DEFAULT_PATH, Mount, Plan, image_user, plan_run, resolve
 from images.sandbox.run import Sandbox
@@ -106,6 +108,13 @@ def test_the_variables_are_what_an_engine_would_set(tmp_path: Path) -> None:
     assert plan_of(tmp_path / "root").env["PATH"] == DEFAULT_PATH
 
 
+def test_half_a_character_becomes_what_engines_make_of_it(tmp_path: Path) -> None:
+    own = {"Env": ["A=\ud800"], "WorkingDir": "/\ud800", "Entrypoint": ["python3", "\udfff"]}
+    plan = plan_of(make(tmp_path), own)
+    assert (plan.env["A"], plan.directory) == ("\ufffd", "/\ufffd")
+    assert plan.argv == ("python3", "\ufffd", "python3")
+
+
 def test_the_drivers_libraries_come_after_the_images_own(tmp_path: Path) -> None:
     driver = Driver(
         nodes=(("/dev/nvidia0", "/dev/nvidia0"), ("/x", "/dev/../etc/x")),
@@ -167,9 +176,14 @@ def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
         pytest.param({}, {"command": ("/usr/bin",)}, "no program", id="a directory"),
         pytest.param({"Entrypoint": ["a\0b"]}, {}, "zero byte", id="a zero byte"),
         pytest.param({"Env": ["PATH=/nosuch"]}, {}, "no program", id="not on its PATH"),
+        pytest.param({"Env": ["A=" + "x" * (3 << 20)]}, {}, "cannot be passed", id="one variable"),
+        pytest.param({"Env": [f"A{i}=1" for i in range(200_000)]}, {}, "200003 variables",
+                     id="many variables"),
+        pytest.param({"Entrypoint": ["x" * (3 << 20)]}, {}, "cannot be passed", id="a command"),
+        pytest.param({"WorkingDir": "/deep" * 3000}, {}, "a path of 15,000 bytes", id="a path"),
         pytest.param({}, {"files": {"/a/b/../../../x": b"", "/c": b""}}, None, id="dots in a file"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_run_is_said_before(
     tmp_path: Path, settings: dict[str, Any], job: dict[str, Any], message: str | None
 ) -> None:
@@ -211,6 +225,7 @@ SMALL = Plan(
     argv=("true",),
     directory="/w",
     shm_bytes=64,
+    memory_bytes=96,
 )
 
 
@@ -226,12 +241,13 @@ def bwrap(**fields: Any) -> Launcher:
 
 def test_bubblewraps_command(tmp_path: Path) -> None:
     words = " ".join(bwrap().command(SMALL, tmp_path))
-    assert words.startswith("/b --unshare-pid --unshare-ipc --unshare-net --unshare-uts")
+    assert "/b --seccomp 9 --unshare-pid --unshare-ipc --unshare-net --unshare-uts" in words
     for part in (
         "--unshare-user --uid 0 --gid 0", "--die-with-parent", "--new-session", "--cap-drop ALL",
-        "--clearenv", "--ro-bind /r / --perms 1777 --tmpfs /tmp --symlink x /tmp/l --dir /w",
+        "--as-pid-1", "--clearenv",
+        "--ro-bind /r / --perms 1777 --size 96 --tmpfs /tmp --symlink x /tmp/l --dir /w",
         "--proc /proc --ro-bind-try /proc/sys /proc/sys", "--size 64 --tmpfs /dev/shm",
-        "--ro-bind /sys /sys --dev-bind /dev/nvidia0 /dev/nvidia0 --setenv A 1",
+        "--ro-bind /sys /sys --dev-bind /dev/nvidia0 /dev/nvidia0 --remount-ro /dev --setenv A 1",
     ):  # fmt: skip
         assert part in words
     assert words.endswith("--chdir /w -- true")
@@ -246,6 +262,47 @@ def test_a_persons_command_ends_where_theirs_begins(tmp_path: Path) -> None:
     words = bwrap().command(SMALL, tmp_path, terminal=True)
     assert words[-1] == "--"
     assert "--new-session" not in words
+
+
+def test_what_bubblewrap_cannot_be_told_is_refused(tmp_path: Path) -> None:
+    plan = dataclasses.replace(SMALL, env={f"A{i}": "1" for i in range(4000)})
+    with pytest.raises(SandboxError, match="4000 variables") as caught:
+        bwrap().command(plan, tmp_path)
+    assert caught.value.fix
+    assert bwrap(kind="unshare", program="/u").command(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        pytest.param("0::/user.slice/session-1.scope",
+                     {"user.slice/cgroup.subtree_control": "memory pids\n"},
+                     ["user.slice"], id="beside its own"),
+        pytest.param("0::/user.slice/session-1.scope",
+                     {"user.slice/cgroup.subtree_control": "memory\n"},
+                     [], id="not where processes are not counted"),
+        pytest.param("0::/", {"cgroup.subtree_control": "cpu memory pids\n"}, [""],
+                     id="the first of all"),
+        pytest.param("0::/", {}, [], id="a container's"),
+        pytest.param("9:name=systemd:/\n8:pids:/a\n4:memory:/b\n2:cpu,cpuacct:/c\n0::/", {},
+                     ["pids/a", "memory/b"], id="the first version"),
+    ],
+)  # fmt: skip
+def test_where_groups_can_be_made(
+    tmp_path: Path, groups: str, files: dict[str, str], expected: list[str]
+) -> None:
+    mounted = tmp_path / "sys/fs/cgroup"
+    for name, text in {"../../../proc/self/cgroup": f"{groups}\n", **files}.items():
+        file = Path(os.path.normpath(mounted / name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    found = list(bounds._places_of_groups(tmp_path))
+    assert found == [mounted / place for place in expected]
+
+
+def test_a_machine_whose_calls_are_not_known_has_no_filter() -> None:
+    assert system_call_filter("riscv64") == b""
+    assert len(system_call_filter("x86_64")) % 8 == 0
 
 
 def test_unshares_command_carries_the_plan(tmp_path: Path) -> None:

@@ -52,7 +52,28 @@ _UV_MANYLINUX: tuple[int, ...] = (
 _UV_TIMEOUT_S = 300.0
 _HEAD_TIMEOUT_S = 15.0
 _ANY = f"({'|'.join(PACKAGES.values())})"
-Outcome = Literal["locked", "absent", "unreachable", "unsolvable"]
+Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
+# What keeps uv from working on this machine, as it and the kernel word it, and what helps.
+_TROUBLES = (
+    (r"Too many open files", "Allow more open files: ulimit -n 4096"),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "Free some space, or name directories that have it: UV_CACHE_DIR=DIR TMPDIR=DIR",
+    ),
+    (
+        r"(?<!registry: )Permission denied|Read-only file system",
+        "Name directories that you may write to: UV_CACHE_DIR=DIR TMPDIR=DIR",
+    ),
+    (r"Cannot allocate memory|memory allocation of", "Allow more memory: ulimit -v unlimited"),
+    (r"No interpreter found|Failed to (inspect|query) Python", "Run with a Python that starts."),
+)
+
+
+class UvBrokenError(Failure):
+    """uv could not work on this machine; no index was at fault."""
+
+    code = "uv-broken"
+    exit_code = 5
 
 
 class NoSolutionError(Failure):
@@ -83,7 +104,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of asking one index."""
+    """What came of asking one index; `text` is the lock, or what uv said instead."""
 
     candidate: IndexCandidate
     outcome: Outcome
@@ -106,6 +127,12 @@ def make_lock(
         if attempt.outcome == "locked":
             plan = _with_index(plan, candidate, attempts)
             return read_lock(_finished(attempt.text, plan, ca_bundle, offline=offline))
+        if attempt.outcome == "broken":
+            raise UvBrokenError(
+                f"uv, which picks the packages, could not work here: {attempt.reason}",
+                fix=_help_with(attempt.text),
+                detail=_clip(attempt.text, 2000),
+            )
         attempts.append(attempt)
         tell(f"{candidate.name} ({candidate.requirement}): {attempt.reason}")
     raise _no_index(attempts, request)
@@ -118,14 +145,19 @@ def ask_index(
     with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
         out = Path(name) / "pylock.toml"
         environment = uv_environment(os.environ, ca_bundle)
+        if candidate.url is not None:
+            environment["UV_INDEX"] = candidate.url  # every user may read a command line
+        if not _can_be_made(uv_cache(os.environ)):
+            environment["UV_CACHE_DIR"] = str(Path(name) / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
         try:
             done = process.run(
-                compile_argv(candidate, plan, out, offline=offline),
+                compile_argv(plan, out, offline=offline),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
                 input="\n".join([candidate.requirement, *plan.requirements]) + "\n",
+                cwd=Path(name),  # ours may be gone
                 redact=(*url_secrets(candidate.url or ""), *url_secrets(default)),
             )
         except process.CommandTimedOut:
@@ -133,14 +165,14 @@ def ask_index(
             return Attempt(candidate=candidate, outcome="unreachable", reason=reason)
         if not done.ok:
             outcome, reason = judge_uv(done.output)
-            return Attempt(candidate=candidate, outcome=outcome, reason=reason)
+            return Attempt(candidate=candidate, outcome=outcome, reason=reason, text=done.output)
         text = out.read_text(encoding="utf-8")
     if problem := wrong_build(text, plan):
         return Attempt(candidate=candidate, outcome="absent", reason=problem)
     return Attempt(candidate=candidate, outcome="locked", reason="has it", text=text)
 
 
-def compile_argv(candidate: IndexCandidate, plan: Plan, out: Path, *, offline: bool) -> list[str]:
+def compile_argv(plan: Plan, out: Path, *, offline: bool) -> list[str]:
     """uv's command line: wheels only, for the image's Python, CPU and glibc."""
     platform = f"{plan.arch}-manylinux_2_{_glibc_of_uv(plan)}"
     argv = [
@@ -163,8 +195,8 @@ def compile_argv(candidate: IndexCandidate, plan: Plan, out: Path, *, offline: b
         str(out),
     ]
     argv += ["--python-version", str(plan.python), "--python-platform", platform]
-    if candidate.url is not None:
-        argv += ["--index", candidate.url]
+    if sys.executable:  # else uv looks for one on PATH, and there may be none
+        argv += ["--python", sys.executable]
     if offline:
         argv.append("--offline")
     return argv
@@ -200,9 +232,26 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
     return found
 
 
+def uv_cache(env: Mapping[str, str]) -> Path:
+    """Where uv keeps what it has fetched, unless its own configuration names another place."""
+    if named := env.get("UV_CACHE_DIR"):
+        return Path(named)
+    base = env.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "uv"
+
+
+def _can_be_made(directory: Path) -> bool:
+    """Whether files can be put there: homes are read-only in many containers."""
+    place = next((p for p in (directory, *directory.parents) if os.path.lexists(p)), directory)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
 def judge_uv(output: str) -> tuple[Outcome, str]:
     """uv's refusal -> what it means, in one line."""
     flat = " ".join(output.split())
+    for pattern, _ in _TROUBLES:
+        if re.search(pattern, flat):
+            return "broken", _clip(f"{_last_cause(output)}.".replace("..", "."))
     if "network was disabled" in flat:
         return "unreachable", "not on this machine, and --offline forbids to ask"
     if denied := re.search(r"hint: (An index[^)]*\)[^.]*\b40[13]\b[^.]*)", flat):
@@ -218,7 +267,16 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
         return "unreachable", _clip(f"out of reach: {_last_cause(output)}")
     if re.search(r"\b40[13]\b|[Uu]nauthorized|[Ff]orbidden", flat):
         return "unreachable", _clip(f"refused: {_last_cause(output)}")
-    return "unsolvable", _clip(flat)
+    if re.search(r"[Cc]ouldn't parse|[Nn]o such option|invalid value", flat):
+        return "unsolvable", _clip(flat)
+    return "broken", _clip(flat or "it said nothing.")
+
+
+def _help_with(output: str) -> str:
+    """What helps where uv could not work."""
+    flat = " ".join(output.split())
+    fixes = [fix for pattern, fix in _TROUBLES if re.search(pattern, flat)]
+    return fixes[0] if fixes else "Read its own words; reinstall it if it does not start at all."
 
 
 def wrong_build(text: str, plan: Plan) -> str | None:

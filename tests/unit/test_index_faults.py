@@ -7,6 +7,8 @@ import contextlib
 import hashlib
 import io
 import socket
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -405,3 +407,64 @@ def test_the_environment_may_set_the_patience() -> None:
     assert (found["UV_HTTP_TIMEOUT"], found["UV_HTTP_RETRIES"]) == ("120", "7")
     usual = lock.uv_environment({"UV_DEFAULT_INDEX": "x"}, None)
     assert (usual["UV_HTTP_TIMEOUT"], usual["UV_HTTP_RETRIES"]) == ("15", "1")
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param("a home that can be written to", id="no home that can be written to"),
+        pytest.param("Python on PATH", id="no Python on PATH"),
+        pytest.param("a working directory", id="a working directory that is gone"),
+    ],
+)
+def test_uv_works_without(
+    index: LocalIndex, without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if without == "a home that can be written to":
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    elif without == "Python on PATH":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+    attempt = ask(candidate(index.url("good")))
+    if without == "a working directory":
+        monkeypatch.chdir(tmp_path)
+    assert attempt.outcome == "locked", attempt.reason
+
+
+def test_a_machine_on_which_uv_cannot_work_is_no_fault_of_an_index(index: LocalIndex) -> None:
+    code = (
+        "import resource, sys\n"
+        "from images.errors import Failure\n"
+        "from provision import lock\n"
+        "from provision.model import Request\n"
+        "from tests.unit.test_index_faults import candidate, plan\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))\n"
+        "row = candidate(sys.argv[1])\n"
+        "try: lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)\n"
+        "except Failure as failure: print(failure.code, failure.message, failure.fix, sep='|')\n"
+    )
+    argv = [sys.executable, "-c", code, index.url("good")]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    found, message, fix = done.stdout.strip().split("|")
+    assert (found, fix) == ("uv-broken", "Allow more open files: ulimit -n 4096"), done.stdout
+    assert "Too many open files" in message
+
+
+def test_a_login_is_on_no_command_line(
+    index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user may read the command lines of all: a program in uv's place writes its own down."""
+    said = tmp_path / "said"
+    fake = tmp_path / "uv"
+    fake.write_text(f'#!/bin/sh\necho "$@" >{said}\necho "$UV_INDEX" >>{said}\nexit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(lock, "uv_program", lambda: str(fake))
+    ask(candidate(index.url("good").replace("://", "://user:s3cret@")))
+    words, variable = said.read_text().splitlines()
+    assert "s3cret" not in words
+    assert "s3cret" in variable

@@ -107,7 +107,32 @@ def test_a_finished_lock_says_for_which_machine_it_is() -> None:
             id="a companion that does not exist",
         ),
         pytest.param("HTTP status 401 Unauthorized", "unreachable", id="a login is asked for"),
-        pytest.param("", "unsolvable", id="no word at all"),
+        pytest.param("", "broken", id="no word at all"),
+        pytest.param(
+            "error: Failed to initialize cache at `/home/u/.cache/uv`\n  cause: failed to create "
+            "directory `/home/u/.cache/uv`: Read-only file system (os error 30)",
+            "broken",
+            id="a home that is read-only",
+        ),
+        pytest.param(
+            "thread 'main2' panicked at crates/uv/src/lib.rs:3121:14:\nFailed building the "
+            'Runtime: Os { code: 24, kind: TooManyOpenFiles, message: "Too many open files" }',
+            "broken",
+            id="few open files",
+        ),
+        pytest.param(
+            "error: Failed to fetch: `https://e.example/torch/`\n  cause: Too many open files "
+            "(os error 24)",
+            "broken",
+            id="few open files for a connection",
+        ),
+        pytest.param(
+            "error: No interpreter found for Python 3.11 in virtual environments, managed "
+            "installations, or search path",
+            "broken",
+            id="no Python",
+        ),
+        pytest.param("Current directory does not exist", "broken", id="a directory that is gone"),
     ],
 )
 def test_uv_refusals_are_understood(output: str, outcome: str) -> None:

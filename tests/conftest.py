@@ -145,6 +145,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: a quarter of the time tests wait for something."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With --dist loadgroup a long lane stays together in one process, and other tests go where
     there is room. By directory: pytest-xdist's own marks do nothing with pytest 9.2.

@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Literal
 
 from images import process
 from images.errors import Failure
+from images.scratch import scratch_directory
 from images.spec import ImageSpec, Secrets
 
 RECIPE = Path(__file__).parent / "recipe"
@@ -133,8 +133,7 @@ def recipe_file(name: str) -> Path:
 @contextlib.contextmanager
 def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
     """A directory that holds exactly what the Dockerfile copies, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
-        context = Path(name)
+    with scratch_directory() as context:
         shutil.copy(recipe_file("Dockerfile.cuda"), context / "Dockerfile.cuda")
         (context / "images" / "recipe").mkdir(parents=True)
         shutil.copy(RECIPE / "uv.txt", context / "images" / "recipe" / "uv.txt")
@@ -147,11 +146,11 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
 def secret_files(secrets: Secrets) -> Iterator[dict[str, Path]]:
     """The secrets as files that only we can read, outside the context, gone afterwards."""
     contents = {"ca": secrets.ca_bundle, "netrc": secrets.netrc, "pip_index": secrets.pip_index}
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-secret-") as name:
+    with scratch_directory() as made:
         files = {}
         for key, text in contents.items():
             if text:
-                files[key] = Path(name) / key
+                files[key] = made / key
                 files[key].touch(mode=0o600)
                 files[key].write_text(text, encoding="utf-8")
         yield files

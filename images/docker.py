@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import tarfile
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from images import process
 from images.buildkit import Builder, build_argv, secret_files, staged_context
 from images.errors import Failure
 from images.interruption import uninterrupted
+from images.scratch import scratch_directory
 from images.spec import BuiltImage, ImageSpec, RunJob, RunResult, Secrets
 
 if TYPE_CHECKING:
@@ -255,9 +255,9 @@ class Docker:
         with (
             staged_context(spec, suite) as context,
             secret_files(secrets) as files,
-            tempfile.TemporaryDirectory(prefix="gpu-provision-") as out,
+            scratch_directory() as out,
         ):
-            iid = Path(out) / "iid"
+            iid = out / "iid"
 
             def attempt(network: str | None) -> process.Completed:
                 argv = build_argv(

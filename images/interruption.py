@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, put off over calls that must not be torn apart."""
+"""Ctrl-C, SIGTERM and SIGHUP, put off over calls that must not be torn apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def uninterrupted() -> Iterator[None]:
     container or a process that nobody knows of.
     """
     handlers: dict[int, Any] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     came: list[int] = []
 

@@ -12,7 +12,6 @@ import resource
 import secrets
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from images.docker import DiskFullError, EngineError, NoEngineError, NoGpuRuntim
 from images.engine_archive import engine_archive, engine_image_id
 from images.errors import Failure
 from images.oci.sources import Image
+from images.scratch import scratch_directory
 from images.spec import RunJob, RunResult
 
 GPU_DEVICE = "nvidia.com/gpu=all"
@@ -201,8 +201,8 @@ class Podman:
 
     @contextlib.contextmanager
     def _archive(self, image: Image, on_bytes: Callable[[int], None]) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="gpu-provision-", dir=self._scratch) as made:
-            archive = Path(made) / "image.tar"
+        with scratch_directory(self._scratch) as made:
+            archive = made / "image.tar"
             try:
                 with archive.open("wb") as file:
                     for piece in engine_archive(image, on_bytes):
@@ -255,12 +255,22 @@ def _refuse_one_that_starts_nothing(program: str) -> None:
     """Have it start a program that is not there, in an empty root: a podman that gets as far as
     not finding it can start containers. Asked for beforehand, since an image takes minutes to load.
     """
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as empty:
+    with scratch_directory() as empty:
 
         def start(limits: Mapping[str, str]) -> process.Completed:
             words = [word for pair in limits.items() for word in ("--ulimit", "=".join(pair))]
             return process.run(
-                [program, "run", "--rm", "--network", "none", *words, "--rootfs", empty, "/none"],
+                [
+                    program,
+                    "run",
+                    "--rm",
+                    "--network",
+                    "none",
+                    *words,
+                    "--rootfs",
+                    str(empty),
+                    "/none",
+                ],
                 timeout_s=_ASK_TIMEOUT_S,
                 apart=True,
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from images.scratch import scratch_directory
 from provision.catalog import Catalog
 from provision.console import Console
 from provision.destination import Choice, Destination, EngineState, choose
@@ -162,7 +162,7 @@ def build(
             )
     choice = _choose(job, found, works)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-provision-")))
+        scratch = stack.enter_context(scratch_directory())
         maker = stack.enter_context(_maker(job, choice, tag, works, found, console))
         with console.step("build", f"{tag} ({choice.builder})", named=True):
             console.progress(choice.why)

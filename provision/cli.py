@@ -77,7 +77,7 @@ class Group:
 
 
 class HostResourceError(Failure):
-    """This machine is out of disk space, or of open files."""
+    """This machine is out of disk space, open files, memory or processes."""
 
     code = "no-room"
     exit_code = Exit.HOST_UNFIT
@@ -107,7 +107,15 @@ def main(
         console.say("interrupted; no image was tagged" if name == "build" else "interrupted")
         when_interrupted()
         return Exit.INTERRUPTED
+    except MemoryError:
+        return _fail(console, _no_memory(), command=name, as_json=as_json)
+    except RuntimeError as error:
+        if "can't start new thread" in str(error):
+            return _fail(console, _no_memory(), command=name, as_json=as_json)
+        return _bug(console)
     except OSError as error:
+        if error.errno in {errno.ENOMEM, errno.EAGAIN}:
+            return _fail(console, _no_memory(), command=name, as_json=as_json)
         if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
             return _fail(console, _no_room(error), command=name, as_json=as_json)
         return _bug(console)
@@ -149,13 +157,34 @@ def _no_room(error: OSError) -> Failure:
     )
 
 
+def _no_memory() -> Failure:
+    import resource
+
+    limits = [
+        f"ulimit {word} is {found // unit}"
+        for word, what, unit in (
+            ("-v", resource.RLIMIT_AS, 1024),
+            ("-u", resource.RLIMIT_NPROC, 1),
+        )
+        if (found := resource.getrlimit(what)[0]) != resource.RLIM_INFINITY
+    ]
+    return HostResourceError(
+        "This machine gives no more memory or no more processes"
+        + (f" ({', '.join(limits)})." if limits else "."),
+        fix="End other work, or allow more: ulimit -v unlimited; in a container, its memory limit.",
+    )
+
+
 def run() -> NoReturn:
     """Entry point of the `provision` command."""
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _interrupt)
+    _keep_others_out()
     code = main(when_interrupted=_leave_whatever_happens)
     # What argparse or an interrupt left in a buffer must not fail while Python shuts down.
     for stream in (sys.stdout, sys.stderr):
@@ -565,9 +594,16 @@ def _failure_json(command: str, failure: Failure, causes: Sequence[Cause]) -> di
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """SIGTERM ends the job as Ctrl-C does, so that containers and builds end with us."""
+    """SIGTERM, and a terminal that is gone, end the job as Ctrl-C does: containers end with us."""
     del number, frame
     raise KeyboardInterrupt
+
+
+def _keep_others_out() -> None:
+    """Where the umask lets everybody write to new files, let nobody but their owner."""
+    umask = os.umask(0o022)
+    if umask & 0o002:
+        os.umask(umask)
 
 
 def _bug(console: Console) -> int:

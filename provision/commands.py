@@ -92,7 +92,8 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
     from pathlib import Path
 
-    from provision.lock import LOCK_NAME, refuse_unwritable, write_lock
+    from provision.files import refuse_unwritable
+    from provision.lock import LOCK_NAME, write_lock
     from provision.pipeline import (
         lock_for,
         pin_base,
@@ -107,7 +108,7 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     request, output = read_request(args, catalog), Path(args.output)
     if not LOCK_NAME.fullmatch(output.name):
         write_lock_name_error(output.name)
-    refuse_unwritable(output)
+    refuse_unwritable("--output", output)
     refuse_missing_places(request.base)
     settings = read_settings(args)
     hosts = read_hosts(args, catalog)

@@ -15,18 +15,19 @@ _SHOWN = 100
 def refuse_unwritable(option: str, path: Path) -> None:
     """Find out that a file cannot be written there before the work for it is done."""
     folder = path.parent
+    if not os.path.isdir(folder):  # noqa: PTH112  Path.is_dir raises for a name that is too long
+        shown = printable(str(folder), limit=_SHOWN)
+        raise _unwritable(option, path, f"there is no directory {shown}")
     try:
         path.lstat()
+        if path.is_dir():
+            raise _unwritable(option, path, "it is a directory")
         if path.is_mount() or not path.is_file():
             raise _unwritable(option, path, "it is not a file that can be replaced")
     except FileNotFoundError:
         pass
     except OSError as error:
         raise _unwritable(option, path, str(error.strerror)) from error
-    if not folder.is_dir():
-        raise _unwritable(
-            option, path, f"there is no directory {printable(str(folder), limit=_SHOWN)}"
-        )
     try:
         number, name = tempfile.mkstemp(dir=folder, prefix=".probe-")
         os.close(number)
@@ -47,6 +48,14 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_named(option: str, path: Path, data: bytes) -> None:
+    """Write a file that an option names, whole or not at all."""
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise _unwritable(option, path, str(error.strerror)) from error
 
 
 def _unwritable(option: str, path: Path, reason: str) -> BadInputError:

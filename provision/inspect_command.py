@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from images.scratch import scratch_directory
 from provision.console import Console
 from provision.errors import BadInputError, Exit
 from provision.model import Gpu
@@ -132,8 +132,8 @@ def _opened(
 
         saved = None
         if place.kind in {"any", "engine"}:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-provision-"))
-            saved = _saved(place.name or text, Path(directory), console)
+            directory = stack.enter_context(scratch_directory())
+            saved = _saved(place.name or text, directory, console)
         own = None
         if place.kind == "any" and saved is None:
             found = partial(own_image, place.name or text, image_home())

@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,9 +25,11 @@ from urllib.parse import unquote, urlsplit
 from images import process
 from images.errors import Failure
 from images.nearby import no_such, or_nearby
+from images.scratch import scratch_directory
 from images.spec import Wheel
 from provision.configured import pip_index
 from provision.errors import BadInputError, IndexUnreachableError, LockFileError
+from provision.files import write_named
 from provision.model import PACKAGES, IndexCandidate, Plan, Reason, Request
 from provision.planfile import (
     plan_from_json,
@@ -142,13 +143,13 @@ def ask_index(
     candidate: IndexCandidate, plan: Plan, *, ca_bundle: Path | None, offline: bool
 ) -> Attempt:
     """Let uv pick everything from one index, and see that it picked the build of the plan."""
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
-        out = Path(name) / "pylock.toml"
+    with scratch_directory() as made:
+        out = made / "pylock.toml"
         environment = uv_environment(os.environ, ca_bundle)
         if candidate.url is not None:
             environment["UV_INDEX"] = candidate.url  # every user may read a command line
         if not _can_be_made(uv_cache(os.environ)):
-            environment["UV_CACHE_DIR"] = str(Path(name) / "cache")
+            environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
         try:
@@ -157,7 +158,7 @@ def ask_index(
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
                 input="\n".join([candidate.requirement, *plan.requirements]) + "\n",
-                cwd=Path(name),  # ours may be gone
+                cwd=made,  # ours may be gone
                 redact=(*url_secrets(candidate.url or ""), *url_secrets(default)),
             )
         except process.CommandTimedOut:
@@ -339,27 +340,6 @@ def read_lock(text: str) -> Lock:
     return Lock(text=text, plan=plan, wheels=tuple(_wheel(p) for p in pylock.packages))
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Find out that a lock cannot be written there before a minute's work for it."""
-    folder = path.parent
-    if os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises for a name that is too long
-        reason = "it is a directory"
-    elif not os.path.isdir(folder):  # noqa: PTH112
-        reason = f"there is no directory {_clip(str(folder), 100)}"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        reason = "you may not write to its directory"
-    else:
-        return
-    raise _unwritable(path, reason)
-
-
-def _unwritable(path: Path, reason: str) -> BadInputError:
-    return BadInputError(
-        f"The lock cannot be written to {_clip(str(path), 100)}: {reason}.",
-        fix="Name a file in a directory that you may write to: --output DIR/pylock.toml",
-    )
-
-
 def write_lock(lock: Lock, path: Path) -> None:
     """Write the lock whole or not at all."""
     if not LOCK_NAME.fullmatch(path.name):
@@ -367,21 +347,7 @@ def write_lock(lock: Lock, path: Path) -> None:
             f"--output {path.name}: a lock file is called pylock.toml or pylock.NAME.toml.",
             fix="Choose such a name (PEP 751; installers look for it).",
         )
-    try:
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=".pylock-")
-    except OSError as error:
-        raise _unwritable(path, str(error.strerror)) from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(lock.text)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(path, str(error.strerror)) from error
-        raise
+    write_named("--output", path, lock.text.encode())
 
 
 def url_secrets(url: str) -> tuple[str, ...]:

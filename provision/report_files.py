@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 from images.errors import Failure
 from images.nearby import no_such, or_nearby
+from images.scratch import scratch_directory
 from provision.errors import BadInputError, Exit
 from provision.files import refuse_unwritable, write_whole
 from provision.suite import report_bytes, run_here
@@ -59,8 +59,8 @@ def refuse_unusable(files: Mapping[str, Path], baseline: Path | None) -> None:
 
 def compared(report: Mapping[str, Any], baseline: Path) -> tuple[dict[str, Any], str]:
     """The suite's comparison with an earlier report, for machines and for people."""
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
-        path = Path(name) / "report.json"
+    with scratch_directory() as made:
+        path = made / "report.json"
         path.write_bytes(report_bytes(report))
         words = ["compare", str(baseline), str(path)]
         machines, people = run_here([*words, "--json"]), run_here(words)
@@ -75,8 +75,8 @@ def compared(report: Mapping[str, Any], baseline: Path) -> tuple[dict[str, Any],
 
 def page(report: Mapping[str, Any]) -> str | None:
     """The suite's own page for people; None where its report is of another version's shape."""
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
-        path = Path(name) / "report.json"
+    with scratch_directory() as made:
+        path = made / "report.json"
         path.write_bytes(report_bytes(report))
         done = run_here(["render", str(path)])
     return done.stdout.rstrip("\n") if done.ok else None
@@ -90,8 +90,8 @@ def write_files(report: Mapping[str, Any], files: Mapping[str, Path]) -> None:
             write_whole(path, data)
         if not set(files) & set(RENDERED):
             return
-        with tempfile.TemporaryDirectory(prefix="gpu-provision-") as name:
-            source = Path(name) / "report.json"
+        with scratch_directory() as made:
+            source = made / "report.json"
             source.write_bytes(data)
             words = [w for kind in RENDERED if kind in files for w in (f"--{kind}", files[kind])]
             done = run_here(["render", str(source), *map(str, words)])

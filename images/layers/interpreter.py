@@ -12,13 +12,13 @@ this machine than that.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -31,6 +31,7 @@ from images.layers.base_tree import plain_path
 from images.layers.own_errors import BytecodeError
 from images.oci.sources import Image
 from images.oci.tarstream import layer_members
+from images.scratch import scratch_directory
 
 ORIGINAL_ZLIB = "9809ebd5 136628"
 """Checksum and size of what zlib makes of `compiling.sample`. Recorded from 1.2.13; the same from
@@ -108,8 +109,9 @@ class Compiler:
         here = _ARCHITECTURES.get(platform.machine())
         if here != self._base.platform.architecture or not (facts.loader and facts.stdlib):
             return
-        root = Path(tempfile.mkdtemp(prefix="gpu-provision-python-"))
-        weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        scratch = contextlib.ExitStack()
+        root = scratch.enter_context(scratch_directory())
+        weakref.finalize(self, scratch.close)
         take_runtime(self._base, facts, self.python, root)
         shown = f"{facts.python} of {self._base.shown}"
         confiner = shutil.which("bwrap")

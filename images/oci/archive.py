@@ -21,6 +21,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +41,8 @@ from images.oci.reading import Found, check_platform, children_of, parse_manifes
 from images.oci.sources import Stream, Written
 
 DOCKER_FILE = "manifest.json"
+# How long a named pipe is waited for: whoever reads starts with us, or never.
+_READER_S = 30.0
 _BLOBS = "blobs/sha256"
 _RECORD = 10240  # tar's own: what readers of tapes and pipes expect a tar to be a multiple of
 _IN_KERNEL = 1 << 30
@@ -189,7 +192,7 @@ class ArchiveTarget:
             write_tar(files, self._out)
             self._out.flush()
         elif self._out.exists() and not stat.S_ISREG(self._out.stat().st_mode):
-            with self._out.open("wb") as pipe:
+            with _open_pipe(self._out) as pipe:
                 write_tar(files, pipe)
         else:
             with self._file() as (file, path):
@@ -200,6 +203,29 @@ class ArchiveTarget:
                 path.replace(self._out)
                 sync_directory(self._out.parent)
         self._sizes.clear()  # they have been moved
+
+
+def _open_pipe(path: Path) -> IO[bytes]:
+    """Open a named pipe, for which somebody must read at its other end; a device opens at once."""
+    deadline = time.monotonic() + _READER_S
+    while (descriptor := _try_pipe(path)) is None:
+        if time.monotonic() >= deadline:
+            raise TargetError(
+                f"Nobody reads from the pipe {path}, to which the archive was to be written.",
+                fix="Start the reader first, or name a file: --output image.tar",
+            )
+        time.sleep(0.1)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb")
+
+
+def _try_pipe(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # nobody reads yet
+            raise
+    return None
 
 
 def _docker_manifest(

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from images.sandbox.errors import NoRunnerError, SandboxError
 from images.sandbox.filter import system_call_filter
 from images.sandbox.plan import HOST_NAME, Mount, Plan
 from images.sandbox.stage import COVERED, DEVICES
+from images.scratch import scratch_directory
 
 INSTALL_FIX = "sudo apt-get install -y --no-install-recommends bubblewrap"
 STAGE = Path(__file__).with_name("stage.py")
@@ -199,10 +199,10 @@ def probe(launcher: Launcher) -> str:
         shm_bytes=1 << 20,
         memory_bytes=1 << 20,
     )
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as scratch:
+    with scratch_directory() as scratch:
         try:
             done = process.run(
-                launcher.command(plan, Path(scratch)),
+                launcher.command(plan, scratch),
                 timeout_s=_PROBE_TIMEOUT_S,
                 grace_s=0.5,
                 env=environment(),

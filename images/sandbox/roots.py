@@ -30,6 +30,7 @@ from images.sandbox.unpack import root_space, unpack
 _WORK = ".work-"
 _GONE = ".gone-"
 _ABOUT = "about.json"
+_ELSEWHERE_FIX = "Keep the cache where you may write: XDG_CACHE_HOME=/path provision ..."
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GROWS = 2
 """What is compressed in a layer is at least half as large: machine code shrinks to that."""
@@ -95,12 +96,20 @@ class Roots:
     def _make_directory(self) -> None:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self._directory.lstat()
+            if status.st_uid != os.geteuid():  # what lies there is run
+                raise SandboxError(
+                    f"{self._directory} belongs to user {status.st_uid}, and you are user "
+                    f"{os.geteuid()}: it would not be safe to run images from it.",
+                    fix=_ELSEWHERE_FIX,
+                )
+            self._directory.chmod(0o700)
             with self._locked():
                 pass
         except OSError as error:
             raise SandboxError(
                 f"Images cannot be unpacked under {self._directory}: {error.strerror}.",
-                fix="Keep the cache where you may write: XDG_CACHE_HOME.",
+                fix=_ELSEWHERE_FIX,
             ) from error
 
     def _open(self, place: Path) -> Root | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -690,7 +691,11 @@ def test_a_dry_run_needs_no_network(here: Path) -> None:
     assert dry_run(unshare, "-n").stdout == dry_run().stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "kill"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+    ids=["Ctrl-C", "kill", "a terminal that is closed"],
+)
 def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) -> None:
     with LocalIndex().serving() as server:
         words = ["lock", "--cuda", "11.7", "--host", "../files/rtx.json"]
@@ -721,6 +726,87 @@ def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) 
     assert out == b""
     assert list((here / "work").iterdir()) == []
     assert list((here / "tmp").iterdir()) == []
+
+
+def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
+    left = here / "tmp/gpu-provision-run-left"
+    others = [here / "tmp/gpu-provision-run-young", here / "tmp/somebody-elses"]
+    for folder in (left, *others):
+        folder.mkdir()
+        (folder / "netrc").write_text("a secret")
+    in_use = here / "tmp/gpu-provision-run-used"
+    in_use.mkdir()
+    descriptor = os.open(in_use, os.O_RDONLY)
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from images import scratch\n"
+        "late = time.time() + 3600\n"
+        "if sys.argv[1] == 'later': scratch.time.time = lambda: late\n"
+        "with scratch.scratch_directory() as made:\n"
+        "    print(sorted(p.name for p in made.parent.iterdir() if p != made))\n"
+    )
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        seen = [
+            subprocess.run(
+                [sys.executable, "-c", code, when], check=True, capture_output=True, text=True,
+                env={**os.environ, "PYTHONPATH": IMPORTS, "TMPDIR": str(here / "tmp")},
+            ).stdout
+            for when in ("at once", "later")
+        ]  # fmt: skip
+    finally:
+        os.close(descriptor)
+    assert seen[0].count("gpu-provision-run-") == 3
+    assert seen[1] == "['gpu-provision-run-used', 'somebody-elses']\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param("MemoryError()", id="Python's own"),
+        pytest.param("OSError(errno.ENOMEM, 'x')", id="no memory for a process"),
+        pytest.param("OSError(errno.EAGAIN, 'x')", id="too many processes"),
+        pytest.param('RuntimeError("can\'t start new thread")', id="too many threads"),
+    ],
+)
+def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
+    code = (
+        "import errno, resource, sys\n"
+        "from provision import catalog, cli\n"
+        f"def load(*_, **__): raise {error}\n"
+        "catalog.load = load\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))\n"
+        "sys.exit(cli.main(['plan', '--host', '../files/rtx.json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": IMPORTS}, check=False,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "no more memory" in done.stderr
+    assert "ulimit -v is 8388608" in done.stderr
+    assert list((here / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode"),
+    [
+        pytest.param(0o000, 0o644, id="where everybody may write"),
+        pytest.param(0o002, 0o664, id="a group of one's own is left alone"),
+        pytest.param(0o077, 0o600, id="a stricter one is left alone"),
+    ],
+)
+def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode: int) -> None:
+    code = (
+        "import os, sys\n"
+        "from provision import cli\n"
+        "cli._keep_others_out()\n"
+        "open(sys.argv[1], 'w').close()\n"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "made")]
+    subprocess.run(argv, check=True, umask=umask, env={**os.environ, "PYTHONPATH": IMPORTS})
+    assert (tmp_path / "made").stat().st_mode & 0o777 == mode
 
 
 INTERRUPTED_WITH_A_LOCK_HELD = """

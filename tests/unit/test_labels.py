@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import tomli_w
 from provision import lock as lock_module
 from provision.catalog import load
 from provision.errors import BadInputError, LockFileError
+from provision.files import refuse_unwritable
 from provision.labels import LOCK_SHA256, PLAN, expectations, labels_for, plan_of
 from provision.lock import Lock, read_lock
 from provision.model import Gpu, GpuVerdict, HostFacts, PlanError, Reason, Warned
@@ -230,6 +232,7 @@ def test_a_lock_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path
     ("name", "words"),
     [
         pytest.param("pylock.toml", "it is a directory", id="a directory of that name"),
+        pytest.param("fifo/pylock.toml", "not a file that can be replaced", id="a named pipe"),
         pytest.param("no/pylock.toml", "there is no directory", id="a directory that is not there"),
         pytest.param("file/pylock.toml", "there is no directory", id="a file as directory"),
         pytest.param(f"{'x' * 300}/pylock.toml", "there is no directory", id="too long a name"),
@@ -240,9 +243,11 @@ def test_where_a_lock_cannot_be_written_is_known_before_the_work(
 ) -> None:
     (tmp_path / "pylock.toml").mkdir()
     (tmp_path / "file").touch()
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo/pylock.toml")
     with pytest.raises(BadInputError, match=words):
-        lock_module.refuse_unwritable(tmp_path / name)
-    lock_module.refuse_unwritable(tmp_path / "pylock.new.toml")
+        refuse_unwritable("--output", tmp_path / name)
+    refuse_unwritable("--output", tmp_path / "pylock.new.toml")
 
 
 # --- what stands between ----------------------------------------------------------------------

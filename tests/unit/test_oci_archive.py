@@ -190,6 +190,14 @@ def test_a_pipe_and_an_open_file_get_the_same_bytes(tmp_path: Path) -> None:
     assert got == [expected] * 2
 
 
+def test_a_pipe_that_nobody_reads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("images.oci.archive._READER_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TargetError, match="Nobody reads from the pipe"):
+        put(tmp_path / "pipe")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_an_image_of_several_platforms_is_for_oci_tools(tmp_path: Path) -> None:
     with contextlib.closing(ArchiveTarget.open(tmp_path / "a.tar")) as target:
         parts = []

@@ -164,3 +164,20 @@ def test_an_image_whose_name_is_no_digest_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ImageUnreadableError):
         Roots(tmp_path).use(replace(one("a"), image_id="../../x"), lambda _: None)
+
+
+def test_a_directory_of_somebody_elses_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "roots").mkdir(mode=0o777)
+    monkeypatch.setattr("images.sandbox.roots.os.geteuid", lambda: 4242)
+    with pytest.raises(SandboxError, match="belongs to user") as caught:
+        use(tmp_path / "roots", "a")
+    assert "XDG_CACHE_HOME" in caught.value.fix
+
+
+def test_a_directory_that_all_may_write_to_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "roots").mkdir()
+    (tmp_path / "roots").chmod(0o777)
+    use(tmp_path / "roots", "a").release()
+    assert (tmp_path / "roots").stat().st_mode & 0o777 == 0o700

@@ -20,7 +20,7 @@ from __future__ import annotations
 from images.layers.errors import WheelRefusedError
 from images.layers.order import arrange, wheel_sources
 from images.layers.tar import Entry, file_layer
-from images.layers.transcode import WheelLayer, spared_in, wheel_layer
+from images.layers.transcode import WheelLayer, spared_in, wheel_layer, written_twice
 from images.layers.unneeded import Spared
 
 __all__ = [
@@ -33,4 +33,5 @@ __all__ = [
     "spared_in",
     "wheel_layer",
     "wheel_sources",
+    "written_twice",
 ]

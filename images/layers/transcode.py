@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ from images.wheels.directory import DEFLATED, Member
 FORMAT = 1
 """Raised whenever the same wheels give other bytes than before: it is a part of each key."""
 
+# What stands before a path in a wheel that is installed elsewhere than its name says.
+_DATA = re.compile(r"^[^/]+\.data/((purelib|platlib)/)?")
 _SMALL_BYTES = 200  # of ours: what is less goes between its header and the next one
 
 
@@ -125,6 +128,35 @@ def spared_in(wheels: Iterable[Wheel], fetch: Callable[[Wheel], Path]) -> Spared
         with WheelFile(fetch(locked), shown=file_name(locked)) as wheel:
             total += unneeded.spared(canonicalized(locked.name), wheel.members.values())
     return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTwice:
+    """Files that two packages install with different content: the image has those of `last`."""
+
+    first: str
+    last: str
+    paths: tuple[str, ...]
+
+
+def written_twice(
+    wheels: Iterable[Wheel], fetch: Callable[[Wheel], Path]
+) -> tuple[WrittenTwice, ...]:
+    """Find them in wheels that are here, given in the order of their layers; no member is read."""
+    written: dict[str, tuple[str, int, int]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for locked in wheels:
+        with WheelFile(fetch(locked), shown=file_name(locked)) as wheel:
+            for member in wheel.members.values():
+                path = _DATA.sub("", member.name)
+                name, *content = written.get(path, (locked.name, member.crc, member.size))
+                if content != [member.crc, member.size]:
+                    found.setdefault((name, locked.name), []).append(path)
+                written[path] = (locked.name, member.crc, member.size)
+    return tuple(
+        WrittenTwice(first=first, last=last, paths=tuple(sorted(paths)))
+        for (first, last), paths in found.items()
+    )
 
 
 def _refuse_blocked(files: Mapping[str, File]) -> None:

@@ -126,10 +126,11 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                     on_note=self._console.note,
                 )
             )
+            sources = self._sources(lock, base, facts, fetcher)
             built = build(
                 Recipe(
                     base=base,
-                    sources=self._sources(lock, base, facts, fetcher),
+                    sources=sources,
                     settings=image_environment(
                         base.config,
                         nvcc_flags=nvcc_flags(lock.plan),
@@ -146,6 +147,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             )
         if self._making.exclude_unneeded:
             self._tell_what_was_spared(lock)
+        self._tell_what_was_written_twice(sources)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not collect it
         self._target.publish(built.content, MANIFEST, name=None)
@@ -207,6 +209,21 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             f"left out: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
             f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
         )
+
+    def _tell_what_was_written_twice(self, sources: Sequence[Source]) -> None:
+        """By the wheels that are here; a build that fetched none was told before."""
+        from images.layers.transcode import WheelLayer, written_twice
+
+        wheels = [w for source in sources if isinstance(source, WheelLayer) for w in source.wheels]
+        here = {wheel.sha256: path for wheel in wheels if (path := self._store.wheel(wheel.sha256))}
+        for found in written_twice(
+            (wheel for wheel in wheels if wheel.sha256 in here), lambda wheel: here[wheel.sha256]
+        ):
+            more = f" and {len(found.paths) - 1} more files" if len(found.paths) > 1 else ""
+            self._console.note(
+                f"{found.first} and {found.last} both install {found.paths[0]}{more}, with "
+                f"different content: the image has those of {found.last}"
+            )
 
     def _open_base(self, lock: Lock, pinned: PinnedBase) -> Image:
         from images.oci.opening import open_image, platform_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from images.layers import spared_in, unneeded, wheel_layer
+from images.layers import spared_in, unneeded, wheel_layer, written_twice
 from images.oci.sources import Unpacked
 from tests.unit.layer_maker import (
     PLACE,
@@ -389,6 +389,35 @@ def test_what_is_left_out_is_in_no_record_and_its_bytes_are_told(tmp_path: Path)
     spared = spared_in([locked()], lambda _: tmp_path / "it.whl")
     assert (spared.files, spared.unpacked) == (2, 10_009)
     assert 0 < spared.compressed < 200
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        pytest.param("cv2/a.py", "cv2/a.py", ["cv2/a.py"], id="one name and other bytes"),
+        pytest.param("nvidia/__init__.py", "other/__init__.py", [], id="other names"),
+        pytest.param("cv2/a.py", "x-1.0.data/purelib/cv2/a.py", ["cv2/a.py"],
+                     id="one place by another name"),
+        pytest.param("x-1.0.data/scripts/run", "y-1.0.data/scripts/run", ["scripts/run"],
+                     id="one script"),
+    ],
+)  # fmt: skip
+def test_two_packages_that_write_one_file_are_named(
+    tmp_path: Path, first: str, last: str, expected: list[str]
+) -> None:
+    for name, path, content in (("a", first, b"1"), ("b", last, b"2"), ("c", last, b"2")):
+        pieces = (Piece(name=path, content=content), Piece(name="same.py", content=b""))
+        (tmp_path / f"{name}.whl").write_bytes(craft(pieces_of(*pieces)))
+    wheels = [replace(locked(), name=name) for name in ("a", "b", "c")]
+    found = written_twice(wheels, lambda wheel: tmp_path / f"{wheel.name}.whl")
+    # here they share one .dist-info, too
+    told = [
+        (twice.first, twice.last, path)
+        for twice in found
+        for path in twice.paths
+        if "dist-info" not in path
+    ]
+    assert told == [("a", "b", path) for path in expected]
 
 
 def test_the_bytes_are_those_of_the_first_day(tmp_path: Path) -> None:

@@ -106,11 +106,13 @@ def open_image(
     mirrors: Mirrors | None = None,
     engine_save: Callable[[str], Path | None] | None = None,
     offline: bool = False,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> Image:
     """Open an image wherever it is.
 
     `platform`: the wanted one; None: whichever there is, if there is but one. `engine_save` gives
     the file that `docker save` writes of an engine's image, or None where it has no such image.
+    `on_wait` hears why a registry is asked again.
     """
     place = parse_place(text)
     if place.path is not None:
@@ -127,7 +129,13 @@ def open_image(
             fix="See what it has: docker image ls; or name another place, such as oci:DIR",
         )
     return open_registry(
-        name, platform=platform, store=store, ca_bundle=ca_bundle, mirrors=mirrors, offline=offline
+        name,
+        platform=platform,
+        store=store,
+        ca_bundle=ca_bundle,
+        mirrors=mirrors,
+        offline=offline,
+        on_wait=on_wait,
     )
 
 
@@ -163,14 +171,18 @@ def open_registry(
     ca_bundle: Path | None = None,
     mirrors: Mirrors | None = None,
     offline: bool = False,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> Image:
     """Open an image of a registry; with a store, what is read of it is kept there."""
     from images.registry.reader import RepositoryReader
     from images.registry.reference import parse_reference
+    from images.registry.wire import Patience
 
     reference = parse_reference(name)
     if offline:
         return registry_image(offline_repository(reference), platform, store)
     # its connections are let go with it: the image's layers may be read at any later time
-    reader = RepositoryReader.open(reference, ca_bundle=ca_bundle, mirrors=mirrors)
+    reader = RepositoryReader.open(
+        reference, ca_bundle=ca_bundle, mirrors=mirrors, patience=Patience(on_wait=on_wait)
+    )
     return registry_image(reader, platform, store)

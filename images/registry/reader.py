@@ -201,7 +201,7 @@ def _blob(
         failures = 1 if progress.at - before >= _PROGRESS_BYTES else failures + 1
         if failures >= session.patience.tries or not _may_help(trouble):
             raise _given_up(session, trouble, what, f"{progress.at} of {size} bytes had arrived")
-        session.pause(failures, trouble if isinstance(trouble, Reply) else None)
+        session.pause(failures, trouble)
     found = f"sha256:{progress.state.hexdigest()}"
     if found != digest:
         raise DigestMismatchError(

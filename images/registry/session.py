@@ -24,6 +24,8 @@ from images.registry.tokens import Authorizer, Right, origin_of, scope
 from images.registry.wire import BrokenError, Incoming, Patience, Reply, Wire, host_of
 
 _MOST_REDIRECTS = 4
+# A first try that failed, and a short pause, are not worth a word.
+_SILENT_S = 2.0
 _MOST_URL = 16_000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT_METHOD = frozenset({307, 308})
@@ -104,13 +106,14 @@ class Session:
         url = path if "://" in path else self.url(path)
         failures = 0
         while True:
-            reply: Reply | None = None
+            trouble: BrokenError | Reply
             try:
                 reply = self._logged_in(method, url, headers or {}, body, right, wait_s)
             except BrokenError as error:
                 failures += 1
                 if error.is_final or failures >= (tries or self._tries()):
                     raise self.unreachable(error, what) from error
+                trouble = error
             else:
                 self._answered = True
                 if reply.status not in AGAIN:
@@ -118,7 +121,8 @@ class Session:
                 failures += 1
                 if failures >= (tries or self._tries()):
                     return reply
-            self.pause(failures, reply)
+                trouble = reply
+            self.pause(failures, trouble)
 
     def once(
         self,
@@ -191,12 +195,22 @@ class Session:
         text = " ".join(describe(error.reason).split())[:300]
         return f"{error.host} {self._authorizer.clean(printable(text))}"
 
-    def pause(self, failures: int, reply: Reply | None = None) -> None:
-        """Wait before the next try, longer each time, and as long as the registry asks."""
-        asked_s = None if reply is None else retry_after(reply, time.time())
+    def pause(self, failures: int, trouble: BrokenError | Reply | str) -> None:
+        """Wait before the next try, longer each time, and as long as the registry asks, up to the
+        longest wait; say so.
+        """
+        if isinstance(trouble, Reply):
+            asked_s = retry_after(trouble, time.time())
+            why = f"{self.reference.registry} answered HTTP {trouble.status}"
+        else:
+            asked_s = None
+            why = trouble if isinstance(trouble, str) else self.trouble(trouble)
         # not all at once again: many clients may have been refused at the same time
         spread = random.uniform(0.8, 1.0)  # noqa: S311
-        self.sleep(self.patience.wait_s(failures, asked_s) * spread)
+        seconds = self.patience.wait_s(failures, asked_s) * spread
+        if failures > 1 or seconds > _SILENT_S:
+            self.patience.on_wait(f"{why}; trying again in {seconds:.0f} s")
+        self.sleep(seconds)
 
     def _tries(self) -> int:
         """A registry that has never answered is not waited for as long as one that has."""
@@ -234,16 +248,19 @@ class Session:
     def _ask_for_token(self, request: TokenRequest) -> Reply:
         what = f"give a token for {self.reference.repository}"
         reply = Reply(status=0, headers={})
+        trouble: BrokenError | Reply
         for failures in range(1, self.patience.tries + 1):
             try:
                 reply = self.wire.send(request.method, request.url, request.headers, request.body)
             except BrokenError as error:
                 if error.is_final or failures == self.patience.tries:
                     raise self.unreachable(error, what) from error
+                trouble = error
             else:
                 if reply.status not in AGAIN:
                     break
-            self.pause(failures)
+                trouble = reply
+            self.pause(failures, trouble)
         if reply.status != 200:
             raise self.refusal(reply, what)
         return reply

@@ -255,7 +255,7 @@ class Upload:
         if self._breaks_here >= 2 and not self._part:
             self._part = 1
         if again.reply is None or again.reply.status not in {307, 308, 401}:
-            self._session.pause(self._failures, again.reply)
+            self._session.pause(self._failures, again.reply or str(again))
 
     def _given_up(self, again: _AgainError) -> Exception:
         reply = again.reply

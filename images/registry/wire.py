@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Patience:
     tries: int = 5
     first_wait_s: float = 0.5
     longest_wait_s: float = 20.0
+    on_wait: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    """Hears that something is tried again, and why; from any thread."""
 
     def wait_s(self, failures: int, asked_s: float | None = None) -> float:
         """How long to wait after so many failures; `asked_s` is what the registry wants."""

@@ -24,6 +24,8 @@ _WORTH_BYTES = 1 << 20
 _MOST_TRIES = 100
 """... but not for ever."""
 _LONGEST_WAIT_S = 20.0
+_SILENT_S = 2.0
+"""A shorter pause is not worth a word."""
 _BUSY = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -39,6 +41,7 @@ class Download:
         size: int | None,
         called_off: threading.Event,
         on_bytes: Callable[[int], None],
+        on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.pieced = bool(incoming.size)
         """Whether it was put together from several answers."""
@@ -50,6 +53,7 @@ class Download:
         self._size = size
         self._called_off = called_off
         self._on_bytes = on_bytes
+        self._on_note = on_note
         self._tag: str | None = None
         self._may_range = True
         self._over = False
@@ -136,6 +140,11 @@ class Download:
             raise self._failure(error.why, error.fix) from error
         if isinstance(error, _Later):
             pause_s = max(pause_s, min(error.after_s, _LONGEST_WAIT_S))
+        if pause_s > _SILENT_S:
+            self._on_note(
+                f"{self._title}: the server {self._exchange.host} {error.why}; trying again in "
+                f"{pause_s:.0f} s"
+            )
         self._called_off.wait(pause_s)
         self._stop_if_called_off()
 

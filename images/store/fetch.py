@@ -265,6 +265,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                     size=wheel.size,
                     called_off=self._called_off,
                     on_bytes=heard,
+                    on_note=self._on_note,
                 )
                 try:
                     download.run()

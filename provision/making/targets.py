@@ -21,13 +21,19 @@ Mount = Callable[[ImageLayer], bool]
 
 @contextmanager
 def open_target(
-    destination: Destination, settings: Settings, *, images: Path
+    destination: Destination, settings: Settings, *, images: Path, on_wait: Callable[[str], None]
 ) -> Iterator[tuple[Target, Mount]]:
-    """The target, and what may get a base's layer into it without its bytes."""
+    """The target, and what may get a base's layer into it without its bytes. `on_wait` hears why a
+    registry is asked again.
+    """
     if destination.kind == "registry":
         from images.registry.target import RegistryTarget
+        from images.registry.wire import Patience
 
-        with closing(RegistryTarget.open(destination.where, ca_bundle=settings.ca)) as registry:
+        opened = RegistryTarget.open(
+            destination.where, ca_bundle=settings.ca, patience=Patience(on_wait=on_wait)
+        )
+        with closing(opened) as registry:
             yield registry, lambda layer: _mount(registry.reference.registry, layer, registry.mount)
     elif destination.kind == "engine":
         yield LearningTarget(), _no_mount

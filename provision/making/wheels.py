@@ -96,6 +96,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                     self._destination,
                     self._settings,
                     images=self._images,
+                    on_wait=self._console.note,
                 )
             )
             self._held = stack.pop_all()
@@ -239,6 +240,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             store=self._store,
             ca_bundle=self._settings.ca,
             offline=self._settings.offline,
+            on_wait=self._console.note,
         )
 
     def _facts_of(self, base: Image, python: str) -> BaseFacts:

@@ -423,6 +423,20 @@ def test_nothing_waits_for_ever(server: PushRegistry, method: str, how: str) -> 
     target.close()
 
 
+def test_who_is_waited_for_is_told(server: PushRegistry) -> None:
+    told: list[str] = []
+    target = open_target(server, patience=Patience(tries=4, on_wait=told.append))
+    slept: list[float] = []
+    target._session.sleep = slept.append
+    server.rule("POST", "", times=3, status=429, headers={"Retry-After": "100"})
+    target.write_bytes(b"{}", CONFIG)
+    target.close()
+    assert len(slept) == 3
+    assert max(slept) <= 20
+    assert [text.partition("; ")[0] for text in told] == [f"{server.address} answered HTTP 429"] * 3
+    assert all("trying again in" in text for text in told)
+
+
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 @pytest.mark.parametrize("how", ["hang", "drip"])
 @pytest.mark.parametrize("forgets", [False, True], ids=["it remembers", "it forgets"])

@@ -41,9 +41,10 @@ LONG = {
 # Which lanes ask the package index.
 ONLINE = ("bare", "docker", "frameworks", "wheels")
 
-# Started in the background of a script, we inherit an ignored SIGINT, and so would every program
-# that the tests start and interrupt.
+# Started in the background of a script, or by nohup, we inherit ignored signals, and so would every
+# program that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Variables by which a developer, a runner or a scheduler configures what we start.
 _CONFIGURED = re.compile(

@@ -7,8 +7,6 @@ import contextlib
 import hashlib
 import io
 import socket
-import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -436,23 +434,17 @@ def test_uv_works_without(
     assert attempt.outcome == "locked", attempt.reason
 
 
-def test_a_machine_on_which_uv_cannot_work_is_no_fault_of_an_index(index: LocalIndex) -> None:
-    code = (
-        "import resource, sys\n"
-        "from images.errors import Failure\n"
-        "from provision import lock\n"
-        "from provision.model import Request\n"
-        "from tests.unit.test_index_faults import candidate, plan\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))\n"
-        "row = candidate(sys.argv[1])\n"
-        "try: lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)\n"
-        "except Failure as failure: print(failure.code, failure.message, failure.fix, sep='|')\n"
-    )
-    argv = [sys.executable, "-c", code, index.url("good")]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    found, message, fix = done.stdout.strip().split("|")
-    assert (found, fix) == ("uv-broken", "Allow more open files: ulimit -n 4096"), done.stdout
-    assert "Too many open files" in message
+def test_a_machine_on_which_uv_cannot_work_is_no_fault_of_an_index(
+    index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = tmp_path / "uv"
+    limited.write_text(f'#!/bin/sh\nulimit -n 8\nexec {lock.uv_program()} "$@"\n')
+    limited.chmod(0o755)
+    monkeypatch.setattr(lock, "uv_program", lambda: str(limited))
+    row = candidate(index.url("good"))
+    with pytest.raises(lock.UvBrokenError, match="Too many open files") as caught:
+        lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
+    assert caught.value.fix == "Allow more open files: ulimit -n 4096"
 
 
 def test_a_login_is_on_no_command_line(

@@ -251,8 +251,10 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
     """uv's refusal -> what it means, in one line."""
     flat = " ".join(output.split())
     for pattern, _ in _TROUBLES:
-        if re.search(pattern, flat):
-            return "broken", _clip(f"{_last_cause(output)}.".replace("..", "."))
+        for line in output.splitlines():
+            if re.search(pattern, line):
+                said = re.sub(r"^\s*(error|cause):\s*", "", line).rstrip(".")
+                return "broken", _clip(f"{said}.")
     if "network was disabled" in flat:
         return "unreachable", "not on this machine, and --offline forbids to ask"
     if denied := re.search(r"hint: (An index[^)]*\)[^.]*\b40[13]\b[^.]*)", flat):

@@ -309,12 +309,13 @@ def _meant(text: str) -> Literal["image", "file", "log"]:
         return "log"
     if text.startswith(("oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "docker://")):
         return "image"
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113  Path's raises for a name that is too long
         if text.endswith((".tar", ".tar.gz", ".tgz")):
             return "image"
         # one line of a log may read like a requirement
         return "log" if path.suffix in _LOGS or not is_of_a_kind(path) else "file"
-    if not path.is_dir() and (kind_of(path) or text.startswith(("/", "./", "../"))):
+    is_directory = os.path.isdir(path)  # noqa: PTH112
+    if not is_directory and (kind_of(path) or text.startswith(("/", "./", "../"))):
         raise _no_file(text, "Name a file, - for standard input, or an image.")
     return "image"
 

@@ -52,7 +52,7 @@ WORDS = (
     "-1", "1e9", "10GB", "127.0.0.1:9/a/b:1", "localhost/x", "sha256:" + "0" * 64, "", " ", "-",
     "--", "/", ".", "..", "/dev/null", "nosuch", CLOSED, "file:///etc",
     "https://u:s3cret@127.0.0.1:9/simple", "x" * 5000, "\x1b]0;owned\x07", "a\u202eb", "\u0663",
-    "\udcff", "é", "a\nb", "%s", "{}", "$(id)", "*",
+    "\udcff", "oci:" + "x" * 5000, "é", "a\nb", "%s", "{}", "$(id)", "*",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ a registry's if it names one. A path, or `oci:DIR:NAME`, is what lies there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -210,7 +211,8 @@ def nowhere(
     place = parse_place(text)
     name = place.name or text
     is_any = place.kind == "any"
-    if is_any and Path(name).exists():
+    # Path.exists raises for a name that is too long
+    if is_any and os.path.exists(name):  # noqa: PTH110
         kind = "directory" if Path(name).is_dir() else "file"
         return ImagePlaceError(f"The {kind} {name} does not hold an image.", fix=_NAME_ONE)
     own = names_in(places.images) if is_any else ()

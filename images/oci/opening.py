@@ -82,7 +82,8 @@ def parse_place(text: str) -> Place:
 
 def _split(text: str) -> tuple[Path, str | None]:
     """Split PATH[:NAME] at the first colon, but for a path that is there with it."""
-    if not Path(text).expanduser().exists():
+    # Path.exists raises for a name that is too long
+    if not os.path.exists(Path(text).expanduser()):  # noqa: PTH110
         path, colon, name = text.partition(":")
         if colon:
             return Path(path).expanduser(), name or None
@@ -149,7 +150,7 @@ def check_path(place: Place) -> Path:
     """The path of a layout or an archive. ImagePlaceError: it is not there, or the other one."""
     path = place.path
     assert path is not None
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110
         raise ImagePlaceError(
             no_such(_KINDS[place.kind], path),
             fix=or_nearby(path, "Name a directory (OCI layout) or a .tar archive with an image."),

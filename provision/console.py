@@ -194,7 +194,7 @@ class Console:
         )
 
         columns = (
-            TextColumn("    {task.description:<26.26}"),
+            TextColumn("    {task.description:<26.26}", markup=False),
             BarColumn(bar_width=None),
             DownloadColumn(),
             TimeElapsedColumn(),
@@ -227,12 +227,12 @@ class Console:
         )
 
         columns = (
-            TextColumn("    {task.description:<7.7}"),
+            TextColumn("    {task.description:<7.7}", markup=False),
             BarColumn(bar_width=None),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[last]:<14.14}"),
+            TextColumn("{task.fields[last]:<14.14}", markup=False),
         )
         with Progress(*columns, console=RichConsole(stderr=True), transient=True) as progress:
             shown = TransferProgress(progress)
@@ -300,7 +300,7 @@ class TransferProgress:
             self._bytes[name] += count
             self._last[name] = time.monotonic()
         if self._progress is not None and name in self._tasks:
-            self._progress.update(self._tasks[name], advance=count, last=what)
+            self._progress.update(self._tasks[name], advance=count, last=printable(what))
 
 
 _WORDS = {"fetched": "of wheels fetched", "written": "of layers written"}
@@ -361,12 +361,12 @@ class BuildProgress:
 
     def _describe(self, words: str) -> None:
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=words)
+            self._progress.update(self._task, description=printable(words))
 
     def _downloaded(self, name: str) -> None:
         size = self._sizes.get(name.lower().replace("_", "-"), 0)
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, advance=size, description=name)
+            self._progress.update(self._task, advance=size, description=printable(name))
 
     def _done(self, name: str, seconds: float) -> None:
         if self._progress is None and name and seconds >= 1:

@@ -78,7 +78,7 @@ def test_no_failure_carries_a_control_character() -> None:
 def test_a_result_for_people_keeps_its_own_colours_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_result(f"\x1b[31;1merror\x1b[0m {EVIL}")
+    print_result(f"\x1b[31;1merror\x1b[0m {EVIL}", coloured=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[31;1merror\x1b[0m a?[2J?]0;owned???b?31m?c")
 

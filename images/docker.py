@@ -461,9 +461,26 @@ def _follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, 
     for line in _lines(chunks):
         on_line(line)
     code = int(container.wait(timeout=60)["StatusCode"])
-    stdout = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")
-    stderr = container.logs(stdout=False, stderr=True, tail=50).decode("utf-8", "replace")
+    stdout = _beginning(container.logs(stdout=True, stderr=False, stream=True))
+    stderr = _end(container.logs(stdout=False, stderr=True, stream=True, tail=50))
     return code, stdout, stderr
+
+
+def _beginning(chunks: Iterator[bytes]) -> str:
+    """As much as is kept of any command's standard output; a container may have written more."""
+    kept = bytearray()
+    for chunk in chunks:
+        kept += chunk[: process.CAPTURE_BYTES - len(kept)]
+        if len(kept) == process.CAPTURE_BYTES:
+            break
+    return kept.decode("utf-8", "replace")
+
+
+def _end(chunks: Iterator[bytes]) -> str:
+    kept = b""
+    for chunk in chunks:
+        kept = (kept + chunk)[-process.KEEP_BYTES :]
+    return kept.decode("utf-8", "replace")
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
@@ -472,6 +489,9 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
         *whole, pending = (pending + chunk).split(b"\n")
         for line in whole:
             yield line.decode("utf-8", "replace").rstrip("\r")
+        if len(pending) > process.KEEP_BYTES:  # a line without an end
+            yield pending.decode("utf-8", "replace")
+            pending = b""
     if pending:
         yield pending.decode("utf-8", "replace")
 

@@ -6,6 +6,8 @@ that move a cursor, end a line or turn the direction of writing.
 
 from __future__ import annotations
 
+import json
+
 
 def printable(text: str, *, limit: int | None = None, instead: str = "?", keep: str = "") -> str:
     """Replace what does not print: control characters, marks of direction, lone surrogates.
@@ -21,3 +23,16 @@ def printable(text: str, *, limit: int | None = None, instead: str = "?", keep: 
 def printable_lines(text: str) -> str:
     """The same for text of several lines, in which tabs and no-break spaces stay, too."""
     return "\n".join(printable(line, keep="\t\xa0") for line in text.split("\n"))
+
+
+def printable_json(text: str) -> str:
+    """JSON text in which what does not print is written as an escape: the values stay the same."""
+    if text.isprintable():
+        return text
+    return "\n".join(
+        line if line.isprintable() else "".join(map(_escaped, line)) for line in text.split("\n")
+    )
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]

@@ -617,7 +617,12 @@ def _bug(console: Console) -> int:
     )
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="gpu-provision-bug-", suffix=".txt", delete=False, encoding="utf-8"
+            "w",
+            prefix="gpu-provision-bug-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",
         ) as file:
             file.write(text)
         where = f"the file {file.name} (read it first; it should hold no secrets)"

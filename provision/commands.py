@@ -188,7 +188,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     if args.check_provenance is not None:
         return _check_provenance(args, console)
     from provision.report_files import page
-    from provision.show import describe_report
+    from provision.suite import in_numbers
     from provision.verification import verify
 
     order = read_order(args)
@@ -202,9 +202,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print_json(done.report)
     else:
-        # The suite's page has the comparison in it.
-        older = [done.comparison, describe_report(done.report)]
-        print_result(page(done.report) or "\n".join(filter(None, older)))
+        print_result(page(done.report) or in_numbers(done.report))
     tell(causes_of_report(done.report), console)
     if done.trouble is not None:
         console.fail(done.trouble.message, done.trouble.fix, done.trouble.detail)

@@ -81,7 +81,14 @@ class Console:
         self._stage: _Stage | None = None
 
     def say(self, text: str) -> None:
-        """One line. A job does not end because nobody reads along (2>&1 | head)."""
+        """Lines of text, from whomever: no control character gets through."""
+        self._write(printable_lines(text))
+
+    @staticmethod
+    def _write(text: str) -> None:
+        """The one place that writes: our own colours, and text that is printable already. A job
+        does not end because nobody reads along (2>&1 | head).
+        """
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
 
@@ -120,14 +127,14 @@ class Console:
     def fail(self, message: str, fix: str, detail: str = "") -> None:
         """Why the job ends here, and the way out."""
         if detail:
-            self.say("\n".join(f"    | {printable_lines(line)}" for line in detail.splitlines()))
+            self.say("\n".join(f"    | {line}" for line in detail.splitlines()))
         words = f"{printable_lines(message)}\n  fix: {printable_lines(fix)}"
-        self.say(f"{self._paint('31;1', 'error:')} {words}")
+        self._write(f"{self._paint('31;1', 'error:')} {words}")
 
     def detail(self, line: str) -> None:
         """Raw output, for those who asked for it."""
         if self._verbose:
-            self.say(f"    | {printable_lines(line)}")
+            self.say(f"    | {line}")
 
     @contextlib.contextmanager
     def step(self, name: str, what: str, *, named: bool = False) -> Iterator[None]:
@@ -135,7 +142,7 @@ class Console:
         its end says what it was about, too.
         """
         if not self._is_brief:
-            self.say(f"{self._paint('36', f'{name:<8}')} {printable(what)}")
+            self._write(f"{self._paint('36', f'{name:<8}')} {printable(what)}")
         began = time.monotonic()
         stage = _Stage(name=name, what=printable(what), named=named)
         with self._staged(stage, began) if self._is_brief else contextlib.nullcontext():
@@ -160,7 +167,7 @@ class Console:
             self._stage = None
             self._say_stage(stage, began, stage.ending(problem))
             for text in stage.texts:
-                self.say(text)
+                self._write(text)
 
     def _pulse(self, stage: _Stage, began: float) -> None:
         while not stage.over.wait(PULSE_S):
@@ -176,7 +183,7 @@ class Console:
         if self._stage is not None:
             self._stage.texts.append(text)
         else:
-            self.say(text)
+            self._write(text)
 
     @contextlib.contextmanager
     def build_progress(self, sizes: dict[str, int]) -> Iterator[BuildProgress]:
@@ -194,7 +201,7 @@ class Console:
         )
 
         columns = (
-            TextColumn("    {task.description:<26.26}"),
+            TextColumn("    {task.description:<26.26}", markup=False),
             BarColumn(bar_width=None),
             DownloadColumn(),
             TimeElapsedColumn(),
@@ -227,12 +234,12 @@ class Console:
         )
 
         columns = (
-            TextColumn("    {task.description:<7.7}"),
+            TextColumn("    {task.description:<7.7}", markup=False),
             BarColumn(bar_width=None),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[last]:<14.14}"),
+            TextColumn("{task.fields[last]:<14.14}", markup=False),
         )
         with Progress(*columns, console=RichConsole(stderr=True), transient=True) as progress:
             shown = TransferProgress(progress)
@@ -300,7 +307,7 @@ class TransferProgress:
             self._bytes[name] += count
             self._last[name] = time.monotonic()
         if self._progress is not None and name in self._tasks:
-            self._progress.update(self._tasks[name], advance=count, last=what)
+            self._progress.update(self._tasks[name], advance=count, last=printable(what))
 
 
 _WORDS = {"fetched": "of wheels fetched", "written": "of layers written"}
@@ -361,12 +368,12 @@ class BuildProgress:
 
     def _describe(self, words: str) -> None:
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=words)
+            self._progress.update(self._task, description=printable(words))
 
     def _downloaded(self, name: str) -> None:
         size = self._sizes.get(name.lower().replace("_", "-"), 0)
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, advance=size, description=name)
+            self._progress.update(self._task, advance=size, description=printable(name))
 
     def _done(self, name: str, seconds: float) -> None:
         if self._progress is None and name and seconds >= 1:

@@ -146,7 +146,8 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
                 readings=readings,
                 whole=args.all,
                 colour=colour,
-            )
+            ),
+            coloured=colour,
         )
     if args.fix:
         return _mend(diagnosis, args, console)

@@ -9,7 +9,7 @@ import sys
 from typing import TextIO
 
 from images.errors import Failure
-from images.printable import printable_lines
+from images.printable import printable_json, printable_lines
 from provision.errors import Exit
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -44,15 +44,17 @@ def discard(stream: TextIO) -> None:
 
 
 def print_json(value: object) -> None:
-    """A result for programs on stdout: JSON, with every character that it holds."""
-    _print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def print_result(text: str) -> None:
-    """A result for people on stdout. Of control characters only colours get through: names in it
-    come from images, logs and registries.
+    """A result for programs on stdout: JSON, with every character that it holds. It may be read
+    on a terminal, too, so what does not print is an escape in it.
     """
-    parts = _COLOUR.split(text)  # every second one is a colour
+    _print(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def print_result(text: str, *, coloured: bool = False) -> None:
+    """A result for people on stdout. No control character gets through: names in it come from
+    images, logs and registries. In a `coloured` one colours do, so it holds no raw name.
+    """
+    parts = _COLOUR.split(text) if coloured else [text]  # every second one is a colour
     _print("".join(part if i % 2 else printable_lines(part) for i, part in enumerate(parts)))
 
 

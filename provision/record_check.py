@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,8 +16,10 @@ from provision.model import HostFacts
 from provision.record.errors import RecordError
 from provision.record.judge import Judgement, judge, missing
 from provision.record.keys import PublicKey
+from provision.record.statement import Statement, lock_digest
 from provision.record.store import elsewhere, host_now, read_record, record_path, trusted_keys
 from provision.subject import Places, Subject, engine_name, find_subject
+from provision.suite import BadReportError, recompute
 
 if TYPE_CHECKING:
     from provision.provenance.attach import Referrers
@@ -45,13 +49,24 @@ def check_record(
     No container runs.
     """
     subject = find_subject(name, places)
-    image, lock = subject.image_id, subject.labels.get(LOCK_SHA256)
+    image = subject.image_id
     host = host_now(facts, engine_name(subject, places))
+    held = partial(
+        judge,
+        image=image,
+        name=name,
+        lock=lock_digest(subject.labels.get(LOCK_SHA256)),
+        host=host,
+        level=level,
+        now=datetime.now(timezone.utc),
+        contradiction=contradiction,
+    )
     found = path or record_path(home, image, host)
     try:
         trusted = trusted_keys(home, trust)
         if not found.exists() and path is None and subject.registry is not None:
-            attached = _attached(subject, places, trusted, host=host, lock=lock, level=level)
+            manifest = (subject.digest or "",)
+            attached = _attached(subject, places, trusted, partial(held, also=manifest))
             if attached is not None:
                 return attached
         if not found.exists():
@@ -61,18 +76,83 @@ def check_record(
         statement, keyid = read_record(found, trusted)
     except RecordError as error:
         return Checked(image=image, path=found, outcome=error)
-    judgement = judge(statement, image=image, name=name, lock=lock, host=host, level=level)
-    return Checked(image=image, path=found, outcome=judgement, keyid=keyid)
+    return Checked(image=image, path=found, outcome=held(statement), keyid=keyid)
+
+
+def contradiction(statement: Statement) -> str | None:
+    """Where the verdict of a record is not the one that its checks amount to, by the suite's rules.
+
+    They are held against the suite of this version: a record of fewer checks proves less.
+    """
+    try:
+        found = recompute(_as_report(statement), _words(statement), _given(statement))
+    except BadReportError as error:
+        return f"The record is not that of a whole run: {error.why}."
+    if found.verdict == statement.verdict:
+        return None
+    return (
+        f"The record says {statement.verdict}, but its checks amount to {found.verdict}: "
+        f"{found.why}."
+    )
+
+
+def _words(statement: Statement) -> list[str]:
+    """What was required ran, too, whatever the level."""
+    ran = ",".join(row["id"] for row in statement.checks if row["status"] != "skip")
+    return ["--level", statement.level, *(["--require", ran] if ran else [])]
+
+
+def _given(statement: Statement) -> dict[str, Any]:
+    """The expectations of the run, as far as its GPUs go: none is not the same as not known."""
+    gpus = statement.host["gpus"]
+    return {"schema": 1, "gpus": None if gpus is None else [{} for _ in gpus]}
+
+
+def _as_report(statement: Statement) -> dict[str, Any]:
+    """The report of the run, as far as the record keeps it; what it does not keep is not judged."""
+    gpus = statement.host["gpus"] or []
+    absent = ("glibc", "shm_bytes", "container", "visible_devices", "cuda_driver", "driver_error")
+    environment = {
+        "started": statement.time,
+        "image": statement.image,
+        "python": "3.0",
+        "framework": {"name": statement.framework, "version": None},
+        "kernel": statement.host["kernel"] or "",
+        "arch": statement.host["arch"] or "",
+        "cpus": 1,
+        "device_nodes": 0,
+        "driver": None,
+        "gpus": [dict.fromkeys(("name", "uuid", "compute_capability", "mig")) for _ in gpus],
+        **dict.fromkeys(absent),
+    }
+    return {
+        "schema": 1,
+        "verdict": statement.verdict,
+        "level": statement.level,
+        "environment": environment,
+        "checks": [_as_row(check) for check in statement.checks],
+    }
+
+
+def _as_row(check: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": check["id"],
+        "title": check["id"],
+        "status": check["status"],
+        "seconds": 0,
+        "message": check["id"],
+        "cause": "not kept" if check["status"] == "fail" else None,
+        "fix": None,
+        "measured": {"device": "cpu"} if check["on_cpu"] else {},
+        "expected": {},
+    }
 
 
 def _attached(
     subject: Subject,
     places: Places,
     trusted: Mapping[str, PublicKey],
-    *,
-    host: Mapping[str, Any],
-    lock: str | None,
-    level: str | None,
+    held: Callable[[Statement], Judgement],
 ) -> Checked | None:
     """What is attached to the image in its registry, by a machine like this one."""
     from images.registry.reader import RepositoryReader
@@ -87,15 +167,7 @@ def _attached(
             cast("Referrers", registry),  # which only reads
             [manifest],
             trusted=trusted,
-            judged=lambda statement: judge(
-                statement,
-                image=subject.image_id,
-                also=(subject.digest or "",),
-                name=subject.name,
-                lock=lock,
-                host=host,
-                level=level,
-            ),
+            judged=held,
         )
     if outcome is None:
         return None

@@ -57,24 +57,23 @@ def refuse_unusable(files: Mapping[str, Path], baseline: Path | None) -> None:
             )
 
 
-def compared(report: Mapping[str, Any], baseline: Path) -> tuple[dict[str, Any], str]:
-    """The suite's comparison with an earlier report, for machines and for people."""
+def compared(report: Mapping[str, Any], baseline: Path) -> dict[str, Any]:
+    """The suite's comparison with an earlier report."""
     with scratch_directory() as made:
         path = made / "report.json"
         path.write_bytes(report_bytes(report))
-        words = ["compare", str(baseline), str(path)]
-        machines, people = run_here([*words, "--json"]), run_here(words)
-    if machines.code not in {0, 1} or people.code not in {0, 1}:
+        done = run_here(["compare", str(baseline), str(path), "--json"])
+    if done.code not in {0, 1}:
         raise ReportNotWrittenError(
-            f"The report could not be compared: {machines.last_lines(1)}",
-            fix="If the image was built by another version, build it anew: provision build",
+            f"The report could not be compared: {done.last_lines(1).removeprefix('verify: ')}",
+            fix="Make room for temporary files on this machine, and run it again.",
         )
-    found: dict[str, Any] = json.loads(machines.stdout)
-    return found, people.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def page(report: Mapping[str, Any]) -> str | None:
-    """The suite's own page for people; None where its report is of another version's shape."""
+    """The suite's own page for people; None where it cannot be drawn."""
     with scratch_directory() as made:
         path = made / "report.json"
         path.write_bytes(report_bytes(report))
@@ -144,6 +143,5 @@ def _xml(text: str) -> str:
 def _not_written(why: str) -> ReportNotWrittenError:
     return ReportNotWrittenError(
         f"The suite ended, and its report could not be written: {why}.",
-        fix="Make room where the files go, and run it again. If the image was built by another "
-        "version, build it anew: provision build",
+        fix="Make room where the files go, and run it again.",
     )

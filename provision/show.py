@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from provision.text import WIDTH, command, listed, row
+from provision.text import command, listed, row
 
 
 def describe_build(account: Mapping[str, Any]) -> str:
@@ -94,15 +93,6 @@ def _shown(report: Mapping[str, Any]) -> list[str]:
     lines = row("proven", ", ".join(proven) or "nothing")
     lines += row("on the CPU", f"{', '.join(on_cpu)}; no proof of a GPU") if on_cpu else []
     return lines + listed("not run", [f"{', '.join(ids)}: {why}" for why, ids in skipped.items()])
-
-
-def describe_report(report: Mapping[str, Any]) -> str:
-    """A report that the suite of this version cannot draw: it comes from an older image."""
-    lines = []
-    for check in report["checks"]:
-        words = textwrap.wrap(f"{check['id']}: {check['message']}", WIDTH - 6) or [check["id"]]
-        lines += [f"{check['status']:<5} {words[0]}", *(f"      {w}" for w in words[1:])]
-    return "\n".join([*lines, *_failures(report), *row("verdict", report["verdict"])])
 
 
 def describe_check(result: Mapping[str, Any]) -> str:

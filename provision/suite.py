@@ -6,7 +6,7 @@ The suite is never imported: inside an image it is a command, and here a process
 from __future__ import annotations
 
 import json
-import re
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from images import process
 from images.errors import Failure
+from images.printable import printable, printable_json
+from images.scratch import scratch_directory
 from images.spec import RunJob, RunResult
 from provision.catalog import Catalog
 from provision.console import Console
@@ -30,11 +32,43 @@ _SHM_BYTES = 1 << 30
 _STACK_BYTES = 64 << 20
 
 
+_REPORT_CHARACTERS = 16 << 20  # a report has some hundred thousand
+_DEEPEST = 64
+_TOO_DEEP = "it is nested too deeply"
+_MOST_LINES, _LONGEST_LINE = 1000, 500  # a run at the full level writes some hundred
+
+
 class BrokenReportError(Failure):
     """The suite ended without a report."""
 
     code = "no-report"
     exit_code = Exit.UNFIT
+
+
+class BadReportError(BrokenReportError):
+    """A report that is malformed, or of another run than the one that was asked for."""
+
+    code = "bad-report"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"The image's report is refused: {why}.",
+            fix="If the image was built by another version, build it again: provision build. "
+            "Otherwise do not rely on it.",
+        )
+
+
+class ContradictoryReportError(BrokenReportError):
+    """A report whose verdict is not the one that its checks amount to."""
+
+    code = "report-contradiction"
+
+    def __init__(self, claimed: str, found: str) -> None:
+        super().__init__(
+            f"The image's report says {claimed}, but {found}.",
+            fix="Do not rely on this image. Build it again: provision build",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +189,83 @@ def run_suite(
         timeout_s=asked.timeout_s,
     )
     by = runner.name  # asked now: an engine that has gone later must not cost the report
-    result = runner.run(job, console.suite_line)
+    lines = _Lines(console)
+    try:
+        result = runner.run(job, lines.pass_on)
+    finally:
+        lines.tell_the_rest()
     report = read_report(result.stdout)
-    if report is None or report["verdict"] != _VERDICTS.get(result.exit_code):
+    if report is None:
         raise BrokenReportError(
             f"The suite ended with exit code {result.exit_code} and without a report.",
             fix="Its last lines say why. Run it by hand in the image: verify",
             detail=result.stderr_tail or result.stdout[-2000:],
         )
+    _refuse_untrue(report, result.exit_code, asked, expect)
     console.result(f"{in_numbers(report)}, by {by}")
     return report, result.notes
+
+
+class _Lines:
+    """What an image writes to standard error as it runs, as far as it is shown: so many lines, each
+    so long. The end of all of it is kept by who runs the image.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._count = 0
+
+    def pass_on(self, line: str) -> None:
+        self._count += 1
+        if self._count <= _MOST_LINES:
+            self._console.suite_line(printable(line, limit=_LONGEST_LINE, keep="\t"))
+
+    def tell_the_rest(self) -> None:
+        left_out = self._count - _MOST_LINES
+        if left_out > 0:
+            self._console.note(f"{left_out:,} more lines of the image's output were left out")
+
+
+def _refuse_untrue(
+    report: Mapping[str, Any], exit_code: int, asked: Asked, expect: Mapping[str, Any]
+) -> None:
+    """Hold a report against its own checks, and against what was asked for."""
+    claimed = report["verdict"]
+    if "comparison" in report:
+        raise BadReportError("it has a comparison, which was not asked for")
+    found = recompute(report, ["--level", asked.level, *asked.words()], expect)
+    if found.verdict != claimed:
+        raise ContradictoryReportError(
+            claimed, f"its checks amount to {found.verdict}: {found.why}"
+        )
+    if _VERDICTS.get(exit_code) != claimed:
+        raise ContradictoryReportError(claimed, f"the suite ended with exit code {exit_code}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """The verdict that the checks of a report amount to, and why."""
+
+    verdict: str
+    why: str
+
+
+def recompute(
+    report: Mapping[str, Any], words: Sequence[str], expect: Mapping[str, Any]
+) -> Recomputed:
+    """The verdict by this version's suite, which runs here and not in the image. `words` are the
+    suite's options. BadReportError: the report is malformed, or of another run.
+    """
+    with scratch_directory() as made:
+        path, wanted = made / "report.json", made / "expect.json"
+        path.write_bytes(report_bytes(report))
+        wanted.write_text(json.dumps(expect), encoding="utf-8")
+        done = run_here(["judge", str(path), "--json", "--expect", str(wanted), *words])
+    if done.code not in _VERDICTS:
+        said = done.last_lines(1).removeprefix("verify: ").removeprefix(f"{path}: ")
+        raise BadReportError(said or "the suite of this version cannot read it")
+    found = json.loads(done.stdout)
+    return Recomputed(verdict=found["verdict"], why=found["why"])
 
 
 def in_numbers(report: Mapping[str, Any]) -> str:
@@ -172,7 +273,7 @@ def in_numbers(report: Mapping[str, Any]) -> str:
     ended = Counter(
         "passed on the CPU"
         if check["status"] == "pass" and check["measured"].get("device") == "cpu"
-        else _ENDED.get(check["status"], "not run")
+        else _ENDED[check["status"]]
         for check in report["checks"]
     )
     order = ("passed", "passed on the CPU", "failed", "in error", "not run")
@@ -181,45 +282,58 @@ def in_numbers(report: Mapping[str, Any]) -> str:
 
 
 def read_report(stdout: str) -> dict[str, Any] | None:
-    """The report in what the suite wrote, or None. An entrypoint may print its banner before it
-    (those of nvidia/cuda do), and what only looks like a report is none.
+    """The report in what the suite wrote, or None: the last JSON object that begins and ends on a
+    line of its own. An entrypoint may print its banner before it (those of nvidia/cuda do).
+
+    The text is searched once, from its end: it is the image's, and may be made to be slow to read.
     """
-    decoder = json.JSONDecoder(parse_constant=_no_number)
-    for start in re.finditer(r"^\{$", stdout, re.MULTILINE):
-        try:
-            found, _ = decoder.raw_decode(stdout, start.start())
-        except (ValueError, RecursionError):
-            continue
-        if _is_report(found):
-            return dict(found)
-    return None
+    if len(stdout) > _REPORT_CHARACTERS:
+        raise BadReportError(
+            f"the image wrote more than {_REPORT_CHARACTERS >> 20} MiB to standard output"
+        )
+    text = f"\n{stdout}\n"
+    end = text.rfind("\n}\n")
+    start = text.rfind("\n{\n", 0, end + 1)
+    if end < 0 or start < 0:
+        return None
+    try:
+        found = json.loads(text[start : end + 2], parse_constant=_double, parse_float=_double)
+    except ValueError:
+        return None
+    except RecursionError:
+        raise BadReportError(_TOO_DEEP) from None
+    if _is_too_deep(found):
+        raise BadReportError(_TOO_DEEP)
+    is_report = isinstance(found, dict) and {"verdict", "checks"} <= found.keys()
+    return found if is_report else None
 
 
-def _no_number(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            child
+            for one in level
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _double(text: str) -> float:
+    """JSON has numbers only, and a report only those that a double can hold."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def report_bytes(report: Mapping[str, Any]) -> bytes:
     """The report as a file holds it and --json prints it."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode("utf-8", "backslashreplace")  # half a pair becomes its JSON escape
-
-
-def _is_report(found: object) -> bool:
-    if not isinstance(found, dict) or found.get("verdict") not in _VERDICTS.values():
-        return False
-    checks = found.get("checks")
-    return (
-        isinstance(checks, list)
-        and bool(checks)
-        and all(
-            isinstance(check, dict)
-            and all(isinstance(check.get(part), str) for part in ("id", "status", "message"))
-            and all(isinstance(check.get(part), str | None) for part in ("cause", "fix"))
-            and isinstance(check.get("measured"), dict)
-            for check in checks
-        )
-    )
+    return f"{printable_json(text)}\n".encode()
 
 
 def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -56,13 +56,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What came of it. `comparison` is for people; `trouble` is what failed after the report was
-    there, which the exit code tells where nothing worse does.
+    """What came of it. `trouble` is what failed after the report was there, which the exit code
+    tells where nothing worse does.
     """
 
     report: dict[str, Any]
     code: Exit
-    comparison: str | None = None
     trouble: Failure | None = None
 
 
@@ -108,16 +107,11 @@ def verify(
             host = host_now(here, runner.name)
     for note in notes:
         console.note(note)
-    comparison, trouble = _keep_files(order, report)
+    trouble = _keep_files(order, report)
     if signer is not None:
         kept = _Kept(subject, plan, subject.labels.get(LOCK_SHA256), host)
         trouble = _keep_record(order, report, kept, signer, places, console) or trouble
-    return Verified(
-        report=report,
-        code=_exit_code(report, trouble),
-        comparison=comparison,
-        trouble=trouble,
-    )
+    return Verified(report=report, code=_exit_code(report, trouble), trouble=trouble)
 
 
 @contextmanager
@@ -145,19 +139,19 @@ def _signer(recording: Recording, console: Console) -> Signer | None:
         return None
 
 
-def _keep_files(order: Order, report: dict[str, Any]) -> tuple[str | None, Failure | None]:
+def _keep_files(order: Order, report: dict[str, Any]) -> Failure | None:
     """Compare, write the files; trouble with them does not lose the report."""
-    page, trouble = None, None
+    trouble = None
     try:
         if order.baseline is not None:
-            report["comparison"], page = compared(report, order.baseline)
+            report["comparison"] = compared(report, order.baseline)
     except Failure as failure:
         trouble = failure
     try:
         write_files(report, order.files)
     except Failure as failure:
         trouble = failure
-    return page, trouble
+    return trouble
 
 
 @dataclass(frozen=True, slots=True)

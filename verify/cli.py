@@ -15,14 +15,14 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from verify import environment, expectations, frameworks, render, report, runner
 from verify.core import LEVELS, Check, Context, Result, Status, UsageError, demand, names
-from verify.usage import Parser, show, write_whole
+from verify.usage import Parser, printable, show, write_whole
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
 _SILENCE_S = 60.0
 
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
-COMMANDS = ("batch", "compare", "monitor", "render")
+COMMANDS = ("batch", "compare", "judge", "monitor", "render")
 
 
 def main(
@@ -35,7 +35,7 @@ def main(
         if words and words[0] in COMMANDS:
             command = importlib.import_module("verify." + words[0])
             return int(command.main(words[1:]))
-        return _main(_parser().parse_args(words), checks or _all_checks())
+        return _main(_parser().parse_args(words), checks or all_checks())
     except UsageError as error:
         return _say(str(error), USAGE)
     except KeyboardInterrupt:
@@ -48,7 +48,7 @@ def main(
 
 
 def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> int:
-    expect = _read_expectations(options.expect)
+    expect = read_expectations(options.expect)
     framework = frameworks.choose(options.framework, expect.framework_name)
     checks = lists[framework]
     chosen, required = choose(checks, options.level, options.only, options.require)
@@ -73,7 +73,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     return report.exit_code(document)
 
 
-def _all_checks() -> Mapping[str, Sequence[Check]]:
+def all_checks() -> Mapping[str, Sequence[Check]]:
     """Imported here: a command that works on reports has no need of them."""
     from verify.checks import CHECKS
 
@@ -135,7 +135,8 @@ def _tells_each_check() -> bool:
     return sys.stderr.isatty() or bool(os.environ.get(PROGRESS))
 
 
-def _read_expectations(path: Optional[str]) -> expectations.Expectations:
+def read_expectations(path: Optional[str]) -> expectations.Expectations:
+    """What the image should be; nothing where no file is named."""
     if path is None:
         return expectations.Expectations()
     try:
@@ -156,7 +157,7 @@ def _write(path: Optional[str], document: Mapping[str, Any]) -> List[str]:
 
 
 def _say(message: str, code: int) -> int:
-    sys.stderr.write("verify: {}\n".format(message))
+    sys.stderr.write("verify: {}\n".format(printable(message)))
     return code
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from verify.compare import add_tolerance
 from verify.core import UsageError
 from verify.report import table
 from verify.reports import compare, shape
-from verify.usage import Parser, check_writable, write_whole
+from verify.usage import Parser, check_writable, show, write_whole
 
 # Each is a module of verify.reports with a `render(report) -> str`.
 FORMATS = {
@@ -33,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     check_targets(files)
     report = with_comparison(shape.read(options.report), baseline(options), options.tolerance)
     if not files:
-        sys.stdout.write(table(report))
+        show(table(report))
     problems = write_all(files, report)
     if problems:
         raise UsageError("; ".join(problems))

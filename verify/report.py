@@ -38,9 +38,13 @@ def document(
 
 
 def dump(report: Report) -> str:
-    """The report as JSON text. Half a pair (of a file name that is no UTF-8) has no encoding."""
+    """The report as JSON text. Half a pair (of a file name that is no UTF-8) has no encoding, and
+    what does not print is an escape, since the text may be read on a terminal.
+    """
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    return _HALF_PAIRS.sub("\ufffd", text) + "\n"
+    text = _HALF_PAIRS.sub("\ufffd", text)
+    escaped = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    return "".join(escaped) + "\n"
 
 
 def table(report: Report) -> str:

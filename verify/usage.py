@@ -43,10 +43,17 @@ def write_whole(path: str, text: str) -> None:
 
 
 def show(text: str) -> None:
-    """Write to standard output what its encoding has, and "?" for what it has not."""
+    """Write to standard output what prints and what its encoding has, and "?" for the rest: names
+    in reports come from others, and must not steer a terminal.
+    """
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.write(printable(text).encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """The text with "?" for what does not print, but line ends, tabs and no-break spaces."""
+    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
 
 
 def _partial(path: str) -> str:

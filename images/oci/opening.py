@@ -72,7 +72,8 @@ def parse_place(text: str) -> Place:
         return Place(kind="registry", name=text.removeprefix("docker://"))
     if text.startswith(("/", "./", "../", "~/")) or _is_image_path(text):
         path, name = _split(text)
-        return Place(kind="layout" if path.is_dir() else "archive", path=path, name=name)
+        is_layout = os.path.isdir(path)  # noqa: PTH112
+        return Place(kind="layout" if is_layout else "archive", path=path, name=name)
     if re.fullmatch(r"sha256:[0-9a-f]{12,64}", text):
         return Place(kind="engine", name=text)
     if not text or text != text.strip():

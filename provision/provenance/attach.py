@@ -40,10 +40,13 @@ _LARGEST = 4 << 20
 _DAMAGED = (DigestMismatchError, ImageUnreadableError, ImageNotFoundError, RegistryAnswerError)
 # From what says most about this image here to what says least.
 _RECORDS = (
+    "record-contradiction",
+    "record-from-future",
     "record-lower-level",
     "record-no-verdict",
     "record-driver-changed",
     "record-other-host",
+    "record-other-lock",
     "record-other-image",
 )
 _ERRORS = (ProvenanceUnknownKeyError, ProvenanceTamperedError, ProvenanceError)

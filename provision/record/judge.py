@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from provision.errors import Exit
 from provision.record.statement import LEVELS, Statement, gpus_in_words, host_class
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""How far two clocks may be apart: what Kerberos allows, too.
+
+https://web.mit.edu/kerberos/krb5-latest/doc/admin/conf_files/krb5_conf.html (clockskew)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +51,15 @@ def judge(
     lock: str | None,
     host: Mapping[str, Any],
     level: str | None,
+    now: datetime,
+    contradiction: Callable[[Statement], str | None],
     also: Collection[str] = (),
 ) -> Judgement:
     """Hold a record against an image, this machine, and the level asked for (None: any).
 
     What would make the record speak of something else comes before what it says. `also` are other
-    digests that the image is known by, such as that of its manifest.
+    digests that the image is known by, such as that of its manifest. `contradiction` says where
+    the verdict is not the one that the checks in the record amount to.
     """
     same = not statement.images.isdisjoint({image, *also})
     known = replace(statement, image=image) if same else statement
@@ -70,6 +80,9 @@ def judge(
     if not same:
         said = f"The record is of {statement.image}, and {name} is {image}."
         return no(code="record-other-image", message=said, fix=f"Prove this one: {again}")
+    if statement.lock != lock:
+        said = "The record is of an image built from another lock than this one."
+        return no(code="record-other-lock", message=said, fix=f"Prove this one: {again}")
     if not _gpus_known(host) or host_class(statement.host) != host_class(host):
         said = f"Proven on {_machine(statement.host)}; this is {_machine(host)}."
         return no(code="record-other-host", message=said, fix=f"Prove it here: {again}")
@@ -79,6 +92,12 @@ def judge(
             f"the driver is now {host['driver'] or 'none'}."
         )
         return no(code="record-driver-changed", message=said, fix=f"Prove it again: {again}")
+    if statement.ended > now + CLOCK_SKEW:
+        said = f"The record says {statement.time}, which is in the future."
+        fix = f"Check the clocks of both machines, or prove it again: {again}"
+        return no(code="record-from-future", message=said, fix=fix)
+    if (why := contradiction(statement)) is not None:
+        return no(code="record-contradiction", message=why, fix=f"Prove it again: {again}")
     if statement.verdict == "unfit":
         said = f"Unfit here on {statement.time}: a check failed."
         fix = f"See which, and what to do: {again}"

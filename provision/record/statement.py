@@ -24,7 +24,11 @@ LEVELS = ("quick", "standard", "full")
 
 _IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_CHECK = re.compile(r"[a-z]{1,40}\.[a-z0-9-]{1,60}")
+_MOST_CHECKS = 500
+_CLOCK = "%Y-%m-%dT%H:%M:%SZ"
+_GROUPS = {"passed": ("pass",), "failed": ("fail", "error"), "skipped": ("skip",)}
 _PLAN_KEYS = ("cuda", "wheel_tag", "cudnn", "nccl", "python", "arch", "flavour")
 _METRIC_KEYS = ("name", "value", "unit", "better", "repeats", "spread", "labels", "of_spec")
 _SLUG_LENGTH = 60
@@ -35,6 +39,7 @@ _MOST_DIGESTS = 8
 class Statement:
     """A record's content, as far as it is judged. `image` is "sha256:...", `also` are other digests
     of the same image, `host` as `host_to_json` writes it, `time` when the suite had ended, in UTC.
+    `checks` are rows of a report, as far as a record keeps them.
     """
 
     name: str
@@ -44,7 +49,14 @@ class Statement:
     level: str
     lock: str | None
     host: Mapping[str, Any]
+    framework: str
+    checks: tuple[Mapping[str, Any], ...]
     also: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> datetime:
+        """`time`, to reckon with."""
+        return datetime.strptime(self.time, _CLOCK).replace(tzinfo=timezone.utc)
 
     @property
     def images(self) -> frozenset[str]:
@@ -115,6 +127,11 @@ def slug(host: Mapping[str, Any]) -> str:
     return f"{words[:_SLUG_LENGTH].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
+def lock_digest(label: str | None) -> str | None:
+    """The digest of the lock that an image's label names, if it is one."""
+    return label if label and _SHA256.fullmatch(label) else None
+
+
 def make_statement(
     report: Mapping[str, Any],
     *,
@@ -145,10 +162,10 @@ def make_statement(
         "predicate": {
             "schema": 1,
             "verifier": {"name": "gpu-provision", "version": VERSION},
-            "time": now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "time": now.astimezone(timezone.utc).strftime(_CLOCK),
             "verdict": report["verdict"],
             "level": level,
-            "lock": {"sha256": lock} if lock and _SHA256.fullmatch(lock) else None,
+            "lock": {"sha256": lock} if lock_digest(lock) else None,
             "plan": {"framework": framework, **summary},
             "host": dict(host),
             "checks": _checks(report["checks"]),
@@ -158,10 +175,9 @@ def make_statement(
 
 
 def _checks(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    groups = {"passed": ("pass",), "failed": ("fail", "error"), "skipped": ("skip",)}
     return {
         group: [_check(row) for row in rows if row["status"] in words]
-        for group, words in groups.items()
+        for group, words in _GROUPS.items()
     }
 
 
@@ -191,16 +207,45 @@ def parse_statement(payload: bytes) -> Statement:
         raise _unlike(f"predicate.schema is {predicate.get('schema')!r:.20}, not 1")
     name, (image, *also) = _subjects(data.get("subject"))
     lock = predicate.get("lock")
+    plan = _object(predicate.get("plan"), "plan")
+    _text(_object(predicate.get("report"), "report").get("sha256"), "report.sha256", _SHA256)
     return Statement(
         name=name,
         image=image,
         also=tuple(also),
-        time=_text(predicate.get("time"), "time", _TIME),
+        time=_time(predicate.get("time")),
         verdict=_one_of(predicate.get("verdict"), "verdict", VERDICTS),
         level=_one_of(predicate.get("level"), "level", LEVELS),
         lock=None if lock is None else _text(_object(lock, "lock").get("sha256"), "lock", _SHA256),
         host=_host(_object(predicate.get("host"), "host")),
+        framework=_text(_object(plan.get("framework"), "plan.framework").get("name"), "framework"),
+        checks=_rows(_object(predicate.get("checks"), "checks")),
     )
+
+
+def _time(value: object) -> str:
+    text = _text(value, "time", _TIME)
+    try:
+        datetime.strptime(text, _CLOCK)  # noqa: DTZ007  the pattern ends in Z
+    except ValueError:
+        raise _unlike(f"{text} is not a time") from None
+    return text
+
+
+def _rows(checks: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The rows of `_checks`, with the status that puts them into their group."""
+    found: list[Mapping[str, Any]] = []
+    for group, (status, *_) in _GROUPS.items():
+        rows = checks.get(group)
+        if not isinstance(rows, list) or len(rows) > _MOST_CHECKS:
+            raise _unlike(f"checks.{group} is not as it should be")
+        for row in rows:
+            on_cpu = _object(row, f"checks.{group}").get("on_cpu")
+            if not isinstance(on_cpu, bool):
+                raise _unlike(f"checks.{group}.on_cpu is not as it should be")
+            name = _text(row.get("id"), f"checks.{group}.id", _CHECK)
+            found.append({"id": name, "status": status, "on_cpu": on_cpu})
+    return tuple(found)
 
 
 def _subjects(found: object) -> tuple[str, list[str]]:

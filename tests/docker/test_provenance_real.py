@@ -206,8 +206,16 @@ def test_records_in_a_registry_are_found_and_judged(
         attach_signed(target, subject, sealed)
 
         def judged(found: Any) -> Judgement:
-            lock = "b2" * 32
-            return judge(found, image=subject.digest, name="a", lock=lock, host=host(), level=None)
+            return judge(
+                found,
+                image=subject.digest,
+                name="a",
+                lock="b2" * 32,
+                host=host(),
+                level=None,
+                now=found.ended,
+                contradiction=lambda _: None,
+            )
 
         outcome, keyid = find_record(target, [subject], trusted=trusted(tmp_path), judged=judged)
     assert isinstance(outcome, Judgement)

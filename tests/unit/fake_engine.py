@@ -12,6 +12,8 @@ from images.spec import RunJob, RunResult
 from provision.labels import labels_for
 from provision.lock import Lock
 from provision.model import Base, Framework, Gpu, HostFacts, Plan
+from verify import cli
+from verify.checks import CHECKS
 
 IMAGE = f"sha256:{'a1' * 32}"
 TAG = "team/torch:1"
@@ -56,12 +58,14 @@ def metric(value: float) -> dict[str, Any]:
 
 
 def report(verdict: str = "fit", gemm: float = 600.0) -> dict[str, Any]:
-    failed = check("devices.kernel", "fail", cause="a broken GPU", fix="run nvidia-smi")
-    rows = {
-        "fit": [check("devices.kernel")],
-        "unfit": [failed],
-        "no-verdict": [check("devices.kernel", "skip")],
-    }[verdict]
+    """What an honest suite says at the standard level."""
+    rows = [check("speed.gemm", measured={"metrics": [metric(gemm)]})]
+    if verdict == "unfit":
+        rows.append(check("devices.kernel", "fail", cause="a broken GPU", fix="run nvidia-smi"))
+    if verdict == "no-verdict":
+        rows.append(check("memory.free", "skip"))
+    known = {row["id"]: row for row in rows}
+    chosen, _ = cli.choose(CHECKS["pytorch"], "standard", None, None)
     return {
         "schema": 1,
         "verdict": verdict,
@@ -81,11 +85,20 @@ def report(verdict: str = "fit", gemm: float = 600.0) -> dict[str, Any]:
             "device_nodes": 1,
             "driver": "535.104.05",
             "cuda_driver": "12.2",
-            "gpus": [],
+            "gpus": [
+                {"name": H100.name, "uuid": H100.uuid, "compute_capability": "9.0", "mig": None}
+            ],
             "driver_error": None,
         },
-        "checks": [*rows, check("speed.gemm", measured={"metrics": [metric(gemm)]})],
+        "checks": [known.get(one.id, check(one.id)) for one in chosen],
     }
+
+
+def row_of(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """One check of a report."""
+    (row,) = [row for row in found["checks"] if row["id"] == name]
+    assert isinstance(row, dict)
+    return row
 
 
 Runner = Callable[[RunJob], RunResult]
@@ -95,9 +108,45 @@ def ended(code: int, out: str, err: str = "") -> RunResult:
     return RunResult(exit_code=code, stdout=out, stderr_tail=err)
 
 
+def gpu_check(name: str) -> bool:
+    """Whether the suite gives no verdict without this check having run on a GPU."""
+    return any(one.gpu for checks in CHECKS.values() for one in checks if one.id == name)
+
+
 def says(found: dict[str, Any]) -> Runner:
-    """A suite that gives this report."""
-    return lambda _: ended(CODES[found["verdict"]], json.dumps(found, indent=2))
+    """An honest suite that finds what this report says, of the checks that it is asked for."""
+    return lambda job: claims(as_asked(found, job))(job)
+
+
+def claims(found: dict[str, Any], code: int | None = None) -> Runner:
+    """A suite that gives this very report, whatever it is asked."""
+    ends = CODES.get(str(found.get("verdict")), 0) if code is None else code
+    return lambda _: ended(ends, json.dumps(found, indent=2))
+
+
+def as_asked(found: dict[str, Any], job: RunJob) -> dict[str, Any]:
+    """The report that an honest suite would give where these are its findings."""
+    options = cli._parser().parse_args(list(job.command[2:]))
+    expect = json.loads(job.files[options.expect])
+    name = expect["framework"]["name"]
+    chosen, required = cli.choose(CHECKS[name], options.level, options.only, options.require)
+    known = {row["id"]: row for row in found["checks"]}
+    rows = [known.get(one.id, check(one.id)) for one in chosen]
+    for row in rows:
+        if row["status"] == "skip" and row["id"] in required:
+            row.update(status="fail", cause="it did not run")
+    states = {row["status"] for row in rows}
+    gpu = {row["status"] for row, one in zip(rows, chosen, strict=True) if one.gpu}
+    verdict = "no-verdict" if "skip" in gpu or expect.get("emulator") else "fit"
+    environment = {**found["environment"], "image": expect["image"]["digest"]}
+    environment["framework"] = {**environment["framework"], "name": name}
+    return {
+        **found,
+        "verdict": "unfit" if states & {"fail", "error"} else verdict,
+        "level": options.level,
+        "environment": environment,
+        "checks": rows,
+    }
 
 
 @dataclass
@@ -109,6 +158,7 @@ class Engine:
     jobs: list[RunJob] = field(default_factory=list)
     digest: str = IMAGE
     emulated: bool = False
+    lines: list[str] = field(default_factory=lambda: [" 1/2  pass  devices.kernel  0.5 s"])
 
     def emulates(self, image: str) -> bool:
         self.image_id(image)
@@ -135,7 +185,8 @@ class Engine:
         return image in {TAG, self.digest}
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
-        on_line(" 1/2  pass  devices.kernel  0.5 s")
+        for line in self.lines:
+            on_line(line)
         self.jobs.append(job)
         return self.suite(job)
 

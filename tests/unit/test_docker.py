@@ -464,6 +464,8 @@ class FakeContainer:
     remove_error: Exception | None = None
     holds: bool = False
     code: int = 0
+    said: tuple[bytes, ...] = (b'{"verdict": "fit"}',)
+    told: tuple[bytes, ...] = (b"o\n",)
     removed: int = 0
     archives: list[bytes] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
@@ -476,12 +478,14 @@ class FakeContainer:
         if self.start_error:
             raise self.start_error
 
-    def logs(self, *, stream: bool = False, stdout: bool = True, **_: object) -> object:
-        if stream:
+    def logs(self, *, stream: bool, stdout: bool, stderr: bool, **how: object) -> Iterator[bytes]:
+        assert stream
+        assert stdout is not stderr
+        if how.get("follow"):
             return self._stream()
         if self.holds:
             raise NotFound("No such container")
-        return b'{"verdict": "fit"}' if stdout else b"tail"
+        return iter(self.said if stdout else (b"ta", b"il"))
 
     def _stream(self) -> Iterator[bytes]:
         yield b"one\ntw"
@@ -489,7 +493,7 @@ class FakeContainer:
             raise self.logs_error
         if self.holds:
             assert self.gone.wait(timeout=60)
-        yield b"o\n"
+        yield from self.told
 
     def wait(self, timeout: int) -> dict[str, int]:
         assert timeout
@@ -567,6 +571,18 @@ def test_a_run_gives_what_the_command_said() -> None:
     assert (container.removed, len(container.archives)) == (1, 1)
     (asked,) = client.containers.asked
     assert (asked["network_mode"], asked["ulimits"]) == ("none", ["stack", "memlock"])
+
+
+def test_what_a_run_writes_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("images.process.CAPTURE_BYTES", 1000)
+    monkeypatch.setattr("images.process.KEEP_BYTES", 100)
+    endless = (b"x" * 70,) * 50
+    docker, _ = engine(FakeContainer(said=endless, told=(*endless, b"\nend\n")))
+    lines: list[str] = []
+    result = docker.run(JOB, lines.append)
+    assert result.stdout == "x" * 1000
+    assert "".join(lines) == "one" + "tw" + "x" * 3500 + "end"
+    assert max(map(len, lines)) < 200
 
 
 @pytest.mark.parametrize(

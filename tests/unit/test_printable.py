@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,13 +18,28 @@ from hypothesis import strategies as st
 
 from images.errors import Failure
 from images.layers import WheelRefusedError
-from images.printable import printable, printable_lines
+from images.printable import printable, printable_json, printable_lines
 from images.wheels.directory import BrokenError
+from provision.console import Console
 from provision.doctor import diagnose
 from provision.output import print_json, print_result
+from tests.unit.fake_engine import (
+    FACTS,
+    TAG,
+    Engine,
+    Runner,
+    broken,
+    claims,
+    ended,
+    report,
+    says,
+)
+from tests.unit.forged import forge_record
 from tests.unit.layer_maker import Piece, collect, craft, pieces_of, stream_of
 from tests.unit.oci_images import a_tar
 from tests.unit.test_cli import RTX, main
+from verify import cli as suite
+from verify.report import dump
 
 # Clears the screen, sets the window's title, writes over the line, turns the direction of writing,
 # ends a string of C.
@@ -78,14 +94,47 @@ def test_no_failure_carries_a_control_character() -> None:
 def test_a_result_for_people_keeps_its_own_colours_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_result(f"\x1b[31;1merror\x1b[0m {EVIL}")
+    print_result(f"\x1b[31;1merror\x1b[0m {EVIL}", coloured=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[31;1merror\x1b[0m a?[2J?]0;owned???b?31m?c")
 
 
+def test_a_result_of_others_keeps_no_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(f"\x1b[8mconcealed {EVIL}")
+    assert_harmless(capsys.readouterr().out)
+
+
 def test_a_result_for_programs_keeps_every_character(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json({"name": EVIL})
-    assert json.loads(capsys.readouterr().out) == {"name": EVIL}
+    value = {"name": EVIL, "half": "\ud800", "far": "\U000e0001", "letters": "M\u00fcller \u9a71"}
+    print_json(value)
+    out = capsys.readouterr().out
+    assert json.loads(out) == value
+    assert_harmless(out)
+    assert "M\u00fcller \u9a71" in out
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_with_escapes_has_the_same_values(value: object) -> None:
+    text = printable_json(json.dumps(value, indent=2, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert_harmless(text)
+
+
+@pytest.mark.parametrize("words", [[], ["-v"]], ids=["plain", "verbose"])
+@pytest.mark.parametrize("say", ["say", "note", "result", "progress", "suite_line", "detail"])
+def test_nothing_that_is_told_steers_the_terminal(
+    say: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(verbose="-v" in words)
+    with console.step("verify", EVIL, named=True):
+        getattr(console, say)(f" 1/2  fail  {EVIL}")
+        console.warn(EVIL, EVIL)
+    console.fail(EVIL, EVIL, EVIL)
+    assert_harmless(capsys.readouterr().err)
 
 
 # --- wheels -------------------------------------------------------------------------------------
@@ -186,6 +235,14 @@ def _wheel_with_evil_metadata(folder: Path) -> str:
     return str(path)
 
 
+def _wheel_with_an_evil_member(folder: Path) -> str:
+    path = folder / "x-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x-1.0.dist-info/METADATA", "Name: x\nVersion: 1.0\n")
+        archive.writestr(f"x/{TYPED}.so", b"\x7fELF no library")
+    return str(path)
+
+
 def _lock_with_evil_names(folder: Path) -> str:
     path = folder / "pylock.toml"
     evil = json.dumps(EVIL)  # TOML reads these escapes, too
@@ -243,6 +300,8 @@ MADE: list[tuple[str, Callable[[Path], str], list[str]]] = [
     ("a layout with such an index", _layout_with_an_evil_index, ["inspect"]),
     ("an image to verify", _layout_with_an_evil_index, ["verify"]),
     ("a wheel with such metadata", _wheel_with_evil_metadata, ["inspect"]),
+    ("a wheel with such a member", _wheel_with_an_evil_member, ["inspect"]),
+    ("a wheel with such a member to measure", _wheel_with_an_evil_member, ["catalog", "measure"]),
     ("a wheel to measure", _wheel_with_evil_metadata, ["catalog", "measure"]),
     ("a lock with such names", _lock_with_evil_names, ["build", "--dry-run", "--lock"]),
     ("a bundle with such a member", _bundle_with_an_evil_member, ["doctor", "--bundle"]),
@@ -322,3 +381,103 @@ def test_names_in_a_cause_and_its_commands_are_printable() -> None:
     for cause in diagnosis.causes:
         assert_harmless(cause.title + cause.cause + cause.confirm)
         assert_harmless("".join(fix.note + fix.run for fix in cause.fixes))
+
+
+# --- what an image says of itself -----------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = Engine()
+    monkeypatch.setattr("images.docker.Docker.connect", lambda **_: found)
+    monkeypatch.setattr("provision.commands.this_host", lambda: FACTS)
+    return found
+
+
+def _evil_texts(verdict: str) -> dict[str, Any]:
+    """A report whose every text is evil; its shape is right."""
+    found = report(verdict)
+    for row in found["checks"]:
+        row.update(title=EVIL, message=f"{EVIL} libcudart.so: cannot open shared object file")
+        if row["cause"] is not None:
+            row.update(cause=EVIL, fix=EVIL)
+        row["measured"]["output"] = EVIL
+    for name in ("kernel", "arch", "glibc", "container", "driver"):
+        found["environment"][name] = EVIL
+    return found
+
+
+SAID_BY_AN_IMAGE = [
+    *(
+        pytest.param(says(_evil_texts(verdict)), id=f"a report that is {verdict}")
+        for verdict in ("fit", "unfit", "no-verdict")
+    ),
+    pytest.param(claims({**report(), "verdict": EVIL}), id="a verdict"),
+    pytest.param(claims({**report(), "level": EVIL}), id="a level"),
+    pytest.param(
+        claims({**report(), "checks": [{**report()["checks"][0], "status": EVIL}]}), id="a status"
+    ),
+    pytest.param(
+        claims({**report(), "checks": [{**report()["checks"][0], EVIL: EVIL, "id": EVIL}]}),
+        id="an id, and a member",
+    ),
+    pytest.param(lambda _: ended(0, EVIL, EVIL), id="no report at all"),
+    pytest.param(broken(EVIL), id="an engine's error"),
+]
+
+
+@pytest.mark.parametrize("said_by", SAID_BY_AN_IMAGE)
+@pytest.mark.parametrize("words", [[], ["-v"], ["--json"]], ids=["plain", "verbose", "as JSON"])
+def test_what_an_image_says_does_not_steer_the_terminal(
+    engine: Engine, said_by: Runner, words: list[str]
+) -> None:
+    engine.suite = said_by
+    engine.lines = [f"1/2  fail  {EVIL}", EVIL]
+    for command in (["verify", TAG], ["verify", TAG, "--check-record"]):
+        said = main(*command, *words)
+        assert said.code not in {70, 130}, said.err
+        assert_harmless(said.out)
+        assert_harmless(said.err)
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["plain", "as JSON"])
+def test_what_a_record_says_does_not_steer_the_terminal(
+    engine: Engine, tmp_path: Path, words: list[str]
+) -> None:
+    def edit(predicate: dict[str, Any]) -> None:
+        host = predicate["host"]
+        host.update(driver=EVIL, kernel=EVIL, engine=EVIL, arch=EVIL)
+        host["gpus"][0]["name"] = EVIL
+
+    del engine
+    record = tmp_path / "record.json"
+    assert main("verify", TAG, "--record", str(record)).code == 0
+    forge_record(record, edit, tmp_path / "state" / "gpu-provision")
+    said = main("verify", TAG, "--check-record", str(record), *words)
+    assert said.code == 7
+    assert_harmless(said.out)
+    assert_harmless(said.err)
+
+
+@pytest.mark.parametrize("command", [["render"], ["judge"], ["judge", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("verdict", ["fit", "unfit"])
+def test_the_suite_s_own_commands_do_not_steer_the_terminal(
+    command: list[str], verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(_evil_texts(verdict)))
+    suite.main([*command, str(path)])
+    suite.main(["compare", str(path), str(path)])
+    path.write_text(json.dumps({**report(), "level": EVIL}))
+    suite.main([*command, str(path)])
+    said = capsys.readouterr()
+    assert_harmless(said.out)
+    assert_harmless(said.err)
+
+
+def test_a_report_printed_by_the_suite_keeps_its_characters() -> None:
+    found = _evil_texts("unfit")
+    text = dump(found)
+    assert json.loads(text) == found
+    assert_harmless(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -264,6 +264,8 @@ def held(statement: Statement) -> Judgement:
         "lock": "b2" * 32,
         "host": host(),
         "level": "quick",
+        "now": datetime(2026, 12, 1, tzinfo=timezone.utc),
+        "contradiction": lambda _: None,
     }
     return judge(statement, **asked)
 

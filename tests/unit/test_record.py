@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -487,6 +487,15 @@ def _refused_or_the_same(data: bytes) -> None:
         "predicate.host.gpus.0.mig",
         "predicate.host.gpus.0.memory_mib",
         "predicate.host.gpus.0.name",
+        "predicate.plan",
+        "predicate.plan.framework",
+        "predicate.report",
+        "predicate.report.sha256",
+        "predicate.checks",
+        "predicate.checks.passed",
+        "predicate.checks.failed.0",
+        "predicate.checks.skipped.0.id",
+        "predicate.checks.passed.0.on_cpu",
     ],
 )
 @pytest.mark.parametrize("value", [7, "x", [5], {"a": 1}, True], ids=repr)
@@ -498,6 +507,7 @@ def test_a_statement_of_another_shape_is_refused_though_it_is_signed(
     fits = path.endswith("mig") and value is True
     fits = fits or (path.endswith("memory_mib") and isinstance(value, int))
     fits = fits or (path.endswith(("host", "gpus.0")) and isinstance(value, dict))  # all unknown
+    fits = fits or (path.endswith("on_cpu") and value is True)
     fits = fits or (path, value if isinstance(value, str) else None) in allowed
     made = json.loads(base64.b64decode(payload_with(path, copy.deepcopy(value))))
     data = seal(made, MINE)
@@ -507,6 +517,24 @@ def test_a_statement_of_another_shape_is_refused_though_it_is_signed(
         return
     with pytest.raises(RecordUnreadableError):
         parse_statement(payload)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        pytest.param("2026-13-01T00:00:00Z", id="a thirteenth month"),
+        pytest.param("2026-02-30T00:00:00Z", id="a day that February does not have"),
+        pytest.param("2026-01-01T24:00:00Z", id="an hour after the last"),
+        pytest.param("0000-01-01T00:00:00Z", id="the year nought"),
+        pytest.param("٢٠٢٦-01-01T00:00:00Z", id="digits of another script"),
+        pytest.param("2026-01-01T00:00:00Z\n", id="a line end behind it"),
+    ],
+)
+def test_a_time_that_does_not_exist_is_refused(time: str) -> None:
+    made = statement()
+    made["predicate"]["time"] = time
+    with pytest.raises(RecordUnreadableError, match="time"):
+        parse_statement(json.dumps(made).encode())
 
 
 # --- keys -------------------------------------------------------------------------------------
@@ -665,7 +693,15 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, make: Any) -> None:
 
 def judged(made: dict[str, Any] | None = None, **changes: Any) -> Judgement:
     payload = json.dumps(made or statement()).encode()
-    asked = {"image": IMAGE, "name": "team/torch:1", "lock": LOCK, "host": host(), "level": None}
+    asked: Any = {
+        "image": IMAGE,
+        "name": "team/torch:1",
+        "lock": LOCK,
+        "host": host(),
+        "level": None,
+        "now": NOW,
+        "contradiction": lambda _: None,
+    }
     return judge(parse_statement(payload), **{**asked, **changes})
 
 
@@ -762,6 +798,38 @@ DRIVERLESS = replace(FACTS, driver=None)
             7,
             "team/torch:1 is sha256:d4d4",
             id="the name was given to another image",
+        ),
+        pytest.param(
+            {},
+            {"lock": "e5" * 32},
+            "record-other-lock",
+            7,
+            "another lock",
+            id="the image says that it was built from another lock",
+        ),
+        pytest.param(
+            {},
+            {"now": NOW - timedelta(minutes=5)},
+            None,
+            0,
+            "Fit",
+            id="a clock that is five minutes ahead",
+        ),
+        pytest.param(
+            {},
+            {"now": NOW - timedelta(minutes=5, seconds=1)},
+            "record-from-future",
+            7,
+            "2026-11-21T09:30:00Z, which is in the future",
+            id="a time that has not come",
+        ),
+        pytest.param(
+            {},
+            {"contradiction": lambda _: "The record says fit, but its checks do not."},
+            "record-contradiction",
+            7,
+            "its checks do not",
+            id="checks that amount to another verdict",
         ),
         pytest.param({"verdict": "unfit"}, {}, "record-unfit", 1, "Unfit here", id="unfit"),
         pytest.param(

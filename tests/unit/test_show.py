@@ -25,7 +25,7 @@ from provision.model import (
 )
 from provision.planfile import plan_to_json
 from provision.resolve import matrix, resolve
-from provision.show import describe_build, describe_report
+from provision.show import describe_build
 from provision.show_plan import describe_matrix, describe_plan
 
 PLAN = Plan(
@@ -288,24 +288,6 @@ def test_a_dry_run_is_the_command_and_nothing_else() -> None:
     assert describe_build(account(command="docker buildx build .")) == "docker buildx build ."
 
 
-def test_a_report_reads_like_this() -> None:
-    assert describe_report(REPORT).splitlines() == [
-        "pass  gpu.devices: 2 devices",
-        "pass  a.b: right",
-        "skip  nccl.ring: one GPU",
-        "skip  nccl.bus: one GPU",
-        "fail  compute.matmul: is off by 3.0 where 0.001 is allowed, which no rounding",
-        "      explains at all",
-        "error x:",
-        "fail        compute.matmul: is off by 3.0 where 0.001 is allowed, which no",
-        "            rounding explains at all",
-        "cause       a broken GPU",
-        "fix         run nvidia-smi -q -d ECC",
-        "error       x:",
-        "verdict     unfit",
-    ]
-
-
 def too_wide(text: str) -> list[str]:
     """Lines over 80 columns, but for commands to copy and single words that cannot be broken."""
     found, command = [], False
@@ -342,15 +324,11 @@ def test_a_plan_keeps_to_eighty_columns(asked: str) -> None:
         assert too_wide(describe_plan(resolve([host], REQUESTS[asked], load()))) == []
 
 
-def test_a_build_and_a_report_keep_to_eighty_columns() -> None:
+def test_a_build_keeps_to_eighty_columns() -> None:
     long = {**REPORT, "checks": [{**c, "message": "many words " * 50} for c in REPORT["checks"]]}
-    texts = [
-        describe_build(account(verify=long, notes=["a note " * 40])),
-        describe_report(long),
-    ]
-    assert [too_wide(text) for text in texts] == [[], []]
+    assert too_wide(describe_build(account(verify=long, notes=["a note " * 40]))) == []
 
 
 def test_nothing_is_coloured() -> None:
-    texts = [describe_plan(PLAN), describe_build(account(verify=REPORT)), describe_report(REPORT)]
+    texts = [describe_plan(PLAN), describe_build(account(verify=REPORT))]
     assert [text for text in texts if "\x1b" in text] == []

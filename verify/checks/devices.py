@@ -39,9 +39,9 @@ def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[Expected
         message = "GPU {} does not answer".format(", ".join(map(str, strange)))
         fix = "look at the host's kernel log (Xid lines); reset the GPU or reboot the host"
         return Outcome(Status.FAIL, message, "the GPU is lost to the driver", fix, measured, wanted)
-    missing = _missing(seen.gpus, expected or ())
-    if missing:
-        message = "not visible: " + ", ".join(missing)
+    unseen = missing(seen.gpus, expected or ())
+    if unseen:
+        message = "not visible: " + ", ".join(unseen)
         cause = "the container was given other GPUs than the plan was made for"
         fix = START_WITH_GPUS + ", or plan again for this machine"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
@@ -75,17 +75,17 @@ def _judge_no_nvml(
     return Outcome(Status.SKIP, message, fix=START_WITH_GPUS, measured=measured, expected=wanted)
 
 
-def _missing(seen: Sequence[nvml.Gpu], expected: Sequence[ExpectedGpu]) -> List[str]:
+def missing(seen: Sequence[nvml.Gpu], expected: Sequence[ExpectedGpu]) -> List[str]:
     """The expected GPUs that are not there. Two of one name need two."""
     left = list(seen)
-    missing = []
+    unseen = []
     for gpu in sorted(expected, key=lambda gpu: gpu.uuid is None):
         match = next((have for have in left if _same(have, gpu)), None)
         if match is None:
-            missing.append(gpu.uuid or gpu.name or "a GPU")
+            unseen.append(gpu.uuid or gpu.name or "a GPU")
         else:
             left.remove(match)
-    return missing
+    return unseen
 
 
 def _same(have: nvml.Gpu, want: ExpectedGpu) -> bool:

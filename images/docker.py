@@ -19,7 +19,15 @@ from images.buildkit import Builder, build_argv, secret_files, staged_context
 from images.errors import Failure
 from images.interruption import uninterrupted
 from images.scratch import scratch_directory
-from images.spec import BuiltImage, ImageSpec, RunJob, RunResult, Secrets
+from images.spec import (
+    SMALLER_FIX,
+    BuiltImage,
+    ImageSpec,
+    RunJob,
+    RunResult,
+    Secrets,
+    too_much_to_pass,
+)
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -289,6 +297,7 @@ class Docker:
         """
         from docker.types import Ulimit
 
+        self._refuse_too_much(job)
         notes: list[str] = []
         ulimits = [Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)]
         if job.memlock_unlimited:
@@ -305,6 +314,14 @@ class Docker:
                     notes.append(f"ulimit {name}: not permitted on this machine, left out")
         code, stdout, stderr = ending
         return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
+
+    def _refuse_too_much(self, job: RunJob) -> None:
+        """Some engines take minutes to refuse a large configuration, or never do."""
+        config = self._guard(lambda: self._client.images.get(job.image).attrs).get("Config") or {}
+        settings = [config.get(name) or [] for name in ("Entrypoint", "Env")]
+        words = [str(word) for setting in settings for word in setting]
+        if problem := too_much_to_pass([*words, *job.command], str(config.get("WorkingDir") or "")):
+            raise EngineError(f"The image cannot be run: {problem}", fix=SMALLER_FIX)
 
     @contextlib.contextmanager
     def _container(self, job: RunJob, ulimits: list[Any]) -> Iterator[Container]:

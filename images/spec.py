@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,3 +90,30 @@ class RunResult:
     stdout: str
     stderr_tail: str
     notes: tuple[str, ...] = ()
+
+
+SMALLER_FIX = "Build the image again, with fewer or shorter variables and a shorter command."
+# Linux passes no longer string to a program (MAX_ARG_STRLEN), no longer path (PATH_MAX), and a
+# quarter of the stack in all, which is 2 MB where nobody has set another limit: execve(2). What a
+# launcher adds is among them.
+_LONGEST_WORD = 128 << 10
+_LONGEST_PATH = 4096
+_MOST_OF_WORDS = 1 << 20
+
+
+def too_much_to_pass(words: Sequence[str], directory: str) -> str:
+    """Why Linux starts no program with this command and these variables in this directory; "" where
+    it does. Engines say so late, or not at all.
+    """
+    sizes = [len(os.fsencode(word)) + 1 for word in words]
+    if max(sizes, default=0) > _LONGEST_WORD or sum(sizes) > _MOST_OF_WORDS:
+        return (
+            f"its command and its variables are {len(sizes):,} words of {sum(sizes):,} bytes, the "
+            f"longest of {max(sizes):,}; Linux passes {_MOST_OF_WORDS:,} bytes to a program, and "
+            f"words of {_LONGEST_WORD:,}."
+        )
+    length = len(os.fsencode(directory))
+    if length >= _LONGEST_PATH:
+        most = _LONGEST_PATH - 1
+        return f"its working directory is a path of {length:,} bytes; Linux follows {most:,}."
+    return ""

@@ -24,19 +24,13 @@ from images.machine import runs_natively
 from images.oci.model import Platform
 from images.sandbox.devices import LIBRARIES, PLACE, PROGRAMS, Driver
 from images.sandbox.errors import SandboxError
-from images.spec import RunJob
+from images.spec import SMALLER_FIX, RunJob, too_much_to_pass
 
 HOST_NAME = "gpu-provision"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/root")  # noqa: S108  the image's own
 _MOST_LINKS = 40
-# Linux passes no longer string to a program (MAX_ARG_STRLEN), no longer path (PATH_MAX), and a
-# quarter of the stack in all, which is 2 MB where nobody has set another limit: execve(2). The
-# launcher's own words are among them.
-_LONGEST_WORD = 128 << 10
-_LONGEST_PATH = 4096
-_MOST_OF_WORDS = 1 << 20
 _MOST_ENTRIES = 1000
 _CPU_INFO = "/proc/cpuinfo"
 # A processor as Linux describes it on arm64 (Arm's Neoverse N1), with what qemu's own has, too.
@@ -94,7 +88,9 @@ def plan_run(
     directory = _working_directory(settings)
     env = _environment(settings, job, driver)
     argv = _command(settings, job)
-    _check_sizes(env, argv, directory)
+    words = [*argv, *(f"{name}={value}" for name, value in env.items())]
+    if problem := too_much_to_pass(words, directory):
+        raise SandboxError(f"The image cannot be run: {problem}", fix=SMALLER_FIX)
     places = _Places(tree)
     for scratch in (*_SCRATCH, directory):
         if scratch != "/":
@@ -311,26 +307,6 @@ def _words(found: object) -> tuple[str, ...]:
 def _text(found: str) -> str:
     """As engines read it: half of a pair of surrogates is no character."""
     return re.sub("[\ud800-\udfff]", "\ufffd", found)
-
-
-def _check_sizes(env: Mapping[str, str], argv: Iterable[str], directory: str) -> None:
-    """Say it here, in words, when Linux does not start a program with so much."""
-    words = [*argv, *(f"{name}={value}" for name, value in env.items())]
-    sizes = [len(os.fsencode(word)) + 1 for word in words]
-    fix = "Build the image again, with a smaller configuration."
-    if max(sizes) > _LONGEST_WORD or sum(sizes) > _MOST_OF_WORDS:
-        raise SandboxError(
-            f"The image's command and its {len(env)} variables cannot be passed to a program: they "
-            f"take {sum(sizes):,} bytes, the longest {max(sizes):,}; {_MOST_OF_WORDS:,} and "
-            f"{_LONGEST_WORD:,} can be.",
-            fix=fix,
-        )
-    if len(os.fsencode(directory)) >= _LONGEST_PATH:
-        raise SandboxError(
-            f"The image's working directory is a path of {len(os.fsencode(directory)):,} bytes; "
-            f"Linux follows {_LONGEST_PATH - 1:,}.",
-            fix=fix,
-        )
 
 
 def _memory_of_each(mounts: Iterable[Mount]) -> int:

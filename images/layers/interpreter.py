@@ -16,14 +16,14 @@ import contextlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 
 from images.layers.base_facts import BaseFacts
@@ -31,12 +31,20 @@ from images.layers.base_tree import plain_path
 from images.layers.own_errors import BytecodeError
 from images.oci.sources import Image
 from images.oci.tarstream import layer_members
+from images.sandbox.errors import NoRunnerError
 from images.scratch import scratch_directory
 
 ORIGINAL_ZLIB = "9809ebd5 136628"
 """Checksum and size of what zlib makes of `compiling.sample`. Recorded from 1.2.13; the same from
 1.2.3, 1.2.8, 1.2.11, 1.2.12, 1.3 and 1.3.1. zlib-ng gives b904a73b 136079."""
 
+Confine = Callable[
+    [Path, str, Sequence[str], Mapping[str, str]], tuple[tuple[str, ...], Mapping[str, str]]
+]
+"""From a directory, its place in a sandbox, a command and its variables: what starts the command
+there, and with which variables. NoRunnerError: this machine has no sandbox."""
+
+_IN_THE_SANDBOX = "/base"
 _GREETING_SECONDS = 30
 _MOST_FILE_BYTES = 256 << 20
 _STDLIB_PARTS = frozenset({"", "encodings", "collections", "importlib", "re"})
@@ -69,8 +77,9 @@ class Interpreter:
 class Compiler:
     """The interpreter for one base, found when it is first asked for. Several threads may ask."""
 
-    def __init__(self, facts: BaseFacts, *, python: str, base: Image) -> None:
+    def __init__(self, facts: BaseFacts, *, python: str, base: Image, confine: Confine) -> None:
         """`base` is an image with this interpreter: the base, or its sibling for this machine."""
+        self._confine = confine
         self.full = facts.python_full
         self.python = python
         self._facts = facts
@@ -92,11 +101,14 @@ class Compiler:
                 fix="Build without --bytecode; or give another base: --base IMAGE",
             )
         seen = []
-        for candidate in (*_of_this_machine(self.python), *self._of_the_base()):
-            greeting = greet(candidate)
-            if greeting == self.full:
-                return candidate
-            seen.append(f"{candidate.shown}: {greeting or 'does not run'}")
+        try:
+            for candidate in chain(_of_this_machine(self.python), self._of_the_base()):
+                greeting = greet(candidate)
+                if greeting == self.full:
+                    return candidate
+                seen.append(f"{candidate.shown}: {greeting or 'does not run'}")
+        except NoRunnerError as error:
+            seen.append(f"{self._facts.python} of {self._base.shown}: {error.message}")
         raise BytecodeError(
             f"Byte code for {self._base.shown} is made by Python {self.full} with the original"
             " zlib; this machine has none, and the base's own does not run on it.",
@@ -110,28 +122,16 @@ class Compiler:
         if here != self._base.platform.architecture or not (facts.loader and facts.stdlib):
             return
         scratch = contextlib.ExitStack()
-        root = scratch.enter_context(scratch_directory())
+        root = scratch.enter_context(scratch_directory()) / "base"
+        root.mkdir()
         weakref.finalize(self, scratch.close)
         take_runtime(self._base, facts, self.python, root)
         shown = f"{facts.python} of {self._base.shown}"
-        confiner = shutil.which("bwrap")
-        if confiner:
-            confined = (
-                confiner,
-                "--unshare-all",
-                "--die-with-parent",
-                "--ro-bind",
-                str(root),
-                "/base",
-            )
-            yield _run_by_loader(Path("/base"), shown, confined)
-        yield _run_by_loader(root, shown)
-
-
-def _run_by_loader(root: Path, shown: str, before: tuple[str, ...] = ()) -> Interpreter:
-    argv = (str(root / "loader"), "--library-path", str(root / "so"), str(root / "bin/python"))
-    environment = {**_environment(), "PYTHONHOME": str(root)}
-    return Interpreter(argv=(*before, *argv), environment=environment, shown=shown)
+        # It is other people's code, and runs in a sandbox or not at all.
+        at = _IN_THE_SANDBOX
+        argv = (f"{at}/loader", "--library-path", f"{at}/so", f"{at}/bin/python")
+        command, environment = self._confine(root, at, argv, {**_settings(), "PYTHONHOME": at})
+        yield Interpreter(argv=command, environment=environment, shown=shown)
 
 
 def greet(candidate: Interpreter) -> str | None:
@@ -174,9 +174,13 @@ def _of_this_machine(python: str) -> Iterator[Interpreter]:
 
 
 def _environment() -> dict[str, str]:
-    """Settings of ours alone. Sets of strings have an order that depends on the seed of hashes."""
     passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**passed, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+    return {**passed, **_settings()}
+
+
+def _settings() -> dict[str, str]:
+    """Settings of ours alone. Sets of strings have an order that depends on the seed of hashes."""
+    return {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
 
 
 def _script() -> str:

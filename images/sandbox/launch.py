@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +51,8 @@ class Launcher:
 
     def command(self, plan: Plan, scratch: Path, *, terminal: bool = False) -> list[str]:
         """The command that runs a plan. `scratch` is a directory of ours that outlives it; with
-        `terminal` a person sits before it, and words that follow the command are run instead.
+        `terminal` a person sits before it, and it ends where the plan's command would begin. Words
+        that follow are added to what is run.
         SandboxError where bubblewrap cannot be told so much.
         """
         if self.kind == "bubblewrap":
@@ -105,7 +106,8 @@ class Launcher:
         root = scratch / "root"
         root.mkdir(mode=0o700, exist_ok=True)
         steps = system_call_filter(os.uname().machine).hex()
-        written = {**asdict(plan), "root": str(root), "host_name": HOST_NAME, "filter": steps}
+        told = replace(plan, argv=()) if terminal else plan
+        written = {**asdict(told), "root": str(root), "host_name": HOST_NAME, "filter": steps}
         file = scratch / "plan.json"
         file.write_text(json.dumps(written), encoding="utf-8", errors="surrogateescape")
         words = [self.program, "--mount", "--pid", "--ipc", "--net", "--uts", "--cgroup"]

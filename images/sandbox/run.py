@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from images import process
@@ -16,14 +16,39 @@ from images.sandbox.bounds import bounded, bounds_of
 from images.sandbox.devices import Driver, find_driver
 from images.sandbox.errors import SandboxError
 from images.sandbox.launch import Launcher, environment, explain, find_launcher
-from images.sandbox.plan import image_user, plan_run
+from images.sandbox.plan import Mount, Plan, image_user, plan_run
 from images.sandbox.roots import Root, Roots
 from images.spec import RunJob, RunResult
 
 _TERMINAL = Path(__file__).with_name("terminal.py")
 _NOT_STARTED = re.compile(r"^(bwrap|unshare|sandbox|setpriv): ")
 _TAIL_LINES = 50
+_LITTLE_BYTES = 1 << 20
 _GRACE_S = 1.0
+
+
+def confine(
+    root: Path, at: str, argv: Sequence[str], env: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The command that runs a program in a sandbox that has one directory, at `at`, and the
+    variables that this command needs. More words may follow it. NoRunnerError: there is no sandbox
+    on this machine.
+    """
+    made = [Mount(kind="directory", target=place) for place in ("/proc", "/dev", "/sys")]
+    plan = Plan(
+        mounts=(
+            Mount(kind="memory", target="/"),
+            *made,
+            Mount(kind="bind", target=at, source=str(root)),
+        ),
+        devices=(),
+        env=env,
+        argv=tuple(argv),
+        directory="/",
+        shm_bytes=_LITTLE_BYTES,
+        memory_bytes=_LITTLE_BYTES,
+    )
+    return tuple(find_launcher().command(plan, root.parent)), environment()
 
 
 class Sandbox:

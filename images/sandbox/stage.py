@@ -257,7 +257,7 @@ def main() -> None:
         protect_devices(sys.argv[2:])
     with open(sys.argv[1], encoding="utf-8", errors="surrogateescape") as file:
         plan = json.load(file)
-    plan["argv"] = sys.argv[2:] or plan["argv"]
+    plan["argv"] += sys.argv[2:]
     try:
         prepare(plan)
     except OSError as error:

@@ -303,8 +303,9 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         if self._making.bytecode:
             from images.layers.bytecode import bytecode_groups, bytecode_layer
             from images.layers.interpreter import Compiler
+            from images.sandbox.run import confine
 
-            compiler = Compiler(facts, python=python, base=base)
+            compiler = Compiler(facts, python=python, base=base, confine=confine)
             # in the order of the wheels' layers: of two files of one name the later one counts
             compiled = tuple(
                 bytecode_layer(

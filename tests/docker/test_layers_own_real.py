@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -23,6 +22,8 @@ from images.layers.interpreter import Compiler
 from images.layers.own import site_of
 from images.oci.model import LAYER, Descriptor, Platform, digest_of
 from images.oci.sources import Image, ImageLayer
+from images.sandbox import launch
+from images.sandbox.run import confine
 from tests import need
 from tests.unit.layer_maker import Piece, collect, craft, locked, pieces_of
 
@@ -168,10 +169,15 @@ def _in_its_place(name: str) -> str:
     return f"usr/lib/{ARCH}-linux-gnu/{file}"
 
 
-@pytest.mark.parametrize("confined", [True, False], ids=["by bubblewrap", "plain"])
+@pytest.mark.parametrize("kind", ["bubblewrap", "unshare"])
 def test_the_base_s_own_interpreter_gives_the_same_bytes_as_the_machine_s(
-    base: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, confined: bool
+    base: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    launchers = [one for one in launch._candidates() if one.kind == kind]
+    working = [one for one in launchers if not launch.probe(one)]
+    if not working:
+        need.lacking(f"{kind} starts no sandbox here", "apt-get install bubblewrap")
+    monkeypatch.setattr("images.sandbox.run.find_launcher", lambda: working[0])
     version = Path("/usr/bin/python3").resolve().name.removeprefix("python")
     site = site_of(version)
     sources = {
@@ -184,10 +190,6 @@ def test_the_base_s_own_interpreter_gives_the_same_bytes_as_the_machine_s(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     facts = read_base_facts(base, version)
     assert facts.python_full is not None
-    if confined:
-        need.program("bwrap", "bubblewrap")
-    else:
-        monkeypatch.setattr(shutil, "which", lambda _: None)
 
     def made(compiler: Compiler) -> bytes:
         layer = bytecode_layer(
@@ -195,10 +197,10 @@ def test_the_base_s_own_interpreter_gives_the_same_bytes_as_the_machine_s(
         )
         return collect(layer.stream(None))[0]
 
-    of_the_machine = made(Compiler(facts, python=version, base=base))
+    of_the_machine = made(Compiler(facts, python=version, base=base, confine=confine))
     monkeypatch.setattr(interpreter, "_of_this_machine", lambda _: iter(()))
-    own = Compiler(facts, python=version, base=base)
+    own = Compiler(facts, python=version, base=base, confine=confine)
     shown = own.interpreter().shown
     assert shown.endswith("of this machine")
-    assert ("bwrap" in own.interpreter().argv[0]) is confined
+    assert working[0].program in own.interpreter().argv
     assert made(own) == of_the_machine

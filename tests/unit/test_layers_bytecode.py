@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,7 @@ from images.layers.interpreter import Compiler, Interpreter, greet, take_runtime
 from images.layers.order import arrange
 from images.layers.own import site_of
 from images.layers.own_errors import BytecodeError
+from images.sandbox.errors import NoRunnerError
 from images.spec import Wheel
 
 from .layer_maker import Piece, change, collect, craft, files_of, locked, pieces_of, unpack
@@ -54,7 +56,7 @@ def facts(full: str | None) -> BaseFacts:
 
 
 def compiler(full: str | None = None) -> Compiler:
-    return Compiler(facts(full or platform.python_version()), python=X_Y, base=BASE)
+    return Compiler(facts(full or platform.python_version()), python=X_Y, base=BASE, confine=plain)
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +351,7 @@ def test_another_version_is_refused_with_what_was_seen(monkeypatch: pytest.Monke
 
 
 def test_a_base_without_a_full_version_is_refused() -> None:
-    made = Compiler(facts(None), python=X_Y, base=BASE)
+    made = Compiler(facts(None), python=X_Y, base=BASE, confine=plain)
     with pytest.raises(BytecodeError, match="version"):
         made.interpreter()
 
@@ -399,17 +401,42 @@ def test_nothing_of_a_base_is_written_elsewhere(tmp_path: Path) -> None:
     assert (root / "loader").read_bytes() == b"ld"
 
 
+OF_THE_BASE = BaseFacts(
+    python="/usr/bin/python3", python_full="3.11.2", glibc=None, bash=True, cuda=False,
+    loader="/lib/ld.so", stdlib="/usr/lib/python3",
+)  # fmt: skip
+
+
+def plain(
+    root: Path, at: str, argv: Sequence[str], env: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """No sandbox: for programs of our own."""
+    return tuple(word.replace(at, str(root), 1) for word in argv), env
+
+
+def test_without_a_sandbox_the_base_s_own_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_of_this_machine", lambda _: iter(()))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+
+    def none(*_: object) -> NoReturn:
+        raise NoRunnerError("A sandbox needs bubblewrap.", fix="Install it.")
+
+    made = Compiler(OF_THE_BASE, python=X_Y, base=BASE, confine=none)
+    with pytest.raises(BytecodeError) as caught:
+        made.interpreter()
+    assert "A sandbox needs bubblewrap." in caught.value.detail
+
+
 def test_a_compiler_removes_what_it_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(interpreter, "_of_this_machine", lambda _: iter(()))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    known = BaseFacts(
-        python="/usr/bin/python3", python_full="3.11.2", glibc=None, bash=True, cuda=False,
-        loader="/lib/ld.so", stdlib="/usr/lib/python3",
-    )  # fmt: skip
-    made = Compiler(known, python=X_Y, base=BASE)
+    made = Compiler(OF_THE_BASE, python=X_Y, base=BASE, confine=plain)
     with pytest.raises(BytecodeError) as caught:
         made.interpreter()
     assert "does not run" in caught.value.detail

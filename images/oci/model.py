@@ -105,11 +105,27 @@ def read_object(content: bytes, where: str) -> dict[str, Any]:
     """Read a JSON object; `where` says whose, for the error."""
     try:
         document = json.loads(content)
+        if b"\\u" in content:
+            document = _in_whole_characters(document)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise ImageUnreadableError(f"{where} is no JSON object.", fix=_ANEW)
     return document
+
+
+def _in_whole_characters(found: object) -> object:
+    """As engines read it: half of a pair of surrogates is no character."""
+    if isinstance(found, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", found)
+    if isinstance(found, list):
+        return [_in_whole_characters(one) for one in found]
+    if isinstance(found, dict):
+        return {
+            str(_in_whole_characters(name)): _in_whole_characters(one)
+            for name, one in found.items()
+        }
+    return found
 
 
 def read_descriptor(found: object, where: str) -> Descriptor:

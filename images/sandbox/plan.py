@@ -11,9 +11,9 @@ plan speaks only of the directories that were found: a link in an image leads no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -91,6 +91,7 @@ def plan_run(
     words = [*argv, *(f"{name}={value}" for name, value in env.items())]
     if problem := too_much_to_pass(words, directory):
         raise SandboxError(f"The image cannot be run: {problem}", fix=SMALLER_FIX)
+    _check_mount_points(tree)
     places = _Places(tree)
     for scratch in (*_SCRATCH, directory):
         if scratch != "/":
@@ -259,7 +260,7 @@ def _working_directory(settings: Mapping[str, Any]) -> str:
     found = settings.get("WorkingDir")
     if not isinstance(found, str) or "\0" in found:
         return "/"
-    return posixpath.normpath(f"/{_text(found).lstrip('/')}")
+    return posixpath.normpath(f"/{found.lstrip('/')}")
 
 
 def _environment(settings: Mapping[str, Any], job: RunJob, driver: Driver | None) -> dict[str, str]:
@@ -282,7 +283,7 @@ def _joined(path: str, last: str) -> str:
 
 def _pairs(found: object) -> dict[str, str]:
     rows = found if isinstance(found, list) else []
-    lines = [_text(row) for row in rows if isinstance(row, str)]
+    lines = [row for row in rows if isinstance(row, str)]
     pairs = (line.partition("=") for line in lines if "\0" not in line)
     return {name: value for name, equals, value in pairs if name and equals}
 
@@ -301,12 +302,18 @@ def _command(settings: Mapping[str, Any], job: RunJob) -> tuple[str, ...]:
 
 def _words(found: object) -> tuple[str, ...]:
     fits = isinstance(found, list) and all(isinstance(word, str) for word in found)
-    return tuple(map(_text, found)) if fits and isinstance(found, list) else ()
+    return tuple(found) if fits and isinstance(found, list) else ()
 
 
-def _text(found: str) -> str:
-    """As engines read it: half of a pair of surrogates is no character."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", found)
+def _check_mount_points(tree: Path) -> None:
+    """What the kernel shows is mounted where every image has a directory, or none at all."""
+    for name in ("dev", "proc", "sys"):
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR((tree / name).lstat().st_mode):
+                raise SandboxError(
+                    f"The image's /{name} is no directory, and nothing can be mounted there.",
+                    fix=f"Build the image again, with an empty directory /{name}.",
+                )
 
 
 def _memory_of_each(mounts: Iterable[Mount]) -> int:

@@ -18,6 +18,7 @@ from images.sandbox import launch
 from images.sandbox.devices import find_driver
 from images.sandbox.run import Sandbox
 from images.spec import RunJob
+from tests.docker.hostile_images import hostile_image
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +30,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     sandbox = Sandbox(
         launcher, Path(job["roots"]), driver=lambda: find_driver(Path(job["driver_root"]))
     )
-    handle = sandbox.prepare(open_archive(Path(job["archive"])), lambda _: None)
+    hostile = job["hostile"]
+    image = hostile_image(hostile) if hostile else open_archive(Path(job["archive"]))
+    handle = sandbox.prepare(image, lambda _: None)
     files = {name: text.encode() for name, text in job.get("files", {}).items()}
     told = {**job["job"], "command": tuple(job["job"]["command"]), "files": files}
     lines: list[str] = []

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from images.oci.archive_reading import open_archive
 from images.sandbox import bounds, stage
 from images.sandbox.unpack import unpack
 from tests import fake_driver, need
+from tests.docker.hostile_images import IMAGES
 
 pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
@@ -67,6 +69,7 @@ class Way:
             "archive": str(self.place.parent / "base.tar"),
             "driver_root": str(job.pop("driver_root", "/nosuch")),
             "files": job.pop("files", {}),
+            "hostile": job.pop("hostile", ""),
             "job": {"command": ["python3", "-c", LOOK], **job},
         }
         descriptor, name = tempfile.mkstemp(suffix=".json", dir=self.place)
@@ -170,19 +173,18 @@ def state_of_the_host(way: Way) -> dict[str, tuple[int, ...]]:
     programs = ("bwrap", "unshare", "setpriv", "flock", "sh", "env", "python3")
     files = [Path(sys.executable), Path(interpreter(way.user)), way.place, way.place / "roots"]
     files += [Path(place) for name in programs if (place := shutil.which(name))]
-    files += [Path("/dev") / name for name in stage.DEVICES] + [
-        Path("/"),
-        Path("/dev"),
-        Path("/sys"),
-    ]
-    files += (way.place / "roots").glob("*/root/**/*")
+    files += [Path("/dev") / name for name in stage.DEVICES]
+    files += [Path("/"), Path("/dev"), Path("/sys")]
+    files += [file.resolve() for file in files]
+    for tree in (way.place / "roots").glob("*/root"):
+        for at, folders, others in os.walk(tree):
+            files += [Path(at, name) for name in (*folders, *others)]
     found: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        for seen in (file, file.resolve()):
-            info = seen.lstat()
-            # a directory that we make our own in has its times from us
-            times = (info.st_mtime_ns, info.st_ctime_ns) if not seen.is_dir() else ()
-            found[str(seen)] = (info.st_mode, info.st_uid, info.st_gid, *times)
+    for seen in files:
+        info = seen.lstat()
+        # a directory that we make our own in has its times from us
+        times = () if stat.S_ISDIR(info.st_mode) else (info.st_mtime_ns, info.st_ctime_ns)
+        found[str(seen)] = (info.st_mode, info.st_uid, info.st_gid, *times)
     return found
 
 
@@ -214,6 +216,28 @@ def test_a_hostile_image_gets_at_nothing(way: Way) -> None:
     assert sum(written.values()) <= memory // 2, written
     assert seen["writes_to_null"] == 1
     assert seen["reads_nothing"] == ""
+
+
+@pytest.mark.parametrize(("user", "kind", "own_users"), WAYS[1:3])
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_is_wrong_with_an_image_changes_nothing_outside(way: Way, name: str) -> None:
+    need.program("busybox", "busybox-static")
+    hostile = IMAGES[name]
+    way.run(hostile="nothing is wrong but its program", command=["true"])
+    before = state_of_the_host(way)
+    found = way.run(
+        hostile=name, command=list(hostile.command), timeout_s=20,
+        variables={"CANARY": "s3cret-of-the-caller"},
+    )  # fmt: skip
+    after = state_of_the_host(way)
+    assert {one: (seen, after.get(one)) for one, seen in before.items()
+            if "/roots/" not in one and seen != after.get(one)} == {}  # fmt: skip
+    assert "s3cret" not in json.dumps(found)
+    if hostile.refused:
+        assert hostile.refused in found.get("message", ""), found
+        assert found["fix"]
+    else:
+        assert "exit_code" in found, found
 
 
 @pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
 import tarfile
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from images.oci.model import LAYER, LAYER_GZIP, Descriptor, Platform, digest_of, to_bytes
+from images.oci.model import LAYER, LAYER_GZIP, Descriptor, Platform, digest_of, read_object
 from images.oci.sources import Image, ImageLayer
 
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -68,12 +69,13 @@ def image(
         "config": dict(settings or {}),
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
     }
-    image_id = digest_of(to_bytes(config))
+    written = json.dumps(config, sort_keys=True).encode()
+    image_id = digest_of(written)
     return Image(
         shown="an image of the test",
         digest=image_id,
         image_id=image_id,
         platform=Platform(architecture=arch),
         layers=layers,
-        config=config,
+        config=read_object(written, "the image"),
     )

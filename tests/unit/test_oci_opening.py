@@ -33,6 +33,7 @@ from images.oci.model import (
     Platform,
     descriptor_of,
     digest_of,
+    read_object,
     to_bytes,
 )
 from images.oci.opening import Place, host_platform, open_image, parse_place, platform_of
@@ -340,3 +341,10 @@ def test_gzip_that_lies_about_its_layer_is_refused(store: Store) -> None:
     repository.add(document, MANIFEST)
     with pytest.raises(DigestMismatchError, match="configuration promises"):
         list(layer_members(registry_image(repository, AMD64, store).layers[0]))
+
+
+def test_half_a_character_is_read_as_engines_read_it() -> None:
+    found = read_object(b'{"a\\ud800": ["\\udfff", {"b": "\\ud83d\\ude00 \\\\ud800"}]}', "it")
+    assert found == {"a\ufffd": ["\ufffd", {"b": "\U0001f600 \\ud800"}]}
+    with pytest.raises(ImageUnreadableError):
+        read_object(b'{"\\u0041": ' + b"[" * 900 + b"]" * 900 + b"}" * 2, "it")

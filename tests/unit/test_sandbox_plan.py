@@ -108,13 +108,6 @@ def test_the_variables_are_what_an_engine_would_set(tmp_path: Path) -> None:
     assert plan_of(tmp_path / "root").env["PATH"] == DEFAULT_PATH
 
 
-def test_half_a_character_becomes_what_engines_make_of_it(tmp_path: Path) -> None:
-    own = {"Env": ["A=\ud800"], "WorkingDir": "/\ud800", "Entrypoint": ["python3", "\udfff"]}
-    plan = plan_of(make(tmp_path), own)
-    assert (plan.env["A"], plan.directory) == ("\ufffd", "/\ufffd")
-    assert plan.argv == ("python3", "\ufffd", "python3")
-
-
 def test_the_drivers_libraries_come_after_the_images_own(tmp_path: Path) -> None:
     driver = Driver(
         nodes=(("/dev/nvidia0", "/dev/nvidia0"), ("/x", "/dev/../etc/x")),

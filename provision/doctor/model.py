@@ -101,7 +101,8 @@ class Fix:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One root cause. `often` (0 to 9) orders the causes that one text can have. `confirm` is a
-    command that checks the fix; `decides` says that its exit code does: 0 where all is well.
+    command by which a person checks the fix; `check` does it by its exit code, 0 where all is well
+    (None: `confirm` does that, too. "": nothing does).
     """
 
     code: str
@@ -117,7 +118,7 @@ class Failure:
     beats: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
     confirm: str = ""
-    decides: bool = True
+    check: str | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 

@@ -155,6 +155,8 @@ def texts(knowledge: Knowledge) -> Iterator[tuple[str, str, bool]]:
         automatic = any(fix.automatic for fix in failure.fixes)
         if failure.confirm:
             yield f"{failure.code}.confirm", failure.confirm, automatic
+        if failure.check:
+            yield f"{failure.code}.check", failure.check, automatic
         for number, fix in enumerate(failure.fixes):
             if fix.run:
                 yield f"{failure.code}.{number}", fix.run, fix.automatic
@@ -282,7 +284,7 @@ def test_a_fix_names_only_places_that_the_judge_knows(knowledge: Knowledge) -> N
 GOOD = {"run": "sudo apt-get install -y x", "automatic": True}
 
 
-def made(fix: dict[str, Any], confirm: str = "true") -> Knowledge:
+def made(fix: dict[str, Any], confirm: str = "true", **changes: str) -> Knowledge:
     row = {
         "code": "one",
         "layer": "disk",
@@ -292,6 +294,7 @@ def made(fix: dict[str, Any], confirm: str = "true") -> Knowledge:
         "sources": ["https://example.org/"],
         "confirm": confirm,
         "fix": [{**GOOD, **fix}],
+        **changes,
     }
     return parse({"own.toml": {"failure": [row]}})
 
@@ -380,6 +383,7 @@ def test_a_broken_rule_is_named(fix: dict[str, Any], problem: str) -> None:
 def test_a_confirming_command_decides_and_changes_nothing(confirm: str, problem: str) -> None:
     found = check_fixes(made({}, confirm=confirm))
     assert any(problem in one for one in found) if problem else not found
+    assert check_fixes(made({}, confirm="df -h /x", check=confirm)) == found
 
 
 def answer(folder: Path, confirm: str, programs: dict[str, str]) -> int:
@@ -473,7 +477,7 @@ def test_a_cdi_specification_is_stale_only_where_a_file_is_gone(
 ) -> None:
     (tmp_path / "there").write_text("")
     (tmp_path / "nvidia.yaml").write_text(spec.format(folder=tmp_path))
-    confirm = knowledge.by_code["cdi-spec-stale"].confirm.replace("/etc/cdi", str(tmp_path))
+    confirm = (knowledge.by_code["cdi-spec-stale"].check or "").replace("/etc/cdi", str(tmp_path))
     programs = {"nvidia-ctk": "echo nvidia.com/gpu=all"}
     assert (answer(tmp_path, confirm, programs) == 0) is is_healthy
 
@@ -481,4 +485,5 @@ def test_a_cdi_specification_is_stale_only_where_a_file_is_gone(
 def test_what_is_mended_without_a_person_must_be_confirmed_without_a_word_of_a_log() -> None:
     assert "no command confirms it" in check_fixes(made({}, confirm=""))[0]
     assert "would be run" in check_fixes(made({}, confirm="ls {what}"))[0]
+    assert "would be run" in check_fixes(made({}, check="ls {what}"))[0]
     assert not check_fixes(made({"automatic": False}, confirm="ls {what}"))

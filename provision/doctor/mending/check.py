@@ -47,31 +47,29 @@ def check_fixes(knowledge: Knowledge) -> list[str]:
 
 def _problems(failure: Failure) -> Iterator[str]:
     automatic = [fix for fix in failure.fixes if fix.automatic]
+    decides = failure.confirm if failure.check is None else failure.check
     if automatic and not failure.confirm:
         yield "it is mended automatically, and no command confirms it"
-    if automatic and PLACEHOLDER.search(failure.confirm):
-        yield f"confirm holds {PLACEHOLDER.findall(failure.confirm)[0]!r}, and would be run"
-    if automatic and failure.confirm:
-        yield from _problems_of_confirm(failure)
+    if automatic and PLACEHOLDER.search(decides):
+        yield f"confirm holds {PLACEHOLDER.findall(decides)[0]!r}, and would be run"
+    if automatic:
+        yield from _problems_of_check(decides)
     for fix in failure.fixes:
         yield from _problems_of_any(fix)
         if fix.automatic:
             yield from _problems_of_automatic(fix)
 
 
-def _problems_of_confirm(failure: Failure) -> Iterator[str]:
+def _problems_of_check(command: str) -> Iterator[str]:
     """It runs before anybody is asked, and before it is known whether anything is wrong."""
-    started = [word for word in words(failure.confirm) if word.is_program]
-    outer = [
-        one
-        for one in started
-        if not any(o.start < one.start < o.end for o in words(failure.confirm))
-    ]
-    if failure.decides and outer and outer[-1].text in _SHOWS:
-        yield f"confirm ends with `{outer[-1].text}`, which succeeds whatever it shows"
-    changes = [path for path in written(failure.confirm) if not path.startswith("/dev/")]
-    if changes or {"modprobe", "rmmod"} & programs(failure.confirm):
-        yield f"confirm changes the machine: {failure.confirm}"
+    found = list(words(command))
+    inside = {one.start for one in found for outer in found if outer.start < one.start < outer.end}
+    started = [one.text for one in found if one.is_program and one.start not in inside]
+    if started and started[-1] in _SHOWS:
+        yield f"confirm ends with `{started[-1]}`, which succeeds whatever it shows"
+    changes = [path for path in written(command) if not path.startswith("/dev/")]
+    if changes or programs(command) & {"modprobe", "rmmod"}:
+        yield f"confirm changes the machine: {command}"
 
 
 def _problems_of_any(fix: Fix) -> Iterator[str]:

@@ -52,8 +52,9 @@ def confirmed_by(cause: Cause, knowledge: Knowledge) -> str:
     where it may not be run.
     """
     shipped = knowledge.by_code.get(cause.code)
-    known = shipped is not None and shipped.decides and shipped.confirm == cause.confirm
-    return cause.confirm if known else ""
+    if shipped is None or shipped.confirm != cause.confirm:
+        return ""
+    return cause.confirm if shipped.check is None else shipped.check
 
 
 def other_cause(cause: Cause, output: str, knowledge: Knowledge) -> Cause | None:

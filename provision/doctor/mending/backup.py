@@ -23,10 +23,13 @@ _PATTERN = re.compile(r"[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A file and its copy; `copy` is None where there was no file."""
+    """A file and its copy; `copy` is None where there was no file. `real` is the file behind it
+    where its name was a link, or led over one.
+    """
 
     path: str
     copy: str | None
+    real: str | None = None
 
 
 def kept_files(backup: Sequence[str], home: PurePath) -> tuple[str, ...]:
@@ -86,8 +89,9 @@ THERE, ABSENT = "there", "absent"
 
 
 def look_command(path: str, sudo: str) -> str:
-    """It prints THERE or ABSENT: an exit code could be sudo's own."""
-    look = f'if test -e "$1" || test -L "$1"; then echo {THERE}; else echo {ABSENT}; fi'
+    """It prints THERE, after the file behind all links, or ABSENT: an exit code could be sudo's."""
+    there = f'readlink -f "$1"; echo {THERE}'
+    look = f'if test -e "$1" || test -L "$1"; then {there}; else echo {ABSENT}; fi'
     return f"{sudo}sh -c '{look}' sh {shlex.quote(path)}"
 
 
@@ -102,12 +106,18 @@ def copy_command(path: str, copy: str, sudo: str) -> str:
 
 
 def restore_command(kept: Kept, sudo: str) -> str:
-    """What puts a file back, or takes away one that was not there."""
+    """What puts a file back, or takes away one that was not there. A link is followed only where it
+    leads to the same file as before: what the fix has made a link is replaced itself.
+    """
     file = shlex.quote(kept.path)
     if kept.copy is None:
         return f"{sudo}rm -f {file}"
     part = shlex.quote(f"{kept.copy}.partial")
+    back = f"{sudo}cp -p {shlex.quote(kept.copy)} {part}"
+    if kept.real in {None, kept.path}:
+        return f"{back} && {sudo}mv -fT {part} {file}"
+    real = shlex.quote(str(kept.real))
     return (
-        f"{sudo}cp -p {shlex.quote(kept.copy)} {part}"
-        f' && {sudo}mv -f {part} "$({sudo}readlink -f {file})"'
+        f'{back} && if test "$({sudo}readlink -f {file})" = {real};'
+        f" then {sudo}mv -fT {part} {real}; else {sudo}mv -fT {part} {file}; fi"
     )

@@ -85,7 +85,11 @@ def _parsed(content: Any) -> Journal:  # noqa: ANN401  JSON values are Any until
         code=_text(content["code"]),
         started=_text(content["started"]),
         kept=tuple(
-            Kept(path=_absolute(row["path"]), copy=row["copy"] and _absolute(row["copy"]))
+            Kept(
+                path=_absolute(row["path"]),
+                copy=row["copy"] and _absolute(row["copy"]),
+                real=row.get("real") and _absolute(row["real"]),
+            )
             for row in content["kept"]
         ),
         done=tuple(

@@ -75,6 +75,8 @@ def mend(
         except KeyboardInterrupt:  # while nothing of ours ran
             doors.say("Interrupted. Nothing more was changed.")
             return Exit.INTERRUPTED
+        if end is None:
+            continue
         ends.append(end)
         if end in {Exit.USAGE, Exit.INTERRUPTED}:
             return end
@@ -104,13 +106,11 @@ class _Job:
         return without_sudo(command) if self.doors.is_root else command
 
 
-def _mend_cause(job: _Job, *, again: bool) -> Exit:
+def _mend_cause(job: _Job, *, again: bool) -> Exit | None:
+    """None where this machine does not have it. `again`: another cause was mended before."""
     doors = job.doors
     fixes = automatic_fixes(job.cause, job.knowledge, is_root=doors.is_root)
     if isinstance(fixes, Refusal):
-        if again and _look(job).state == "healthy":
-            doors.say("  It is gone too.")
-            return Exit.DONE
         doors.say(words.by_hand_text(job.cause, fixes))
         return Exit.HOST_UNFIT
     if job.cause.confidence == "low" and job.assume_yes:
@@ -122,7 +122,7 @@ def _mend_cause(job: _Job, *, again: bool) -> Exit:
         doors.say(
             "  It is gone too." if again else "  Nothing to mend: this machine does not have it."
         )
-        return Exit.DONE
+        return None
     doubt = _doubt(job, look) if job.assume_yes else ""
     if doubt:
         doors.say(words.wrapped(f"not run: {doubt}", "  "))
@@ -322,7 +322,8 @@ class _Run:
             code = self._run(backup.copy_command(file, copy, sudo), _LOOK_LIMIT_S)
             if code != 0:
                 return f"{file} could not be kept as {copy} ({_how(code)})."
-        kept = Kept(path=file, copy=copy)
+        real = lines[-2] if copy is not None and len(lines) > 1 and lines[-2] != file else None
+        kept = Kept(path=file, copy=copy, real=real)
         self.journal = replace(self.journal, kept=(*self.journal.kept, kept))
         self._write()
         return ""

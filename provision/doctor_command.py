@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -82,10 +82,7 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
         args.logs, args.what, what = [*args.logs, *what], [], []
     _refuse_contradictions(args)
     if args.undo is not None:
-        from provision.doctor.mending import local_doors, undo
-
-        _refuse_missing_journal(Path(args.undo))
-        return undo(Path(args.undo), doors=local_doors(console.say))
+        return _undo(Path(args.undo), args, console)
     if verb == COLLECT:
         return _collect(what[1:], args, console)
     if verb == EXPLAIN:
@@ -93,6 +90,14 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
     if len(what) > 1 or meant == {"file"}:
         return _lint(what, args, console)
     return _diagnose(what[0] if what else None, args, console)
+
+
+def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor import load
+    from provision.doctor.mending import local_doors, undo
+
+    _refuse_missing_journal(path)
+    return undo(path, knowledge=load(), doors=local_doors(console.say), assume_yes=args.yes)
 
 
 def _refuse_missing_journal(path: Path) -> None:
@@ -219,8 +224,11 @@ def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> i
     from provision.doctor import load
     from provision.doctor.mending import local_doors, mend
 
+    causes = diagnosis.causes
+    if args.what:  # the facts are those of an image, not of this machine
+        causes = tuple(replace(cause, machine="silent", in_text=True) for cause in causes)
     return mend(
-        diagnosis.causes,
+        causes,
         knowledge=load(),
         doors=local_doors(console.say),
         journals=mended_home(),
@@ -337,8 +345,12 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         )
     if args.no_host and not args.logs:
         raise BadInputError("--no-host requires --log.", fix="Add the log: --log FILE")
-    if args.yes and not args.fix:
-        raise BadInputError("--yes requires --fix.", fix="provision doctor --fix --yes")
+    if args.fix and args.undo is not None:
+        raise BadInputError(
+            "--fix and --undo cannot be used together.", fix="provision doctor --undo FILE"
+        )
+    if args.yes and not args.fix and args.undo is None:
+        raise BadInputError("--yes requires --fix or --undo.", fix="provision doctor --fix --yes")
     if args.fix and (args.bundle is not None or args.no_host):
         raise BadInputError(
             "--fix changes this machine, and cannot be used with --bundle or --no-host.",

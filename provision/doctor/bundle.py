@@ -177,7 +177,7 @@ def _members(
     for question, answer in answers.items():
         asked, said = redacted(question, answer, redactor)
         rows.append([list(asked), _row(asked, said, members)])
-    kept = {name: redactor.text(value) for name, value in env.items()}
+    kept = {name: redactor.variable(name, value) for name, value in env.items()}
     manifest = {
         "format": FORMAT,
         "version": VERSION,

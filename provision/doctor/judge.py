@@ -51,6 +51,7 @@ class _Candidate:
     hits: tuple[Hit, ...] = ()
     supported: tuple[Evidence, ...] = ()
     decided: bool = False  # by a decisive clue
+    proven: bool = False  # by the facts that need no text
     refuted: Evidence | None = None
     beaten_by: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -171,6 +172,7 @@ def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Cand
         hits=seen,
         supported=tuple(dict.fromkeys(supported)),
         decided=any(clue.decisive for clue in speaking),
+        proven=proven,
         refuted=refuted,
         groups=groups,
     )
@@ -261,6 +263,7 @@ def _cause(
         sources=failure.sources,
         follows_from=one.beaten_by,
         in_text=bool(one.hits),
+        machine="proves" if one.proven else "agrees" if one.supported else "silent",
     )
 
 

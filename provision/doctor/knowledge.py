@@ -22,7 +22,8 @@ One table a failure:
     ]
     host = [{ fact = "cdi.stale", is = true }]    # proves it without any text
     beats = ["code of a consequence"]
-    confirm = "docker run ..."         # a command that checks the fix
+    confirm = "docker run ..."         # a command that checks the fix: 0 where all is well
+    check = "test ..."                 # ... instead, where confirm only shows it ("": nothing does)
     defaults = { library = "libcuda.so.1" }       # of a pattern's named groups, used as {library}
     sources = ["https://..."]
 
@@ -71,7 +72,7 @@ else:
 
 _FAILURE_KEYS = frozenset(
     {"code", "layer", "title", "cause", "severity", "often", "symptoms", "unless", "clues", "host"}
-    | {"beats", "confirm", "defaults", "sources", "fix"}
+    | {"beats", "confirm", "check", "defaults", "sources", "fix"}
 )
 _FIX_KEYS = frozenset(
     ["on", "when", "unless", "note", "run", "recipe", "automatic", "backup", "reboot"]
@@ -221,6 +222,7 @@ def _failure(row: Mapping[str, Any], recipes: Mapping[str, tuple[Fix, ...]], whe
             beats=tuple(row.get("beats", ())),
             fixes=tuple(_fixes(row.get("fix", ()), recipes, where)),
             confirm=row.get("confirm", ""),
+            check=row.get("check"),
             defaults=dict(row.get("defaults", {})),
             sources=tuple(row.get("sources", ())),
         )

@@ -39,6 +39,8 @@ Layer: TypeAlias = Literal[
 Strength: TypeAlias = Literal["proof", "typical", "hint"]
 Severity: TypeAlias = Literal["blocks", "degrades", "warns"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
+# What the machine's facts say of a cause. proves: its `host` conditions hold. agrees: a clue does.
+Machine: TypeAlias = Literal["silent", "agrees", "proves"]
 Value: TypeAlias = bool | int | str | tuple[str, ...]
 Operator: TypeAlias = Literal["is", "not", "under", "atleast", "has", "matches"]
 
@@ -98,7 +100,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One root cause. `often` (0 to 9) orders the causes that one text can have."""
+    """One root cause. `often` (0 to 9) orders the causes that one text can have. `confirm` is a
+    command by which a person checks the fix; `check` does it by its exit code, 0 where all is well
+    (None: `confirm` does that, too. "": nothing does).
+    """
 
     code: str
     layer: Layer
@@ -113,6 +118,7 @@ class Failure:
     beats: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
     confirm: str = ""
+    check: str | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
@@ -169,6 +175,7 @@ class Cause:
     sources: tuple[str, ...]
     follows_from: str | None = None  # the code of the cause that explains this one
     in_text: bool = False  # a text shows it; else the machine alone does
+    machine: Machine = "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 # Accounts and hosts that half of all machines have identify nobody.
 _COMMON = frozenset(
@@ -25,7 +25,81 @@ _PUBLIC_HOSTS = ("nvidia.com", "nvidia.github.io", "docker.com", "docker.io", "p
 _EFI_GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 _HOME = re.compile(r"(?<=/home/)[^/\s:;,\"'\\)\]}>]+|(?<=/Users/)[^/\s:;,\"'\\)\]}>]+")
-_LOGIN = re.compile(r"(?<=://)[^/\s@\"'<>]{1,500}@")
+# Up to the last @ before a slash; and a password with a slash, where what follows the colon is no
+# port. Settings of proxies and indexes may have stranger ones: see `without_login`.
+_LOGIN = re.compile(
+    r"(?<=://)(?:[^/\s\"'<>]{1,500}"
+    r"|[^/\s:@\"'<>]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"'<>]{1,500})@"
+)
+# A setting of a proxy or an index, as a variable, in a file, in JSON, as an option. Of a bare
+# "proxy: " only a login is cut: it may be any program's message.
+_ADDRESS_NAME = (
+    r"(?:(?:PIP|UV)_\w{1,60}|docker_host|(?:[A-Za-z][\w.:-]{0,60}[_.:-])?find[_-]links"
+    r"|[A-Za-z][\w.:-]{0,60}?proxy|proxy|(?:[A-Za-z][\w.-]{0,60}[_-])?(?:default[_-]index|index[_-]?urls?))"
+)
+_SETTING = re.compile(
+    rf"(?<![\w.-])(?P<dashes>--)?(?P<opened>[\"']?)(?P<name>{_ADDRESS_NAME})(?P<closed>[\"']?)"
+    r"(?P<sign>[ \t]{0,8}[:=][ \t]{0,8}|[ \t]{1,8}(?=[\"'])|(?(dashes)[ \t]{1,8}|(?!)))",
+    re.IGNORECASE,
+)
+_OTHER_JSON = re.compile(r"null\b|true\b|false\b|-?\d|[\[{]")  # a value that is no text
+_IS_ADDRESS = re.compile(_ADDRESS_NAME, re.IGNORECASE)
+_NO_PROXY = re.compile(r"no[_-]?proxy$", re.IGNORECASE)
+_SCHEME = re.compile(r"(?:[\w-]{1,60}=(?=\w+:))?[A-Za-z][A-Za-z0-9+.-]{0,20}://")
+_PLACE = re.compile(
+    r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
+    r"(?::\d{1,5})?(?:/[^\s\"'<>\\]{0,2000})?"
+)
+_LOCAL = re.compile(r"(?:(?:unix|file|npipe|fd)://)?/[^\s@\"'<>\\?#]{0,2000}")
+# What the public settings of NCCL look like; other values, and other settings, may hold anything.
+_NCCL_NUMBERS = re.compile(
+    r"ALLOC_P2P_NET_LL_BUFFERS|BUFFSIZE|CHECKS_DISABLE|CHECK_POINTERS|COLLNET_ENABLE"
+    r"|COLLNET_NODE_THRESHOLD|COMM_BLOCKING|CROSS_NIC|CUMEM_ENABLE|CUMEM_HOST_ENABLE"
+    r"|DMABUF_ENABLE|GDR_FLUSH_DISABLE|GRAPH_MIXING_SUPPORT|GRAPH_REGISTER|IB_ADAPTIVE_ROUTING"
+    r"|IB_AR_THRESHOLD|IB_CUDA_SUPPORT|IB_DISABLE|IB_ECE_ENABLE|IB_FIFO_TC|IB_GID_INDEX"
+    r"|IB_MERGE_NICS|IB_PCI_RELAXED_ORDERING|IB_QPS_PER_CONNECTION|IB_RETRY_CNT"
+    r"|IB_RETURN_ASYNC_EVENTS|IB_SL|IB_SPLIT_DATA_ON_QPS|IB_TC|IB_TIMEOUT|IGNORE_CPU_AFFINITY"
+    r"|IGNORE_DISABLED_P2P|LL_BUFFSIZE|LL_THRESHOLD|LOCAL_REGISTER|MAX_CTAS|MAX_NCHANNELS"
+    r"|MAX_NRINGS|MIN_CTAS|MIN_NCHANNELS|MIN_NRINGS|MNNVL_ENABLE|NCHANNELS_PER_NET_PEER"
+    r"|NET_DISABLE_INTRA|NET_FORCE_FLUSH|NET_GDR_READ|NET_SHARED_BUFFERS|NET_SHARED_COMMS"
+    r"|NSOCKS_PERTHREAD|NTHREADS|NVB_DISABLE|NVLS_ENABLE|NVLS_NCHANNELS|P2P_DIRECT_DISABLE"
+    r"|P2P_DISABLE|P2P_NET_CHUNKSIZE|P2P_NVL_CHUNKSIZE|P2P_PCI_CHUNKSIZE|P2P_PXN_LEVEL"
+    r"|PXN_DISABLE|RAS_ENABLE|RAS_TIMEOUT_FACTOR|RUNTIME_CONNECT|SET_STACK_SIZE|SHM_DISABLE"
+    r"|SHM_LOCALITY|SHM_USE_CUDA_MEMCPY|SINGLE_RING_THRESHOLD|SOCKET_NTHREADS|SOCKET_RETRY_CNT"
+    r"|SOCKET_RETRY_SLEEP_MSEC|TREE_THRESHOLD|WIN_ENABLE"
+)
+_NCCL_NUMBER = r"-?\d{1,12}|0x[0-9a-fA-F]{1,8}"
+_NCCL_LEVEL = r"[0-9]|LOC|NVL|PIX|PXB|P2C|PXN|PHB|SYS|NODE"
+_NCCL_DEVICE = (
+    r"(?:bond|br|cxi|docker|efa|en|eth|hfi|hns|hsn|ib|lo|mlx|mlx4_|mlx5_|bnxt_re|irdma|qedr|rdma|roce"
+    r"|team|veth|wl)[0-9a-z]{0,12}(?:[_.:][0-9]{1,5})*"
+)
+_NCCL_KINDS = (
+    r"(?:ALL|INIT|COLL|P2P|SHM|NET|GRAPH|TUNING|ENV|ALLOC|CALL|PROXY|NVLS|BOOTSTRAP|REG|PROFILE"
+    r"|RAS)"
+)
+_NCCL_ALGORITHM = (
+    r"(?:(?:allreduce|allgather|reducescatter|broadcast|reduce)?:?\^?"
+    r"(?:Tree|Ring|CollnetDirect|CollnetChain|Collnet|NVLS|NVLSTree|PAT|LL|LL128|Simple)[,;]?){1,20}"
+)
+_NCCL_SETTING = re.compile(r"""(?<!\w)(NCCL_\w{1,60})=("[^"\n]*"|'[^'\n]*'|[^\s"',;}]+)""")
+_NCCL_WORDS: Mapping[str, str] = {
+    "DEBUG": "VERSION|WARN|INFO|ABORT|TRACE|NONE",
+    "DEBUG_SUBSYS": rf"\^?{_NCCL_KINDS}(?:,{_NCCL_KINDS}){{0,20}}",
+    "ALGO": _NCCL_ALGORITHM,
+    "PROTO": _NCCL_ALGORITHM,
+    "LAUNCH_MODE": "PARALLEL|GROUP",
+    "NET": "IB|Socket|AWS Libfabric|none",
+    "NET_PLUGIN": "none",
+    "TUNER_PLUGIN": "none",
+    "P2P_LEVEL": _NCCL_LEVEL,
+    "NET_GDR_LEVEL": _NCCL_LEVEL,
+    "NET_GDR_C2C": "[01]",
+    "SOCKET_FAMILY": "AF_INET6?",
+    "IB_ADDR_FAMILY": "AF_INET6?",
+    "SOCKET_IFNAME": rf"[\^=]{{0,2}}{_NCCL_DEVICE}(?:,{_NCCL_DEVICE}){{0,30}}",
+    "IB_HCA": rf"[\^=]{{0,2}}{_NCCL_DEVICE}(?:,{_NCCL_DEVICE}){{0,30}}",
+}
 _URL_HOST = re.compile(r"(?<=://)(?:redacted@)?([A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?)")
 _NAMED_SECRET = re.compile(
     r"((?:token|passw(?:or)?d|passphrase|secret|api[_-]?key|access[_-]?key|private[_-]?key)"
@@ -77,6 +151,8 @@ class Redactor:
 
     def text(self, text: str, *, addresses: bool = True) -> str:
         """The text without them. `addresses=False` where dotted numbers are versions."""
+        text = "".join(self._without_logins(text))
+        text = _NCCL_SETTING.sub(lambda m: f"{m[1]}={self._nccl(m[1], m[2])}", text)
         text = _LOGIN.sub(lambda _: self._put("login", "", lambda _: "redacted") + "@", text)
         text = _NAMED_SECRET.sub(lambda m: m[1] + self._secret_word(m[2]), text)
         text = _BEARER.sub(lambda m: m[1] + self._secret_word(m[2]), text)
@@ -93,6 +169,50 @@ class Redactor:
             text = _IPV4.sub(lambda m: self._ipv4(m[0]), text)
         text = _URL_HOST.sub(self._url_host, text)
         return self._pattern().sub(lambda m: self._name(m[0]), text)
+
+    def variable(self, name: str, value: str) -> str:
+        """The value of a variable of the environment, without what may be secret in it."""
+        if _IS_ADDRESS.fullmatch(name) and not _NO_PROXY.search(name):
+            return self.text(self._setting(value))
+        return self.text(self._nccl(name, value) if name.startswith("NCCL_") else value)
+
+    def _nccl(self, name: str, value: str) -> str:
+        bare = value.strip("\"'")
+        return value if is_harmless_nccl(name, bare) else self._secret_word(bare)
+
+    def _without_logins(self, text: str) -> Iterator[str]:
+        """The text in pieces, the settings of proxies and indexes without logins."""
+        position = 0
+        for found in _SETTING.finditer(text):
+            start = found.end()
+            other = _OTHER_JSON.match(text, start) if found["closed"] else None
+            if found.start() < position or other or _NO_PROXY.search(found["name"]):
+                continue
+            yield text[position:start]
+            end = _value_end(text, found)
+            value, behind = _first_word(
+                text[start:end], is_quoted=text[end : end + 1] in {'"', "'"}
+            )
+            is_message = ":" in found["sign"] and not found["closed"]
+            if "@" in value or not is_message or without_login(value) is not None:
+                value = self._setting(value)
+            yield value
+            position = end - len(behind)
+        yield text[position:]
+
+    def _setting(self, value: str) -> str:
+        """Of a proxy or an index: its login is cut, and what is no address is secret."""
+        bare = value.strip("\"' \t")
+        if not bare:
+            return value
+        place = without_login(bare, mark="redacted@")
+        if place is None:
+            return value.replace(bare, self._secret_word(bare))
+        if "@" in bare:
+            self._put("login", "", lambda _: "redacted")
+        scheme, rest = _split(place)
+        rest = _URL_HOST.sub(self._url_host, f"://{rest}")[3:]
+        return value.replace(bare, f"{scheme}{rest}")
 
     def data(self, data: bytes, *, addresses: bool = True) -> bytes:
         """The same for bytes, which need not be text."""
@@ -160,6 +280,71 @@ class Redactor:
             number = 1 + sum(1 for other, _ in self._replacements if other == kind)
             self._replacements[key] = make(number)
         return self._replacements[key]
+
+
+def without_login(value: str, *, mark: str = "") -> str | None:
+    """The address of a proxy or an index (or several, between blanks) without user, password and
+    query; None where it is no address. All before the last @ is login, whatever is in it: a scheme
+    may be missing, a password may hold a slash, a blank, another @. `mark` stands in its place.
+    """
+    if _LOCAL.fullmatch(value):
+        return value
+    if "@" not in value:
+        parts = [_place(*_split(word)) for word in value.split()]
+        return " ".join(filter(None, parts)) if parts and None not in parts else None
+    scheme, rest = _split(value)
+    return _place(f"{scheme}{mark}" if scheme else "", rest.rpartition("@")[2])
+
+
+def is_harmless_nccl(name: str, value: str) -> bool:
+    """Whether it is a setting that NCCL documents, with a value of its usual shape."""
+    setting = name.removeprefix("NCCL_")
+    is_number = _NCCL_NUMBERS.fullmatch(setting) is not None
+    shape = _NCCL_NUMBER if is_number else _NCCL_WORDS.get(setting)
+    return not value or (shape is not None and bool(re.fullmatch(shape, value, re.IGNORECASE)))
+
+
+def _split(value: str) -> tuple[str, str]:
+    """The scheme ("https://", with uv's name of the index before it), and the rest."""
+    found = _SCHEME.match(value)
+    return (found[0], value[found.end() :]) if found else ("", value)
+
+
+def _place(before: str, rest: str) -> str | None:
+    place = re.split(r"[?#]", rest, maxsplit=1)[0]
+    return f"{before}{place}" if _PLACE.fullmatch(place) else None
+
+
+def _value_end(text: str, found: re.Match[str]) -> int:
+    """Where a setting's value ends: at the quote that closes it, else at the line's end."""
+    start = found.end()
+    line_end = text.find("\n", start)
+    line_end = len(text) if line_end < 0 else line_end
+    quote = "" if found["closed"] else found["opened"]
+    if not quote and text[start : start + 1] in {'"', "'"}:
+        quote, start = text[start], start + 1
+    end = start
+    while quote and end < line_end:
+        if text[end] == "\\":
+            end += 1
+        elif text[end] == quote and not text[end + 1 : end + 2].strip(" \t\r\n,;:}])\"'"):
+            return end
+        end += 1
+    return line_end
+
+
+def _first_word(value: str, *, is_quoted: bool) -> tuple[str, str]:
+    """A value without what stands behind it on the line: behind the last @, a blank ends it; so it
+    does where there is none, and what is before the blank is an address.
+    """
+    at = value.rfind("@")
+    blank = None if is_quoted else re.search(r"(?<=\S)[ \t\r]", value[at + 1 :])
+    if blank is None:
+        return value, ""
+    end = at + 1 + blank.start()
+    if at < 0 and without_login(value[:end].strip("\"'")) is None:
+        return value, ""
+    return value[:end], value[end:]
 
 
 def _numbered(form: str) -> Callable[[int], str]:

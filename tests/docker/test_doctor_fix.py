@@ -151,8 +151,11 @@ class Case:
     def journal(self) -> Path:
         return max(self.folder.iterdir())
 
+    def undo(self) -> Exit:
+        return undo(self.journal(), knowledge=self.knowledge, doors=self.doors, assume_yes=True)
+
     def take_back(self, *, restart: bool = True) -> None:
-        assert undo(self.journal(), doors=self.doors) is Exit.DONE
+        assert self.undo() is Exit.DONE
         if restart:
             self.machine.run("service docker restart || service docker start")
             # it ends by itself, or it answers
@@ -640,6 +643,6 @@ def test_without_nvidias_repository_the_fix_stops_and_leaves_nothing(
     assert "To put the kept files back" in case.text
     done = read_journal(case.journal()).done
     assert [one.code == 0 for one in done] == [True, True, False]
-    assert undo(case.journal(), doors=case.doors) is Exit.DONE
+    assert case.undo() is Exit.DONE
     settled.must("apt-get update")
     assert settled.output("ls /usr/share/keyrings/nvidia-container-toolkit-keyring.asc")[0] != 0

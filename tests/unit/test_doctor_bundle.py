@@ -139,6 +139,115 @@ def test_what_identifies_is_replaced_in_its_own_shape(text: str, redacted: str) 
     assert Redactor().text(text) == redacted
 
 
+LOGINS = {
+    "the usual address": "http://bob:hunter2@proxy.corp.example:3128",
+    "no scheme": "bob:hunter2@proxy.corp.example:3128",
+    "no password": "http://hunter2@proxy.corp.example:3128",
+    "a slash in the password": "http://bob:x/hunter2@proxy.corp.example:3128",
+    "a port and a slash in the password": "http://bob:80/hunter2@proxy.corp.example:3128",
+    "an @ in the password": "http://bob:x@hunter2@proxy.corp.example:3128",
+    "a blank in the password": "http://bob:x hunter2@proxy.corp.example:3128",
+    "a ? and a # in the password": "http://bob:?x#hunter2@proxy.corp.example:3128",
+    "all of them and no scheme": "bob:@/ ?hunter2@proxy.corp.example:3128",
+    "a token in the query": "http://proxy.corp.example:3128/?t=hunter2",
+    "no host": "http://bob:hunter2",
+    "no host and no scheme": "bob:hunter2",
+    "a host that is none": "http://bob:hunter2@:x",
+}
+PLACES = {
+    "a drop-in of systemd": 'Environment="HTTP_PROXY={}" "NO_PROXY=localhost"\n',
+    "a drop-in without quotes": "Environment=HTTPS_PROXY={}\n",
+    "docker info": '{{"HttpProxy":"{}","NoProxy":"localhost","Name":"x"}}',
+    "daemon.json": '{{"proxies": {{\n "https-proxy": "{}"\n}}, "userland-proxy": false}}',
+    "a container's environment": '{{"Env":["all_proxy={}","A=b"]}}',
+    "pip.conf": "[global]\nextra-index-url = {}\nproxy = x\n",
+    "apt.conf": 'Acquire::http::Proxy "{}";\n',
+    "a shell's file": "export Https_Proxy='{}'\n",
+    "a variable of uv": "UV_DEFAULT_INDEX={}\n",
+    "a variable of pip": "PIP_EXTRA_INDEX_URL={}\n",
+    "docker info as text": " HTTPS Proxy={}\n",
+}
+
+
+@pytest.mark.parametrize("value", LOGINS.values(), ids=LOGINS)
+@pytest.mark.parametrize(
+    "name", ["http_proxy", "HTTPS_PROXY", "all_proxy", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"]
+)
+def test_no_login_of_a_variable_survives(name: str, value: str, tmp_path: Path) -> None:
+    machine = build(load_host("dgx"), tmp_path / "host")
+    out = tmp_path / "bundle.tar.gz"
+    collect(Machine(env={**machine.env, name: value}, source=machine.source), out)
+    content = everything(out)
+    assert b"hunter2" not in content
+    assert b"proxy.corp.example" not in content
+    with open_bundle(out) as again:
+        assert again.env[name]
+
+
+@pytest.mark.parametrize("value", LOGINS.values(), ids=LOGINS)
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_no_login_of_a_file_or_a_programs_output_survives(place: str, value: str) -> None:
+    text = Redactor().text(place.format(value))
+    assert "hunter2" not in text
+    assert "corp.example" not in text
+    if place.startswith("{") and "proxies" in place:
+        assert json.loads(text)["userland-proxy"] is False
+    elif place.startswith("{"):
+        assert json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        pytest.param(
+            "http_proxy", "http://10.0.0.1:3128", "http://192.0.2.1:3128", id="an address"
+        ),
+        pytest.param("http_proxy", "localhost:3128", "localhost:3128", id="no scheme and no login"),
+        pytest.param("http_proxy", "http://[::1]:3128", "http://[::1]:3128", id="an IPv6 address"),
+        pytest.param("http_proxy", "", "", id="nothing"),
+        pytest.param("no_proxy", "localhost,.svc", "localhost,.svc", id="what needs no proxy"),
+        pytest.param("PIP_CERT", "/etc/ca.pem", "/etc/ca.pem", id="a file of pip's"),
+        pytest.param(
+            "UV_INDEX_URL",
+            "https://download.pytorch.org/whl/cu126",
+            "https://download.pytorch.org/whl/cu126",
+            id="a public index",
+        ),
+        pytest.param("DOCKER_HOST", "unix:///run/d.sock", "unix:///run/d.sock", id="a socket"),
+        pytest.param("NCCL_DEBUG", "INFO", "INFO", id="a word of NCCL's"),
+        pytest.param("NCCL_P2P_DISABLE", "1", "1", id="a number of NCCL's"),
+        pytest.param("NCCL_SOCKET_IFNAME", "^lo,docker0", "^lo,docker0", id="interfaces"),
+        pytest.param("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", "=mlx5_0:1,mlx5_1:1", id="adapters"),
+        pytest.param("NCCL_ALGO", "allreduce:tree,ring", "allreduce:tree,ring", id="algorithms"),
+        pytest.param("NCCL_DEBUG", "hunter2", "secret-1", id="another word in a known setting"),
+        pytest.param("NCCL_SOCKET_IFNAME", "hunter2", "secret-1", id="no interface"),
+        pytest.param("NCCL_P2P_DISABLE", "hunter2", "secret-1", id="no number"),
+        pytest.param("NCCL_MINE", "1", "secret-1", id="a setting that NCCL does not have"),
+        pytest.param("NCCL_TOPO_FILE", "/mnt/hunter2", "secret-1", id="a file of NCCL's"),
+    ],
+)
+def test_of_a_variable_only_what_is_harmless_is_kept(name: str, value: str, kept: str) -> None:
+    redactor = Redactor()
+    assert redactor.variable(name, value) == kept
+    if name.startswith("NCCL_"):
+        assert redactor.text(f"Environment={name}={value} A=b") == f"Environment={name}={kept} A=b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL INFO proxy: [1,2] -1 rank 3",
+        "nvidia: the index: -1 is out of range",
+        '{"userland-proxy": false, "http-proxy": null}',
+        "docker://registry:5000/img@sha256:abcd",
+        "git+https://developer.download.nvidia.com/x@v1",
+        "/usr/bin/docker-proxy -proto tcp -host-port 80",
+    ],
+)
+def test_a_text_without_a_login_stays_as_it_is(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
 def test_routes_lose_their_addresses_and_keep_the_way_out() -> None:
     head = b"Iface\tDestination\tGateway\tFlags\tRef\tUse\tMetric\tMask\n"
     out = b"eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\n"

@@ -23,12 +23,12 @@ import pytest
 
 from provision.doctor import diagnose
 from provision.doctor.fixes import narrowed
-from provision.doctor.judge import judge
-from provision.doctor.knowledge import Knowledge, parse
+from provision.doctor.judge import explained, judge
+from provision.doctor.knowledge import Knowledge, load, parse
 from provision.doctor.mending import Doors, mend, read_journal, undo
 from provision.doctor.mending.doors import run_in_shell
-from provision.doctor.mending.shell import needs_sudo
-from provision.doctor.model import Cause, Fact, Fix
+from provision.doctor.mending.shell import needs_sudo, without_sudo
+from provision.doctor.model import Cause, Fact, Failure, Fix
 from provision.errors import BadInputError, Exit
 from tests import need
 
@@ -48,6 +48,7 @@ class Scene:
     asked: list[str] = field(default_factory=list)
     ran: list[str] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
+    fixes: tuple[dict[str, Any], ...] = ()
     run: Callable[[str, float, Callable[[str], None]], int | None] = run_in_shell
 
     def __post_init__(self) -> None:
@@ -85,6 +86,7 @@ class Scene:
         )
 
     def knowledge(self, *fixes: dict[str, Any], **changes: Any) -> Knowledge:
+        self.fixes = fixes
         one = {"run": f"echo whole > {self.file}", "automatic": True, "backup": [str(self.file)]}
         row = {
             "code": CODE,
@@ -113,6 +115,12 @@ class Scene:
             assume_yes=assume_yes,
         )
 
+    def undo(self, path: Path | None = None, *, assume_yes: bool = True, **changes: Any) -> Exit:
+        """By the knowledge of the last fix; `changes` are to it."""
+        knowledge = self.knowledge(*self.fixes, **changes)
+        path = path or self.journal()
+        return undo(path, knowledge=knowledge, doors=self.doors(), assume_yes=assume_yes)
+
     @property
     def text(self) -> str:
         return "\n".join(self.said)
@@ -133,14 +141,14 @@ def test_a_broken_file_is_mended_proven_and_taken_back(scene: Scene) -> None:
     assert "Mended." in scene.text
     assert read_journal(scene.journal()).result == "mended"
 
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert scene.file.read_text() == "broken\n"
     assert stat.S_IMODE(scene.file.stat().st_mode) == 0o640
     assert read_journal(scene.journal()).result == "undone"
     assert "is not taken back" in scene.text
 
     scene.file.write_text("changed since\n")
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert scene.file.read_text() == "changed since\n"
 
 
@@ -165,7 +173,7 @@ def test_everything_is_shown_before_it_is_asked_and_asked_before_it_is_run(scene
     for words in ("The settings are broken", "Somebody broke them", f"echo whole > {scene.file}"):
         assert words in text
     assert "kept before:" in text
-    assert not scene.ran
+    assert scene.ran == [f"grep -qx whole {scene.file}"]  # whether it is broken at all
     assert scene.file.read_text() == "broken\n"
     assert not scene.journals.exists()
 
@@ -186,6 +194,213 @@ def test_with_yes_nobody_is_asked(scene: Scene) -> None:
 def test_without_a_cause_there_is_nothing_to_mend(scene: Scene) -> None:
     assert scene.mend(scene.knowledge(), text="all is well") is Exit.DONE
     assert "Nothing to mend" in scene.text
+
+
+# --- whether it is here -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("assume_yes", [True, False], ids=["with --yes", "at a terminal"])
+def test_what_the_confirming_command_finds_healthy_is_left_alone(
+    scene: Scene, *, assume_yes: bool
+) -> None:
+    scene.file.write_text("whole\n")
+    assert scene.mend(scene.knowledge(), assume_yes=assume_yes) is Exit.DONE
+    assert "this machine does not have it" in scene.text
+    assert scene.ran == [f"grep -qx whole {scene.file}"]
+    assert not scene.asked
+    assert not scene.copies
+    assert not scene.journals.exists()
+
+
+def test_a_cause_that_is_not_here_makes_no_other_one_look_mended(scene: Scene) -> None:
+    """A person's own work is not called done because a command showed something."""
+    scene.file.write_text("whole\n")
+    automatic = scene.knowledge()
+    by_hand = {**OTHER, "confirm": "true", "symptoms": ["cannot read"]}
+    knowledge = replace(
+        automatic, failures=(*automatic.failures, *parse({"x": {"failure": [by_hand]}}).failures)
+    )
+    causes = sorted(scene.causes(knowledge), key=lambda one: one.code != CODE)
+    end = mend(
+        causes, knowledge=knowledge, doors=scene.doors(), journals=scene.journals, assume_yes=True
+    )
+    assert end is Exit.HOST_UNFIT
+    assert "gone too" not in scene.text
+    assert "true" not in scene.ran
+
+
+HOST = [{"fact": "os.id", "is": "debian"}]
+CLUE = [{"fact": "os.id", "is": "debian", "says": "it is Debian"}]
+FACTS = {"os.id": Fact(value="debian", where="test")}
+OTHER = {
+    "code": "another",
+    "layer": "network",
+    "title": "The network is down",
+    "cause": "c",
+    "symptoms": ["no such host"],
+    "sources": ["https://example.org/"],
+    "fix": [{"note": "Ask your administrator."}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "end", "said"),
+    [
+        pytest.param({}, Exit.DONE, "Mended.", id="the command fails here without a word"),
+        pytest.param(
+            {"confirm": "{confirm} || {{ echo cannot read it; exit 1; }}"},
+            Exit.DONE,
+            "Mended.",
+            id="the command fails here and says what the text says",
+        ),
+        pytest.param(
+            {"confirm": "{confirm} || {{ echo something new; exit 1; }}"},
+            Exit.DONE,
+            "Mended.",
+            id="the command fails here and says what nobody knows",
+        ),
+        pytest.param(
+            {"confirm": "{confirm} || {{ echo no such host; exit 1; }}"},
+            Exit.NO_VERDICT,
+            "for another reason: The network is down (another).",
+            id="the command fails here and shows another cause",
+        ),
+        pytest.param(
+            {"confirm": "{confirm} || {{ echo no such host; exit 1; }}", "beats": ["another"]},
+            Exit.DONE,
+            "Mended.",
+            id="the command fails here and shows what follows from the cause",
+        ),
+        pytest.param(
+            {"confirm": "{confirm} || {{ echo no such host; exit 1; }}", "clues": CLUE},
+            Exit.DONE,
+            "Mended.",
+            id="the command shows another cause but a fact of the machine agrees",
+        ),
+        pytest.param(
+            {"confirm": "cat {file}", "check": ""},
+            Exit.NO_VERDICT,
+            "nothing on this machine could confirm it",
+            id="the command decides nothing and no fact agrees",
+        ),
+        pytest.param(
+            {"confirm": "cat {file}", "check": "", "clues": CLUE},
+            Exit.NO_VERDICT,
+            "look yourself",
+            id="the command decides nothing and a fact of the machine agrees",
+        ),
+        pytest.param(
+            {"confirm": "sudo {confirm}"},
+            Exit.NO_VERDICT,
+            "nothing on this machine could confirm it",
+            id="the command needs sudo and there is none",
+        ),
+    ],
+)
+def test_with_yes_a_fact_of_this_machine_must_agree_with_the_text(
+    scene: Scene, changes: dict[str, Any], end: Exit, said: str
+) -> None:
+    scene.is_root, scene.has_sudo = False, False
+    places = {"confirm": f"grep -qx whole {scene.file}", "file": scene.file}
+    row = {
+        "code": CODE,
+        "layer": "disk",
+        "title": "t",
+        "cause": "c",
+        "symptoms": ["cannot read"],
+        "confirm": "{confirm}",
+        "sources": ["https://example.org/"],
+        "fix": [
+            {"run": f"echo whole > {scene.file}", "automatic": True, "backup": [str(scene.file)]}
+        ],
+        **changes,
+    }
+    row["confirm"] = str(row["confirm"]).format(**places)
+    knowledge = parse({"own.toml": {"failure": [row, OTHER]}})
+    scene.run = without_sudo_here
+    causes = diagnose([("log", "cannot read it")], FACTS, knowledge=knowledge).causes
+    result = mend(
+        causes,
+        knowledge=knowledge,
+        doors=scene.doors(),
+        journals=scene.journals,
+        assume_yes=True,
+    )
+    assert result is end
+    assert said in " ".join(scene.text.split())
+    changed = said in {"Mended.", "look yourself"}
+    assert scene.file.read_text() == ("whole\n" if changed else "broken\n")
+    assert changed or "without --yes" in " ".join(scene.text.split())
+
+
+def without_sudo_here(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
+    """What keeps files of others runs through sudo, which this machine may lack."""
+    is_ours = "cp -pL" in command or "test -e" in command
+    return run_in_shell(command.replace("sudo ", "") if is_ours else command, limit_s, on_line)
+
+
+def test_what_the_machine_itself_proves_is_mended_though_a_command_is_content(
+    scene: Scene,
+) -> None:
+    knowledge = scene.knowledge(host=HOST, confirm="true")
+    (cause,) = judge(knowledge, {}, FACTS).causes
+    end = mend(
+        [cause], knowledge=knowledge, doors=scene.doors(), journals=scene.journals, assume_yes=True
+    )
+    assert end is Exit.DONE
+    assert scene.file.read_text() == "whole\n"
+
+
+SHIPPED = [
+    failure
+    for failure in load().failures
+    if any(fix.automatic and not fix.reboot for fix in failure.fixes)
+]
+
+
+@pytest.mark.parametrize("failure", SHIPPED, ids=[one.code for one in SHIPPED])
+def test_a_shipped_fix_runs_on_a_sick_machine_and_never_on_a_healthy_one(
+    failure: Failure, tmp_path: Path
+) -> None:
+    cause = replace(explained(failure), in_text=True)
+    check = without_sudo(cause.confirm if failure.check is None else failure.check)
+    ends, ran = [], []
+    for code in (0, 1):
+        commands: list[str] = []
+
+        def answer(
+            command: str,
+            _: float,
+            on_line: Callable[[str], None],
+            *,
+            code: int = code,
+            commands: list[str] = commands,
+        ) -> int:
+            commands.append(command)
+            if "test -e" in command:
+                on_line("absent")
+            return code if command == check else 0
+
+        doors = Doors(
+            say=lambda _: None,
+            ask=None,
+            run=answer,
+            is_root=True,
+            has_sudo=True,
+            home=tmp_path,
+            sleep=lambda _: None,
+        )
+        end = mend([cause], knowledge=load(), doors=doors, journals=tmp_path, assume_yes=True)
+        ends.append(end)
+        ran.append([one for one in commands if one != check])
+    if not check:
+        assert ends == [Exit.NO_VERDICT] * 2
+        assert ran == [[], []]
+        return
+    assert ends[0] is Exit.DONE
+    assert ran[0] == []
+    is_rootless = all(set(f.on) == {"rootless"} for f in failure.fixes if f.automatic)
+    assert ran[1] or is_rootless
 
 
 # --- what is kept -------------------------------------------------------------------------------
@@ -211,7 +426,7 @@ def test_a_file_that_was_not_there_is_taken_away_again(scene: Scene) -> None:
     scene.file.unlink()
     assert scene.mend(scene.knowledge()) is Exit.DONE
     assert not scene.copies
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert not scene.file.exists()
 
 
@@ -222,7 +437,7 @@ def test_a_link_stays_a_link(scene: Scene) -> None:
     scene.file.symlink_to(real)
     assert scene.mend(scene.knowledge()) is Exit.DONE
     assert real.read_text() == "whole\n"
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert scene.file.is_symlink()
     assert real.read_text() == "broken\n"
 
@@ -241,7 +456,7 @@ def test_an_odd_name_is_one_word_to_the_shell(scene: Scene) -> None:
     fix = {"run": f"echo whole > {scene.file}", "automatic": True, "backup": [str(odd)]}
     assert scene.mend(scene.knowledge(fix)) is Exit.DONE
     odd.write_text("changed")
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert odd.read_text() == "odd"
 
 
@@ -276,7 +491,66 @@ def test_a_directory_that_takes_no_journal_stops_the_fix_before_its_first_comman
     with pytest.raises(BadInputError) as caught:
         scene.mend(scene.knowledge())
     assert "XDG_STATE_HOME" in caught.value.fix
-    assert not scene.ran
+    assert scene.file.read_text() == "broken\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "backup"),
+    [
+        pytest.param("rm -f {a} {b}", ["{a}", "{b}"], id="two files are removed"),
+        pytest.param("rm -f {folder}/*.list", ["{folder}/*.list"], id="a pattern is removed"),
+        pytest.param("mv {a} {b}", ["{a}", "{b}"], id="one file is moved over another"),
+        pytest.param("cp {a} {b}", ["{b}"], id="one file is copied over another"),
+        pytest.param("echo x | tee {a} {b}", ["{a}", "{b}"], id="two files are written by tee"),
+        pytest.param("truncate -s 0 {a}", ["{a}"], id="a file is emptied"),
+        pytest.param("ln -sf {b} {a}", ["{a}"], id="a file becomes a link"),
+        pytest.param("echo x > {a}; echo y >> {b}", ["{a}", "{b}"], id="two redirections"),
+    ],
+)
+@pytest.mark.parametrize("is_named", [True, False], ids=["kept", "not kept"])
+def test_with_yes_only_files_that_are_kept_are_written_or_removed(
+    scene: Scene, run: str, backup: list[str], *, is_named: bool
+) -> None:
+    folder = scene.folder / "lists"
+    folder.mkdir()
+    a, b = folder / "a b.list", folder / "b.list"
+    a.write_text("a")
+    b.write_text("b")
+    names = {"a": f"'{a}'", "b": str(b), "folder": str(folder)}
+    paths = {"a": str(a), "b": str(b), "folder": str(folder)}
+    fix = {
+        "run": run.format(**names),
+        "automatic": True,
+        "backup": [one.format(**paths) for one in backup] if is_named else [],
+    }
+    knowledge = scene.knowledge(fix, confirm="false")
+    assert scene.mend(knowledge, assume_yes=True) is Exit.HOST_UNFIT
+    if not is_named:
+        assert "not restored by --undo" in " ".join(scene.text.split())
+        assert scene.ran == ["false"]
+    else:
+        assert "the commands ran" in scene.text
+        assert scene.undo(confirm="false") is Exit.DONE
+    assert (a.read_text(), b.read_text()) == ("a", "b")
+
+
+def test_a_file_whose_name_has_two_lines_is_not_removed(scene: Scene) -> None:
+    (scene.folder / "two\nlines.list").write_text("x")
+    fix = {
+        "run": f"rm -f {scene.folder}/*.list",
+        "automatic": True,
+        "backup": [f"{scene.folder}/*.list"],
+    }
+    assert scene.mend(scene.knowledge(fix), assume_yes=True) is Exit.HOST_UNFIT
+    assert "could not be listed" in " ".join(scene.text.split())
+    assert (scene.folder / "two\nlines.list").exists()
+
+
+def test_a_link_that_leads_nowhere_is_not_taken_for_an_absent_file(scene: Scene) -> None:
+    scene.file.unlink()
+    scene.file.symlink_to("nowhere")
+    assert scene.mend(scene.knowledge(), assume_yes=True) is Exit.HOST_UNFIT
+    assert "No command was run" in scene.text
 
 
 # --- how it ends --------------------------------------------------------------------------------
@@ -296,7 +570,7 @@ def test_the_first_command_that_fails_is_the_last(scene: Scene) -> None:
     journal = read_journal(scene.journal())
     assert [one.code for one in journal.done] == [0, 3]
     assert journal.result == "failed"
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert scene.file.read_text() == "broken\n"
 
 
@@ -347,7 +621,7 @@ def test_without_a_confirming_command_there_is_no_verdict(scene: Scene) -> None:
 def test_a_service_that_was_started_is_given_time(scene: Scene) -> None:
     fix = {"run": "true restart service", "automatic": True}
     count = scene.folder / "count"
-    confirm = f"echo x >> {count}; test $(wc -l < {count}) -ge 3"
+    confirm = f"echo x >> {count}; test $(wc -l < {count}) -ge 4"  # the first is before the fix
     assert scene.mend(scene.knowledge(fix, confirm=confirm)) is Exit.DONE
     assert len(scene.slept) == 2
 
@@ -356,7 +630,8 @@ def test_a_service_that_was_started_is_given_time(scene: Scene) -> None:
 def test_ctrl_c_says_what_was_done_and_how_to_go_back(scene: Scene, where: str) -> None:
     def interrupted(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
         parts = {"a command": "second", "the copy": "cp -pL", "the confirmation": "grep -qx"}
-        if where in parts and parts[where] in command:
+        is_first_look = not scene.journals.exists()
+        if where in parts and parts[where] in command and not is_first_look:
             raise KeyboardInterrupt
         return run_in_shell(command, limit_s, on_line)
 
@@ -383,7 +658,7 @@ def test_ctrl_c_says_what_was_done_and_how_to_go_back(scene: Scene, where: str) 
         last = scene.said[scene.said.index("Interrupted.") :]
         assert any("To put the kept files back" in line for line in last)
         assert read_journal(scene.journal()).result == "interrupted"
-        assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+        assert scene.undo() is Exit.DONE
     assert scene.file.read_text() == "broken\n"
 
 
@@ -521,7 +796,7 @@ def test_without_root_and_without_sudo_the_way_is_said(scene: Scene) -> None:
     assert scene.mend(scene.knowledge(fix)) is Exit.USAGE
     assert "no sudo here" in scene.text
     assert "su -" in scene.text
-    assert not scene.ran
+    assert scene.ran == [f"grep -qx whole {scene.file}"]
 
 
 def test_files_of_others_are_kept_through_sudo_and_ones_own_are_not(scene: Scene) -> None:
@@ -543,7 +818,7 @@ def test_files_of_others_are_kept_through_sudo_and_ones_own_are_not(scene: Scene
     copies = [command for command in scene.ran if command.count("cp -pL")]
     assert copies[0].startswith(f"sudo cp -pL {scene.file} ")
     assert copies[1].startswith(f"cp -pL {own} ")
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.DONE
+    assert scene.undo() is Exit.DONE
     assert f"sudo cp -p {scene.copies[0]}" in scene.text
 
 
@@ -558,24 +833,30 @@ def test_a_users_own_engine_is_not_mended_as_root(scene: Scene) -> None:
 
 
 def containers(ids: Sequence[str]) -> Callable[..., int | None]:
+    restarted: list[str] = []
+
     def run(command: str, limit_s: float, on_line: Callable[[str], None]) -> int | None:
         if command == "docker ps -q":
             for one in ids:
                 on_line(one)
             return 0
         if "restart docker" in command:
+            restarted.append(command)
             return 0
+        if command == RESTARTED:
+            return 0 if restarted else 1
         return run_in_shell(command, limit_s, on_line)
 
     return run
 
 
+RESTARTED = "docker version"
 RESTART = "systemctl restart docker || service docker restart"
 
 
 def test_with_yes_a_restart_does_not_stop_running_containers(scene: Scene) -> None:
     scene.run = containers(["one", "two"])
-    knowledge = scene.knowledge({"run": RESTART, "automatic": True}, confirm="true")
+    knowledge = scene.knowledge({"run": RESTART, "automatic": True}, confirm=RESTARTED)
     assert scene.mend(knowledge, assume_yes=True) is Exit.HOST_UNFIT
     assert "stops 2 running container(s)" in " ".join(scene.text.split())
     assert RESTART not in scene.ran
@@ -584,7 +865,7 @@ def test_with_yes_a_restart_does_not_stop_running_containers(scene: Scene) -> No
 
 def test_a_restart_without_containers_is_run(scene: Scene) -> None:
     scene.run = containers([])
-    knowledge = scene.knowledge({"run": RESTART, "automatic": True}, confirm="true")
+    knowledge = scene.knowledge({"run": RESTART, "automatic": True}, confirm=RESTARTED)
     assert scene.mend(knowledge, assume_yes=True) is Exit.DONE
 
 
@@ -663,7 +944,8 @@ def test_the_journal_is_on_disk_before_a_command_changes_anything(scene: Scene) 
     assert scene.mend(scene.knowledge()) is Exit.DONE
     (content,) = [json.loads(text) for text in seen]
     assert content["result"] == "running"
-    assert content["kept"] == [{"path": str(scene.file), "copy": str(scene.copies[0])}]
+    kept = {"path": str(scene.file), "copy": str(scene.copies[0]), "real": None}
+    assert content["kept"] == [kept]
 
 
 def journal_text(**changes: Any) -> bytes:
@@ -693,7 +975,7 @@ def test_what_is_no_journal_takes_nothing_back(scene: Scene, content: bytes) -> 
     path = scene.folder / "journal.json"
     path.write_bytes(content)
     with pytest.raises(BadInputError) as caught:
-        undo(path, doors=scene.doors())
+        scene.undo(path)
     assert "cannot be read" in caught.value.message
     assert not scene.ran
 
@@ -707,7 +989,7 @@ def test_a_copy_that_is_gone_is_said_and_the_file_stays(scene: Scene) -> None:
     assert scene.mend(scene.knowledge()) is Exit.DONE
     for copy in scene.copies:
         copy.unlink()
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.HOST_UNFIT
+    assert scene.undo() is Exit.HOST_UNFIT
     assert "could not be put back" in scene.text
     assert scene.file.read_text() == "whole\n"
     assert read_journal(scene.journal()).result == "mended"
@@ -717,8 +999,118 @@ def test_without_sudo_the_files_of_root_are_not_put_back(scene: Scene) -> None:
     assert scene.mend(scene.knowledge()) is Exit.DONE
     scene.is_root, scene.has_sudo = False, False
     scene.ran.clear()
-    assert undo(scene.journal(), doors=scene.doors()) is Exit.USAGE
+    assert scene.undo() is Exit.USAGE
     assert not scene.ran
+
+
+def foreign_owner(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a file to somebody else")
+    os.chown(path, 12345, 12345)
+
+
+def moved_behind_a_link(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def renamed(**changes: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        pytest.param(lambda path: path.chmod(0o620), "may write", id="its group may write to it"),
+        pytest.param(lambda path: path.chmod(0o602), "may write", id="everybody may write to it"),
+        pytest.param(foreign_owner, "another user", id="it belongs to somebody else"),
+        pytest.param(moved_behind_a_link, "symbolic link", id="its name is a symbolic link"),
+        pytest.param(piped, "not a regular file", id="it is a pipe"),
+        pytest.param(renamed(code="other"), "does not know", id="it is of an unknown cause"),
+        pytest.param(
+            renamed(kept=[{"path": "/etc/passwd", "copy": "/etc/passwd.before-20260102T030405Z"}]),
+            "no fix of",
+            id="it restores a file that the fix does not keep",
+        ),
+        pytest.param(
+            renamed(kept=[{"path": "/etc/passwd", "copy": None}]),
+            "no fix of",
+            id="it removes a file that the fix does not keep",
+        ),
+        pytest.param(
+            renamed(done=[{"command": "x", "code": "\x1b[2J"}]),
+            "no journal",
+            id="an exit code is text",
+        ),
+    ],
+)
+def test_what_others_may_have_written_is_not_undone(
+    scene: Scene, spoil: Callable[[Path], object], why: str
+) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    path = scene.journal()
+    spoil(path)
+    scene.ran.clear()
+    with pytest.raises(BadInputError) as caught:
+        scene.undo(path)
+    assert why in caught.value.message
+    assert not scene.ran
+    assert scene.file.read_text() == "whole\n"
+
+
+@pytest.mark.parametrize(
+    "copy", ["{file}.before-x", "{file}.before-20260102T030405Z/../evil", "{folder}/evil"]
+)
+def test_a_copy_with_another_name_is_not_restored(scene: Scene, copy: str) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    name = copy.format(file=scene.file, folder=scene.folder)
+    renamed(kept=[{"path": str(scene.file), "copy": name}])(scene.journal())
+    with pytest.raises(BadInputError, match="no journal of --fix"):
+        scene.undo()
+    assert scene.file.read_text() == "whole\n"
+
+
+def test_a_journal_that_was_moved_elsewhere_by_its_owner_is_undone(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    moved = scene.journal().rename(scene.folder / "kept.json")
+    assert scene.undo(moved) is Exit.DONE
+    assert scene.file.read_text() == "broken\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "end", "text"),
+    [
+        pytest.param([True], Exit.DONE, "broken\n", id="yes restores the files"),
+        pytest.param([False], Exit.HOST_UNFIT, "whole\n", id="no leaves them"),
+        pytest.param(None, Exit.USAGE, "whole\n", id="without a terminal nothing is restored"),
+    ],
+)
+def test_undo_shows_the_files_and_asks(
+    scene: Scene, answers: list[bool] | None, end: Exit, text: str
+) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    scene.said.clear()
+    scene.answers = answers
+    assert scene.undo(assume_yes=False) is end
+    assert scene.file.read_text() == text
+    assert f"{scene.file}  (from {scene.copies[0] if scene.copies else ''}" in scene.text
+
+
+def test_control_characters_of_a_journal_do_not_reach_the_terminal(scene: Scene) -> None:
+    assert scene.mend(scene.knowledge()) is Exit.DONE
+    command = "echo \x1b]0;owned\x07 \x00 \u202e gpj.exe"
+    renamed(done=[{"command": command, "code": 0}])(scene.journal())
+    assert scene.undo() is Exit.DONE
+    assert "gpj.exe" in scene.text
+    assert not set("\x1b\x07\x00\u202e") & set(scene.text)
 
 
 # --- a real terminal ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ without a person typing it keeps the rules.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import provision.doctor
 from provision.doctor.knowledge import Knowledge, load, parse
 from provision.doctor.mending import check_fixes
-from provision.doctor.mending.shell import commands, programs
+from provision.doctor.mending.shell import commands, programs, without_sudo
 from tests import need
 
 if sys.version_info >= (3, 11):
@@ -154,6 +155,8 @@ def texts(knowledge: Knowledge) -> Iterator[tuple[str, str, bool]]:
         automatic = any(fix.automatic for fix in failure.fixes)
         if failure.confirm:
             yield f"{failure.code}.confirm", failure.confirm, automatic
+        if failure.check:
+            yield f"{failure.code}.check", failure.check, automatic
         for number, fix in enumerate(failure.fixes):
             if fix.run:
                 yield f"{failure.code}.{number}", fix.run, fix.automatic
@@ -281,7 +284,7 @@ def test_a_fix_names_only_places_that_the_judge_knows(knowledge: Knowledge) -> N
 GOOD = {"run": "sudo apt-get install -y x", "automatic": True}
 
 
-def made(fix: dict[str, Any], confirm: str = "true") -> Knowledge:
+def made(fix: dict[str, Any], confirm: str = "true", **changes: str) -> Knowledge:
     row = {
         "code": "one",
         "layer": "disk",
@@ -291,6 +294,7 @@ def made(fix: dict[str, Any], confirm: str = "true") -> Knowledge:
         "sources": ["https://example.org/"],
         "confirm": confirm,
         "fix": [{**GOOD, **fix}],
+        **changes,
     }
     return parse({"own.toml": {"failure": [row]}})
 
@@ -345,6 +349,13 @@ def test_a_good_fix_breaks_no_rule(fix: dict[str, Any]) -> None:
         ({"run": "sudo sed -i -E 's/a/b/' /etc/x"}, "/etc/x, which is not kept"),
         ({"run": "sudo curl -fsS https://x -o /etc/x"}, "/etc/x, which is not kept"),
         ({"run": "sudo x --output=/etc/x"}, "/etc/x, which is not kept"),
+        ({"run": "sudo rm -f /etc/x /etc/y", "backup": ["/etc/x"]}, "/etc/y, which is not kept"),
+        ({"run": "sudo rm -f /etc/x/*.list", "backup": ["/etc/x/a"]}, "*.list, which is not kept"),
+        ({"run": "sudo mv /etc/x /etc/y", "backup": ["/etc/y"]}, "/etc/x, which is not kept"),
+        ({"run": "sudo cp a /etc/y"}, "/etc/y, which is not kept"),
+        ({"run": "sudo truncate -s 0 /etc/y"}, "/etc/y, which is not kept"),
+        ({"run": "ls | xargs rm"}, "that it does not name"),
+        ({"backup": ["/etc/*; id"]}, "no pattern"),
         ({"backup": ["etc/x"]}, "no whole path"),
         ({"backup": ["/etc/../x"]}, "no whole path"),
     ],
@@ -353,7 +364,126 @@ def test_a_broken_rule_is_named(fix: dict[str, Any], problem: str) -> None:
     assert any(problem in one for one in check_fixes(made(fix))), check_fixes(made(fix))
 
 
+@pytest.mark.parametrize(
+    ("confirm", "problem"),
+    [
+        pytest.param("df -h /x", "succeeds whatever", id="it only shows"),
+        pytest.param(
+            "test -e /x; ulimit -n", "succeeds whatever", id="its last command only shows"
+        ),
+        pytest.param(
+            'df -h "$(docker info)"', "succeeds whatever", id="it shows what another says"
+        ),
+        pytest.param("sudo modprobe x && x", "changes the machine", id="it loads a module"),
+        pytest.param("rm /x && x", "changes the machine", id="it removes a file"),
+        pytest.param("df -h /x | grep y", "", id="it searches what is shown"),
+        pytest.param('test "$(ulimit -n)" -gt 9', "", id="it compares what is shown"),
+    ],
+)
+def test_a_confirming_command_decides_and_changes_nothing(confirm: str, problem: str) -> None:
+    found = check_fixes(made({}, confirm=confirm))
+    assert any(problem in one for one in found) if problem else not found
+    assert check_fixes(made({}, confirm="df -h /x", check=confirm)) == found
+
+
+def answer(folder: Path, confirm: str, programs: dict[str, str]) -> int:
+    """What a shipped command ends with, where these programs answer so."""
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run(["sh", "-ec", confirm], env=env, check=False, timeout=60).returncode
+
+
+DF = "echo Filesystem 1M-blocks Used Available; echo /dev/sda 100000 50000 {free} 50% /"
+
+
+@pytest.mark.parametrize(
+    ("free", "code", "is_healthy"),
+    [
+        pytest.param(40960, "docker-layer-no-space", True, id="40 GB are free"),
+        pytest.param(300, "docker-layer-no-space", False, id="300 MB are free"),
+        pytest.param(40960, "docker-disk-low", True, id="40 GB are free in the end"),
+        pytest.param(300, "docker-disk-low", False, id="300 MB are free in the end"),
+    ],
+)
+def test_dockers_disk_is_full_only_where_it_is(
+    knowledge: Knowledge, tmp_path: Path, free: int, code: str, *, is_healthy: bool
+) -> None:
+    programs = {"docker": "echo /var/lib/docker", "df": DF.format(free=free)}
+    assert (answer(tmp_path, knowledge.by_code[code].confirm, programs) == 0) is is_healthy
+
+
+UNSIGNED = "E: The repository 'https://nvidia.github.io/libnvidia-container x' is not signed."
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "is_healthy"),
+    [
+        pytest.param("Reading package lists...", 0, True, id="apt reads its sources"),
+        pytest.param("Could not resolve 'deb.example.org'", 100, True, id="apt has no network"),
+        pytest.param("E: 'http://x.example stable' is not signed", 100, True, id="another source"),
+        pytest.param(UNSIGNED, 100, False, id="the toolkit's source is not signed"),
+        pytest.param("W: NO_PUBKEY DDCAE044F796ECB0", 0, False, id="the toolkit's key is missing"),
+    ],
+)
+def test_the_toolkits_key_is_missing_only_where_apt_says_so(
+    knowledge: Knowledge, tmp_path: Path, said: str, code: int, *, is_healthy: bool
+) -> None:
+    confirm = without_sudo(knowledge.by_code["toolkit-repo-key-missing"].confirm)
+    programs = {"apt-get": f'cat <<"END"\n{said}\nEND\nexit {code}'}
+    assert (answer(tmp_path, confirm, programs) == 0) is is_healthy
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_healthy"),
+    [
+        pytest.param("nvidia-docker.list", "<!doctype html>\n", False, id="a page of the web"),
+        pytest.param("libnvidia-container.list", "deb\n", False, id="an unreadable entry"),
+        pytest.param("nvidia-docker.list", "# nothing\n", True, id="a good file"),
+        pytest.param("other.list", "<!doctype html>\n", True, id="a page under another name"),
+    ],
+)
+def test_apt_itself_says_whether_a_source_of_nvidia_cannot_be_read(
+    knowledge: Knowledge, tmp_path: Path, name: str, text: str, *, is_healthy: bool
+) -> None:
+    need.program("apt-cache", "apt")
+    lists = tmp_path / "etc" / "apt" / "sources.list.d"
+    lists.mkdir(parents=True)
+    (lists / name).write_text(text)
+    config = tmp_path / "apt.conf"
+    config.write_text(f'Dir::Etc "{tmp_path}/etc/apt";\nDir::State "{tmp_path}";\n')
+    confirm = knowledge.by_code["toolkit-repo-list-is-html"].confirm
+    done = subprocess.run(
+        ["sh", "-ec", confirm],
+        env={**os.environ, "APT_CONFIG": str(config)},
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode == 0) is is_healthy
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_healthy"),
+    [
+        pytest.param('- path: "{folder}/there"\n', True, id="every file is there"),
+        pytest.param(
+            "- hostPath: {folder}/there\n- path: {folder}/gone\n", False, id="one is gone"
+        ),
+    ],
+)
+def test_a_cdi_specification_is_stale_only_where_a_file_is_gone(
+    knowledge: Knowledge, tmp_path: Path, spec: str, *, is_healthy: bool
+) -> None:
+    (tmp_path / "there").write_text("")
+    (tmp_path / "nvidia.yaml").write_text(spec.format(folder=tmp_path))
+    confirm = (knowledge.by_code["cdi-spec-stale"].check or "").replace("/etc/cdi", str(tmp_path))
+    programs = {"nvidia-ctk": "echo nvidia.com/gpu=all"}
+    assert (answer(tmp_path, confirm, programs) == 0) is is_healthy
+
+
 def test_what_is_mended_without_a_person_must_be_confirmed_without_a_word_of_a_log() -> None:
     assert "no command confirms it" in check_fixes(made({}, confirm=""))[0]
     assert "would be run" in check_fixes(made({}, confirm="ls {what}"))[0]
+    assert "would be run" in check_fixes(made({}, check="ls {what}"))[0]
     assert not check_fixes(made({"automatic": False}, confirm="ls {what}"))

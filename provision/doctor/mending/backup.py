@@ -7,25 +7,77 @@ same directory, then renamed. A link is followed: the file behind it is what a f
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePath
+
+from provision.doctor.mending.shell import UNNAMED, written
+
+# What is no file of anybody's.
+_NO_FILES = ("/dev/", "/proc/", "/sys/")
+_PATTERN = re.compile(r"[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A file and its copy; `copy` is None where there was no file."""
+    """A file and its copy; `copy` is None where there was no file. `real` is the file behind it
+    where its name was a link, or led over one.
+    """
 
     path: str
     copy: str | None
+    real: str | None = None
 
 
 def kept_files(backup: Sequence[str], home: PurePath) -> tuple[str, ...]:
-    """The files of a fix, ~ written out."""
+    """The files of a fix, ~ written out; some may be patterns (`is_pattern`)."""
     return tuple(
         str(home / name[2:]) if name.startswith("~/") else name for name in dict.fromkeys(backup)
     )
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a shell may expand it: it names files by * ? or [ ], and holds nothing else of a
+    shell's.
+    """
+    return _PATTERN.fullmatch(name) is not None
+
+
+def list_command(pattern: str) -> str:
+    """It prints the files that a pattern names, and fails where a name has a line's end. They are
+    those that a command with this pattern names.
+    """
+    return (
+        f"for file in {pattern}; do case $file in *'\n'*) exit 1;; esac;"
+        ' if test -e "$file" || test -L "$file"; then printf \'%s\\n\' "$file"; fi; done'
+    )
+
+
+def is_named(path: str, backup: Iterable[str]) -> bool:
+    """Whether a backup names the file (or the pattern): itself, or by a pattern in its place."""
+    return any(
+        path == name
+        or (
+            is_pattern(name)
+            and path.count("/") == name.count("/")
+            and ".." not in path.split("/")
+            and fnmatchcase(path, name)
+        )
+        for name in backup
+    )
+
+
+def not_kept(commands: Iterable[str], backup: Sequence[str]) -> Iterator[str]:
+    """What the commands write or remove and the backup does not name; UNNAMED where they do not
+    say it.
+    """
+    for command in commands:
+        for path in written(command):
+            if path == UNNAMED or not (is_named(path, backup) or path.startswith(_NO_FILES)):
+                yield path
 
 
 def sudo_for(path: str, *, is_root: bool, home: PurePath) -> str:
@@ -37,8 +89,10 @@ THERE, ABSENT = "there", "absent"
 
 
 def look_command(path: str, sudo: str) -> str:
-    """It prints THERE or ABSENT: an exit code could be sudo's own."""
-    return f"{sudo}sh -c 'test -e \"$1\" && echo {THERE} || echo {ABSENT}' sh {shlex.quote(path)}"
+    """It prints THERE, after the file behind all links, or ABSENT: an exit code could be sudo's."""
+    there = f'readlink -f "$1"; echo {THERE}'
+    look = f'if test -e "$1" || test -L "$1"; then {there}; else echo {ABSENT}; fi'
+    return f"{sudo}sh -c '{look}' sh {shlex.quote(path)}"
 
 
 def copy_name(path: str, stamp: str) -> str:
@@ -52,12 +106,18 @@ def copy_command(path: str, copy: str, sudo: str) -> str:
 
 
 def restore_command(kept: Kept, sudo: str) -> str:
-    """What puts a file back, or takes away one that was not there."""
+    """What puts a file back, or takes away one that was not there. A link is followed only where it
+    leads to the same file as before: what the fix has made a link is replaced itself.
+    """
     file = shlex.quote(kept.path)
     if kept.copy is None:
         return f"{sudo}rm -f {file}"
     part = shlex.quote(f"{kept.copy}.partial")
+    back = f"{sudo}cp -p {shlex.quote(kept.copy)} {part}"
+    if kept.real in {None, kept.path}:
+        return f"{back} && {sudo}mv -fT {part} {file}"
+    real = shlex.quote(str(kept.real))
     return (
-        f"{sudo}cp -p {shlex.quote(kept.copy)} {part}"
-        f' && {sudo}mv -f {part} "$({sudo}readlink -f {file})"'
+        f'{back} && if test "$({sudo}readlink -f {file})" = {real};'
+        f" then {sudo}mv -fT {part} {real}; else {sudo}mv -fT {part} {file}; fi"
     )

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 
 from provision.doctor.judge import PLACEHOLDER
 from provision.doctor.knowledge import Knowledge
-from provision.doctor.mending.shell import commands, programs, words
+from provision.doctor.mending.backup import is_pattern, not_kept
+from provision.doctor.mending.shell import commands, programs, words, written
 from provision.doctor.model import Failure, Fix
 
 _BLANKS = re.compile(r"<[a-z][a-z _-]*>|\b(?:your|my)[/_-]", re.IGNORECASE)
@@ -27,9 +28,9 @@ _ASKS = (
     (re.compile(r"\bpacman\b\s+-[SRU]"), re.compile(r"--noconfirm")),
     (re.compile(r"\bdocker\b.*\bprune\b"), re.compile(r" (?:-f|--force)\b")),
 )
-_WRITES = re.compile(
-    r"(?:\btee(?: -a)?|\bsed -i(?: -E)?(?: '[^']*')+|(?<![0-9&])>{1,2}| -o|--output)"
-    r"[\s=]*(/[^\s;|&'\"]+)"
+# They show something, and succeed whatever it is.
+_SHOWS = frozenset(
+    ["cat", "df", "du", "echo", "find", "free", "sed", "sysctl", "time", "ulimit", "uname"]
 )
 
 
@@ -46,14 +47,29 @@ def check_fixes(knowledge: Knowledge) -> list[str]:
 
 def _problems(failure: Failure) -> Iterator[str]:
     automatic = [fix for fix in failure.fixes if fix.automatic]
+    decides = failure.confirm if failure.check is None else failure.check
     if automatic and not failure.confirm:
         yield "it is mended automatically, and no command confirms it"
-    if automatic and PLACEHOLDER.search(failure.confirm):
-        yield f"confirm holds {PLACEHOLDER.findall(failure.confirm)[0]!r}, and would be run"
+    if automatic and PLACEHOLDER.search(decides):
+        yield f"confirm holds {PLACEHOLDER.findall(decides)[0]!r}, and would be run"
+    if automatic:
+        yield from _problems_of_check(decides)
     for fix in failure.fixes:
         yield from _problems_of_any(fix)
         if fix.automatic:
             yield from _problems_of_automatic(fix)
+
+
+def _problems_of_check(command: str) -> Iterator[str]:
+    """It runs before anybody is asked, and before it is known whether anything is wrong."""
+    found = list(words(command))
+    inside = {one.start for one in found for outer in found if outer.start < one.start < outer.end}
+    started = [one.text for one in found if one.is_program and one.start not in inside]
+    if started and started[-1] in _SHOWS:
+        yield f"confirm ends with `{started[-1]}`, which succeeds whatever it shows"
+    changes = [path for path in written(command) if not path.startswith("/dev/")]
+    if changes or programs(command) & {"modprobe", "rmmod"}:
+        yield f"confirm changes the machine: {command}"
 
 
 def _problems_of_any(fix: Fix) -> Iterator[str]:
@@ -63,6 +79,8 @@ def _problems_of_any(fix: Fix) -> Iterator[str]:
         plain = PurePosixPath(path.removeprefix("~"))
         if not plain.is_absolute() or ".." in plain.parts:
             yield f"backup {path!r} is no whole path"
+        if not path.isprintable() or (set("*?[") & set(path) and not is_pattern(str(plain))):
+            yield f"backup {path!r} is no pattern of a file's name"
 
 
 def _problems_of_automatic(fix: Fix) -> Iterator[str]:
@@ -93,9 +111,12 @@ def _problems_of_command(command: str, fix: Fix) -> Iterator[str]:
             yield f"`{shown}` may ask"
     if any(word.text == "sudo" and _has_option(command, word.end) for word in words(command)):
         yield f"`{shown}` gives options to sudo"
-    for path in _WRITES.findall(command):
-        if path not in fix.backup and not path.startswith(("/dev/", "/proc/", "/sys/")):
-            yield f"it changes {path}, which is not kept"
+    for path in not_kept([command], fix.backup):
+        yield (
+            f"it changes {path}, which is not kept"
+            if path
+            else f"`{shown}` changes files that it does not name"
+        )
 
 
 def _has_option(command: str, position: int) -> bool:

@@ -48,9 +48,26 @@ def automatic_fixes(
 
 
 def confirmed_by(cause: Cause, knowledge: Knowledge) -> str:
-    """The command that shows that a cause is mended; "" where it may not be run."""
+    """The command that succeeds where a cause is not there, or no more; "" where there is none, and
+    where it may not be run.
+    """
     shipped = knowledge.by_code.get(cause.code)
-    return cause.confirm if shipped is not None and shipped.confirm == cause.confirm else ""
+    if shipped is None or shipped.confirm != cause.confirm:
+        return ""
+    return cause.confirm if shipped.check is None else shipped.check
+
+
+def other_cause(cause: Cause, output: str, knowledge: Knowledge) -> Cause | None:
+    """What the output of a confirming command that failed shows instead of the cause, if it shows
+    anything: not the cause itself, and not what follows from it.
+    """
+    from provision.doctor.diagnose import diagnose
+
+    found = diagnose([("", output)], knowledge=knowledge).causes
+    shipped = knowledge.by_code[cause.code]
+    if not found or {cause.code, *shipped.beats} & {one.code for one in found}:
+        return None
+    return found[0] if found[0].confidence != "low" else None
 
 
 def lacks_sudo(fix: Fix, *, is_root: bool, has_sudo: bool) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
+import stat
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -14,6 +18,7 @@ from provision.files import write_whole
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 20
+_COPY = re.compile(r"\.before-\d{8}T\d{6}Z(?:\.\d{1,9})?")
 Result: TypeAlias = Literal[
     "running", "mended", "unconfirmed", "not-mended", "failed", "interrupted", "undone"
 ]
@@ -49,12 +54,22 @@ def write_journal(path: Path, journal: Journal) -> None:
 
 
 def read_journal(path: Path) -> Journal:
-    """A journal as written above; anything else is a BadInputError."""
+    """A journal as written above, which nobody but the user (or root) can have written; anything
+    else is a BadInputError. It may have been moved to another directory.
+    """
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_BYTES + 1)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            foreign = _foreign(os.fstat(file))
+            data = b"" if foreign else os.read(file, _LARGEST_BYTES + 1)
+        finally:
+            os.close(file)
     except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from error
+        is_link = error.errno == errno.ELOOP
+        why = "it is a symbolic link" if is_link else str(error.strerror)
+        raise _unreadable(path, why) from error
+    if foreign:
+        raise _unreadable(path, foreign)
     try:
         if len(data) > _LARGEST_BYTES:
             raise ValueError("it is too large")  # noqa: TRY301  one sentence for all reasons
@@ -70,7 +85,11 @@ def _parsed(content: Any) -> Journal:  # noqa: ANN401  JSON values are Any until
         code=_text(content["code"]),
         started=_text(content["started"]),
         kept=tuple(
-            Kept(path=_absolute(row["path"]), copy=row["copy"] and _absolute(row["copy"]))
+            Kept(
+                path=_absolute(row["path"]),
+                copy=row["copy"] and _absolute(row["copy"]),
+                real=row.get("real") and _absolute(row["real"]),
+            )
             for row in content["kept"]
         ),
         done=tuple(
@@ -78,13 +97,26 @@ def _parsed(content: Any) -> Journal:  # noqa: ANN401  JSON values are Any until
         ),
         result=cast("Result", content["result"]),
     )
-    if not all(one.copy is None or _lies_beside(one.copy, one.path) for one in journal.kept):
-        raise ValueError("a copy does not lie beside its file")
+    if not all(one.copy is None or _is_copy(one.copy, one.path) for one in journal.kept):
+        raise ValueError("a copy is not named as ours are")
+    if not all(one.code is None or isinstance(one.code, int) for one in journal.done):
+        raise TypeError("an exit code is no number")
     return journal
 
 
-def _lies_beside(copy: str, path: str) -> bool:
-    return copy.startswith(f"{path}.before-") and "/" not in copy[len(path) :]
+def _foreign(status: os.stat_result) -> str:
+    """Why somebody else may have written a file; "" where nobody can have."""
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    if status.st_uid not in {os.geteuid(), 0}:
+        return "it belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "other users may write to it"
+    return ""
+
+
+def _is_copy(copy: str, path: str) -> bool:
+    return copy.startswith(path) and _COPY.fullmatch(copy[len(path) :]) is not None
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -1,4 +1,6 @@
-"""Mends causes: shows, asks, keeps files, runs command by command, and proves the result."""
+"""Mends causes: looks whether they are here, shows, asks, keeps files, runs command by command, and
+proves the result.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from images.process import describe_exit
 from provision.doctor.knowledge import Knowledge
@@ -16,10 +19,11 @@ from provision.doctor.mending.choice import (
     automatic_fixes,
     confirmed_by,
     lacks_sudo,
+    other_cause,
 )
 from provision.doctor.mending.doors import Doors
 from provision.doctor.mending.journal import Journal, Result, write_journal
-from provision.doctor.mending.shell import commands, without_sudo
+from provision.doctor.mending.shell import commands, needs_sudo, without_sudo
 from provision.doctor.model import Cause, Fix
 from provision.errors import BadInputError, Exit
 
@@ -43,9 +47,10 @@ def mend(
     journals: Path,
     assume_yes: bool = False,
 ) -> Exit:
-    """Mend each root cause in order. DONE: all are mended. HOST_UNFIT: one is not. NO_VERDICT:
-    commands ran, and nothing can show their effect. USAGE: nobody could be asked, or sudo is
-    missing. INTERRUPTED: by Ctrl-C. `journals` is a directory of the user's own.
+    """Mend each root cause in order. DONE: all are mended, or this machine did not have them.
+    HOST_UNFIT: one is not. NO_VERDICT: nothing can show the effect of the commands, or nothing here
+    agrees with a text. USAGE: nobody could be asked, or sudo is missing. INTERRUPTED: by Ctrl-C.
+    `journals` is a directory of the user's own.
     """
     roots = [cause for cause in causes if cause.follows_from is None]
     if not roots:
@@ -70,6 +75,8 @@ def mend(
         except KeyboardInterrupt:  # while nothing of ours ran
             doors.say("Interrupted. Nothing more was changed.")
             return Exit.INTERRUPTED
+        if end is None:
+            continue
         ends.append(end)
         if end in {Exit.USAGE, Exit.INTERRUPTED}:
             return end
@@ -99,11 +106,9 @@ class _Job:
         return without_sudo(command) if self.doors.is_root else command
 
 
-def _mend_cause(job: _Job, *, again: bool) -> Exit:
+def _mend_cause(job: _Job, *, again: bool) -> Exit | None:
+    """None where this machine does not have it. `again`: another cause was mended before."""
     doors = job.doors
-    if again and job.confirm and _confirmed(job):
-        doors.say("  It is gone too.")
-        return Exit.DONE
     fixes = automatic_fixes(job.cause, job.knowledge, is_root=doors.is_root)
     if isinstance(fixes, Refusal):
         doors.say(words.by_hand_text(job.cause, fixes))
@@ -112,12 +117,70 @@ def _mend_cause(job: _Job, *, again: bool) -> Exit:
         doors.say("  not run: It is one cause of several, and --yes only does what is likely.")
         doors.say("  Look at each: the same command without --yes asks.")
         return Exit.HOST_UNFIT
+    look = _look(job)
+    if look.state == "healthy" and (again or job.cause.machine != "proves"):
+        doors.say(
+            "  It is gone too." if again else "  Nothing to mend: this machine does not have it."
+        )
+        return None
+    doubt = _doubt(job, look) if job.assume_yes else ""
+    if doubt:
+        doors.say(words.wrapped(f"not run: {doubt}", "  "))
+        doors.say(words.wrapped(_BY_HAND, "  "))
+        return Exit.NO_VERDICT
     end = Exit.HOST_UNFIT
     for fix in fixes:
         end = _try_fix(job, fix)
         if end is not Exit.HOST_UNFIT:
             break
     return end
+
+
+# --- whether it is here -------------------------------------------------------------------------
+
+_State: TypeAlias = Literal["healthy", "faulty", "unknown"]
+_BY_HAND = (
+    "If the text is of this machine, run the same command without --yes: it shows the commands and"
+    " asks."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the confirming command says of this machine, before anything is changed. `unknown`: no
+    command decides, or it could not be run to its end.
+    """
+
+    state: _State
+    output: str = ""
+
+
+def _look(job: _Job) -> _Look:
+    doors, confirm = job.doors, job.confirm
+    if not confirm or (needs_sudo(confirm) and not doors.has_sudo):
+        return _Look("unknown")
+    doors.say(f"? {confirm}")
+    code, lines = _asked(job)
+    state: _State = "unknown" if code is None else "faulty" if code else "healthy"
+    return _Look(state, "\n".join(lines))
+
+
+def _doubt(job: _Job, look: _Look) -> str:
+    """Why nothing may be changed unasked: what a text says may be of another machine, and of
+    another time. "" where a fact of this machine agrees with it.
+    """
+    cause = job.cause
+    if cause.machine != "silent" or not cause.in_text:
+        return ""
+    if look.state == "unknown":
+        return "The text says so, and nothing on this machine could confirm it."
+    other = other_cause(cause, look.output, job.knowledge)
+    if other is not None:
+        return (
+            "The command above fails on this machine for another reason:"
+            f" {other.title} ({other.code})."
+        )
+    return ""
 
 
 def _try_fix(job: _Job, fix: Fix) -> Exit:
@@ -130,6 +193,13 @@ def _try_fix(job: _Job, fix: Fix) -> Exit:
     steps = tuple(job.plain(command) for command in commands(fix.run))
     files = backup.kept_files(fix.backup, doors.home)
     doors.say(words.fix_text(fix, steps, files))
+    lost = list(backup.not_kept(steps, fix.backup))
+    if lost:
+        named = ", ".join(path or "files that the commands do not name" for path in lost)
+        doors.say(words.wrapped(f"not kept, and not restored by --undo: {named}", "  "))
+        if job.assume_yes:
+            doors.say("  not run: --yes changes only files that are kept. Run this without --yes.")
+            return Exit.HOST_UNFIT
     stopped = _containers_stopped_by(steps, doors)
     if stopped:
         doors.say(
@@ -156,9 +226,9 @@ def _containers_stopped_by(steps: Sequence[str], doors: Doors) -> int:
     return len(ids) if code == 0 else 0
 
 
-def _confirmed(job: _Job, *, tries: int = 1) -> bool:
-    """Whether the command that shows the effect succeeds. What it says is shown once, of the last
-    try: a service that was just started may need a moment.
+def _asked(job: _Job, *, tries: int = 1) -> tuple[int | None, list[str]]:
+    """What the confirming command ends with, and says. What it says is shown once, of the last try:
+    a service that was just started may need a moment.
     """
     lines: list[str] = []
     code: int | None = None
@@ -171,7 +241,7 @@ def _confirmed(job: _Job, *, tries: int = 1) -> bool:
             break
     for line in lines[-_LINES_SHOWN:]:
         job.doors.say(words.output_line(line))
-    return code == 0
+    return code, lines
 
 
 # --- one fix ------------------------------------------------------------------------------------
@@ -226,21 +296,36 @@ class _Run:
     def _keep_files(self) -> str:
         """Why a file could not be kept; "" where all are."""
         doors = self.job.doors
-        for file in self.files:
-            sudo = backup.sudo_for(file, is_root=doors.is_root, home=doors.home)
-            lines: list[str] = []
-            code = doors.run(backup.look_command(file, sudo), _LOOK_LIMIT_S, lines.append)
-            seen = lines[-1].strip() if lines else ""
-            if code != 0 or seen not in {backup.THERE, backup.ABSENT}:
-                return f"{file} could not be looked at ({seen or _how(code)})."
-            copy = backup.copy_name(file, self.stamp) if seen == backup.THERE else None
-            if copy is not None:
-                code = self._run(backup.copy_command(file, copy, sudo), _LOOK_LIMIT_S)
+        for name in self.files:
+            found = [name]
+            if backup.is_pattern(name):
+                found = []
+                code = doors.run(backup.list_command(name), _LOOK_LIMIT_S, found.append)
                 if code != 0:
-                    return f"{file} could not be kept as {copy} ({_how(code)})."
-            kept = Kept(path=file, copy=copy)
-            self.journal = replace(self.journal, kept=(*self.journal.kept, kept))
-            self._write()
+                    return f"{name} could not be listed ({_how(code)})."
+            for file in found:
+                problem = self._keep(file)
+                if problem:
+                    return problem
+        return ""
+
+    def _keep(self, file: str) -> str:
+        doors = self.job.doors
+        sudo = backup.sudo_for(file, is_root=doors.is_root, home=doors.home)
+        lines: list[str] = []
+        code = doors.run(backup.look_command(file, sudo), _LOOK_LIMIT_S, lines.append)
+        seen = lines[-1].strip() if lines else ""
+        if code != 0 or seen not in {backup.THERE, backup.ABSENT}:
+            return f"{file} could not be looked at ({seen or _how(code)})."
+        copy = backup.copy_name(file, self.stamp) if seen == backup.THERE else None
+        if copy is not None:
+            code = self._run(backup.copy_command(file, copy, sudo), _LOOK_LIMIT_S)
+            if code != 0:
+                return f"{file} could not be kept as {copy} ({_how(code)})."
+        real = lines[-2] if copy is not None and len(lines) > 1 and lines[-2] != file else None
+        kept = Kept(path=file, copy=copy, real=real)
+        self.journal = replace(self.journal, kept=(*self.journal.kept, kept))
+        self._write()
         return ""
 
     def _failed(self, code: int | None) -> Exit:
@@ -260,7 +345,7 @@ class _Run:
             return Exit.NO_VERDICT
         say(f"? {self.job.confirm}")
         started = any(_STARTS_SERVICE.search(step) for step in self.steps)
-        if _confirmed(self.job, tries=_TRIES_AFTER_START if started else 1):
+        if _asked(self.job, tries=_TRIES_AFTER_START if started else 1)[0] == 0:
             say("Mended.")
             self._end("mended")
             return Exit.DONE

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from images.printable import printable
+from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending import backup, words
+from provision.doctor.mending.backup import Kept
 from provision.doctor.mending.doors import Doors
-from provision.doctor.mending.journal import read_journal, write_journal
-from provision.errors import Exit
+from provision.doctor.mending.journal import Journal, read_journal, write_journal
+from provision.errors import BadInputError, Exit
 
 _LIMIT_S = 60.0
 
 
-def undo(path: Path, *, doors: Doors) -> Exit:
-    """Put back the files that a journal names, the last first. HOST_UNFIT: one could not be.
-    BadInputError where there is no such journal.
+def undo(path: Path, *, knowledge: Knowledge, doors: Doors, assume_yes: bool = False) -> Exit:
+    """Show the files that a journal names, ask, and put them back, the last first. HOST_UNFIT: one
+    could not be, or the answer was no. USAGE: nobody could be asked, or sudo is missing.
+    BadInputError where it is no journal of ours: see `read_journal`; and each file must be one
+    that a fix of its cause keeps.
     """
     journal = read_journal(path)
     if journal.result == "undone":
         doors.say("Nothing to do: this was taken back before.")
         return Exit.DONE
-    missing_sudo = not doors.is_root and not doors.has_sudo
-    for kept in reversed(journal.kept):
-        sudo = backup.sudo_for(kept.path, is_root=doors.is_root, home=doors.home)
-        if sudo and missing_sudo:
-            doors.say(f"error: Only root can put {kept.path} back, and there is no sudo here.")
-            doors.say("  fix: Become root (su -) and run the same command again.")
-            return Exit.USAGE
+    _refuse_other_files(path, journal, knowledge, doors)
+    restores = [
+        (kept, backup.sudo_for(kept.path, is_root=doors.is_root, home=doors.home))
+        for kept in reversed(journal.kept)
+    ]
+    if restores:
+        doors.say(words.restored_text([kept for kept, _ in restores]))
+        stopped = _refused(restores, doors, assume_yes=assume_yes)
+        if stopped is not None:
+            return stopped
+    for kept, sudo in restores:
         command = backup.restore_command(kept, sudo)
-        doors.say(f"+ {command}")
+        doors.say(f"+ {words.clean(command)}")
         if doors.run(command, _LIMIT_S, lambda line: doors.say(words.output_line(line))) != 0:
             doors.say(words.wrapped(f"error: {kept.path} could not be put back."))
             if kept.copy:
-                doors.say(f"  fix: See that its copy is there: ls -l {kept.copy}")
+                doors.say(words.clean(f"  fix: See that its copy is there: ls -l {kept.copy}"))
             return Exit.HOST_UNFIT
     doors.say("All files are as they were." if journal.kept else "No file was changed.")
     done = [one.command for one in journal.done if one.code == 0]
@@ -42,3 +52,50 @@ def undo(path: Path, *, doors: Doors) -> Exit:
         doors.say(words.listed(done))
     write_journal(path, replace(journal, result="undone"))
     return Exit.DONE
+
+
+def _refused(
+    restores: Sequence[tuple[Kept, str]], doors: Doors, *, assume_yes: bool
+) -> Exit | None:
+    """How it ends before anything is restored; None where it goes on."""
+    if not doors.is_root and not doors.has_sudo:
+        for kept, sudo in restores:
+            if sudo:
+                doors.say(
+                    words.clean(
+                        f"error: Only root can put {kept.path} back, and there is no sudo here."
+                    )
+                )
+                doors.say("  fix: Become root (su -) and run the same command again.")
+                return Exit.USAGE
+    if assume_yes:
+        return None
+    if doors.ask is None:
+        doors.say("error: --undo asks before it restores anything; there is no terminal.")
+        doors.say("  fix: Run it at a terminal, or add --yes.")
+        return Exit.USAGE
+    if not doors.ask("Restore this file?" if len(restores) == 1 else "Restore these files?"):
+        doors.say("  Left as it is.")
+        return Exit.HOST_UNFIT
+    return None
+
+
+def _refuse_other_files(path: Path, journal: Journal, knowledge: Knowledge, doors: Doors) -> None:
+    """A journal may only name what a fix of its cause keeps."""
+    failure = knowledge.by_code.get(journal.code)
+    shown = printable(str(path))
+    if failure is None and journal.kept:
+        raise BadInputError(
+            f"The journal {shown} is of a cause that this version does not know:"
+            f" {printable(journal.code, limit=80)}.",
+            fix="Use the version of gpu-provision that wrote it.",
+        )
+    fixes = failure.fixes if failure is not None else ()
+    named = [name for fix in fixes for name in backup.kept_files(fix.backup, doors.home)]
+    for kept in journal.kept:
+        if not backup.is_named(kept.path, named):
+            raise BadInputError(
+                f"The journal {shown} names {printable(kept.path, limit=200)}, which no fix of"
+                f" {journal.code} changes.",
+                fix="Restore nothing with it: --fix did not write it, or it was changed since.",
+            )

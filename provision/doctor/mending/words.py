@@ -35,7 +35,10 @@ def output_line(line: str) -> str:
 
 
 def listed(commands: Iterable[str]) -> str:
-    return "\n".join(textwrap.indent(command, _INDENT) for command in commands)
+    return "\n".join(
+        textwrap.indent(printable(command, instead=" ", keep="\n\t"), _INDENT)
+        for command in commands
+    )
 
 
 def cause_text(cause: Cause) -> str:
@@ -58,6 +61,15 @@ def by_hand_text(cause: Cause, refusal: Refusal) -> str:
         lines += [wrapped(f"fix: {fix.note}", "  ")] * bool(fix.note)
         lines += [listed(fix.run.splitlines())] * bool(fix.run)
     return "\n".join([*lines, wrapped(f"not run: {refusal.why} {refusal.fix}", "  ")])
+
+
+def restored_text(kept: Sequence[Kept]) -> str:
+    """What --undo would do to each file."""
+    lines = ["To be restored:"]
+    for one in kept:
+        how = f"from {one.copy}" if one.copy else "removed: it was not there before"
+        lines.append(f"{_INDENT}{clean(one.path)}  ({clean(how)})")
+    return "\n".join(lines)
 
 
 def undo_text(kept: Sequence[Kept], restores: Sequence[str], done: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from provision.doctor.probes.docker import read_daemon_json
 from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.redact import without_login
 from provision.host.reading import one_line
 
 _INTERFACES = "/sys/class/net"
@@ -98,7 +99,7 @@ def probe_index(machine: Machine) -> Iterator[Found]:
     for name in _INDEXES:
         value = machine.env.get(name)
         if value:
-            yield from fact("network.index_configured", without_login(value), name)
+            yield from fact("network.index_configured", _address(value), name)
             return
     home, venv = machine.home(), machine.env.get("VIRTUAL_ENV", "")
     own = machine.env.get("PIP_CONFIG_FILE", "")
@@ -108,7 +109,7 @@ def probe_index(machine: Machine) -> Iterator[Found]:
     for path in (*paths, "/etc/pip.conf"):
         index = parse_pip_conf(machine.text(path) or "")
         if index:
-            yield from fact("network.index_configured", without_login(index), path)
+            yield from fact("network.index_configured", _address(index), path)
             return
 
 
@@ -126,17 +127,16 @@ def parse_pip_conf(text: str) -> str | None:
     return None
 
 
-def without_login(url: str) -> str:
-    """The address without user, password and query."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", one_line(url)).partition("?")[0]
-
-
 def probe_ipv6(machine: Machine) -> Iterator[Found]:
     word = machine.word(_IPV6_OFF)
     if word in {"0", "1"}:
         yield from fact("network.ipv6_disabled", word == "1", _IPV6_OFF)
     elif machine.exists("/proc/sys/net/ipv4") and not machine.exists(_IPV6):
         yield from fact("network.ipv6_disabled", value=True, where=_IPV6)
+
+
+def _address(index: str) -> str:
+    return without_login(one_line(index)) or "an address that cannot be read"
 
 
 def _is_up(machine: Machine, name: str) -> bool:

@@ -116,6 +116,10 @@ def main(
     except OSError as error:
         if error.errno in {errno.ENOMEM, errno.EAGAIN}:
             return _fail(console, _no_memory(), command=name, as_json=as_json)
+        if error.errno == errno.ENAMETOOLONG:
+            shown = printable(str(error.filename), limit=60)
+            long = BadInputError(f"No file has so long a name: {shown}", fix="Name another file.")
+            return _fail(console, long, command=name, as_json=as_json)
         if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
             return _fail(console, _no_room(error), command=name, as_json=as_json)
         return _bug(console)

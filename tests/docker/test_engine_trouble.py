@@ -189,7 +189,11 @@ def test_a_disk_that_fills_up_half_way_is_named(
 
 signals = pytest.mark.parametrize(
     "number",
-    [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="SIGTERM")],
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGHUP, id="a closed terminal"),
+    ],
 )
 
 

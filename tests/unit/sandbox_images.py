@@ -11,7 +11,15 @@ import tarfile
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from images.oci.model import LAYER, LAYER_GZIP, Descriptor, Platform, digest_of, read_object
+from images.oci.model import (
+    LAYER,
+    LAYER_GZIP,
+    Descriptor,
+    Platform,
+    digest_of,
+    read_object,
+    to_bytes,
+)
 from images.oci.sources import Image, ImageLayer
 
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -69,7 +77,10 @@ def image(
         "config": dict(settings or {}),
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
     }
-    written = json.dumps(config, sort_keys=True).encode()
+    try:
+        written = to_bytes(config)
+    except UnicodeEncodeError:  # half a character can stand there by its number alone
+        written = json.dumps(config).encode()
     image_id = digest_of(written)
     return Image(
         shown="an image of the test",

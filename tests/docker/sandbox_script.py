@@ -30,7 +30,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     sandbox = Sandbox(
         launcher, Path(job["roots"]), driver=lambda: find_driver(Path(job["driver_root"]))
     )
-    hostile = job["hostile"]
+    hostile = job.get("hostile", "")
     image = hostile_image(hostile) if hostile else open_archive(Path(job["archive"]))
     handle = sandbox.prepare(image, lambda _: None)
     files = {name: text.encode() for name, text in job.get("files", {}).items()}

@@ -163,8 +163,8 @@ def test_who_is_waited_for_comes_before_the_biggest(server: FetchServer, store: 
     with Fetcher(store, workers=1) as fetcher:
         fetcher.prefetch(wheels)
         fetcher.fetch(wheels[0])
-        assert [one["path"][2] for one in server.seen][-1] == "1"
-        assert len(server.seen) <= 4
+        asked = [one["path"][2] for one in server.seen]
+    assert set(asked[: asked.index("1")]) <= {"6"}  # the one that was under way
 
 
 @pytest.mark.parametrize(

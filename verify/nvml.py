@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Callable, Collection, List, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED, FUNCTION_NOT_FOUND = 3, 13  # of nvmlReturn_t
@@ -68,6 +68,7 @@ class Session:
         self.library = library
         self._answers = answers
         self.problems: List[str] = []
+        self.failures: Dict[int, str] = {}  # GPUs that cannot be asked, with NVML's reason
 
     @property
     def error(self) -> Optional[str]:
@@ -115,11 +116,14 @@ class Session:
         return None if number is None else "{}.{}".format(number // 1000, number % 1000 // 10)
 
     def handles(self) -> List[Optional[ctypes.c_void_p]]:
-        """A handle for each GPU; None for one that is lost."""
+        """A handle for each GPU; None for one that NVML cannot open: `failures` says why."""
         found: List[Optional[ctypes.c_void_p]] = []
         for index in range(self.number("nvmlDeviceGetCount_v2") or 0):
-            name, where = "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index)
-            found.append(self.fill(name, ctypes.c_void_p(), where))
+            name, handle = "nvmlDeviceGetHandleByIndex_v2", ctypes.c_void_p()
+            code = self.call(name, ctypes.c_uint(index), ctypes.byref(handle))
+            if code is not None:
+                self.failures[index] = self.error_text(code)
+            found.append(None if code is not None else handle)
         return found
 
     def capability(self, handle: ctypes.c_void_p) -> Optional[str]:

@@ -8,8 +8,9 @@ from typing import Any, Tuple
 
 from verify.telemetry import Process
 
-INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 6, 7
-FUNCTION_NOT_FOUND, VERSION_MISMATCH, DEPRECATED = 13, 25, 26
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
+FUNCTION_NOT_FOUND, CORRUPTED_INFOROM, VERSION_MISMATCH, DEPRECATED = 13, 14, 25, 26
+GPU_IS_LOST, RESET_REQUIRED = 15, 16  # said of the GPU, whatever was asked
 # What tells something of a GPU or of a driver's age, and nothing of trouble.
 ANSWERS = (
     NOT_SUPPORTED,
@@ -22,7 +23,10 @@ ANSWERS = (
 
 MAX_NVLINKS = 36
 NOT_AVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-SLOWDOWN_TLIMIT = 194  # NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+# NVML_FI_DEV_...: what nvmlDeviceGetFieldValues is asked for
+NVLINK_SPEED, C2C_LINKS = 164, 170  # MB/s of the link in `scope`; number of C2C links
+SLOWDOWN_TLIMIT = 194
+RECOVERY_ACTION = 230
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
 REMOTE_IS_SWITCH = 2
 P2P = (
@@ -35,6 +39,18 @@ P2P = (
     "unknown",
 )
 PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+VIRTUALIZATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
+ADDRESSING = ("none", "hmm", "ats")
+RECOVERY = (
+    "none",
+    "reset the GPU",
+    "reboot the machine",
+    "drain its peers",
+    "drain and reset the GPU",
+    "recover the IMEX domain",
+    "reset the bus",
+    "reboot the system",
+)
 COMPUTE_MODES = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 # nvidia-smi's names: --query-gpu=clocks_event_reasons.NAME
 THROTTLE = {
@@ -48,8 +64,6 @@ THROTTLE = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-# NVML_NVLINK_VERSION_*: the generation of each
-NVLINK_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 NVLINK_ERRORS = (0, 1, 2, 3)  # replay, recovery, CRC of flits, CRC of data
 FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
 # (shift, what it means) of the two-bit parts of a fabric health mask; 1 says that it is so
@@ -59,6 +73,7 @@ FABRIC_FAULTS = (
     (4, "a route is unhealthy"),
     (6, "access timeouts are being recovered from"),
 )
+FABRIC_SUMMARIES = {2: "the driver calls it unhealthy", 3: "its capacity is limited"}
 FABRIC_CONFIGURATION = (8, 0xF)  # (shift, mask): 0 not told, 1 right, else wrong
 
 
@@ -141,6 +156,40 @@ class Fabric2(ctypes.Structure):
     ]
 
 
+class Fabric3(ctypes.Structure):
+    """nvmlGpuFabricInfo_v3_t, of drivers from 580 on."""
+
+    _fields_ = [*Fabric2._fields_, ("summary", ctypes.c_ubyte)]
+
+
+class Histogram(ctypes.Structure):
+    """nvmlRowRemapperHistogramValues_t: banks of memory by the spare rows that they have left."""
+
+    _fields_ = [(name, ctypes.c_uint) for name in ("max", "high", "partial", "low", "none")]
+
+
+class Addressing(ctypes.Structure):
+    """nvmlDeviceAddressingMode_v1_t."""
+
+    _fields_ = [("version", ctypes.c_uint), ("value", ctypes.c_uint)]
+
+
+class SramErrors(ctypes.Structure):
+    """nvmlEccSramErrorStatus_v1_t; the counters are read as one block."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("counters", ctypes.c_ulonglong * 11),
+        ("threshold_exceeded", ctypes.c_uint),
+    ]
+
+
+class Confidential(ctypes.Structure):
+    """nvmlConfComputeSystemState_t."""
+
+    _fields_ = [(name, ctypes.c_uint) for name in ("environment", "feature", "devtools")]
+
+
 def versioned(kind: Any, version: int) -> Any:
     """A structure that says which version of itself it is, by nvml.h's NVML_STRUCT_VERSION."""
     return kind(version=ctypes.sizeof(kind) | version << 24)
@@ -169,9 +218,11 @@ def unpack_processes(raw: bytes, count: int) -> Tuple[Process, ...]:
     return tuple(Process(pid, None if used == NOT_AVAILABLE else used) for pid, used in found)
 
 
-def fabric_faults(mask: int) -> Tuple[str, ...]:
-    """What a fabric health mask complains of."""
+def fabric_faults(mask: int, summary: int = 0) -> Tuple[str, ...]:
+    """What a fabric health mask complains of, and the driver's own summary of it."""
     found = [words for shift, words in FABRIC_FAULTS if mask >> shift & 3 == 1]
+    if summary in FABRIC_SUMMARIES:
+        found.append(FABRIC_SUMMARIES[summary])
     shift, width = FABRIC_CONFIGURATION
     wrong = (mask >> shift & width) > 1
     return (*found, "this GPU's configuration is wrong") if wrong else tuple(found)

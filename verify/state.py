@@ -11,31 +11,45 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.nvml import LIBRARY, Session, is_there
 from verify.nvml_types import (
+    ADDRESSING,
     ANSWERS,
     BLANK,
+    C2C_LINKS,
     COMPUTE_MODES,
+    CORRUPTED_INFOROM,
     FABRIC_STATES,
+    GPU_IS_LOST,
     INSUFFICIENT_SIZE,
     INVALID_ARGUMENT,
     MAX_NVLINKS,
     NOT_SUPPORTED,
     NVLINK_ERRORS,
-    NVLINK_GENERATIONS,
+    NVLINK_SPEED,
     P2P,
     P2P_NVLINK,
     P2P_READ,
     P2P_WRITE,
     PATHS,
+    RECOVERY,
+    RECOVERY_ACTION,
     REMOTE_IS_SWITCH,
+    RESET_REQUIRED,
     SLOWDOWN_TLIMIT,
     STRIDES,
+    VERSION_MISMATCH,
+    VIRTUALIZATION,
+    Addressing,
+    Confidential,
     Fabric,
     Fabric2,
+    Fabric3,
     Field,
+    Histogram,
     Margin,
     Memory,
     Memory2,
     Pci,
+    SramErrors,
     Utilization,
     fabric_faults,
     throttle_names,
@@ -55,6 +69,7 @@ def read(load: Callable[[str], Any] = ctypes.CDLL) -> State:
         gpus = tuple(_gpu(session, i, handle) for i, handle in enumerate(handles))
         return State(
             driver=session.text("nvmlSystemGetDriverVersion"),
+            confidential=_confidential(session),
             gpus=gpus,
             pairs=_pairs(session, handles, gpus),
             found=True,
@@ -107,7 +122,7 @@ def _open(load: Callable[[str], Any]) -> Tuple[Optional[Session], State]:
 
 def _gpu(session: Session, index: int, handle: Optional[ctypes.c_void_p]) -> GpuState:
     if handle is None:
-        return GpuState(index)
+        return GpuState(index, failure=session.failures.get(index))
     parts: List[Mapping[str, Any]] = [
         part(session, handle) for part in (_identity, _moving, _modes, _errors, _pcie, _fabric)
     ]
@@ -115,10 +130,22 @@ def _gpu(session: Session, index: int, handle: Optional[ctypes.c_void_p]) -> Gpu
     return GpuState(
         index,
         **merged,
+        failure=_failure(session, handle),
         mig_devices=_mig_devices(session, handle) if merged["mig"] else (),
         processes=_processes(session, handle),
         nvlinks=_nvlinks(session, handle),
     )
+
+
+def _failure(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
+    """NVML's words for a GPU that it opened and that answers nothing more."""
+    code = session.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(Memory()))
+    return session.error_text(code) if code in (GPU_IS_LOST, RESET_REQUIRED) else None
+
+
+def _confidential(session: Session) -> Optional[bool]:
+    found = session.fill("nvmlSystemGetConfComputeState", Confidential())
+    return None if found is None else bool(found.feature)
 
 
 def _identity(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
@@ -158,7 +185,16 @@ def _modes(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     pair = ctypes.byref(current), ctypes.byref(pending)
     no_ecc = session.call("nvmlDeviceGetEccMode", handle, *pair)
     mode = session.number("nvmlDeviceGetComputeMode", handle)
+    addressing = session.fill("nvmlDeviceGetAddressingMode", versioned(Addressing, 1), handle)
+    inforom = session.call("nvmlDeviceValidateInforom", handle)
     return {
+        "virtualization": _word(
+            VIRTUALIZATION, session.number("nvmlDeviceGetVirtualizationMode", handle)
+        ),
+        "addressing": _word(ADDRESSING, int(addressing.value) if addressing else None),
+        "display": _truth(session.number("nvmlDeviceGetDisplayActive", handle)),
+        "recovery": _word(RECOVERY, _field(session, handle, RECOVERY_ACTION)),
+        "inforom_corrupt": {None: False, CORRUPTED_INFOROM: True}.get(inforom),
         "mig": session.mig(handle),
         "persistence": _truth(session.number("nvmlDeviceGetPersistenceMode", handle)),
         "compute_mode": COMPUTE_MODES.get(mode, str(mode)) if mode is not None else None,
@@ -177,7 +213,11 @@ def _errors(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     addresses = [ctypes.byref(row) for row in rows]
     unread = session.call("nvmlDeviceGetRemappedRows", handle, *addresses) is not None
     pending = session.number("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    banks = session.fill("nvmlDeviceGetRowRemapperHistogram", Histogram(), handle)
+    sram = session.fill("nvmlDeviceGetSramEccErrorStatus", versioned(SramErrors, 1), handle)
     return {
+        "exhausted_banks": int(banks.none) if banks else None,
+        "sram_threshold_exceeded": bool(sram.threshold_exceeded) if sram else None,
         "ecc_corrected": total(0, 0),
         "ecc_uncorrected": total(1, 0),
         "ecc_uncorrected_ever": total(1, 1),
@@ -193,6 +233,9 @@ def _pcie(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     return {
         "pcie_generation": session.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         "pcie_generation_max": session.number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "pcie_generation_card": session.number("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+        "pcie_replays": session.number("nvmlDeviceGetPcieReplayCounter", handle),
+        "c2c_links": _field(session, handle, C2C_LINKS),
         "pcie_width": session.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
         "pcie_width_max": session.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
     }
@@ -215,9 +258,15 @@ def _slowdown_margin(session: Session, handle: ctypes.c_void_p) -> Optional[int]
     margin = session.fill("nvmlDeviceGetMarginTemperature", versioned(Margin, 1), handle)
     if margin is None:
         return None
-    field = Field(id=SLOWDOWN_TLIMIT)
+    limit = _field(session, handle, SLOWDOWN_TLIMIT)
+    return None if limit is None else int(margin.margin) - limit
+
+
+def _field(session: Session, handle: ctypes.c_void_p, number: int, scope: int = 0) -> Optional[int]:
+    """One of the values that NVML keeps by number."""
+    field = Field(id=number, scope=scope)
     asked = session.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(field))
-    return None if asked is not None or field.code else int(margin.margin) - int(field.signed)
+    return None if asked is not None or field.code else int(field.signed)
 
 
 def _retired(session: Session, handle: ctypes.c_void_p) -> Optional[int]:
@@ -267,9 +316,9 @@ def _nvlinks(session: Session, handle: ctypes.c_void_p) -> Tuple[NvLink, ...]:
     for link in range(MAX_NVLINKS):
         state = quiet.number("nvmlDeviceGetNvLinkState", handle, link)
         if state is not None:
-            version = quiet.number("nvmlDeviceGetNvLinkVersion", handle, link)
-            generation = NVLINK_GENERATIONS.get(version or 0)
-            found.append(NvLink(link, state == 1, generation, _link_errors(quiet, handle, link)))
+            errors = _link_errors(quiet, handle, link)
+            speed = _field(quiet, handle, NVLINK_SPEED, link) if state == 1 else None
+            found.append(NvLink(link, state == 1, errors, speed / 1000 if speed else None))
     session.problems += [p for p in quiet.problems if p not in session.problems]
     return tuple(found)
 
@@ -284,8 +333,11 @@ def _link_errors(session: Session, handle: ctypes.c_void_p, link: int) -> Option
 def _fabric(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     name, old = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"
     newer = session.has(name)
-    info: Any = versioned(Fabric2, 2) if newer else Fabric()
+    info: Any = versioned(Fabric3, 3) if newer else Fabric()
     code = session.call(name if newer else old, handle, ctypes.byref(info))
+    if code == VERSION_MISMATCH:  # a driver older than the newest structure
+        info = versioned(Fabric2, 2)
+        code = session.call(name, handle, ctypes.byref(info))
     if code is not None:
         return {"fabric_state": FABRIC_STATES[0] if code == NOT_SUPPORTED else None}
     state = dict(enumerate(FABRIC_STATES)).get(info.state, str(info.state))
@@ -293,7 +345,7 @@ def _fabric(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     return {
         "fabric_state": state,
         "fabric_status": session.error_text(info.status) if failed else None,
-        "fabric_health": fabric_faults(info.health) if newer else (),
+        "fabric_health": fabric_faults(info.health, getattr(info, "summary", 0)) if newer else (),
     }
 
 
@@ -364,6 +416,11 @@ def _bus_id(pci: Any) -> Optional[str]:
 
 def _watts(milliwatts: Optional[int]) -> Optional[float]:
     return None if milliwatts is None else milliwatts / 1000
+
+
+def _word(words: Sequence[str], number: Optional[int]) -> Optional[str]:
+    """The word for a number of nvml.h; the number itself where it is newer than this list."""
+    return None if number is None else dict(enumerate(words)).get(number, str(number))
 
 
 def _truth(number: Optional[int]) -> Optional[bool]:

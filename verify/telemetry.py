@@ -33,8 +33,8 @@ class NvLink:
 
     link: int
     active: Optional[bool] = None
-    version: Optional[int] = None  # the generation: 3 for Ampere, 4 for Hopper
     errors: Optional[int] = None  # replays, recoveries and CRC errors together
+    gbs: Optional[float] = None  # GB/s in one direction, as the driver states it
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class GpuState:
     """One GPU now."""
 
     index: int
+    failure: Optional[str] = None  # NVML's words for a GPU that is lost, hung or not permitted
     name: Optional[str] = None
     uuid: Optional[str] = None
     compute_capability: Optional[str] = None
@@ -65,6 +66,11 @@ class GpuState:
     clock_memory_max_mhz: Optional[int] = None
     throttle_reasons: Optional[Tuple[str, ...]] = None  # names, as nvidia-smi spells them
     persistence: Optional[bool] = None
+    virtualization: Optional[str] = None  # none, passthrough, vgpu, host-vgpu, host-vsga
+    addressing: Optional[str] = None  # none, hmm, ats (a GPU that shares the CPU's memory)
+    display: Optional[bool] = None  # a screen shows this GPU's picture
+    recovery: Optional[str] = None  # what NVML says must be done, none where nothing
+    inforom_corrupt: Optional[bool] = None
     compute_mode: Optional[str] = None  # default, exclusive-process, prohibited
     ecc_enabled: Optional[bool] = None
     ecc_corrected: Optional[int] = None  # since the driver was loaded
@@ -75,8 +81,13 @@ class GpuState:
     remapped_rows: Optional[int] = None  # uncorrectable ones
     remap_pending: Optional[bool] = None
     remap_failed: Optional[bool] = None
+    exhausted_banks: Optional[int] = None  # banks of memory without a spare row
+    sram_threshold_exceeded: Optional[bool] = None
     pcie_generation: Optional[int] = None
     pcie_generation_max: Optional[int] = None  # of this card in this slot
+    pcie_generation_card: Optional[int] = None  # of this card in any slot
+    pcie_replays: Optional[int] = None  # since the driver was loaded
+    c2c_links: Optional[int] = None  # to the CPU of the same module (GH200, GB200)
     pcie_width: Optional[int] = None
     pcie_width_max: Optional[int] = None
     nvlinks: Tuple[NvLink, ...] = ()
@@ -109,3 +120,4 @@ class State:
     error: Optional[str] = None
     found: bool = False  # whether there is such a library at all
     problems: Tuple[str, ...] = ()  # what NVML refused to tell although it was read
+    confidential: Optional[bool] = None  # confidential computing is on

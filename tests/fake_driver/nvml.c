@@ -11,12 +11,16 @@
  *     gpu.N.processes = 4711:1048576,4712:-1           pid and bytes; -1: not available
  *     gpu.N.utilization, memory_utilization, temperature, power (mW), power_limit (mW), persistence,
  *     compute_mode, throttle (the mask), ecc, retired_pending, pcie_generation, pcie_generation_max,
- *     pcie_width, pcie_width_max, slowdown, margin, slowdown_tlimit
+ *     pcie_width, pcie_width_max, pcie_generation_card, pcie_replays, slowdown, margin, display,
+ *     virtualization, addressing, sram_threshold
+ *     gpu.N.field.ID = -2     nvmlDeviceGetFieldValues; gpu.N.field.ID.S for a scope S above 0
+ *     gpu.N.banks = 640 0 0 0 0   the histogram of spare rows
+ *     confidential = 1        confidential computing
  *     gpu.N.bus_id = 00000000:17:00.0
  *     gpu.N.clock.T, clock_max.T                       T: 1 SM, 2 memory
  *     gpu.N.ecc.C.E           C: 0 corrected, 1 uncorrected; E: 0 volatile, 1 aggregate
  *     gpu.N.retired.C = 2     pages, by cause          gpu.N.remapped = 1 0 0 0
- *     gpu.N.fabric = 3 0 0    state, status, health mask
+ *     gpu.N.fabric = 3 0 0 0  state, status, health mask, summary
  *     gpu.N.mig.M.uuid        and name, memory, used   gpu.N.mig_slots = 7
  *     gpu.N.nvlink.L.state    and version, error.K, remote (a bus id), remote_type
  *     topology.I.J = 10       p2p.I.J.CAP = 0          process_stride = 32
@@ -71,6 +75,18 @@ typedef struct {
     unsigned char state;
     unsigned health;
 } fabric2_t;
+typedef struct {
+    unsigned version;
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+    unsigned health;
+    unsigned char summary;
+} fabric3_t;
+typedef struct { unsigned max, high, partial, low, none; } histogram_t;
+typedef struct { unsigned version, value; } addressing_t;
+typedef struct { unsigned version; u64 counters[11]; unsigned threshold; } sram_t;
+typedef struct { unsigned environment, feature, devtools; } confidential_t;
 
 /* The value of a key, in a buffer of the caller's; NULL if it is not set. */
 static char *setting(const char *key, char *value, size_t size)
@@ -264,6 +280,10 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation")
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation_max")
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max")
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie_generation_card")
+NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie_replays")
+NUMBER(nvmlDeviceGetDisplayActive, "display")
+NUMBER(nvmlDeviceGetVirtualizationMode, "virtualization")
 
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *out)
 {
@@ -522,15 +542,54 @@ int nvmlDeviceGetFieldValues(void *device, int count, field_t *fields)
 {
     int error = forced("nvmlDeviceGetFieldValues", index_of(device));
     for (int i = 0; i < count && !error; i++) {
-        char value[64];
-        int known = fields[i].id == 194
-                    && !text("fields", index_of(device), "slowdown_tlimit", value, sizeof value);
+        char value[64], name[64];
+        int length = snprintf(name, sizeof name, "field.%u", fields[i].id);
+        if (fields[i].scope)
+            snprintf(name + length, sizeof name - (size_t)length, ".%u", fields[i].scope);
+        int known = !text("fields", index_of(device), name, value, sizeof value);
         fields[i].code = known ? SUCCESS : NOT_SUPPORTED;
         fields[i].type = 5; /* NVML_VALUE_TYPE_SIGNED_INT */
         fields[i].value.ll = 0;
         fields[i].value.i = known ? atoi(value) : 0;
     }
     return error;
+}
+
+int nvmlDeviceGetRowRemapperHistogram(void *device, histogram_t *out)
+{
+    char value[64];
+    const char *function = "nvmlDeviceGetRowRemapperHistogram";
+    int error = text(function, index_of(device), "banks", value, sizeof value);
+    if (error)
+        return error;
+    int read = sscanf(value, "%u %u %u %u %u", &out->max, &out->high, &out->partial, &out->low, &out->none);
+    return read == 5 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetAddressingMode(void *device, addressing_t *out)
+{
+    if (out->version != (sizeof *out | 1u << 24))
+        return VERSION_MISMATCH;
+    return small("nvmlDeviceGetAddressingMode", device, "addressing", &out->value);
+}
+
+int nvmlDeviceGetSramEccErrorStatus(void *device, sram_t *out)
+{
+    if (out->version != (sizeof *out | 1u << 24))
+        return VERSION_MISMATCH;
+    return small("nvmlDeviceGetSramEccErrorStatus", device, "sram_threshold", &out->threshold);
+}
+
+int nvmlDeviceValidateInforom(void *device)
+{
+    return forced("nvmlDeviceValidateInforom", index_of(device));
+}
+
+int nvmlSystemGetConfComputeState(confidential_t *out)
+{
+    char value[64];
+    out->feature = setting("confidential", value, sizeof value) ? (unsigned)atoi(value) : 0;
+    return forced("nvmlSystemGetConfComputeState", -1);
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *out)
@@ -559,30 +618,39 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, unsigned *o
 }
 
 static int fabric(const char *function, void *device, unsigned *status, unsigned char *state,
-                  unsigned *health)
+                  unsigned *health, unsigned char *summary)
 {
     char value[64];
-    unsigned read = 0;
+    unsigned read = 0, last = 0;
     int error = text(function, index_of(device), "fabric", value, sizeof value);
     if (!error)
-        sscanf(value, "%u %u %i", &read, status, (int *)health);
+        sscanf(value, "%u %u %i %u", &read, status, (int *)health, &last);
     *state = (unsigned char)read;
+    *summary = (unsigned char)last;
     return error;
 }
 
 int nvmlDeviceGetGpuFabricInfo(void *device, fabric_t *out)
 {
     unsigned health = 0;
-    return fabric("nvmlDeviceGetGpuFabricInfo", device, &out->status, &out->state, &health);
+    unsigned char summary;
+    const char *function = "nvmlDeviceGetGpuFabricInfo";
+    return fabric(function, device, &out->status, &out->state, &health, &summary);
 }
 
 #ifndef NO_FABRIC_V /* drivers before 535 */
-int nvmlDeviceGetGpuFabricInfoV(void *device, fabric2_t *out)
+int nvmlDeviceGetGpuFabricInfoV(void *device, fabric3_t *out)
 {
-    if (out->version != (sizeof *out | 2u << 24))
-        return VERSION_MISMATCH;
+    unsigned char summary, *place = &summary;
     const char *function = "nvmlDeviceGetGpuFabricInfoV";
-    return fabric(function, device, &out->status, &out->state, &out->health);
+#ifndef NO_FABRIC_3 /* drivers before 580 */
+    if (out->version == (sizeof *out | 3u << 24))
+        place = &out->summary;
+    else
+#endif
+    if (out->version != (sizeof(fabric2_t) | 2u << 24))
+        return VERSION_MISMATCH;
+    return fabric(function, device, &out->status, &out->state, &out->health, place);
 }
 #endif
 #endif

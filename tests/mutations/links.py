@@ -15,7 +15,7 @@ def two_sound_gpus() -> None:
     from verify import state
     from verify.telemetry import GpuState, NvLink, Pair, State
 
-    links = tuple(NvLink(i, active=True, version=3, errors=0) for i in range(4))
+    links = tuple(NvLink(i, active=True, gbs=25.0, errors=0) for i in range(4))
     gpu = GpuState(
         0,
         name="NVIDIA A100-SXM4-40GB",

@@ -345,14 +345,14 @@ def measured_at(gbs: float, *, log: str = "", backend: str = "nccl") -> World:
 
 
 def machine(path: str = "NV4", **more: Any) -> State:
-    links = tuple(NvLink(i, active=True, version=3, errors=0) for i in range(4))
+    links = tuple(NvLink(i, active=True, gbs=25.0, errors=0) for i in range(4))
     fields = {"pcie_generation_max": 4, "pcie_width": 16, "pcie_width_max": 16, "nvlinks": links}
     gpus = tuple(GpuState(i, **{**fields, **more}) for i in range(2))
     return State(gpus=gpus, pairs=(Pair(0, 1, path, "ok", "ok"),), found=True)
 
 
 NARROW = machine("PIX", pcie_width=4)
-OFF = machine("NV4", nvlinks=(NvLink(0, active=True, version=3), NvLink(1, active=False)))
+OFF = machine("NV4", nvlinks=(NvLink(0, active=True, gbs=25.0), NvLink(1, active=False)))
 NO_P2P = State(
     gpus=machine().gpus, pairs=(Pair(0, 1, "NV4", "chipset-not-supported", "ok"),), found=True
 )

@@ -26,11 +26,10 @@ def holds(outcome: Outcome, status: Status, word: str = "") -> None:
         assert (outcome.cause is not None, outcome.fix is not None) == ((status is FAIL),) * 2
 
 
-def links(states: str, errors: int | None = 0, version: int | None = 4) -> tuple[NvLink, ...]:
+def links(states: str, errors: int | None = 0, gbs: float | None = 25.0) -> tuple[NvLink, ...]:
     """A "+" is an active link, a "-" one that is off."""
     return tuple(
-        NvLink(i, active=sign == "+", version=version, errors=errors)
-        for i, sign in enumerate(states)
+        NvLink(i, active=sign == "+", gbs=gbs, errors=errors) for i, sign in enumerate(states)
     )
 
 
@@ -243,7 +242,7 @@ FOUR: dict[str, Any] = {"nvlinks": links("++++")}
     [
         pytest.param(two("NV4", **FOUR), "NVLink (4 links a pair)", 100.0, id="NVLink"),
         pytest.param(
-            two("NV18", nvlinks=links("+" * 18, version=5)), "18 links", 900.0, id="NVLink 5"
+            two("NV18", nvlinks=links("+" * 18, gbs=50.0)), "18 links", 900.0, id="NVLink 5"
         ),
         pytest.param(two("PIX"), "PCIe 4.0 x16 through a PCIe switch", 31.504, id="a switch"),
         pytest.param(two("SYS"), "through the host", 31.504, id="two sockets"),
@@ -267,8 +266,7 @@ def test_what_the_links_can_do(seen: State, words: str, gbs: float) -> None:
         pytest.param(state(gpu(), gpu(1)), id="pairs unknown"),
         pytest.param(two(None), id="path unknown"),
         pytest.param(two("NV", **FOUR), id="NVLinks uncounted"),
-        pytest.param(two("NV4", nvlinks=links("+", version=None)), id="no generation"),
-        pytest.param(two("NV4", nvlinks=links("+", version=9)), id="a generation to come"),
+        pytest.param(two("NV4", nvlinks=links("+", gbs=None)), id="a link of unknown speed"),
         pytest.param(two("NV4", nvlinks=links("-")), id="no active link"),
         pytest.param(two("PIX", pcie_generation_max=None), id="no PCIe generation"),
         pytest.param(two("PIX", pcie_generation_max=9), id="a PCIe to come"),

@@ -25,7 +25,6 @@ NVLINKS = {
     for link in range(4)
     for name, value in {
         "state": int((gpu, link) != (1, 3)),
-        "version": 6,
         "error.0": link,
         "error.1": 0,
         "error.2": 2,
@@ -66,7 +65,17 @@ GPU = {
     "pcie_generation_max": 5,
     "pcie_width": 16,
     "pcie_width_max": 16,
-    "fabric": "3 0 0x0",
+    "pcie_generation_card": 5,
+    "pcie_replays": 67,
+    "fabric": "3 0 0x0 1",
+    "banks": "2558 1 1 0 0",
+    "sram_threshold": 0,
+    "addressing": 0,
+    "virtualization": 1,
+    "display": 0,
+    "field.170": 0,
+    "field.230": 0,
+    **{"field.164" + (f".{link}" if link else ""): 26562 for link in range(4)},
 }
 HOST: dict[str, object] = {
     "driver": "580.65.06",
@@ -125,6 +134,12 @@ def read(new: Path, settings: Callable[..., None]) -> Read:
         pytest.param(nvml_types.Margin, pynvml.c_nvmlMarginTemperature_v1_t, id="margin"),
         pytest.param(nvml_types.Fabric, pynvml.c_nvmlGpuFabricInfo_t, id="fabric"),
         pytest.param(nvml_types.Fabric2, pynvml.c_nvmlGpuFabricInfo_v2_t, id="fabric 2"),
+        pytest.param(nvml_types.Fabric3, pynvml.c_nvmlGpuFabricInfo_v3_t, id="fabric 3"),
+        pytest.param(nvml_types.Histogram, pynvml.c_nvmlRowRemapperHistogramValues, id="rows"),
+        pytest.param(nvml_types.Addressing, pynvml.c_nvmlDeviceAddressingMode_t, id="addressing"),
+        pytest.param(
+            nvml_types.Confidential, pynvml.c_nvmlConfComputeSystemState_t, id="confidential"
+        ),
         pytest.param(nvml_types.Field, pynvml.c_nvmlFieldValue_t, id="field"),
     ],
 )
@@ -186,7 +201,17 @@ def test_numbers_are_pynvmls() -> None:
         pytest.param(nvml_types.COMPUTE_MODES, "NVML_COMPUTEMODE_", id="compute modes"),
         pytest.param(dict(enumerate(nvml_types.FABRIC_STATES)), "NVML_GPU_FABRIC_STATE_", id="fab"),
         pytest.param(nvml_types.PATHS, "NVML_TOPOLOGY_", id="topology"),
-        pytest.param(nvml_types.NVLINK_GENERATIONS, "NVML_NVLINK_VERSION_", id="nvlink"),
+        pytest.param(
+            dict(enumerate(nvml_types.VIRTUALIZATION)),
+            "NVML_GPU_VIRTUALIZATION_MODE_",
+            id="virtual",
+        ),
+        pytest.param(
+            dict(enumerate(nvml_types.ADDRESSING)), "NVML_DEVICE_ADDRESSING_MODE_", id="addressing"
+        ),
+        pytest.param(
+            dict(enumerate(nvml_types.RECOVERY)), "NVML_GPU_RECOVERY_ACTION_", id="recovery"
+        ),
         pytest.param(dict(enumerate(nvml_types.P2P)), "NVML_P2P_STATUS_", id="p2p"),
         pytest.param(nvml_types.THROTTLE, "nvmlClocksEventReason", id="throttling"),
     ],
@@ -262,7 +287,7 @@ def test_every_field_is_read(read: Read) -> None:
         True,
         (),
     )
-    links = tuple(NvLink(link, active=True, version=4, errors=link + 2) for link in range(4))
+    links = tuple(NvLink(link, active=True, errors=link + 2, gbs=26.562) for link in range(4))
     assert found.gpus[0] == GpuState(
         index=0,
         name="NVIDIA H100 80GB HBM3",
@@ -297,11 +322,22 @@ def test_every_field_is_read(read: Read) -> None:
         remap_failed=False,
         pcie_generation=5,
         pcie_generation_max=5,
+        pcie_generation_card=5,
+        pcie_replays=67,
+        c2c_links=0,
         pcie_width=16,
         pcie_width_max=16,
         nvlinks=links,
         fabric_state="completed",
+        virtualization="passthrough",
+        addressing="none",
+        display=False,
+        recovery="none",
+        inforom_corrupt=False,
+        exhausted_banks=0,
+        sram_threshold_exceeded=False,
     )
+    assert found.confidential is False
     assert [link.active for link in found.gpus[1].nvlinks] == [True, True, True, False]
     assert found.pairs == (Pair(0, 1, "NV3", "ok", "ok"),)
 
@@ -311,11 +347,12 @@ def test_nothing_told_is_none_and_no_problem(read: Read) -> None:
     found = read({**silent, "count": 2})
     assert found == State(
         gpus=(
-            GpuState(0, fabric_state="not-supported"),
-            GpuState(1, fabric_state="not-supported"),
+            GpuState(0, fabric_state="not-supported", inforom_corrupt=False),
+            GpuState(1, fabric_state="not-supported", inforom_corrupt=False),
         ),
         pairs=(Pair(0, 1),),
         found=True,
+        confidential=False,
     )
 
 
@@ -385,10 +422,10 @@ def test_mig_devices_are_listed_with_holes(read: Read) -> None:
 @pytest.mark.parametrize(
     ("changes", "margin"),
     [
-        pytest.param({"gpu.0.margin": 54, "gpu.0.slowdown_tlimit": -2}, 56, id="cool"),
-        pytest.param({"gpu.0.margin": -3, "gpu.0.slowdown_tlimit": -2}, -1, id="beyond it"),
+        pytest.param({"gpu.0.margin": 54, "gpu.0.field.194": -2}, 56, id="cool"),
+        pytest.param({"gpu.0.margin": -3, "gpu.0.field.194": -2}, -1, id="beyond it"),
         pytest.param({"gpu.0.margin": 54}, None, id="no limit told"),
-        pytest.param({"gpu.0.slowdown_tlimit": -2}, None, id="no margin told"),
+        pytest.param({"gpu.0.field.194": -2}, None, id="no margin told"),
     ],
 )
 def test_ada_and_later_tell_degrees_left(
@@ -423,10 +460,59 @@ def test_the_fabric_is_read_by_the_older_function_too(tmp_path: Path, read: Read
 
 def test_a_lost_gpu_keeps_its_place_and_is_told_of(read: Read) -> None:
     found = read({"error.nvmlDeviceGetHandleByIndex.0": fake_driver.GPU_IS_LOST})
-    assert found.gpus[0] == GpuState(0)
+    assert found.gpus[0] == GpuState(0, failure="GPU is lost")
     assert found.gpus[1].temperature_c == 55
     assert found.pairs == (Pair(0, 1),)
     assert found.problems == ("nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        pytest.param({"gpu.0.virtualization": 2}, "virtualization", "vgpu", id="a virtual GPU"),
+        pytest.param({"gpu.0.addressing": 2}, "addressing", "ats", id="the CPU's memory is shared"),
+        pytest.param({"gpu.0.display": 1}, "display", True, id="a screen"),
+        pytest.param({"gpu.0.field.170": 10}, "c2c_links", 10, id="C2C"),
+        pytest.param({"gpu.0.field.230": 1}, "recovery", "reset the GPU", id="a reset is needed"),
+        pytest.param({"gpu.0.banks": "637 1 1 0 1"}, "exhausted_banks", 1, id="no spare row"),
+        pytest.param({"gpu.0.sram_threshold": 1}, "sram_threshold_exceeded", True, id="SRAM"),
+        pytest.param(
+            {"error.nvmlDeviceValidateInforom.0": 14}, "inforom_corrupt", True, id="infoROM"
+        ),
+        pytest.param(
+            {"error.nvmlDeviceGetMemoryInfo.0": fake_driver.GPU_IS_LOST},
+            "failure",
+            "GPU is lost",
+            id="a GPU that was lost while NVML had it",
+        ),
+        pytest.param(
+            {"error.nvmlDeviceGetHandleByIndex.0": fake_driver.NO_PERMISSION},
+            "failure",
+            "Insufficient Permissions",
+            id="a GPU that this container may not open",
+        ),
+        pytest.param(
+            {"gpu.0.fabric": "3 0 0 2"},
+            "fabric_health",
+            ("the driver calls it unhealthy",),
+            id="the fabric's summary",
+        ),
+    ],
+)
+def test_what_newer_drivers_say_is_read(
+    read: Read, changes: dict[str, object | None], field: str, value: object
+) -> None:
+    assert getattr(read(changes).gpus[0], field) == value
+
+
+def test_confidential_computing_is_seen(read: Read) -> None:
+    assert read({"confidential": 1}).confidential is True
+
+
+def test_a_driver_of_the_second_fabric_structure_is_asked_by_it(tmp_path: Path, read: Read) -> None:
+    library = fake_driver.build(tmp_path, switches=("NO_FABRIC_3",))
+    found = read({"gpu.0.fabric": "3 0 1 2"}, library).gpus[0]
+    assert (found.fabric_state, found.fabric_health) == ("completed", ("bandwidth is degraded",))
 
 
 def test_a_refusal_is_told_once_and_the_rest_is_read(read: Read) -> None:
@@ -558,10 +644,17 @@ for i in range(p.nvmlDeviceGetCount()):
         "remapped": list(p.nvmlDeviceGetRemappedRows(h)),
         "pcie_generation": p.nvmlDeviceGetCurrPcieLinkGeneration(h),
         "pcie_generation_max": p.nvmlDeviceGetMaxPcieLinkGeneration(h),
+        "pcie_generation_card": p.nvmlDeviceGetGpuMaxPcieLinkGeneration(h),
+        "pcie_replays": p.nvmlDeviceGetPcieReplayCounter(h),
+        "display": bool(p.nvmlDeviceGetDisplayActive(h)),
+        "exhausted_banks": p.nvmlDeviceGetRowRemapperHistogram(h).none,
+        "virtualization": {1: "passthrough"}[p.nvmlDeviceGetVirtualizationMode(h)],
+        "addressing": {0: "none"}[p.nvmlDeviceGetAddressingMode(h)],
         "pcie_width": p.nvmlDeviceGetCurrPcieLinkWidth(h),
         "pcie_width_max": p.nvmlDeviceGetMaxPcieLinkWidth(h),
         "nvlinks": [
-            [n, bool(s), p.nvmlDeviceGetNvLinkVersion(h, n),
+            [n, bool(s), p.nvmlDeviceGetFieldValues(h, [(p.NVML_FI_DEV_NVLINK_GET_SPEED, n)])[0]
+                 .value.uiVal / 1000 if s else None,
              sum(p.nvmlDeviceGetNvLinkErrorCounter(h, n, c) for c in range(4))]
             for n in range(4) for s in [p.nvmlDeviceGetNvLinkState(h, n)]
         ],
@@ -579,16 +672,14 @@ print(json.dumps({"pynvml": rows, "pair": pair, "ours": dataclasses.asdict(state
 
 def test_pynvml_reads_the_same_from_the_same_library(new: Path, tmp_path: Path) -> None:
     more = {"gpu.0.margin": 40, "gpu.1.margin": -1, "p2p.0.1.2": 5, "p2p.0.1.1": 1}
-    more |= {f"gpu.{gpu}.slowdown_tlimit": -2 for gpu in (0, 1)}
+    more |= {f"gpu.{gpu}.field.194": -2 for gpu in (0, 1)}
     path = fake_driver.write_settings(tmp_path / "settings", {**HOST, **more})
     said = json.loads(fake_driver.run_python(CROSS, new, path))
     for theirs, ours in zip(said["pynvml"], said["ours"]["gpus"], strict=True):
         seen = {
             **ours,
             "processes": [[p["pid"], p["used_bytes"]] for p in ours["processes"]],
-            "nvlinks": [
-                [n["link"], n["active"], {4: 6}[n["version"]], n["errors"]] for n in ours["nvlinks"]
-            ],
+            "nvlinks": [[n["link"], n["active"], n["gbs"], n["errors"]] for n in ours["nvlinks"]],
         }
         throttle, remapped = theirs.pop("throttle"), theirs.pop("remapped")
         fabric = theirs.pop("fabric")

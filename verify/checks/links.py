@@ -9,12 +9,23 @@ from verify import state
 from verify.checks.health import Finding, judged, outcome
 from verify.core import Check, Context, Outcome, Status, gpus
 from verify.measures import Table, pack
-from verify.telemetry import GpuState, Pair, State
+from verify.telemetry import GpuState, NvLink, Pair, State
 
 # GB/s of one PCIe lane in one direction, by generation: transfers a second x coding / 8 (PCI-SIG).
 PCIE_LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-# GB/s of one NVLink in one direction, by generation; NVIDIA's pages give both directions together.
-NVLINK_GBS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+# GB/s of one NVLink in one direction, by compute capability. NVIDIA's pages state both directions
+# together: P100 (40), V100, A100 and H100 (50), B200 (100); cards with bridges by their data sheets
+# (Turing 100 over 2 links, GA102 112.5 over 4). nvmlDeviceGetNvLinkVersion cannot be used for this:
+# drivers answer with the kernel's numbers, which differ from nvml.h's.
+NVLINK_GBS = {
+    "6": 20.0,
+    "7.0": 25.0,
+    "7.5": 25.0,
+    "8.0": 25.0,
+    "8.6": 14.0625,
+    "9": 25.0,
+    "10": 50.0,
+}
 # The least share of a link's figure that large messages must reach. They are far below what sound
 # machines reach (0.6 to 0.9 by NVLink and through a PCIe switch, 0.15 and more through the host),
 # so that less is a fault and no matter of taste.
@@ -56,14 +67,21 @@ def _pairs(seen: State) -> "set[Tuple[int, int]]":
 
 def _nvlink(seen: State, paths: Sequence[str]) -> Optional[Link]:
     """By the bonded links of a pair, 4 of "NV4"; a plain "NV" does not tell their number."""
-    versions = [one.version for gpu in seen.gpus for one in gpu.nvlinks if one.active]
-    speeds = [NVLINK_GBS[version] for version in versions if version in NVLINK_GBS]
+    speeds = [link_gbs(gpu, one) for gpu in seen.gpus for one in gpu.nvlinks if one.active]
     counts = [int(path[2:]) for path in paths if path[2:].isdigit()]
-    if not speeds or len(speeds) < len(versions) or len(counts) < len(paths):
+    known = [speed for speed in speeds if speed]
+    if not known or len(known) < len(speeds) or len(counts) < len(paths):
         return None
     count = min(counts)
     words = "NVLink ({} link{} a pair)".format(count, "" if count == 1 else "s")
-    return Link(words, min(speeds) * count, LEAST_SHARE["nvlink"], nvlink=True)
+    return Link(words, min(known) * count, LEAST_SHARE["nvlink"], nvlink=True)
+
+
+def link_gbs(gpu: GpuState, link: NvLink) -> Optional[float]:
+    """GB/s of one NVLink in one direction: as the driver states it, else by the kind of GPU."""
+    capability = gpu.compute_capability or ""
+    known = NVLINK_GBS.get(capability) or NVLINK_GBS.get(capability.partition(".")[0])
+    return link.gbs or known
 
 
 def _pcie(seen: State, paths: Sequence[str]) -> Optional[Link]:

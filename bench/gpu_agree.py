@@ -27,10 +27,10 @@ from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
 from verify import nvml
 from verify.checks import rates
 from verify.checks.compute import describe
-from verify.checks.maps import mapped, read_maps
 from verify.checks.place import Place, find_gpus
 from verify.core import Context
 from verify.frameworks import FRAMEWORKS
+from verify.maps import mapped, read_maps
 
 TOLERANCE = 0.03
 ROUNDS, REPEATS = 5, 9

@@ -13,13 +13,16 @@ import sys
 import time
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from verify import environment, expectations, frameworks, render, report, runner
+from verify import environment, expectations, frameworks, recording, render, report, runner
+from verify.children import Child
 from verify.core import LEVELS, Check, Context, Result, Status, UsageError, demand, names
+from verify.machine import Machine
 from verify.usage import Parser, printable, show, write_whole
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
 _SILENCE_S = 60.0
+_RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode take a second each, three times
 
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
 COMMANDS = ("batch", "compare", "judge", "monitor", "render")
@@ -50,17 +53,21 @@ def main(
 def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> int:
     expect = read_expectations(options.expect)
     framework = frameworks.choose(options.framework, expect.framework_name)
-    checks = lists[framework]
+    machine = _machine(options.replay_device)
+    checks = [check for check in lists[framework] if check.replays or not machine.recorded]
     chosen, required = choose(checks, options.level, options.only, options.require)
     if options.list:  # after the names were checked, so that a caller can have them checked
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
     emulator = expect.emulator or environment.emulator()
-    context = Context(expect, options.level, framework, emulator)
+    context = Context(expect, options.level, framework, emulator, machine)
     files = render.targets(options)
-    render.check_targets({**({"report": options.report} if options.report else {}), **files})
+    named = {"report": options.report, "record-device": options.record_device}
+    render.check_targets({**{name: path for name, path in named.items() if path}, **files})
     baseline = render.baseline(options)
-    facts = environment.read(framework, expect.digest, emulator)
+    facts = environment.read(framework, expect.digest, emulator, machine)
+    if options.record_device:
+        _record(options.record_device, machine)
     results = _run(chosen, context, required)
     document = render.with_comparison(
         report.document(options.level, facts, results), baseline, options.tolerance
@@ -71,6 +78,27 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     if problems:  # told last: what was found is worth more than where it could not be written
         raise UsageError("; ".join(problems))
     return report.exit_code(document)
+
+
+def _machine(path: Optional[str]) -> Machine:
+    if path is None:
+        return Machine()
+    try:
+        return recording.read(path)
+    except OSError as error:
+        raise UsageError("--replay-device {}: {}".format(path, error.strerror or error)) from error
+    except recording.RecordingError as error:
+        raise UsageError("--replay-device {}: {}".format(path, error)) from error
+
+
+def _record(path: str, machine: Machine) -> None:
+    ending = Child(lambda: recording.take(machine)).wait(_RECORD_LIMIT_S)
+    if not ending.returned:
+        raise UsageError("--record-device: the driver's answers are lost: " + ending.how())
+    try:
+        write_whole(path, recording.dump(ending.value))
+    except OSError as error:
+        raise UsageError("--record-device {}: {}".format(path, error.strerror or error)) from error
 
 
 def all_checks() -> Mapping[str, Sequence[Check]]:
@@ -173,6 +201,8 @@ def _parser() -> Parser:
     add(
         "--require", metavar="NAMES", help="whose skip is a failure: gpu, nccl, devices, an id, ..."
     )
+    add("--record-device", metavar="FILE", help="write the driver's answers there first")
+    add("--replay-device", metavar="FILE", help="check the machine that FILE recorded")
     add("--only", metavar="NAMES", help="run these checks and no others")
     add("--list", action="store_true", help="list the checks and stop")
     return parser

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from verify.expectations import Expectations
+from verify.machine import Machine
 
 LEVELS = ("quick", "standard", "full")
 EXIT_CODES = {"fit": 0, "unfit": 1, "no-verdict": 7}
@@ -63,6 +64,7 @@ class Context:
     level: str = "standard"
     framework: str = "pytorch"
     emulator: Optional[str] = None  # of this processor: then times say nothing
+    machine: Machine = field(default_factory=Machine)
 
     def pick(self, quick: T, standard: T, full: T) -> T:
         """The one for this level."""
@@ -81,6 +83,7 @@ class Check:
     framework: bool = True  # runs in a process that has imported the framework
     gpu: bool = False  # without it having run on a GPU there is no verdict
     gauge: bool = False  # measures the machine (times, memory), not what is right
+    replays: bool = False  # asks nothing but its context's machine, which may be a recorded one
 
 
 @dataclass(frozen=True)

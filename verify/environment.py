@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import platform
 import re
@@ -13,12 +12,13 @@ from typing import Any, Dict, Optional
 from verify import nvml
 from verify.children import Child
 from verify.frameworks import FRAMEWORKS
+from verify.machine import Machine
 
 DRIVER_LIMIT_S = 30.0
 
 
 def read(
-    framework: str, digest: Optional[str] = None, emulator: Optional[str] = None
+    framework: str, digest: Optional[str], emulator: Optional[str], machine: Machine
 ) -> Dict[str, Any]:
     """Everything that costs no import of a framework."""
     return {
@@ -33,9 +33,10 @@ def read(
         "cpus": len(os.sched_getaffinity(0)),
         "shm_bytes": _shm_bytes(),
         "container": container(),
-        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "device_nodes": len(device_nodes()),
-        **_driver(),
+        **({"replayed": machine.recorded} if machine.recorded else {}),
+        "visible_devices": machine.environ().get("CUDA_VISIBLE_DEVICES"),
+        "device_nodes": len(machine.nodes()),
+        **_driver(machine),
     }
 
 
@@ -51,11 +52,6 @@ def emulator() -> Optional[str]:
     return found.group() if found else None
 
 
-def device_nodes() -> "list[str]":
-    """The GPUs' device nodes that this container was given."""
-    return sorted(path for path in glob.glob("/dev/nvidia*") if re.search(r"nvidia\d+$", path))
-
-
 def container() -> Optional[str]:
     """The engine that this runs in, as far as it shows."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -67,9 +63,9 @@ def container() -> Optional[str]:
     return os.environ.get("container") or None  # noqa: SIM112  # systemd's name for it
 
 
-def _driver() -> Dict[str, Any]:
+def _driver(machine: Machine) -> Dict[str, Any]:
     """NVML's view, read in a child: a driver library may hang or crash."""
-    ending = Child(lambda: asdict(nvml.read())).wait(DRIVER_LIMIT_S)
+    ending = Child(lambda: asdict(nvml.read(machine.load))).wait(DRIVER_LIMIT_S)
     seen: Dict[str, Any] = ending.value if ending.returned else {}
     error = seen.get("error") if ending.returned else "NVML " + ending.how()
     return {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
 LIBRARY = "libnvidia-ml.so.1"
-NOT_SUPPORTED, FUNCTION_NOT_FOUND = 3, 13  # of nvmlReturn_t
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13  # of nvmlReturn_t
 _TEXT = 96  # the longest of NVML's text buffers
 
 
@@ -23,6 +23,7 @@ class Gpu:
     uuid: Optional[str] = None
     compute_capability: Optional[str] = None
     mig: Optional[bool] = None
+    failure: Optional[str] = None  # why it could not be opened
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Nvml:
     cuda: Optional[str] = None  # the newest CUDA that the driver supports
     gpus: Tuple[Gpu, ...] = ()
     error: Optional[str] = None
+    closed: int = 0  # GPUs of the machine that this process may not open
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
@@ -48,7 +50,14 @@ def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
     try:
         driver, cuda = session.text("nvmlSystemGetDriverVersion"), session.cuda()
         gpus = session.gpus()
-        return Nvml(found=True, driver=driver, cuda=cuda, gpus=gpus, error=session.error)
+        return Nvml(
+            found=True,
+            driver=driver,
+            cuda=cuda,
+            gpus=gpus,
+            error=session.error,
+            closed=session.closed,
+        )
     finally:
         session.call("nvmlShutdown")
 
@@ -68,7 +77,8 @@ class Session:
         self.library = library
         self._answers = answers
         self.problems: List[str] = []
-        self.failures: Dict[int, str] = {}  # GPUs that cannot be asked, with NVML's reason
+        self.failures: Dict[int, str] = {}  # GPUs that cannot be opened, with NVML's reason
+        self.closed = 0  # GPUs that this process may not open, as under Slurm: they are others'
 
     @property
     def error(self) -> Optional[str]:
@@ -116,13 +126,22 @@ class Session:
         return None if number is None else "{}.{}".format(number // 1000, number % 1000 // 10)
 
     def handles(self) -> List[Optional[ctypes.c_void_p]]:
-        """A handle for each GPU; None for one that NVML cannot open: `failures` says why."""
+        """A handle for each GPU; None for one that NVML cannot open: `failures` says why.
+
+        nvmlDeviceGetCount_v2 counts GPUs too that this process may not open. CUDA does not show
+        them, and neither do we.
+        """
+        quiet = Session(self.library, (*self._answers, NO_PERMISSION))
         found: List[Optional[ctypes.c_void_p]] = []
+        self.closed = 0
         for index in range(self.number("nvmlDeviceGetCount_v2") or 0):
             name, handle = "nvmlDeviceGetHandleByIndex_v2", ctypes.c_void_p()
-            code = self.call(name, ctypes.c_uint(index), ctypes.byref(handle))
+            code = quiet.call(name, ctypes.c_uint(index), ctypes.byref(handle))
+            if code == NO_PERMISSION:
+                self.closed += 1
+                continue
             if code is not None:
-                self.failures[index] = self.error_text(code)
+                self.failures[len(found)] = self.error_text(code)
             found.append(None if code is not None else handle)
         return found
 
@@ -142,7 +161,10 @@ class Session:
 
     def gpus(self) -> Tuple[Gpu, ...]:
         """Each GPU as NVML names it."""
-        return tuple(Gpu() if h is None else self._gpu(h) for h in self.handles())
+        return tuple(
+            Gpu(failure=self.failures.get(i)) if handle is None else self._gpu(handle)
+            for i, handle in enumerate(self.handles())
+        )
 
     def _gpu(self, handle: ctypes.c_void_p) -> Gpu:
         return Gpu(

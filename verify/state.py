@@ -17,6 +17,7 @@ from verify.nvml_types import (
     C2C_LINKS,
     COMPUTE_MODES,
     CORRUPTED_INFOROM,
+    DRAIN_AND_RESET_STATUS,
     FABRIC_STATES,
     GPU_IS_LOST,
     INSUFFICIENT_SIZE,
@@ -34,6 +35,7 @@ from verify.nvml_types import (
     RECOVERY_ACTION,
     REMOTE_IS_SWITCH,
     RESET_REQUIRED,
+    RESET_STATUS,
     SLOWDOWN_TLIMIT,
     STRIDES,
     VERSION_MISMATCH,
@@ -193,7 +195,7 @@ def _modes(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
         ),
         "addressing": _word(ADDRESSING, int(addressing.value) if addressing else None),
         "display": _truth(session.number("nvmlDeviceGetDisplayActive", handle)),
-        "recovery": _word(RECOVERY, _field(session, handle, RECOVERY_ACTION)),
+        "recovery": _recovery(session, handle),
         "inforom_corrupt": {None: False, CORRUPTED_INFOROM: True}.get(inforom),
         "mig": session.mig(handle),
         "persistence": _truth(session.number("nvmlDeviceGetPersistenceMode", handle)),
@@ -202,6 +204,18 @@ def _modes(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
         "slowdown_c": session.number("nvmlDeviceGetTemperatureThreshold", handle, 1),
         "slowdown_margin_c": _slowdown_margin(session, handle),
     }
+
+
+def _recovery(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
+    """What is to be done; drivers before 570 have two flags for it."""
+    action = _field(session, handle, RECOVERY_ACTION)
+    if action is not None:
+        return _word(RECOVERY, action)
+    flags = {RESET_STATUS: 1, DRAIN_AND_RESET_STATUS: 4}
+    read = {flag: _field(session, handle, flag) for flag in flags}
+    due = [RECOVERY[flags[flag]] for flag, value in read.items() if value]
+    known = [value for value in read.values() if value is not None]
+    return due[0] if due else RECOVERY[0] if known else None
 
 
 def _errors(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
@@ -217,6 +231,7 @@ def _errors(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     sram = session.fill("nvmlDeviceGetSramEccErrorStatus", versioned(SramErrors, 1), handle)
     return {
         "exhausted_banks": int(banks.none) if banks else None,
+        "sram_uncorrected": sum(sram.counters[3:5]) if sram else None,
         "sram_threshold_exceeded": bool(sram.threshold_exceeded) if sram else None,
         "ecc_corrected": total(0, 0),
         "ecc_uncorrected": total(1, 0),
@@ -297,9 +312,12 @@ def _processes(session: Session, handle: ctypes.c_void_p) -> Optional[Tuple[Proc
     return unpack_processes(raw.raw, count.value)
 
 
-def _mig_devices(session: Session, handle: ctypes.c_void_p) -> Tuple[Mig, ...]:
+def _mig_devices(session: Session, handle: ctypes.c_void_p) -> Optional[Tuple[Mig, ...]]:
     found = []
-    for index in range(session.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+    count = session.number("nvmlDeviceGetMaxMigDeviceCount", handle)
+    if count is None:
+        return None
+    for index in range(count):
         by_index = "nvmlDeviceGetMigDeviceHandleByIndex"
         device = session.fill(by_index, ctypes.c_void_p(), handle, ctypes.c_uint(index))
         if device is not None:

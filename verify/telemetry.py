@@ -42,13 +42,12 @@ class GpuState:
     """One GPU now."""
 
     index: int
-    failure: Optional[str] = None  # NVML's words for a GPU that is lost, hung or not permitted
     name: Optional[str] = None
     uuid: Optional[str] = None
     compute_capability: Optional[str] = None
     bus_id: Optional[str] = None
     mig: Optional[bool] = None
-    mig_devices: Tuple[Mig, ...] = ()
+    mig_devices: Optional[Tuple[Mig, ...]] = ()
     memory_total_bytes: Optional[int] = None
     memory_used_bytes: Optional[int] = None
     processes: Optional[Tuple[Process, ...]] = None
@@ -82,6 +81,7 @@ class GpuState:
     remap_pending: Optional[bool] = None
     remap_failed: Optional[bool] = None
     exhausted_banks: Optional[int] = None  # banks of memory without a spare row
+    sram_uncorrected: Optional[int] = None  # since the driver was loaded; part of ecc_uncorrected
     sram_threshold_exceeded: Optional[bool] = None
     pcie_generation: Optional[int] = None
     pcie_generation_max: Optional[int] = None  # of this card in this slot
@@ -94,6 +94,7 @@ class GpuState:
     fabric_state: Optional[str] = None  # not-supported, not-started, in-progress, completed
     fabric_status: Optional[str] = None  # NVML's own word for the result, where it failed
     fabric_health: Tuple[str, ...] = ()  # what the fabric says is wrong with this GPU's part of it
+    failure: Optional[str] = None  # NVML's words for a GPU that is lost or must be reset
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ NO_IMAGE = "CUDA error: no kernel image is available for execution on the device
 
 def two_gpus() -> None:
     """NVML answers, and names two cards; no variable hides one."""
-    from verify import environment, nvml, state
+    from verify import machine, nvml, state
     from verify.telemetry import GpuState, State
 
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
@@ -24,7 +24,7 @@ def two_gpus() -> None:
     nvml.read = lambda *_: seen
     rows = tuple(GpuState(i, gpu.name, gpu.uuid, mig=False) for i, gpu in enumerate(gpus))
     state.read = lambda *_: State("535.104.05", rows, found=True)
-    environment.device_nodes = lambda: ["/dev/nvidia0", "/dev/nvidia1"]
+    machine.device_nodes = lambda: ["/dev/nvidia0", "/dev/nvidia1"]
 
 
 def change_nvml(**changes: Any) -> Callable[[], None]:

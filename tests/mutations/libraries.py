@@ -102,15 +102,15 @@ def load_libcuda(path: str, error: "str | None", card: str = "Tesla T4") -> Call
     """This libcuda is mapped, and starts or does not; the kernel module is 535.104.05."""
 
     def world() -> None:
-        from verify import driver, nvml
-        from verify.checks import compat
+        from verify import driver, machine, nvml
 
         count = None if error else 1
         said = driver.CudaDriver(found=True, version="12.8", count=count, error=error)
         driver.read = lambda *_: said
         nvml.read = lambda *_: nvml.Nvml(found=True, gpus=(nvml.Gpu(card, "GPU-a"),))
         maps = "7f00-7f01 r-xp 00000000 00:1f 42    {}\n".format(path)
-        vars(compat).update(read_maps=lambda: maps, _kernel_version=lambda: "535.104.05")
+        vars(machine).update(read_maps=lambda: maps)
+        setattr(machine.Machine, "kernel_module", lambda _: "535.104.05")  # noqa: B010
 
     return world
 

@@ -91,7 +91,7 @@ def packages() -> None:
 def _maps_without_torchs_own() -> str:
     import torch
 
-    from verify.checks import maps
+    from verify import maps
 
     own = str(Path(torch.__file__).parents[1])
     return "".join(line for line in maps.read_maps().splitlines(keepends=True) if own not in line)

@@ -78,16 +78,28 @@ def test_without_nvml_nothing_is_judged(found: State, word: str) -> None:
     ("found", "word"),
     [
         pytest.param(
-            second(ecc_uncorrected=2),
+            second(ecc_uncorrected=2, remap_pending=None),
             "GPU 1: uncorrected ECC errors since the driver was loaded: 2",
-            id="uncorrected",
+            id="uncorrected, on a card that remaps no rows",
         ),
+        pytest.param(
+            second(ecc_uncorrected=3, sram_uncorrected=2),
+            "GPU 1: uncorrected ECC errors since the driver was loaded: 2",
+            id="uncorrected in the SRAM, which nothing repairs",
+        ),
+        pytest.param(
+            second(ecc_uncorrected=2, sram_uncorrected=0),
+            "2 repaired by row remapping on GPU 1",
+            id="uncorrected, and its rows were remapped",
+        ),
+        pytest.param(second(exhausted_banks=1), "no spare row left", id="a bank without spares"),
+        pytest.param(second(sram_threshold_exceeded=True), "SRAM errors than", id="SRAM"),
         pytest.param(second(remap_pending=True), "damaged memory waits", id="remap pending"),
         pytest.param(second(retired_pending=True), "--gpu-reset -i 1", id="page pending"),
         pytest.param(second(remap_failed=True), "no spare row is left", id="remap failed"),
         pytest.param(second(retired_pages=60), "60 retired pages", id="too many pages"),
         pytest.param(
-            second(ecc_uncorrected=1, remap_pending=True),
+            second(ecc_uncorrected=1, sram_uncorrected=1, remap_pending=True),
             "driver was loaded: 1; GPU 1: damaged",
             id="both",
         ),
@@ -109,7 +121,9 @@ def test_without_nvml_nothing_is_judged(found: State, word: str) -> None:
 def test_memory(found: State, word: str) -> None:
     outcome = health.judge_memory(found)
     assert word in words(outcome)
-    bad = any(w in word for w in ("ECC errors", "damaged", "waits", "reset", "spare", "retired"))
+    bad = any(
+        w in word for w in ("ECC errors", "damaged", "waits", "reset", "spare", "retired", "SRAM")
+    )
     status = Status.SKIP if "off" in word else Status.FAIL if bad else Status.PASS
     assert outcome.status is status
 
@@ -126,7 +140,9 @@ def test_memory(found: State, word: str) -> None:
         pytest.param(("sync_boost", "0x200"), Status.PASS, "nothing slows", id="others"),
         pytest.param(("hw_slowdown",), Status.FAIL, "SM clock 345 of 1980 MHz", id="hardware"),
         pytest.param(("hw_slowdown", "hw_thermal_slowdown"), Status.FAIL, "too hot", id="heat"),
-        pytest.param(("sw_thermal_slowdown",), Status.FAIL, "airflow", id="driver"),
+        pytest.param(
+            ("sw_thermal_slowdown",), Status.PASS, "slowed down (sw_thermal", id="driver, at rest"
+        ),
         pytest.param(
             ("hw_power_brake_slowdown", "hw_slowdown"), Status.FAIL, "power brake", id="brake"
         ),
@@ -136,6 +152,43 @@ def test_clocks(reasons: tuple[str, ...], status: Status, word: str) -> None:
     outcome = health.judge_clocks([second(throttle_reasons=reasons)] * 3)
     assert outcome.status is status
     assert word in words(outcome)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        pytest.param({}, Status.FAIL, id="a server's card at work, at a sixth of its clock"),
+        pytest.param({"clock_sm_mhz": 1500}, Status.PASS, id="near its highest clock"),
+        pytest.param({"utilization_percent": 3}, Status.PASS, id="at rest"),
+        pytest.param({"name": "NVIDIA GeForce RTX 4060 Laptop GPU"}, Status.PASS, id="a laptop"),
+    ],
+)
+def test_heat_is_a_fault_where_it_costs_speed(fields: dict[str, Any], status: Status) -> None:
+    hot = {"throttle_reasons": ("sw_thermal_slowdown",), "utilization_percent": 99, **fields}
+    outcome = health.judge_clocks([second(**hot)] * 3)
+    assert outcome.status is status
+    assert "sw_thermal_slowdown" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("name", "laptop"),
+    [
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", True),
+        ("NVIDIA RTX A5000 Laptop GPU", True),
+        ("Quadro RTX 3000 with Max-Q Design", True),
+        ("GeForce GTX 1650 Mobile", True),
+        ("GeForce MX330", True),
+        ("GeForce GTX 960M", True),
+        ("Quadro M2000M", True),
+        ("Tesla M60", False),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", False),
+        ("NVIDIA GeForce RTX 4090", False),
+        ("Quadro M4000", False),
+        (None, False),
+    ],
+)
+def test_a_laptops_gpu_is_known_by_its_name(name: str | None, laptop: bool) -> None:  # noqa: FBT001
+    assert health.is_laptop(GpuState(0, name=name)) is laptop
 
 
 def test_a_slowdown_for_a_moment_is_none() -> None:
@@ -160,7 +213,7 @@ def test_clocks_are_read_again_only_where_something_slows_a_card(
     monkeypatch: pytest.MonkeyPatch, readings: list[State], status: Status, taken: int
 ) -> None:
     left = list(readings)
-    monkeypatch.setattr("verify.state.read", lambda: left.pop(0))
+    monkeypatch.setattr("verify.state.read", lambda _: left.pop(0))
     monkeypatch.setattr(health, "APART_S", 0.0)
     assert health.check_clocks(Context()).status is status
     assert len(readings) - len(left) == taken
@@ -210,6 +263,18 @@ def test_temperature(fields: dict[str, Any], status: Status, word: str) -> None:
         pytest.param({"mig": True}, False, Status.FAIL, "no MIG device to run on", id="no MIG"),
         pytest.param(
             {"mig": True, "mig_devices": (Mig("MIG-a"),)}, False, Status.PASS, "CUDA may", id="MIG"
+        ),
+        pytest.param({"mig": True, "mig_devices": None}, False, Status.PASS, "CUDA may", id="MIG?"),
+        pytest.param(
+            {"recovery": "reset the GPU"},
+            False,
+            Status.FAIL,
+            "the driver asks to reset the GPU",
+            id="a reset is due",
+        ),
+        pytest.param({"recovery": "none"}, False, Status.PASS, "CUDA may start", id="none is due"),
+        pytest.param(
+            {"inforom_corrupt": True}, False, Status.PASS, "the infoROM of GPU 1", id="infoROM"
         ),
         pytest.param({"persistence": False}, False, Status.PASS, "a first call takes", id="pm"),
         pytest.param({"processes": (Process(7),)}, False, Status.PASS, "CUDA may start", id="used"),

@@ -28,13 +28,13 @@ from verify.checks.libraries import (
     judge_numpy,
     nccl_text,
 )
-from verify.checks.maps import mapped
 from verify.checks.sight import Sight, judge_absent
 from verify.checks.training import judge_loss
 from verify.checks.visible import Card
 from verify.children import Ending
 from verify.core import Outcome, Status
 from verify.expectations import Expectations, ExpectedGpu
+from verify.maps import mapped
 from verify.symptoms import explain, last_words
 
 DATA = Path(__file__).parents[1] / "data" / "verify"

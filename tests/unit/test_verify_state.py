@@ -335,6 +335,7 @@ def test_every_field_is_read(read: Read) -> None:
         recovery="none",
         inforom_corrupt=False,
         exhausted_banks=0,
+        sram_uncorrected=0,
         sram_threshold_exceeded=False,
     )
     assert found.confidential is False
@@ -463,7 +464,12 @@ def test_a_lost_gpu_keeps_its_place_and_is_told_of(read: Read) -> None:
     assert found.gpus[0] == GpuState(0, failure="GPU is lost")
     assert found.gpus[1].temperature_c == 55
     assert found.pairs == (Pair(0, 1),)
-    assert found.problems == ("nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)",)
+
+
+def test_gpus_that_others_were_given_are_not_there(read: Read) -> None:
+    found = read({"error.nvmlDeviceGetHandleByIndex.0": fake_driver.NO_PERMISSION})
+    assert [(gpu.index, gpu.uuid) for gpu in found.gpus] == [(0, HOST["gpu.1.uuid"])]
+    assert (found.problems, found.pairs) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -486,10 +492,10 @@ def test_a_lost_gpu_keeps_its_place_and_is_told_of(read: Read) -> None:
             id="a GPU that was lost while NVML had it",
         ),
         pytest.param(
-            {"error.nvmlDeviceGetHandleByIndex.0": fake_driver.NO_PERMISSION},
-            "failure",
-            "Insufficient Permissions",
-            id="a GPU that this container may not open",
+            {"gpu.0.field.230": None, "gpu.0.field.226": 1},
+            "recovery",
+            "reset the GPU",
+            id="a reset is needed, by a driver before 570",
         ),
         pytest.param(
             {"gpu.0.fabric": "3 0 0 2"},

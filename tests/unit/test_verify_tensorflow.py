@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_verify_judges import holds
-from verify import driver, environment, nvml
+from verify import driver, machine, nvml
 from verify.checks import CHECKS, dialect, gemm
 from verify.checks.devices import judge_architectures
 from verify.checks.dialect import Dialect, Found, as_asked, judge_cudnn, listed, older, reworded
@@ -200,9 +200,9 @@ def test_absence(
     status: Status | None,
     word: str,
 ) -> None:
-    monkeypatch.setattr(nvml, "read", lambda: nvml.Nvml(found=False))
-    monkeypatch.setattr(environment, "device_nodes", list)
-    monkeypatch.setattr(driver, "read", lambda: asked)
+    monkeypatch.setattr(nvml, "read", lambda _: nvml.Nvml(found=False))
+    monkeypatch.setattr(machine, "device_nodes", list)
+    monkeypatch.setattr(driver, "read", lambda _: asked)
     context = Context(Expectations(gpus=None if expected is None else tuple(expected)))
     seen = dialect.see(context, cuda, usable, "it lists none")
     absent = dialect.judge_absent(seen, WORDS)

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.test_verify_judges import FAIL, PASS, SKIP, holds
-from verify.checks.compat import Loaded, judge_compat, kernel_version, version_in
+from verify.checks.compat import Loaded, judge_compat, version_in
 from verify.checks.compiler import Promise, Trial, judge_compiler
 from verify.checks.versions import Library, judge_versions, own_version
 from verify.checks.vision import KEPT, POOLED, Vision, judge_vision
 from verify.core import Status
 from verify.driver import CudaDriver
+from verify.machine import kernel_version
 
 CUBLAS = Library(
     "libcublas", "/s/libcublas.so.12", "12.8.4", "12.8", "nvidia-cublas-cu12", "12.8.4.1"

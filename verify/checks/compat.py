@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple
 
 from verify import driver, nvml
-from verify.checks.maps import mapped, read_maps
 from verify.core import Check, Context, Outcome, Status
 from verify.symptoms import explain
-
-KERNEL_FILE = "/proc/driver/nvidia/version"
 
 
 @dataclass(frozen=True)
@@ -32,33 +29,19 @@ class Loaded:
     cards: Tuple[str, ...] = ()  # by NVML
 
 
-def check_compat(context: Context) -> Outcome:  # noqa: ARG001
+def check_compat(context: Context) -> Outcome:
     """Load libcuda as any program would, start it, and see which file it was."""
-    answer = driver.read()
-    path = next((path for stem, path in mapped(read_maps()) if stem == "libcuda"), None)
-    cards = tuple(gpu.name or "" for gpu in nvml.read().gpus)
-    real = os.path.realpath(path) if path else None
-    return judge_compat(Loaded(real, version_in(real or ""), _kernel_version(), answer, cards))
+    machine = context.machine
+    answer = driver.read(machine.load)
+    path = machine.libcuda()
+    cards = tuple(gpu.name or "" for gpu in nvml.read(machine.load).gpus)
+    kernel = machine.kernel_module()
+    return judge_compat(Loaded(path, version_in(path or ""), kernel, answer, cards))
 
 
 def version_in(path: str) -> Optional[str]:
     """libcuda.so.535.104.05 is 535.104.05; libcuda.so.1 does not say."""
     match = re.search(r"libcuda\.so\.(\d+\.[\d.]+)$", path)
-    return match.group(1) if match else None
-
-
-def _kernel_version() -> Optional[str]:
-    try:
-        with open(KERNEL_FILE, encoding="utf-8", errors="replace") as file:
-            return kernel_version(file.read())
-    except OSError:
-        return None
-
-
-def kernel_version(text: str) -> Optional[str]:
-    """From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."."""
-    line = next((line for line in text.splitlines() if line.startswith("NVRM version")), "")
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", line + " ")
     return match.group(1) if match else None
 
 
@@ -134,5 +117,11 @@ def _numbers(version: str) -> Tuple[int, ...]:
 
 
 CHECKS = (
-    Check("libraries.compat", "libcuda fits the kernel's driver", check_compat, framework=False),
+    Check(
+        "libraries.compat",
+        "libcuda fits the kernel's driver",
+        check_compat,
+        framework=False,
+        replays=True,
+    ),
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify import driver, environment, nvml
+from verify import driver, nvml
 from verify.checks.compat import CHECKS as COMPAT
 from verify.checks.sight import START_WITH_GPUS, Sight, judge_absent, look, short
 from verify.checks.visible import CHECKS as VISIBLE
 from verify.checks.visible import Card, Selection, cards_of, select
 from verify.core import Check, Context, Outcome, Status, gpus
 from verify.expectations import ExpectedGpu
+from verify.machine import Machine
 from verify.symptoms import explain
 
 NO_PARTS = "in MIG mode a GPU without MIG devices offers CUDA nothing"
@@ -24,7 +24,8 @@ MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C makes one, nvidia-smi -mig 0
 
 def check_nvml(context: Context) -> Outcome:
     """Ask NVML, which needs no framework."""
-    return judge_nvml(nvml.read(), len(environment.device_nodes()), context.expect.gpus)
+    machine = context.machine
+    return judge_nvml(nvml.read(machine.load), len(machine.nodes()), context.expect.gpus)
 
 
 def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[ExpectedGpu]]) -> Outcome:
@@ -34,11 +35,9 @@ def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[Expected
     if seen.error or not seen.gpus:
         hint = "/dev has {} GPU nodes".format(nodes) if nodes else ""
         return _judge_no_nvml(seen, "GPUs are expected" if expected else hint, measured, wanted)
-    strange = [i for i, gpu in enumerate(seen.gpus) if not (gpu.name and gpu.uuid)]
-    if strange:
-        message = "GPU {} does not answer".format(", ".join(map(str, strange)))
-        fix = "look at the host's kernel log (Xid lines); reset the GPU or reboot the host"
-        return Outcome(Status.FAIL, message, "the GPU is lost to the driver", fix, measured, wanted)
+    lost = [i for i, gpu in enumerate(seen.gpus) if gpu.failure or not (gpu.name and gpu.uuid)]
+    if lost:
+        return Outcome(Status.FAIL, *_lost_gpus(seen, lost), measured, wanted)
     unseen = missing(seen.gpus, expected or ())
     if unseen:
         message = "not visible: " + ", ".join(unseen)
@@ -47,7 +46,21 @@ def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[Expected
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     kinds = ", ".join(sorted({str(gpu.name) for gpu in seen.gpus}))
     message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)
+    if seen.closed:
+        message += "; {} more that this process may not open".format(seen.closed)
     return Outcome(Status.PASS, message, measured=measured, expected=wanted)
+
+
+def _lost_gpus(seen: nvml.Nvml, lost: Sequence[int]) -> Tuple[str, str, str]:
+    reasons = sorted({seen.gpus[i].failure or "it does not answer" for i in lost})
+    message = "{} of {} cannot be used: GPU {}: {}".format(
+        len(lost), gpus(len(seen.gpus)), ", ".join(map(str, lost)), ", ".join(reasons)
+    )
+    cause = "the driver has lost the GPU: it hangs, or has fallen off the bus"
+    if all("reset" in reason for reason in reasons):
+        cause = "after an error the GPU works again only once it is reset"
+    fix = "look for Xid lines in the host's kernel log; reset the GPU or reboot the host"
+    return message, cause, fix
 
 
 def _describe(seen: nvml.Nvml) -> Dict[str, Any]:
@@ -55,7 +68,8 @@ def _describe(seen: nvml.Nvml) -> Dict[str, Any]:
         {"name": g.name, "uuid": g.uuid, "compute_capability": g.compute_capability, "mig": g.mig}
         for g in seen.gpus
     ]
-    return {"driver": seen.driver, "cuda_driver": seen.cuda, "gpus": rows, "error": seen.error}
+    read = {"driver": seen.driver, "cuda_driver": seen.cuda, "gpus": rows, "error": seen.error}
+    return {**read, "closed": seen.closed}
 
 
 def _judge_no_nvml(
@@ -66,7 +80,10 @@ def _judge_no_nvml(
         fix = fix or "look at nvidia-smi on the host"
         message = "NVML fails: " + seen.error
         return Outcome(Status.FAIL, message, cause or seen.error, fix, measured, wanted)
-    message = "NVML sees no GPU" if seen.found else "no NVIDIA driver library in this container"
+    message = "NVML sees no GPU" if seen.found else "no NVIDIA driver library here"
+    if seen.closed:
+        message = "this process may open none of the {} here".format(gpus(seen.closed))
+        hint = ""
     if hint:
         cause = "the container was started without GPUs, or without their libraries"
         message = "{}, yet {}".format(message, hint)
@@ -115,17 +132,15 @@ class Counts:
         return select(self.visible_devices, named or (Card(),) * self.nvml)
 
 
-def read_counts(framework: int) -> Counts:
+def read_counts(framework: int, machine: Machine) -> Counts:
     """Ask NVML and the CUDA driver; `framework` is the number that the framework gave."""
-    from verify import state
-
-    seen = nvml.read()
-    cards = cards_of(state.read())
+    seen = nvml.read(machine.load)
+    cards = cards_of(machine.state())
     return Counts(
         nvml=len(seen.gpus) if seen.found and not seen.error else None,
-        driver=driver.read(),
+        driver=driver.read(machine.load),
         torch=framework,
-        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        visible_devices=machine.environ().get("CUDA_VISIBLE_DEVICES"),
         uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
         mig=any(gpu.mig for gpu in seen.gpus),
         cards=cards if len(cards) == len(seen.gpus) else (),
@@ -137,7 +152,7 @@ def check_count(context: Context) -> Outcome:
     import torch
 
     sight = look(context)
-    return judge_count(read_counts(int(torch.cuda.device_count())), sight)
+    return judge_count(read_counts(int(torch.cuda.device_count()), context.machine), sight)
 
 
 def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outcome:
@@ -302,7 +317,9 @@ def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Option
 
 
 WITHOUT_FRAMEWORK = (
-    Check("devices.nvml", "NVML names the GPUs", check_nvml, framework=False, gpu=True),
+    Check(
+        "devices.nvml", "NVML names the GPUs", check_nvml, framework=False, gpu=True, replays=True
+    ),
     *VISIBLE,
     *COMPAT,
 )

@@ -10,13 +10,13 @@ import site
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from verify import driver, environment, nvml
+from verify import driver, nvml
 from verify.checks import sight
 from verify.checks.libraries import REBUILD
-from verify.checks.maps import mapped, read_maps
 from verify.checks.sight import Sight
 from verify.core import Context, Outcome, Status
 from verify.expectations import Expectations
+from verify.maps import mapped, read_maps
 
 NO_DEVICE = "no CUDA-capable device is detected"
 # What each library says of itself: (function, type of its answer or of what it fills in)
@@ -39,14 +39,14 @@ def see(context: Context, cuda: Optional[str], usable: int, error: Optional[str]
     """What is known of GPUs. Where the framework offers none, the driver itself is asked why."""
     asked = driver.CudaDriver(found=False)
     if cuda is not None and not usable:
-        asked = driver.read()
+        asked = driver.read(context.machine.load)
         error = asked.error or (NO_DEVICE if asked.count == 0 else error)
     return Sight(
         torch_cuda=cuda,
         usable=usable,
         error=None if usable else error,
-        nodes=len(environment.device_nodes()),
-        nvml=len(nvml.read().gpus),
+        nodes=len(context.machine.nodes()),
+        nvml=len(nvml.read(context.machine.load).gpus),
         expected=context.expect.gpu_count,
         driver=bool(asked.found and (asked.error or asked.count)),
     )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.libraries import REBUILD
-from verify.checks.maps import mapped, read_maps, stem_of
 from verify.core import Check, Context, Outcome, Status
+from verify.maps import mapped, read_maps, stem_of
 from verify.symptoms import explain
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from verify import state
 from verify.checks.sight import START_WITH_GPUS
 from verify.checks.xids import LOG
 from verify.core import Check, Context, Outcome, Status, gpus
@@ -20,6 +20,8 @@ from verify.telemetry import GpuState, State
 
 # NVIDIA's dynamic page retirement guide: a card with this many retired pages is to be replaced.
 RETIRED_PAGES_LIMIT = 60
+LOW_CLOCK = 0.7  # of the highest clock: less than boost clocks fall to under a full load
+BUSY = 50  # percent; below it a card's clocks say nothing of what holds them
 NEAR_C = 5  # degrees below its limit at which a card that does nothing is told of
 READINGS, APART_S = 3, 0.3  # hw_slowdown also shows for a moment when clocks change
 SLOWED = {
@@ -46,7 +48,7 @@ class Finding:
 def judged(found: State, judge: Callable[[State], Outcome]) -> Outcome:
     """The judgement of what NVML said, or a skip where it said nothing."""
     if found.error or not found.gpus:
-        reason = "no NVIDIA driver library in this container" if not found.found else ""
+        reason = "no NVIDIA driver library here" if not found.found else ""
         reason = reason or ("NVML fails: " + found.error if found.error else "NVML sees no GPU")
         return Outcome(Status.SKIP, reason, fix=START_WITH_GPUS)
     return judge(found)
@@ -101,16 +103,22 @@ _MEMORY_COLUMNS = (
     "remapped_rows",
     "remap_pending",
     "remap_failed",
+    "exhausted_banks",
+    "sram_uncorrected",
+    "sram_threshold_exceeded",
 )
 
 
-def check_memory(_: Context) -> Outcome:
+def check_memory(context: Context) -> Outcome:
     """Ask each GPU what its memory got wrong."""
-    return judged(state.read(), judge_memory)
+    return judged(context.machine.state(), judge_memory)
 
 
 def judge_memory(found: State) -> Outcome:
-    """Nothing uncorrected since the driver was loaded, nothing waiting for a reset."""
+    """No lost data, no reset due, no reason to return the card.
+
+    What row remapping has repaired is reported and not judged: the card works as before.
+    """
     measured = table("Memory errors", _MEMORY_COLUMNS, found.gpus)
     expected = {"ecc_uncorrected": 0, "pending": False, "remap_failed": False}
     findings = [finding for gpu in found.gpus for finding in _memory_findings(gpu)]
@@ -147,8 +155,20 @@ def _memory_findings(gpu: GpuState) -> List[Finding]:
             replace,
         ),
         (
-            bool(gpu.ecc_uncorrected),
-            "uncorrected ECC errors since the driver was loaded: {}".format(gpu.ecc_uncorrected),
+            bool(gpu.exhausted_banks),
+            "{} of its memory banks have no spare row left".format(gpu.exhausted_banks),
+            "the next damaged row of such a bank cannot be remapped",
+            replace,
+        ),
+        (
+            bool(gpu.sram_threshold_exceeded),
+            "more SRAM errors than NVIDIA allows for",
+            "the GPU's caches or registers wear out: NVIDIA takes such a card back",
+            replace,
+        ),
+        (
+            bool(lost_data(gpu)),
+            "uncorrected ECC errors since the driver was loaded: {}".format(lost_data(gpu)),
             "the GPU's memory lost data that ECC could not bring back",
             reset + "; have the card replaced if they come again",
         ),
@@ -162,12 +182,29 @@ def _memory_findings(gpu: GpuState) -> List[Finding]:
     return [Finding(gpu.index, what, cause, fix) for bad, what, cause, fix in rows if bad]
 
 
+def lost_data(gpu: GpuState) -> int:
+    """Uncorrected errors that nothing has repaired.
+
+    A GPU with row remapping (A100 and later) replaces the damaged rows of its memory at the next
+    reset; `remap_pending` and `remap_failed` say what is still to do. Errors in its SRAM are not
+    repaired. Source: NVIDIA GPU Memory Error Management, "Row Remapping".
+    """
+    if gpu.remap_pending is None:
+        return gpu.ecc_uncorrected or 0
+    return gpu.sram_uncorrected or 0
+
+
 def _memory_words(counting: Sequence[GpuState], all_of_them: Sequence[GpuState]) -> str:
     words = ["no uncorrected memory errors on {}, none pending".format(gpus(len(counting)))]
     words += [
         "{} corrected on GPU {}".format(g.ecc_corrected, g.index)
         for g in counting
         if g.ecc_corrected
+    ]
+    words += [
+        "{} repaired by row remapping on GPU {}".format(g.ecc_uncorrected, g.index)
+        for g in counting
+        if g.ecc_uncorrected and not lost_data(g)
     ]
     silent = [gpu for gpu in all_of_them if gpu not in counting]
     words += ["GPU {} counts none".format(_numbers(silent))] if silent else []
@@ -177,12 +214,12 @@ def _memory_words(counting: Sequence[GpuState], all_of_them: Sequence[GpuState])
 # Clocks
 
 
-def check_clocks(_: Context) -> Outcome:
+def check_clocks(context: Context) -> Outcome:
     """Look once, and where a card is slowed down, again: only what stays is a finding."""
-    readings = [state.read()]
+    readings = [context.machine.state()]
     while _slowed(readings[-1].gpus) and len(readings) < READINGS:
         time.sleep(APART_S)
-        readings.append(state.read())
+        readings.append(context.machine.state())
     return judged(readings[-1], lambda _: judge_clocks(readings))
 
 
@@ -210,11 +247,26 @@ def _clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
             r for g in reading.gpus if g.index == gpu.index for r in g.throttle_reasons or ()
         }
     reason = next((reason for reason in SLOWED if reason in lasting), None)
-    if reason is None:
+    if reason is None or _as_designed(gpu, reason):
         return []
     what = "slowed down ({}), {}".format(reason, _clock(gpu))
     fix = _COOL if "thermal" in reason else _POWER if "brake" in reason else _COOL + "; " + _POWER
     return [Finding(gpu.index, what, SLOWED[reason], fix)]
+
+
+def _as_designed(gpu: GpuState, reason: str) -> bool:
+    """Whether the card only keeps to its limits: a laptop's GPU does so on battery and when it is
+    hot, and any card's driver takes some clock away near its target temperature.
+    """
+    if is_laptop(gpu):
+        return True
+    near = (gpu.clock_sm_mhz or 0) >= LOW_CLOCK * (gpu.clock_sm_max_mhz or 0)
+    return reason == "sw_thermal_slowdown" and (near or (gpu.utilization_percent or 0) < BUSY)
+
+
+def is_laptop(gpu: GpuState) -> bool:
+    """By its name: GeForce RTX 4090 Laptop GPU, Quadro T2000 Mobile, Max-Q, GeForce MX330."""
+    return re.search(r"Laptop|Mobile|with Max-Q|GeForce MX\d|\dM\b", gpu.name or "") is not None
 
 
 def _clock(gpu: GpuState) -> str:
@@ -226,6 +278,7 @@ def _clock_words(gpu: GpuState) -> List[str]:
     words = {
         "sw_power_cap": "at its power limit",
         "applications_clocks_setting": "clocks set by hand",
+        **{reason: "slowed down ({})".format(reason) for reason in SLOWED},
     }
     told = [word for reason, word in words.items() if reason in reasons]
     return ["{}, {}".format(", ".join(told), _clock(gpu))] if told else []
@@ -234,9 +287,9 @@ def _clock_words(gpu: GpuState) -> List[str]:
 # Temperature
 
 
-def check_temperature(_: Context) -> Outcome:
+def check_temperature(context: Context) -> Outcome:
     """Ask each GPU how hot it is, and where it slows itself down."""
-    return judged(state.read(), judge_temperature)
+    return judged(context.machine.state(), judge_temperature)
 
 
 def judge_temperature(found: State) -> Outcome:
@@ -250,7 +303,7 @@ def judge_temperature(found: State) -> Outcome:
     findings = []
     for gpu in found.gpus:
         degrees = left[gpu.index]
-        if degrees is not None and degrees <= 0:
+        if degrees is not None and degrees <= 0 and not is_laptop(gpu):
             what = "{} C, {} C over the limit at which it slows down".format(
                 gpu.temperature_c, -degrees
             )
@@ -278,9 +331,9 @@ def _heat(gpu: GpuState, left: Optional[int]) -> str:
 # Modes
 
 
-def check_mode(_: Context) -> Outcome:
+def check_mode(context: Context) -> Outcome:
     """Ask each GPU who may use it."""
-    return judged(state.read(), lambda found: judge_mode(found, mps=_mps()))
+    return judged(context.machine.state(), lambda found: judge_mode(found, mps=_mps()))
 
 
 def _mps() -> bool:
@@ -291,16 +344,18 @@ def _mps() -> bool:
 
 def judge_mode(found: State, *, mps: bool = False) -> Outcome:
     """CUDA programs may start on every GPU."""
-    columns = ("index", "compute_mode", "persistence", "mig")
+    columns = ("index", "compute_mode", "persistence", "mig", "recovery", "inforom_corrupt")
     measured = {**table("Modes", columns, found.gpus), "mps": mps}
-    if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus):
-        return unread(found, found.gpus, "the modes")
     findings = [f for gpu in found.gpus for f in _mode_findings(gpu, mps=mps)]
+    if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus) and not findings:
+        return unread(found, found.gpus, "the modes")
     said = ["CUDA may start on {}".format(gpus(len(found.gpus)))]
     single = [gpu for gpu in found.gpus if "exclusive" in (gpu.compute_mode or "")]
     idle = [gpu for gpu in found.gpus if gpu.persistence is False]
     said += ["GPU {} takes one process at a time".format(_numbers(single))] if single else []
     said += ["persistence mode is off: a first call takes longer"] if idle else []
+    damaged = [gpu for gpu in found.gpus if gpu.inforom_corrupt]
+    said += ["the infoROM of GPU {} is damaged".format(_numbers(damaged))] if damaged else []
     return outcome(findings, "; ".join(said), measured, {"compute_mode": "default"})
 
 
@@ -317,7 +372,11 @@ def _mode_findings(gpu: GpuState, *, mps: bool) -> List[Finding]:
         )
         fix = "end that process, or " + default + "; with MPS, share its pipe folder"
         found.append(Finding(gpu.index, "busy: no other CUDA program may start", cause, fix))
-    if gpu.mig and not gpu.mig_devices:
+    if gpu.recovery not in (None, "none"):
+        cause = "the driver asks to {} after an error".format(gpu.recovery)
+        fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
+        found.append(Finding(gpu.index, "recovery action due", cause, fix))
+    if gpu.mig and gpu.mig_devices == ():
         cause = "MIG mode is on, and no MIG device was made, or none given to this container"
         fix = "make one (nvidia-smi mig -i {0} -cgi 0 -C), or nvidia-smi -i {0} -mig 0"
         found.append(Finding(gpu.index, "no MIG device to run on", cause, fix.format(gpu.index)))
@@ -327,9 +386,9 @@ def _mode_findings(gpu: GpuState, *, mps: bool) -> List[Finding]:
 # The NVSwitch fabric
 
 
-def check_fabric(_: Context) -> Outcome:
+def check_fabric(context: Context) -> Outcome:
     """Ask each GPU whether it has joined the fabric."""
-    return judged(state.read(), judge_fabric)
+    return judged(context.machine.state(), judge_fabric)
 
 
 def judge_fabric(found: State) -> Outcome:
@@ -367,7 +426,7 @@ def _fabric_findings(gpu: GpuState, driver: Optional[str]) -> List[Finding]:
 
 
 def _check(name: str, title: str, run: Callable[[Context], Outcome]) -> Check:
-    return Check("health." + name, title, run, limit_s=30, framework=False)
+    return Check("health." + name, title, run, limit_s=30, framework=False, replays=True)
 
 
 CHECKS = (

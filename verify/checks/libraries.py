@@ -9,9 +9,9 @@ import re
 import site
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from verify.checks.maps import mapped, read_maps
 from verify.core import Check, Context, Outcome, Status
 from verify.expectations import Expectations
+from verify.maps import mapped, read_maps
 from verify.symptoms import explain
 
 REBUILD = "build the image again from its lock, with nothing installed afterwards"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify import state
-from verify.checks.health import Finding, judged, outcome
+from verify.checks.health import Finding, is_laptop, judged, outcome
 from verify.core import Check, Context, Outcome, Status, gpus
 from verify.measures import Table, pack
 from verify.telemetry import GpuState, NvLink, Pair, State
@@ -31,9 +32,14 @@ NVLINK_GBS = {
 # so that less is a fault and no matter of taste.
 LEAST_SHARE = {"nvlink": 0.3, "switch": 0.25, "host": 0.05}
 BUSY_PERCENT = 50  # from here a card has its link at full speed
-# The counters stand since the driver was loaded. Single replays are a link's daily life; DCGM calls
-# a link bad from 100 CRC errors (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR), there within a second.
+# The counters run since the driver was loaded, so that only their growth says something. DCGM calls
+# a link bad from 100 CRC errors within a second (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR).
 NVLINK_ERRORS = 100
+APART_S = 1.0
+# Boards by their names. The SXM boards of H100, H200 and later do not have SXM in their names.
+WIRED = re.compile(r"SXM|HBM3|\b(H800|H200|H20|GH200|G?B[23]00)\b")
+BRIDGED = re.compile(r"PCIe|NVL$")  # H100 PCIe, H100 NVL, H200 NVL: bridges join two or four
+SWITCHED = re.compile(r"\bG?B[23]00\b")  # sold on boards and in racks with NVSwitches only
 _SWITCHED = ("PIX", "PXB")
 
 
@@ -109,33 +115,40 @@ def _numbers(found: Sequence[int]) -> str:
 # PCIe
 
 
-def check_pcie(_: Context) -> Outcome:
+def check_pcie(context: Context) -> Outcome:
     """Ask for each GPU's PCIe link as it is now."""
-    return judge_pcie(state.read())
+    return judge_pcie(context.machine.state())
 
 
 def judge_pcie(seen: State) -> Outcome:
-    """Whether each link has all its lanes, and full speed where the GPU works.
+    """Whether GPUs of one kind have equal links, at full speed where they work.
 
-    An idle card lowers its link's generation to save power, never its width.
+    NVML's maximum says little: it is that of the slot, or x16 for a card with 8 lanes (RTX 4060),
+    boards share a slot's lanes (A16), and desktops split them. So a narrow link is reported, and is
+    a fault only where most of a machine's equal GPUs have more lanes. An idle card lowers its link's
+    generation.
     """
     return judged(seen, _judge_pcie)
 
 
 def _judge_pcie(seen: State) -> Outcome:
-    told = [gpu for gpu in seen.gpus if gpu.pcie_width is not None]
-    if not told:
-        return Outcome(Status.SKIP, "the driver does not tell of PCIe (a virtual or built-in GPU)")
-    words = sorted({"{}.0 x{}".format(g.pcie_generation_max or "?", g.pcie_width) for g in told})
-    low = [g.index for g in told if _below(g.pcie_generation, g.pcie_generation_max)]
-    note = "; idle, so at a lower speed now: GPU {}".format(_numbers(low)) if low else ""
-    message = "PCIe {}, {}{}".format(", ".join(words), gpus(len(told)), note)
-    findings = [found for gpu in told for found in _pcie_findings(gpu)]
-    return outcome(findings, message, pack(tables=[_pcie_table(told)]), {})
+    known = [gpu for gpu in seen.gpus if gpu.pcie_width is not None]
+    if not known:
+        return Outcome(Status.SKIP, "the driver reports no PCIe link (a virtual or built-in GPU)")
+    words = sorted({"{}.0 x{}".format(g.pcie_generation_max or "?", g.pcie_width) for g in known})
+    low = [g.index for g in known if _below(g.pcie_generation, g.pcie_generation_max)]
+    narrow = [g.index for g in known if _below(g.pcie_width, g.pcie_width_max)]
+    message = "PCIe {}, {}".format(", ".join(words), gpus(len(known)))
+    if narrow:
+        message += "; fewer lanes than the slot or card may have: GPU {}".format(_numbers(narrow))
+    if low:
+        message += "; idle, so at a lower speed now: GPU {}".format(_numbers(low))
+    findings = [found for gpu in known for found in _pcie_findings(gpu, known)]
+    return outcome(findings, message, pack(tables=[_pcie_table(known)]), {})
 
 
-def _pcie_findings(gpu: GpuState) -> List[Finding]:
-    width, speed = width_fault(gpu), _speed_fault(gpu)
+def _pcie_findings(gpu: GpuState, known: Sequence[GpuState]) -> List[Finding]:
+    width, speed = _narrower_than_its_twins(gpu, known), _speed_fault(gpu)
     if width:
         cause = "the slot or riser is wired or seated with fewer lanes, or splits them"
         fix = "reseat the card; move it to a full slot; look at bifurcation in the BIOS"
@@ -148,15 +161,27 @@ def _pcie_findings(gpu: GpuState) -> List[Finding]:
 
 
 def width_fault(gpu: GpuState) -> Optional[str]:
-    """What is wrong with the number of lanes, in words; None where nothing is."""
+    """The lanes of a link that has fewer than NVML's maximum for it, in words; else None."""
     if not _below(gpu.pcie_width, gpu.pcie_width_max):
         return None
     return "PCIe x{} of x{}".format(gpu.pcie_width, gpu.pcie_width_max)
 
 
+def _narrower_than_its_twins(gpu: GpuState, known: Sequence[GpuState]) -> Optional[str]:
+    """The words for a GPU with fewer lanes than most of its kind in this machine, else None."""
+    widths = [other.pcie_width or 0 for other in known if other.name == gpu.name]
+    usual = max(set(widths), key=lambda width: (widths.count(width), width), default=0)
+    most = widths.count(usual) > len(widths) / 2 and len(widths) > 2
+    if not (most and _below(gpu.pcie_width, usual)):
+        return None
+    return "PCIe x{}, where the others of its kind have x{}".format(gpu.pcie_width, usual)
+
+
 def _speed_fault(gpu: GpuState) -> Optional[str]:
     load = gpu.utilization_percent or 0
     if load < BUSY_PERCENT or not _below(gpu.pcie_generation, gpu.pcie_generation_max):
+        return None
+    if is_laptop(gpu) or gpu.virtualization not in (None, "none"):
         return None
     said = "PCIe {}.0 of {}.0 although it works at {} %"
     return said.format(gpu.pcie_generation, gpu.pcie_generation_max, load)
@@ -166,8 +191,8 @@ def _below(now: Optional[int], best: Optional[int]) -> bool:
     return now is not None and best is not None and now < best
 
 
-def _pcie_table(told: Sequence[GpuState]) -> Table:
-    columns = ("GPU", "bus id", "PCIe now", "PCIe at most", "lanes now", "lanes at most")
+def _pcie_table(known: Sequence[GpuState]) -> Table:
+    columns = ("GPU", "bus id", "PCIe now", "at most", "lanes now", "at most", "replays")
     rows = [
         (
             gpu.index,
@@ -176,8 +201,9 @@ def _pcie_table(told: Sequence[GpuState]) -> Table:
             gpu.pcie_generation_max,
             gpu.pcie_width,
             gpu.pcie_width_max,
+            gpu.pcie_replays,
         )
-        for gpu in told
+        for gpu in known
     ]
     return Table("PCIe links", columns, tuple(rows))
 
@@ -186,67 +212,110 @@ def _pcie_table(told: Sequence[GpuState]) -> Table:
 
 
 def check_nvlink(context: Context) -> Outcome:
-    """Ask for each NVLink's state and error counters."""
+    """Ask for each NVLink's state and error counters, twice where a counter is not 0."""
     wanted = [gpu.spec.nvlink if gpu.spec else None for gpu in context.expect.gpus or ()]
-    return judge_nvlink(state.read(), expected=any(wanted))
+    first = context.machine.state()
+    later = first
+    if any(link.errors for gpu in first.gpus for link in gpu.nvlinks):
+        time.sleep(APART_S)
+        later = context.machine.state()
+    return judge_nvlink(later, first, expected=any(wanted))
 
 
-def judge_nvlink(seen: State, *, expected: bool = False) -> Outcome:
-    """Whether the links that a machine uses are all up and without errors.
+def judge_nvlink(seen: State, before: Optional[State] = None, *, expected: bool = False) -> Outcome:
+    """Whether the links that must be up are up, and count no errors while we look.
 
-    Cards with bridges may leave links unused, so an inactive one is a fault only where it must be
-    up: on a machine with NVSwitch, on an SXM board, and where another card of this kind has more.
+    Which must be up: on boards whose links are wired (SXM and what hangs on NVSwitches) those that
+    another GPU of the kind has, and all of them where no virtual machine hides the far ends. Cards
+    with bridges use as many as there are bridges. In MIG mode NVML reports links as down, those of
+    the GPUs beside it too (DCGM, DcgmTopology.cpp), so nothing is judged.
     """
-    return judged(seen, lambda found: _judge_nvlink(found, expected=expected))
+    return judged(seen, lambda found: _judge_nvlink(found, before or found, expected=expected))
 
 
-def _judge_nvlink(seen: State, *, expected: bool) -> Outcome:
+def _judge_nvlink(seen: State, before: State, *, expected: bool) -> Outcome:
     linked = [gpu for gpu in seen.gpus if gpu.nvlinks]
     if not linked:
         note = " although the plan expects them" if expected else ""
-        return Outcome(Status.SKIP, "the driver tells of no NVLinks" + note)
-    findings = [found for gpu in linked for found in _nvlink_findings(gpu, seen)]
+        return Outcome(Status.SKIP, "the driver reports no NVLinks" + note)
+    findings = [] if _mig(seen) else [f for gpu in linked for f in _nvlink_findings(gpu, seen)]
+    findings = findings or [f for gpu in linked for f in _error_findings(gpu, before)]
     measured = pack(tables=[_nvlink_table(linked)])
     aim = {"nvlink": True} if expected else {}
-    return outcome(findings, _nvlink_words(linked), measured, aim)
+    return outcome(findings, _nvlink_words(linked, mig=_mig(seen)), measured, aim)
 
 
-def _nvlink_words(linked: Sequence[GpuState]) -> str:
+def _mig(seen: State) -> bool:
+    return any(gpu.mig for gpu in seen.gpus)
+
+
+def _nvlink_words(linked: Sequence[GpuState], *, mig: bool) -> str:
+    if mig:
+        return "NVLink: MIG is on, and the driver then reports links as down"
     if not any(_active(gpu) for gpu in linked):
-        return "NVLink: no link is active (no bridge between the cards)"
+        return "NVLink: no link is active (no bridge between the cards, or a GPU alone)"
     said = ", ".join("{} of {}".format(_active(gpu), len(gpu.nvlinks)) for gpu in linked)
     errors = sum(one.errors or 0 for gpu in linked for one in gpu.nvlinks)
-    return "NVLinks active: {}; {} error{}".format(said, errors, "" if errors == 1 else "s")
+    return "NVLinks active: {}; errors since the driver was loaded: {}".format(said, errors)
 
 
 def _nvlink_findings(gpu: GpuState, seen: State) -> List[Finding]:
-    have, links = _active(gpu), len(gpu.nvlinks)
+    have, most = _active(gpu), max(_active(o) for o in seen.gpus if o.name == gpu.name)
     off = [one.link for one in gpu.nvlinks if one.active is False]
-    most = max(_active(other) for other in seen.gpus if other.name == gpu.name)
-    if off and (0 < have < most or _must_be_up(gpu, seen)):
-        said = "{} of {} NVLinks active, off: {}".format(have, links, _numbers(off))
-        cause = "the link did not train: a bridge, a cable or a switch, or the fabric manager"
-        fix = "look at nvidia-smi nvlink -s and health.fabric on the host; reseat; reset the GPUs"
-        return [Finding(gpu.index, said, cause, fix)]
+    if not off or not (_fewer_than_its_twins(gpu, have, most) or _must_be_up(gpu, seen, have)):
+        return []
+    said = "{} of {} NVLinks active, off: {}".format(have, len(gpu.nvlinks), _numbers(off))
+    said += "; others of its kind have {}".format(most) if most > have else ""
+    cause = "the link did not train: a bridge, a cable or a switch, or the fabric manager"
+    fix = "look at nvidia-smi nvlink -s and health.fabric on the host; reseat; reset the GPUs"
+    return [Finding(gpu.index, said, cause, fix)]
+
+
+def _fewer_than_its_twins(gpu: GpuState, have: int, most: int) -> bool:
+    """Bridged cards: one of the links of a bridge. Wired boards: any. A part of a V100's mesh in a
+    virtual machine is uneven by design, since links to the GPUs left out are down.
+    """
+    mesh = (gpu.compute_capability or "").startswith(("6.", "7."))
+    if not is_wired(gpu):
+        return 0 < have < most
+    return have < most and not (mesh and _virtual(gpu))
+
+
+def _must_be_up(gpu: GpuState, seen: State, have: int) -> bool:
+    """Whether a link that is down is a fault by itself, whatever the other GPUs have."""
+    if SWITCHED.search(gpu.name or "") and have:
+        return True  # its links all go to NVSwitches: some are up, so the switches are there
+    alone = len(seen.gpus) == 1 and not have
+    return is_wired(gpu) and gpu.virtualization == "none" and not alone
+
+
+def is_wired(gpu: GpuState) -> bool:
+    """Whether the GPU's NVLinks are wired to others on its board, rather than by bridges."""
+    fabric = gpu.fabric_state in ("not-started", "in-progress", "completed")
+    name = gpu.name or ""
+    return fabric or (WIRED.search(name) is not None and BRIDGED.search(name) is None)
+
+
+def _virtual(gpu: GpuState) -> bool:
+    return gpu.virtualization != "none"
+
+
+def _error_findings(gpu: GpuState, before: State) -> List[Finding]:
     cause = "data is damaged on this link and sent again: dirt, a loose bridge, or wear"
     fix = "look at nvidia-smi nvlink -e on the host; reseat the bridge or have it repaired"
+    old = {
+        one.link: one.errors or 0
+        for other in before.gpus
+        if other.index == gpu.index
+        for one in other.nvlinks
+    }
+    grown = {one.link: (one.errors or 0) - old.get(one.link, 0) for one in gpu.nvlinks}
+    said = "NVLink {} counts errors: {} more within a moment"
     return [
-        Finding(
-            gpu.index,
-            "NVLink {} has counted {} errors".format(one.link, one.errors),
-            cause,
-            fix,
-        )
-        for one in gpu.nvlinks
-        if (one.errors or 0) >= NVLINK_ERRORS
+        Finding(gpu.index, said.format(link, more), cause, fix)
+        for link, more in grown.items()
+        if more >= NVLINK_ERRORS
     ]
-
-
-def _must_be_up(gpu: GpuState, seen: State) -> bool:
-    """Whether every link of this card is wired: to NVSwitches, or on an SXM board of several."""
-    if gpu.fabric_state in ("not-started", "in-progress", "completed"):
-        return len(seen.gpus) > 1 or gpu.fabric_state == "completed"
-    return len(seen.gpus) > 1 and "SXM" in (gpu.name or "")
 
 
 def _active(gpu: GpuState) -> int:
@@ -256,19 +325,19 @@ def _active(gpu: GpuState) -> int:
 def _nvlink_table(linked: Sequence[GpuState]) -> Table:
     words = {True: "active", False: "off", None: None}
     rows = [
-        (gpu.index, one.link, words[one.active], one.errors)
+        (gpu.index, one.link, words[one.active], one.gbs, one.errors)
         for gpu in linked
         for one in gpu.nvlinks
     ]
-    return Table("NVLinks", ("GPU", "link", "state", "errors"), tuple(rows))
+    return Table("NVLinks", ("GPU", "link", "state", "GB/s", "errors"), tuple(rows))
 
 
 # Peers
 
 
-def check_peers(_: Context) -> Outcome:
+def check_peers(context: Context) -> Outcome:
     """Ask what lies between the GPUs and whether they reach each other's memory."""
-    return judge_peers(state.read())
+    return judge_peers(context.machine.state())
 
 
 def judge_peers(seen: State) -> Outcome:
@@ -349,7 +418,28 @@ def _matrices(seen: State) -> List[Table]:
 
 
 CHECKS = (
-    Check("health.pcie", "PCIe links at full width", check_pcie, limit_s=30, framework=False),
-    Check("health.nvlink", "NVLinks up and clean", check_nvlink, limit_s=30, framework=False),
-    Check("devices.peers", "What joins the GPUs", check_peers, limit_s=30, framework=False),
+    Check(
+        "health.pcie",
+        "PCIe links at full width",
+        check_pcie,
+        limit_s=30,
+        framework=False,
+        replays=True,
+    ),
+    Check(
+        "health.nvlink",
+        "NVLinks up and clean",
+        check_nvlink,
+        limit_s=30,
+        framework=False,
+        replays=True,
+    ),
+    Check(
+        "devices.peers",
+        "What joins the GPUs",
+        check_peers,
+        limit_s=30,
+        framework=False,
+        replays=True,
+    ),
 )

@@ -9,8 +9,9 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional
 
-from verify import environment, limits
+from verify import limits
 from verify.core import Context, Outcome, Status
+from verify.machine import device_nodes
 from verify.samples import Batches
 
 SHM = "/dev/shm"  # noqa: S108
@@ -77,7 +78,7 @@ class Need:
 def usual_need() -> Need:
     """For this container's CPUs and GPUs."""
     count = limits.cpus(limits.read())
-    return Need(min(4, max(2, count)), len(environment.device_nodes()), count)
+    return Need(min(4, max(2, count)), len(device_nodes()), count)
 
 
 @dataclass(frozen=True)

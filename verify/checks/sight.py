@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
-from verify import environment, nvml
+from verify import nvml
 from verify.core import Context, Outcome, Status
 from verify.symptoms import explain
 
@@ -60,8 +60,8 @@ def look(context: Context) -> Sight:
         torch_cuda=torch.version.cuda,
         usable=usable,
         error=error,
-        nodes=len(environment.device_nodes()),
-        nvml=len(nvml.read().gpus),
+        nodes=len(context.machine.nodes()),
+        nvml=len(nvml.read(context.machine.load).gpus),
         expected=context.expect.gpu_count,
         driver=error is not None
         and torch.version.cuda is not None  # a CPU build does not ask libcuda

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from verify.checks import compiler, vision
 from verify.checks.files import convolve
 from verify.checks.libraries import REBUILD, cuda_text, cudnn_text, nccl_text
-from verify.checks.maps import mapped, read_maps
 from verify.core import Check, Context, Outcome, Status
+from verify.maps import mapped, read_maps
 from verify.measures import Table, pack
 
 # These are numbered as the CUDA that they come with; the rest (cuFFT, cuRAND, ...) count their own.

@@ -8,7 +8,6 @@ twice) is as PyTorch's own parser found it out from CUDA.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -61,7 +60,7 @@ def cards_of(state: State) -> Tuple[Card, ...]:
             uuid=gpu.uuid or "",
             name=gpu.name or "",
             mig=bool(gpu.mig),
-            parts=tuple(part.uuid or "" for part in gpu.mig_devices),
+            parts=tuple(part.uuid or "" for part in gpu.mig_devices or ()),
         )
         for gpu in state.gpus
     )
@@ -242,11 +241,10 @@ class Settings:
 
 def check_visible(context: Context) -> Outcome:
     """Read the environment beside NVML's list."""
-    from verify import state
-
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
-    settings = Settings(*(os.environ.get(name) for name in names))
-    return judge_visible(settings, cards_of(state.read()), context.expect.gpu_count)
+    environ = context.machine.environ()
+    settings = Settings(*(environ.get(name) for name in names))
+    return judge_visible(settings, cards_of(context.machine.state()), context.expect.gpu_count)
 
 
 def judge_visible(
@@ -329,4 +327,12 @@ def _order_notes(settings: Settings, cards: Sequence[Card]) -> Tuple[str, ...]:
     return (note + ("; CUDA_DEVICE_ORDER=PCI_BUS_ID makes it one" if _by_number(settings) else ""),)
 
 
-CHECKS = (Check("devices.visible", "No GPU is hidden by mistake", check_visible, framework=False),)
+CHECKS = (
+    Check(
+        "devices.visible",
+        "No GPU is hidden by mistake",
+        check_visible,
+        framework=False,
+        replays=True,
+    ),
+)

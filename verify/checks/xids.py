@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from verify import kernel_log, state
+from verify import kernel_log
 from verify.core import Check, Context, Outcome, Status
 from verify.kernel_log import Event, Log, Meaning
 from verify.telemetry import State
@@ -13,9 +13,9 @@ from verify.telemetry import State
 _Gpus = Mapping[Tuple[int, int, int], int]  # the number of the GPU at a PCI address
 
 
-def check_log(_: Context) -> Outcome:
+def check_log(context: Context) -> Outcome:
     """Read the kernel's log for the driver's error reports."""
-    return judge_log(kernel_log.read(), state.read(), _uptime_s())
+    return judge_log(context.machine.log(), context.machine.state(), _uptime_s())
 
 
 def _uptime_s() -> Optional[float]:
@@ -93,5 +93,10 @@ def _fix(known: Meaning, event: Event, ours: _Gpus) -> str:
 
 
 LOG = Check(
-    "health.log", "The driver reported no errors (Xid)", check_log, limit_s=30, framework=False
+    "health.log",
+    "The driver reported no errors (Xid)",
+    check_log,
+    limit_s=30,
+    framework=False,
+    replays=True,
 )

@@ -17,9 +17,9 @@ from verify.checks.dialect import (
     numbers,
 )
 from verify.checks.libraries import REBUILD, cuda_text, cudnn_text
-from verify.checks.maps import mapped, read_maps
 from verify.checks.on_jax.place import DIALECT, MAJORS, gpus, installed, plugin, versions
 from verify.core import Check, Context, Outcome, Status
+from verify.maps import mapped, read_maps
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def check_count(context: Context) -> Outcome:
     seen = look(context)
     if seen.torch_cuda is None:
         return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
-    return judge_count(read_counts(len(gpus())), seen, DIALECT.title)
+    return judge_count(read_counts(len(gpus()), context.machine), seen, DIALECT.title)
 
 
 def check_code(context: Context) -> Outcome:

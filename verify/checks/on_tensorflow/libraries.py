@@ -24,9 +24,9 @@ from verify.checks.dialect import (
     reworded,
 )
 from verify.checks.libraries import cudnn_text, judge_cuda, judge_numpy
-from verify.checks.maps import mapped, read_maps
 from verify.checks.on_tensorflow.place import DIALECT, build, cuda_version, gpus
 from verify.core import Check, Context, Outcome, Status
+from verify.maps import mapped, read_maps
 
 # By CUDA's major version, as tsl/platform/default/dso_loader.cc asks for them; without cuDNN.
 _NAMES = {

@@ -21,6 +21,7 @@ from typing import Any
 from verify import nvml_types
 from verify.kernel_log import Log
 from verify.machine import Machine
+from verify.telemetry import State
 
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE = 0, 2, 3, 4, 7
 GPU_IS_LOST, RESET_REQUIRED, CORRUPTED_INFOROM, DEPRECATED, UNKNOWN = 15, 16, 14, 26, 999
@@ -572,8 +573,8 @@ def offered(record: Mapping[str, Any]) -> int:
     """How many devices CUDA offers one process: of GPUs in MIG mode one part in all."""
     alive = [gpu for gpu in record["gpus"] if "state" not in gpu]
     cut = [gpu for gpu in alive if str(gpu.get("mig_current")).lower() == "enabled"]
-    if cut:
-        return 1 if any(gpu.get("mig_parts") for gpu in cut) else len(alive) - len(cut)
+    if cut:  # a record that does not list the parts is of a machine that has some
+        return 1 if any(gpu.get("mig_parts", True) for gpu in cut) else len(alive) - len(cut)
     return len(alive)
 
 
@@ -584,9 +585,18 @@ class Recorded(Machine):
         self.recorded = str(record.get("recorded") or "a record")
         self._libraries = {"libnvidia-ml.so.1": Facts(record), "libcuda.so.1": Cuda(record)}
         self._record = record
+        self._state: State | None = None
 
     def load(self, name: str) -> Any:
         return self._libraries[name]
+
+    def state(self) -> State:
+        if self._state is None:  # facts do not change from reading to reading
+            self._state = super().state()
+        return self._state
+
+    def pause(self, seconds: float) -> None:
+        pass
 
     def nodes(self) -> list[str]:
         return [f"/dev/nvidia{i}" for i, _ in enumerate(self._record["gpus"])]

@@ -9,6 +9,7 @@ import ctypes
 import glob
 import os
 import re
+import time
 from typing import Any, List, Mapping, Optional
 
 from verify import kernel_log, state
@@ -37,6 +38,10 @@ class Machine:
     def state(self) -> State:
         """All that NVML measures now."""
         return state.read(self.load)
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two readings of what may have changed meanwhile."""
+        time.sleep(seconds)
 
     def nodes(self) -> List[str]:
         """The GPUs' device nodes."""

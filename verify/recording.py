@@ -279,6 +279,9 @@ class Replay(Machine):
         said = self._document["libraries"].get(name, {}).get("error")
         raise OSError(said or name + ": cannot open shared object file: not recorded")
 
+    def pause(self, seconds: float) -> None:
+        """A recording does not change while one waits."""
+
     def nodes(self) -> List[str]:
         """The recorded device nodes."""
         return list(self._document["nodes"])

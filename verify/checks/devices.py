@@ -118,11 +118,12 @@ class Counts:
 
     nvml: Optional[int]
     driver: driver.CudaDriver
-    torch: int  # what the framework counts
+    torch: int  # what the framework can use
     visible_devices: Optional[str] = None  # CUDA_VISIBLE_DEVICES
     uuids: Tuple[str, ...] = ()
     mig: bool = False
     cards: Tuple[Card, ...] = ()  # as `uuids`, with their MIG devices
+    promised: Optional[int] = None  # by torch.cuda.device_count(), which asks NVML where it can
 
     def selection(self) -> Optional[Selection]:
         """What CUDA should make of NVML's GPUs; None where that is not known."""
@@ -134,8 +135,9 @@ class Counts:
 
 def read_counts(framework: int, machine: Machine) -> Counts:
     """Ask NVML and the CUDA driver; `framework` is the number that the framework gave."""
-    seen = nvml.read(machine.load)
-    cards = cards_of(machine.state())
+    seen, now = nvml.read(machine.load), machine.state()
+    known = not any(gpu.mig and gpu.mig_devices is None for gpu in now.gpus)
+    cards = cards_of(now) if known else ()
     return Counts(
         nvml=len(seen.gpus) if seen.found and not seen.error else None,
         driver=driver.read(machine.load),
@@ -152,7 +154,8 @@ def check_count(context: Context) -> Outcome:
     import torch
 
     sight = look(context)
-    return judge_count(read_counts(int(torch.cuda.device_count()), context.machine), sight)
+    counts = read_counts(sight.usable, context.machine)
+    return judge_count(replace(counts, promised=int(torch.cuda.device_count())), sight)
 
 
 def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outcome:
@@ -178,6 +181,9 @@ def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outco
         return Outcome(Status.FAIL, *faults[0], measured, expected)
     message = "{}, by the driver and by {}".format(gpus(counts.torch), framework)
     note = "; MIG: CUDA offers one process one MIG device" if measured["mig_devices"] else ""
+    if counts.promised not in (None, counts.torch):
+        said = ", and torch.cuda.device_count() is {} all the same: name a MIG device's UUID"
+        note += said.format(counts.promised)
     return Outcome(Status.PASS, message + note, measured=measured, expected=expected)
 
 
@@ -200,10 +206,11 @@ def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
 def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[str, str, str]]":
     found = []
     have = counts.driver.count
-    if counts.torch != have:
-        message = "{} counts {} GPUs, the CUDA driver {}".format(framework, counts.torch, have)
+    promised = counts.torch if counts.promised is None or counts.mig else counts.promised
+    if promised != have or counts.torch != have:
+        message = "{} counts {} GPUs, the CUDA driver {}".format(framework, promised, have)
         cause = "torch counts by NVML, which knows nothing of what CUDA can use"
-        fix = "unset PYTORCH_NVML_BASED_CUDA_CHECK; look at MIG mode"
+        fix = "unset PYTORCH_NVML_BASED_CUDA_CHECK; look for a lost GPU in nvidia-smi"
         if framework != "torch":
             cause = "{} found no use for a GPU that the driver has".format(framework)
             fix = "look at what it printed when it started: a library it needs may be missing"
@@ -284,7 +291,7 @@ def judge_architectures(
         cause = "{} was compiled for {} only".format(framework, have)
         fix = "choose a build whose architectures cover this GPU: provision plan names one"
         return Outcome(Status.FAIL, message, cause, fix, measured, aim)
-    if wanted and sorted(said) != wanted:
+    if wanted and not set(said) <= set(wanted):  # CUDA_VISIBLE_DEVICES and MIG show a part
         message = "GPUs of capability {}, expected {}".format(", ".join(said), ", ".join(wanted))
         cause = "the plan was made for other GPUs than these"
         fix = "plan again for this machine, or give the container the GPUs of the plan"

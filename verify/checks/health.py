@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
@@ -218,7 +217,7 @@ def check_clocks(context: Context) -> Outcome:
     """Look once, and where a card is slowed down, again: only what stays is a finding."""
     readings = [context.machine.state()]
     while _slowed(readings[-1].gpus) and len(readings) < READINGS:
-        time.sleep(APART_S)
+        context.machine.pause(APART_S)
         readings.append(context.machine.state())
     return judged(readings[-1], lambda _: judge_clocks(readings))
 

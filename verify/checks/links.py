@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -125,8 +124,8 @@ def judge_pcie(seen: State) -> Outcome:
 
     NVML's maximum says little: it is that of the slot, or x16 for a card with 8 lanes (RTX 4060),
     boards share a slot's lanes (A16), and desktops split them. So a narrow link is reported, and is
-    a fault only where most of a machine's equal GPUs have more lanes. An idle card lowers its link's
-    generation.
+    a fault only where most of a machine's equal GPUs have more lanes. An idle card's link runs at a
+    lower generation.
     """
     return judged(seen, _judge_pcie)
 
@@ -217,7 +216,7 @@ def check_nvlink(context: Context) -> Outcome:
     first = context.machine.state()
     later = first
     if any(link.errors for gpu in first.gpus for link in gpu.nvlinks):
-        time.sleep(APART_S)
+        context.machine.pause(APART_S)
         later = context.machine.state()
     return judge_nvlink(later, first, expected=any(wanted))
 

@@ -47,6 +47,10 @@ def healthy_gpu(index: int) -> Any:
         remapped_rows=0,
         remap_pending=False,
         remap_failed=False,
+        exhausted_banks=0,
+        sram_uncorrected=0,
+        sram_threshold_exceeded=False,
+        recovery="none",
         fabric_state="completed",
     )
 
@@ -105,10 +109,18 @@ ROWS = {
     "pytorch": (
         row(
             "memory",
-            "an uncorrected ECC error",
-            broken(ecc_uncorrected=1),
+            "an uncorrected ECC error in the SRAM",
+            broken(ecc_uncorrected=1, sram_uncorrected=1),
             "nvidia-smi --gpu-reset -i 1",
         ),
+        row(
+            "memory",
+            "an uncorrected ECC error on a card that remaps no rows",
+            broken(ecc_uncorrected=1, remap_pending=None, remap_failed=None),
+            "driver was loaded: 1",
+        ),
+        row("memory", "a bank has no spare row left", broken(exhausted_banks=2), "replaced"),
+        row("memory", "the SRAM wears out", broken(sram_threshold_exceeded=True), "replaced"),
         row("memory", "a row waits to be remapped", broken(remap_pending=True), RESET),
         row("memory", "a page waits to be retired", broken(retired_pending=True), RESET),
         row("memory", "a row could not be remapped", broken(remap_failed=True), "replaced"),
@@ -127,8 +139,8 @@ ROWS = {
         ),
         row(
             "clocks",
-            "the driver cools it",
-            broken(throttle_reasons=("sw_thermal_slowdown",)),
+            "the driver cools it at work",
+            broken(throttle_reasons=("sw_thermal_slowdown",), utilization_percent=97),
             "too hot",
         ),
         row(
@@ -146,6 +158,7 @@ ROWS = {
         ),
         row("mode", "closed to CUDA", broken(compute_mode="prohibited"), "-c DEFAULT"),
         row("mode", "one process at a time, and one is there", busy, "process 4711"),
+        row("mode", "the driver asks for a reset", broken(recovery="reset the GPU"), "--gpu-reset"),
         row("mode", "MIG mode without a MIG device", broken(mig=True), "no MIG device"),
         row(
             "fabric", "Fabric Manager does not run", broken(fabric_state="in-progress"), "580.65.06"

@@ -79,6 +79,49 @@ def two_places() -> None:
     peers._reaches = lambda *_: True
 
 
+def four_sound_gpus() -> None:
+    """Four GPUs of one kind."""
+    from verify import state
+
+    two_sound_gpus()
+    seen = state.read()
+    four = tuple(replace(seen.gpus[0], index=i) for i in range(4))
+    state.read = lambda *_: replace(seen, gpus=four, pairs=())
+
+
+def one_narrow_link() -> None:
+    from verify import state
+
+    seen = state.read()
+    gpus = (*seen.gpus[:3], replace(seen.gpus[3], pcie_width=4))
+    state.read = lambda *_: replace(seen, gpus=gpus)
+
+
+def errors_at_each_reading() -> None:
+    """A link that counts 12,345 errors more whenever it is looked at."""
+    from verify import state
+
+    seen, counted = state.read(), [0]
+
+    def read(*_: Any) -> Any:
+        counted[0] += 12345
+        links = seen.gpus[1].nvlinks
+        bad = replace(seen.gpus[1], nvlinks=(*links[:3], replace(links[3], errors=counted[0])))
+        return replace(seen, gpus=(seen.gpus[0], bad))
+
+    vars(state)["read"] = read
+
+
+def no_link_on_one_gpu() -> None:
+    """On a board whose name does not say that its links are wired."""
+    from verify import state
+
+    seen = state.read()
+    first, second = (replace(gpu, name="NVIDIA H100 80GB HBM3") for gpu in seen.gpus)
+    down = tuple(replace(link, active=False) for link in second.nvlinks)
+    state.read = lambda *_: replace(seen, gpus=(first, replace(second, nvlinks=down)))
+
+
 def flip_a_bit() -> None:
     import torch
 
@@ -113,7 +156,13 @@ def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
 
 ROWS = {
     "pytorch": (
-        _row("health.pcie", "a card has four of sixteen lanes", second_gpu(pcie_width=4), "x4 of"),
+        Row(
+            "health.pcie",
+            "a card has four lanes where its twins have sixteen",
+            one_narrow_link,
+            "GPU 3: PCIe x4, where the others",
+            sound=four_sound_gpus,
+        ),
         _row(
             "health.pcie",
             "a busy card's link stays slow",
@@ -124,8 +173,11 @@ ROWS = {
         _row(
             "health.nvlink",
             "an NVLink makes errors",
-            second_link(errors=12345),
-            "NVLink 3 has counted 12345 errors",
+            errors_at_each_reading,
+            "NVLink 3 counts errors: 12345 more",
+        ),
+        _row(
+            "health.nvlink", "no link of one GPU is up", no_link_on_one_gpu, "GPU 1: 0 of 4 NVLinks"
         ),
         _row(
             "devices.peers",

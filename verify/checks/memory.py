@@ -79,8 +79,7 @@ def _held(place: Place, before: State) -> Held:
     free, total = torch.cuda.mem_get_info(place.index)
     gpu = same_gpu.find(place.index, before.gpus)
     name = str(torch.cuda.get_device_name(place.index))
-    properties = torch.cuda.get_device_properties(place.index)
-    shared = bool(getattr(properties, "is_integrated", 0))  # GB10, Thor, Orin
+    shared = gpu is not None and gpu.memory_total_bytes is None  # GB10: it has none of its own
     return Held(place.index, name, int(free), int(total), gpu.processes if gpu else None, shared)
 
 

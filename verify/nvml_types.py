@@ -24,7 +24,8 @@ ANSWERS = (
 MAX_NVLINKS = 36
 NOT_AVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 # NVML_FI_DEV_...: what nvmlDeviceGetFieldValues is asked for
-NVLINK_SPEED, C2C_LINKS = 164, 170  # MB/s of the link in `scope`; number of C2C links
+# MB/s of the NVLink in `scope`; number of C2C links; MB/s of the C2C link in `scope`
+NVLINK_SPEED, C2C_LINKS, C2C_SPEED = 164, 170, 172
 SLOWDOWN_TLIMIT = 194
 RESET_STATUS, DRAIN_AND_RESET_STATUS, RECOVERY_ACTION = 226, 227, 230
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2

@@ -15,6 +15,7 @@ from verify.nvml_types import (
     ANSWERS,
     BLANK,
     C2C_LINKS,
+    C2C_SPEED,
     COMPUTE_MODES,
     CORRUPTED_INFOROM,
     DRAIN_AND_RESET_STATUS,
@@ -250,10 +251,17 @@ def _pcie(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
         "pcie_generation_max": session.number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
         "pcie_generation_card": session.number("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
         "pcie_replays": session.number("nvmlDeviceGetPcieReplayCounter", handle),
-        "c2c_links": _field(session, handle, C2C_LINKS),
+        **_c2c(session, handle),
         "pcie_width": session.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
         "pcie_width_max": session.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
     }
+
+
+def _c2c(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
+    count = _field(session, handle, C2C_LINKS)
+    speeds = [_field(session, handle, C2C_SPEED, link) for link in range(count or 0)]
+    known = [speed for speed in speeds if speed]
+    return {"c2c_links": count, "c2c_gbs": sum(known) / 1000 if known else None}
 
 
 def _memory(session: Session, handle: ctypes.c_void_p) -> Any:

@@ -88,6 +88,7 @@ class GpuState:
     pcie_generation_card: Optional[int] = None  # of this card in any slot
     pcie_replays: Optional[int] = None  # since the driver was loaded
     c2c_links: Optional[int] = None  # to the CPU of the same module (GH200, GB200)
+    c2c_gbs: Optional[float] = None  # GB/s of all of them in one direction
     pcie_width: Optional[int] = None
     pcie_width_max: Optional[int] = None
     nvlinks: Tuple[NvLink, ...] = ()

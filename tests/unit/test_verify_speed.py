@@ -109,8 +109,8 @@ def judge(*rates: Rate, cards: tuple[Card, ...] = (card(),), **more: Any) -> Out
                     power_limit_default_w=700.0,
                 ),
             ),
-            FAIL,
-            "nvidia-smi -pl 700",
+            PASS,
+            "its power limit was lowered to 300 of 700 W: no figure applies",
             id="a power limit that somebody lowered",
         ),
         pytest.param(

@@ -6,11 +6,13 @@ import math
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Protocol, Sequence, Tuple, TypeVar, Union
 
-from verify import same_gpu, state
+from verify import same_gpu
+from verify.checks import watch
 from verify.checks.pace import Card, Rate, judge_rates, spec_of
 from verify.checks.rates import SIZES, pick_size
 from verify.core import Context, Outcome
 from verify.measures import median
+from verify.telemetry import State
 
 BATCH_S = 0.1  # what is timed as one: waiting for the device is nothing beside it
 WARM_UP_S = 0.25  # clocks need that long to come up
@@ -54,6 +56,7 @@ def check(
     rates: List[Rate] = []
     cards: List[Card] = []
     notes: Dict[str, None] = {}
+    free = watch.before(context.machine) if any(place.is_gpu for place in places) else State()
     for index, place in enumerate(places):
         make = product(place)
         for dtype in dtypes(place.capability):
@@ -63,7 +66,7 @@ def check(
             else:
                 rates.append(found)
         if place.is_gpu:
-            cards.append(_card(context, place, index, len(places), make("fp32", 2048)))
+            cards.append(_card(context, place, index, len(places), make("fp32", 2048), free))
     figured = [_figured(rate, cards) for rate in rates]
     kind = "cuda" if places and places[0].is_gpu else "cpu"
     return judge_rates(figured, cards, device=kind, what="products", notes=tuple(notes))
@@ -105,17 +108,21 @@ def measure(place: Device, index: int, dtype: str, make: Product, repeats: int) 
 
 
 def _card(
-    context: Context, place: Device, index: int, visible: int, work: Callable[[], object]
+    context: Context,
+    place: Device,
+    index: int,
+    visible: int,
+    work: Callable[[], object],
+    free: State,
 ) -> Card:
-    """The card with its state while some half second of work is under way."""
+    """The card with its state before and under the load."""
+    before = same_gpu.match(index, None, visible, free.gpus)
     each = median(place.seconds(work, repeats=3, warm_up=1))
-    for _ in range(min(2000, max(1, math.ceil(0.5 / max(each, 1e-6))))):
-        work()
-    seen = state.read()
-    place.synchronize()
-    gpu = same_gpu.match(index, None, visible, seen.gpus)
+    seen = watch.under(work, place.synchronize, each, context.machine.state)
+    found = [same_gpu.match(index, None, visible, state.gpus) for state in seen]
+    gpu = watch.merged([one for one in found if one is not None])
     spec = spec_of(place.card, gpu.uuid if gpu else None, context.expect.gpus)
-    return Card(index, place.card, gpu, spec)
+    return Card(index, place.card, gpu, spec, watch.busy(before))
 
 
 def _figured(rate: Rate, cards: Sequence[Card]) -> Rate:

@@ -233,22 +233,6 @@ def _train_steps(place: Place, model: Any, batch: int, repeats: int) -> List[flo
     return place.seconds(step, repeats=repeats, warm_up=3)
 
 
-# The card under load
-
-
-def state_under(place: Place, work: Callable[[], object], read: Callable[[], Any]) -> Any:
-    """Read the card's state while it works: a second of work is under way when NVML is asked.
-
-    Launches do not wait for the work, so that no second thread is needed.
-    """
-    each = median(place.seconds(work, repeats=3, warm_up=1))
-    for _ in range(min(5000, max(1, math.ceil(1.0 / max(each, 1e-6))))):
-        work()
-    seen = read()
-    place.synchronize()
-    return seen
-
-
 def points(found: Dict[int, List[float]]) -> Tuple[Tuple[float, float], ...]:
     """A line of a plot: bytes and the median of their GB/s."""
     return tuple((float(size), median(samples)) for size, samples in sorted(found.items()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from verify import models, same_gpu, state
-from verify.checks import rates
+from verify import models, same_gpu
+from verify.checks import rates, watch
 from verify.checks.links import PCIE_LANE_GBS
 from verify.checks.pace import Card, Rate, judge_rates, spec_of
 from verify.checks.place import Place, find_gpus
@@ -15,7 +17,7 @@ from verify.checks.place import find as find_place
 from verify.checks.sight import START_WITH_GPUS
 from verify.core import Check, Context, Outcome, Status
 from verify.measures import Metric, Plot, Table, median, of_samples, pack
-from verify.telemetry import GpuState
+from verify.telemetry import State
 
 BATCHES = {"small": 64, "large": 4}  # samples a step, the same on the CPU and on a GPU
 
@@ -33,6 +35,7 @@ def find(context: Context) -> "Tuple[Optional[Outcome], Tuple[Place, ...]]":
 
 def check_gemm(context: Context) -> Outcome:
     """Multiply large matrices in each number format."""
+    free = watch.before(context.machine)
     broken, places = find(context)
     if broken:
         return broken
@@ -41,7 +44,7 @@ def check_gemm(context: Context) -> Outcome:
     notes: Dict[str, None] = {}
     for place in places:
         some, left_out = _products(context, place)
-        card = describe(context, place, partial(_load, place, some))
+        card = describe(context, place, partial(_load, place, some), free)
         found += [_with_figure(rate, card) for rate in some]
         cards += [card] if card else []
         notes.update(dict.fromkeys(left_out))
@@ -79,20 +82,27 @@ def _with_figure(rate: Rate, card: Optional[Card]) -> Rate:
 
 
 def describe(
-    context: Context, place: Place, make: Callable[[], Callable[[], object]]
+    context: Context, place: Place, make: Callable[[], Callable[[], object]], free: State
 ) -> Optional[Card]:
-    """The card with its state under the load that `make` makes; None for the CPU."""
+    """The card with its state under the load that `make` makes, and who was on it before; None for
+    the CPU.
+    """
     import torch
 
     if not place.is_gpu:
         return None
     name = str(torch.cuda.get_device_name(place.index))
     with torch.cuda.device(place.index):
-        seen = rates.state_under(place, make(), state.read)
+        work = make()
+        each = median(place.seconds(work, repeats=3, warm_up=1))
+        seen = watch.under(work, place.synchronize, each, context.machine.state)
     place.release()
-    gpu: Optional[GpuState] = same_gpu.find(place.index, seen.gpus)
+    found = [same_gpu.find(place.index, state.gpus) for state in seen]
+    gpu = watch.merged([one for one in found if one is not None])
+    before = same_gpu.find(place.index, free.gpus)
     spec = spec_of(name, gpu.uuid if gpu else None, context.expect.gpus)
-    return Card(place.index, name, gpu, spec)
+    private = seen[-1].confidential is True
+    return Card(place.index, name, gpu, spec, watch.busy(before), confidential=private)
 
 
 # Memory
@@ -100,6 +110,7 @@ def describe(
 
 def check_memory(context: Context) -> Outcome:
     """Copy a large buffer within the device's memory."""
+    free = watch.before(context.machine)
     broken, places = find(context)
     if broken:
         return broken
@@ -108,7 +119,7 @@ def check_memory(context: Context) -> Outcome:
     for place in places:
         samples, size = rates.memory_copy(place, repeats=context.pick(3, 7, 15))
         rate = Rate("memory_copy", place.index, tuple(samples), "GB/s", size=size)
-        card = describe(context, place, partial(rates.copy_within, place, size))
+        card = describe(context, place, partial(rates.copy_within, place, size), free)
         found.append(_with_figure(rate, card))
         cards += [card] if card else []
     return judge_rates(found, cards, device=places[0].kind, what="copies within memory")
@@ -119,6 +130,7 @@ def check_memory(context: Context) -> Outcome:
 
 def check_copies(context: Context) -> Outcome:
     """Copy between the host's memory and each GPU's, pinned and pageable."""
+    free = watch.before(context.machine)
     broken, places = find(context)
     if broken:
         return broken
@@ -131,10 +143,11 @@ def check_copies(context: Context) -> Outcome:
     plots: List[Plot] = []
     for place in places:
         few = sizes if place.index == 0 else sizes[-1:]  # the line over all sizes for one card
-        some, plot = _transfers(context, place, few)
         load = partial(rates.transfer, place, "h2d_pinned", min(max(sizes), 1 << 26))
-        card = describe(context, place, load)
-        found += [replace(rate, figure=_link_gbs(rate, card)) for rate in some]
+        with near(place, free):
+            some, plot = _transfers(context, place, few)
+            card = describe(context, place, load, free)
+        found += [replace(rate, figure=link_gbs(rate.metric, card)) for rate in some]
         cards += [card] if card else []
         plots += [plot] if len(few) > 1 else []
     what = "copies from (h2d) and to (d2h) the host"
@@ -155,14 +168,56 @@ def _transfers(context: Context, place: Place, sizes: Sequence[int]) -> "Tuple[L
     return found, plot
 
 
-def _link_gbs(rate: Rate, card: Optional[Card]) -> Optional[float]:
-    """What the card's slot can do in one direction. Pageable memory is copied twice: no figure."""
+def link_gbs(metric: str, card: Optional[Card]) -> Optional[float]:
+    """GB/s that the card's link to the host can do in one direction.
+
+    By the lanes that it has, since NVML's maximum may be more than the card's own, and by the
+    highest generation, which it must come up to under load. None for pageable memory, which is
+    copied twice, and where no link is known. On a GH200 or GB200 copies go over C2C, not PCIe.
+    """
     gpu = card.state if card else None
-    if gpu is None or not rate.metric.endswith("pinned"):
+    if gpu is None or not metric.endswith("pinned"):
         return None
+    if gpu.c2c_links or gpu.addressing == "ats":
+        return gpu.c2c_gbs
     lane = PCIE_LANE_GBS.get(gpu.pcie_generation_max or 0)
-    width = gpu.pcie_width_max or gpu.pcie_width
-    return lane * width if lane and width else None
+    return lane * gpu.pcie_width if lane and gpu.pcie_width else None
+
+
+@contextlib.contextmanager
+def near(place: Place, free: State) -> Iterator[None]:
+    """Run on the CPUs that the card hangs on, where the kernel names them and we may."""
+    gpu = same_gpu.find(place.index, free.gpus)
+    allowed = os.sched_getaffinity(0)
+    local = _local_cpus(gpu.bus_id if gpu else None) & allowed
+    if local:
+        os.sched_setaffinity(0, local)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _local_cpus(bus_id: Optional[str]) -> "Set[int]":
+    """From /sys. NVML prints eight digits of a domain, the kernel four."""
+    if not bus_id:
+        return set()
+    path = "/sys/bus/pci/devices/{}/local_cpulist".format(bus_id[-12:].lower())
+    try:
+        with open(path, encoding="ascii") as file:
+            return cpus_of(file.read())
+    except (OSError, ValueError):
+        return set()
+
+
+def cpus_of(text: str) -> "Set[int]":
+    """The numbers of a list as the kernel prints it: "0-3,8". Raises ValueError."""
+    found: Set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 # Training

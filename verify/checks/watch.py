@@ -1,0 +1,119 @@
+"""A card watched while it works, and looked at before: what its rates are judged by.
+
+A state that is read after the work says nothing: a card rests within milliseconds. So a thread
+reads NVML (ctypes lets other threads run) while this one keeps the card busy.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import replace
+from typing import Callable, List, Optional, Sequence, TypeVar
+
+from verify.machine import Machine
+from verify.measures import median
+from verify.telemetry import GpuState, State
+
+LOAD_S, EVERY_S = 1.0, 0.1  # how long a card is watched, and the pause between readings
+QUEUED_S = 0.05  # of work between two looks at the clock
+SETTLE_S = 1.5  # what NVML averages a load over, and some
+IDLE = "gpu_idle"
+BUSY_PERCENT = 10  # a card at rest says 0 to a few percent, with a desktop on it too
+
+T = TypeVar("T")
+
+
+def under(
+    work: Callable[[], object], finish: Callable[[], object], each_s: float, read: Callable[[], T]
+) -> List[T]:
+    """Readings taken while `work` runs again and again; it takes `each_s` and is waited for by
+    `finish`. At least one reading.
+    """
+    readings: List[T] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(EVERY_S):
+            readings.append(read())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    calls = min(5000, max(1, math.ceil(QUEUED_S / max(each_s, 1e-6))))
+    end = time.monotonic() + LOAD_S
+    thread.start()
+    try:
+        while time.monotonic() < end or not readings:
+            for _ in range(calls):
+                work()
+            finish()
+            if not thread.is_alive():  # what reads has failed
+                break
+    finally:
+        over.set()
+        thread.join()
+    return readings
+
+
+def merged(readings: Sequence[GpuState]) -> Optional[GpuState]:
+    """One card's state under load, out of several readings.
+
+    Those in which it rested are left out where there are others. A throttle reason counts where it
+    stands in half of them: one also shows for a moment when clocks change.
+    """
+    if not readings:
+        return None
+    working = [one for one in readings if IDLE not in (one.throttle_reasons or ())] or readings
+    known = [one.throttle_reasons for one in working if one.throttle_reasons is not None]
+    names = dict.fromkeys(name for reasons in known for name in reasons)
+    lasting = tuple(n for n in names if 2 * sum(n in reasons for reasons in known) >= len(known))
+    return replace(
+        working[-1],
+        throttle_reasons=lasting if known else None,
+        clock_sm_mhz=_middle([one.clock_sm_mhz for one in working]),
+        clock_memory_mhz=_middle([one.clock_memory_mhz for one in working]),
+        pcie_generation=max((one.pcie_generation or 0 for one in working), default=0) or None,
+        temperature_c=max((one.temperature_c or 0 for one in working), default=0) or None,
+    )
+
+
+def _middle(values: Sequence[Optional[int]]) -> Optional[int]:
+    known = [float(value) for value in values if value is not None]
+    return int(median(known)) if known else None
+
+
+def before(machine: Machine) -> State:
+    """The machine before we use it. NVML's load is that of the last second, which may have been our
+    own, so that a loaded card without a process is looked at again.
+    """
+    seen = machine.state()
+    if any(
+        (gpu.utilization_percent or 0) >= BUSY_PERCENT and not gpu.processes for gpu in seen.gpus
+    ):
+        machine.pause(SETTLE_S)
+        seen = machine.state()
+    return seen
+
+
+def busy(gpu: Optional[GpuState]) -> Optional[str]:
+    """Who is on a card, in words, as it was before we used it; None where it is free.
+
+    A desktop draws on a card without being in its list of compute processes, and hardly loads it.
+    """
+    if gpu is None:
+        return None
+    load = gpu.utilization_percent or 0
+    who = ["{}{}".format(p.pid, _name(p.pid)) for p in gpu.processes or ()]
+    if not who and load < BUSY_PERCENT:
+        return None
+    said = "process " + ", ".join(who[:4]) if who else "no process that NVML names"
+    return "{}, {} % load".format(said, load)
+
+
+def _name(pid: int) -> str:
+    """The program's name where this is the namespace that NVML counts in."""
+    try:
+        with open("/proc/{}/comm".format(pid), encoding="utf-8", errors="replace") as file:
+            return " ({})".format(file.read().strip())
+    except OSError:
+        return ""

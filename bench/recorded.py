@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.recorded_machines import NotRecordedError, Recorded, offered  # noqa: E402
+from bench.recorded_rates import judge_rate  # noqa: E402
 from verify import symptoms  # noqa: E402  the checkout's, wherever it is run
 from verify.checks import CHECKS, devices, memory  # noqa: E402
 from verify.checks.sight import Sight  # noqa: E402
@@ -140,16 +141,14 @@ def _named(fault: str, found: Sequence[Failure]) -> bool:
 
 def rates(rows: Sequence[Mapping[str, Any]], figures: Figures) -> Iterator[str]:
     """Judge each rate and yield a line for each healthy one that failed, and a count."""
-    from bench.recorded_rates import judge_rate
-
     counts: dict[str, int] = {}
     for row in rows:
         status, words = judge_rate(row)
         counts[status] = counts.get(status, 0) + 1
-        if status == "fail" and row.get("believed_healthy") is not False:
+        if status == "fail" and row["believed_healthy"]:
             figures.healthy_rates_failed.append(row["id"])
             yield f"{row['id']}: healthy, yet failed: {words}"
-        if status == "pass" and row.get("believed_healthy") is False:
+        if status == "pass" and row["believed_healthy"] is False:
             yield f"{row['id']}: bad, yet passed: {words}"
     yield "rates: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
 

@@ -115,8 +115,11 @@ def _spec(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any] | None:
     """
     names = {gpu.name, f"NVIDIA {gpu.name}"}
     model = next((row for row in models if gpu.name and row.name in names), None)
-    if model is None or gpu.mig:
-        return None
+    return None if model is None or gpu.mig else spec_of(model)
+
+
+def spec_of(model: GpuModel) -> dict[str, Any]:
+    """A card's figures as the expectations file has them."""
     return {
         "memory_bandwidth_gbs": model.memory_bandwidth_gbs,
         "tflops": {kind: rate for kind, rate in model.tflops.items() if rate is not None},

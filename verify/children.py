@@ -95,12 +95,11 @@ class Child:
     def wait(self, limit_s: float) -> Ending:
         """Wait for the ending, for so long and no longer."""
         deadline = time.monotonic() + patient(limit_s)
-        while time.monotonic() < deadline:
-            ending = self.poll()
-            if ending is not None:
-                return ending
+        ending = self.poll()  # it may have ended long ago, whatever time is left
+        while ending is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        return self.kill()
+            ending = self.poll()
+        return ending or self.kill()
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

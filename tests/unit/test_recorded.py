@@ -13,6 +13,7 @@ import pytest
 
 from bench import recorded
 from bench.recorded_machines import NotRecordedError, Recorded
+from bench.recorded_rates import judge_rate
 from verify import nvml, recording
 from verify.machine import Machine
 
@@ -146,3 +147,35 @@ def test_a_reading_that_no_driver_gives_is_left_out() -> None:
     broken = next(record for record in MACHINES if "Invalid" in record.get("fault", ""))
     with pytest.raises(NotRecordedError):
         recorded.failures(broken)
+
+
+RATES = json.loads((recorded.DATA / "rates.json").read_text())
+
+
+def test_no_healthy_rate_fails_and_no_bad_one_passes() -> None:
+    figures = recorded.Figures()
+    lines = list(recorded.rates(RATES, figures))
+    assert figures.healthy_rates_failed == [], lines
+    assert not any("yet passed" in line for line in lines), lines
+
+
+def test_a_fifth_of_a_healthy_rate_fails_wherever_a_figure_applies() -> None:
+    """The judges let nothing pass that they know a figure for; a ring over PCIe has the lowest."""
+    let_pass = []
+    for row in RATES:
+        status, words = judge_rate(row)
+        share = re.search(r"\((\d+) %\)| of [\d.]+ GB/s", words)
+        if status != "pass" or not share or re.search("not sure|no figure|through the host", words):
+            continue
+        if judge_rate({**row, "value": row["value"] / 5})[0] != "fail":
+            let_pass.append(row["id"])
+    assert let_pass == []
+
+
+TEXTS = json.loads((recorded.DATA / "texts.json").read_text())
+
+
+def test_no_ordinary_text_is_taken_for_a_hardware_fault() -> None:
+    figures = recorded.Figures()
+    lines = list(recorded.texts(TEXTS, figures))
+    assert figures.texts_as_faults == [], lines

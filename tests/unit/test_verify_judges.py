@@ -35,7 +35,7 @@ from verify.children import Ending
 from verify.core import Outcome, Status
 from verify.expectations import Expectations, ExpectedGpu
 from verify.maps import mapped
-from verify.symptoms import explain, last_words
+from verify.symptoms import explain, kind, last_words
 
 DATA = Path(__file__).parents[1] / "data" / "verify"
 PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
@@ -729,3 +729,32 @@ def test_an_unknown_text_is_not_explained() -> None:
 )
 def test_last_words(output: str, words: str) -> None:
     assert last_words(output) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", "hardware"),
+        ("GPU is lost. Reboot the system to recover this GPU", "hardware"),
+        ("CUDA error: uncorrectable ECC error encountered", "hardware"),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", "hardware"),
+        (
+            "Invalid access of peer GPU memory over nvlink or a uncorrectable NVLink error",
+            "hardware",
+        ),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "config"),
+        ("FIND was unable to find an engine to execute this computation", "kernel"),
+        ("RuntimeError: No valid engine configs for Matmul_MUL_GEN_INDEX", "kernel"),
+        ("No execution plans support the graph.", "kernel"),
+        ("CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`", "kernel"),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory"),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", "memory"),
+        ("the provided PTX was compiled with an unsupported toolchain.", "driver"),
+        ("CUDA error: invalid device ordinal", "config"),
+        ("CUDA error: an illegal memory access was encountered", "program"),
+        ("peer access is not supported between these two devices", "topology"),
+        ("all is well", None),
+    ],
+)
+def test_a_text_says_where_its_cause_lies(text: str, where: str | None) -> None:
+    assert kind(text) == where

@@ -100,7 +100,11 @@ def test_without_nvml_nothing_is_said(judge: Any, seen: State, word: str) -> Non
         ),
         pytest.param(state(gpu(pcie_width=None)), SKIP, "reports no PCIe link", id="a virtual GPU"),
         pytest.param(
-            state(gpu(pcie_width=None), gpu(1, pcie_width=1)), PASS, "GPU 1", id="one of two known"
+            state(gpu(pcie_width=None), gpu(1, pcie_width=4)), PASS, "GPU 1", id="one of two known"
+        ),
+        pytest.param(state(gpu(pcie_width=1)), FAIL, "GPU 0: PCIe x1 of x16", id="a riser"),
+        pytest.param(
+            state(gpu(pcie_width=1, pcie_width_max=1)), PASS, "x1", id="a GH200, beside its C2C"
         ),
         pytest.param(
             state(gpu(pcie_generation=1, utilization_percent=97, virtualization="passthrough")),
@@ -378,10 +382,10 @@ def test_the_slowest_pair_counts_in_any_order(paths: list[str]) -> None:
 
 
 @given(st.integers(1, 16), st.integers(1, 16))
-def test_a_card_that_has_no_twins_is_never_too_narrow(now: int, best: int) -> None:
+def test_a_card_without_twins_is_too_narrow_with_one_or_two_lanes_only(now: int, best: int) -> None:
     outcome = judge_pcie(state(gpu(pcie_width=now, pcie_width_max=best, pcie_generation=1)))
-    assert outcome.status is PASS
-    assert ("fewer lanes" in outcome.message) == (now < best)
+    assert (outcome.status is FAIL) == (now <= 2 and best >= 8)
+    assert outcome.status is FAIL or ("fewer lanes" in outcome.message) == (now < best)
 
 
 # Copies

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.test_verify_judges import holds
 from verify import limits
-from verify.checks.forks import Started, in_short, judge_started, read
+from verify.checks.forks import Started, in_short, judge_started, kinds_of, read
 from verify.checks.loading import (
     BATCH,
     NEAR,
@@ -24,8 +24,10 @@ from verify.checks.loading import (
     epoch_size,
     judge_moved,
     judge_workers,
+    most_workers,
     recommend,
 )
+from verify.checks.place import Place
 from verify.checks.room import Need, Room, Shm, judge_room, judge_shm
 from verify.children import Ending
 from verify.core import Status
@@ -391,6 +393,41 @@ def test_an_error_is_told_in_one_line(error: str, short: str) -> None:
 
 V2 = "sys/fs/cgroup"
 V1 = "9:cpu,cpuacct:/docker/abc\n8:pids:/docker/abc\n4:memory:/docker/abc\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "exclusive", "on_gpu"),
+    [
+        pytest.param(
+            Place("cuda"), False, ["fork", "forkserver", "spawn"], id="a GPU that lets all in"
+        ),
+        pytest.param(Place("cuda"), True, [], id="a GPU that lets one process in"),
+        pytest.param(Place("cpu"), False, [], id="no GPU"),
+    ],
+)
+def test_workers_compute_on_a_gpu_that_lets_them_in(
+    place: Place,
+    exclusive: bool,  # noqa: FBT001
+    on_gpu: list[str],
+) -> None:
+    kinds = kinds_of(place, exclusive=exclusive)
+    assert sorted(method for method, device in kinds if device == "cuda") == on_gpu
+    assert {method for method, _ in kinds} == {"fork", "spawn", "forkserver"}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "shm", "most"),
+    [
+        pytest.param(4, 64 << 20, 2, id="Docker's default of 64 MiB has room for two"),
+        pytest.param(4, 1 << 30, 4, id="a worker for each CPU"),
+        pytest.param(224, 1 << 30, 32, id="a big server: no more than any job uses"),
+        pytest.param(224, 256 << 20, 9, id="a big server with little shared memory"),
+        pytest.param(8, 0, 1, id="none free: one is tried, and says so"),
+        pytest.param(8, None, 8, id="no /dev/shm to ask"),
+    ],
+)
+def test_workers_are_tried_as_far_as_there_is_room(cpus: int, shm: int | None, most: int) -> None:
+    assert most_workers(cpus, shm) == most
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_verify_judges import FAIL, PASS, SKIP, holds
+from verify.checks import attention
 from verify.checks import compiled as compiling
 from verify.checks.accuracy import (
     ROUNDINGS,
@@ -34,7 +35,7 @@ from verify.checks.compiled import CALLS, Compiled, judge_compiled
 from verify.checks.convolution import Case, sums_of
 from verify.checks.on_tensorflow import numerics as on_tensorflow
 from verify.checks.place import Place
-from verify.checks.precision import sums_in_bf16, why_not
+from verify.checks.precision import Results, sums_in_bf16, why_not
 from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
 from verify.core import Outcome, Status
 
@@ -510,3 +511,40 @@ def test_checkpoint(resumed: Resumed, status: Status, word: str) -> None:
     outcome = judge_checkpoint(resumed, "cuda")
     holds(outcome, status, word)
     sound(outcome)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No available kernel. Aborting execution.",
+        "cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.",
+        "cuDNN Frontend error: [cudnn_frontend] Error: No valid execution plans built.",
+        "cuDNN Frontend error: [cudnn_frontend] Error: No valid engine configs for Matmul",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_a_backend_without_a_kernel_is_no_failure(text: str) -> None:
+    assert attention._NO_KERNEL.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "The size of tensor a (128) must match the size of tensor b (64)",
+    ],
+)
+def test_another_error_of_a_backend_is_one(text: str) -> None:
+    assert attention._NO_KERNEL.search(text) is None
+
+
+def test_fp8_that_cublas_does_not_have_is_left_out() -> None:
+    found = Results([], {})
+
+    def work() -> list[Reading]:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul")
+
+    found.add(work, Reading("512x1024x512", "fp8", 1024, gpu=0))
+    assert (found.readings, list(found.left_out)) == ([], ["fp8"])
+    found.add(work, Reading("512x1024x512", "bf16", 1024, gpu=0))  # which every such GPU has
+    assert [reading.raised is None for reading in found.readings] == [False]

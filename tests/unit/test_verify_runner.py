@@ -158,6 +158,15 @@ def test_a_framework_that_is_lost_under_emulation_is_not_the_images_fault() -> N
     assert verdict(results) == "no-verdict"
 
 
+@pytest.mark.parametrize("limit_s", [0.0, -5.0])
+def test_a_child_that_ended_long_ago_is_not_called_late(limit_s: float) -> None:
+    """Whoever waits for several, one after the other, has no time left for the last."""
+    child = Child(lambda: "done")
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and can still be asked
+    ending = child.wait(limit_s)
+    assert (ending.value, ending.timed_out) == ("done", False)
+
+
 def test_only_the_tail_of_the_output_is_kept() -> None:
     output = one(flood, framework=True).outcome.measured["output"]
     assert len(output) <= TAIL_BYTES

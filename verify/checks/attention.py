@@ -27,7 +27,12 @@ _BACKENDS = {
     "cudnn": ("CUDNN_ATTENTION", None),
     "math": ("MATH", "enable_math"),
 }
-_NO_KERNEL = re.compile(r"No available kernel|No viable backend", re.IGNORECASE)
+# What torch and cuDNN say where a backend has no kernel: pytorch issues 140930, 138340.
+_NO_KERNEL = re.compile(
+    r"No available kernel|No viable backend|No execution plans support the graph"
+    r"|No valid (execution plans|engine configs)|unable to find an engine|STATUS_NOT_SUPPORTED",
+    re.IGNORECASE,
+)
 # Each pass has three roundings to the dtype one after another: weights, their products, gradients.
 _SLACK = 4.0
 # With a causal mask the first rows are means of few values, and up to ten times as large as most.
@@ -83,12 +88,24 @@ def _try_each(
     true = _there_and_back(_formula(causal=causal), *(x.double() for x in given))
     here = _Given(*(numbers.to(place.device) for numbers in given))
     forced: List[Forced] = []
+    gpu = place.index if place.is_gpu else None
+    what = "as torch chooses, {}, length {}".format("causal" if causal else "full", shape[2])
+    mine = Reading(what, dtype, shape[2], gpu=gpu, slack=_SLACK, peak=_PEAK)
+    found.add(lambda: _choose(here, true, mine, causal=causal), mine)
     for backend in _BACKENDS:
         what = "{} {}, length {}".format(backend, "causal" if causal else "full", shape[2])
-        gpu = place.index if place.is_gpu else None
-        mine = Reading(what, dtype, shape[2], gpu=gpu, slack=_SLACK, peak=_PEAK)
-        found.add(lambda: _force(backend, here, true, mine, forced, causal=causal), mine)  # noqa: B023
+        one = replace(mine, what=what)
+        found.add(lambda: _force(backend, here, true, one, forced, causal=causal), one)  # noqa: B023
     return forced
+
+
+def _choose(given: _Given, true: Sequence[Any], mine: Reading, *, causal: bool) -> List[Reading]:
+    """The readings of what a user gets, who leaves the choice of the backend to torch."""
+    import torch
+
+    attend = torch.nn.functional.scaled_dot_product_attention
+    made = _there_and_back(lambda *qkv: attend(*qkv, is_causal=causal), *given)
+    return [_read(mine, *row) for row in zip(_PARTS, made, true)]
 
 
 def _force(

@@ -32,6 +32,8 @@ _MEMORY = re.compile(
     r"out of memory|can't allocate memory|ALLOC_FAILED|Unable to find a valid cuDNN algorithm"
     r"|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION|Cannot allocate memory"
 )
+# cuDNN says so where its workspace does not fit any more, and where it has no kernel at all.
+_NO_ENGINE = re.compile(r"(GET|FIND) was unable to find an engine")
 
 
 class Refused(Exception):  # noqa: N818  # it is an answer: the model or the machine cannot be used
@@ -128,6 +130,7 @@ class Bench:
         except Exception as error:
             raise Refused("{}: {}".format(job.model, _said(error))) from error
         self._dtype = _amp_type(place) if job.amp else None
+        self._fitted = False
         self._cap()
 
     def facts(self) -> Dict[str, Any]:
@@ -144,10 +147,12 @@ class Bench:
             found = self._measure(batch)
         except Exception as error:
             said = _said(error)
-            if not isinstance(error, MemoryError) and not out_of_memory(said):
+            full = isinstance(error, MemoryError) or out_of_memory(said)
+            if not full and not (self._fitted and _NO_ENGINE.search(said)):
                 said = "{} fails at batch {}: {}".format(self._job.model, batch, said)
                 raise Refused(said) from error
             found = Trial(batch, fits=False, reason=said)
+        self._fitted = self._fitted or found.fits
         # Not before the error is gone: its traceback holds every tensor of the step.
         self._optimiser.zero_grad(set_to_none=True)
         self._place.release()

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import gc
 import re
-import time
 from dataclasses import asdict, dataclass
 from multiprocessing import util
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.place import Place, find
-from verify.children import Child, Ending, patient
+from verify.children import Child, Ending
 from verify.core import Context, Outcome, Status
 from verify.samples import Sums
 from verify.symptoms import explain
 
 SAMPLES = 8
-WORKERS = 2
+WORKERS = {"cpu": 2, "cuda": 1}  # each on a GPU takes half a gigabyte of it for a context
 FORK_S, SPAWN_S = 30.0, 90.0  # a spawned worker imports torch anew, and starts CUDA
 LOOK_S = 90.0
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
@@ -57,22 +56,38 @@ def check_fork(context: Context) -> Outcome:
     if looked.value["broken"]:
         return Outcome.from_dict(looked.value["broken"])
     place = Place(**looked.value["place"])
-    kinds = [("fork", "cpu"), ("spawn", place.kind), ("forkserver", place.kind)]
-    kinds += [("fork", "cuda")] if place.is_gpu else []
-    # All at a time: most of it is importing torch.
-    children = [Child(_work(method, device, place)) for method, device in kinds]
-    start = time.monotonic()
-    found = []
-    for (method, device), child in zip(kinds, children):
-        gone_s = (time.monotonic() - start) / patient(1.0)
-        limit_s = (FORK_S if method == "fork" else SPAWN_S) - gone_s
-        found.append(read(method, device, child.wait(limit_s)))
+    kinds = kinds_of(place, exclusive=looked.value["exclusive"])
+    if not place.is_gpu:  # all at a time: most of it is importing torch
+        children = [Child(_work(method, device, place)) for method, device in kinds]
+        ended = [child.wait(_limit_s(kind[0])) for child, kind in zip(children, kinds)]
+    else:  # one after the other: each starts CUDA, which takes memory
+        ended = [Child(_work(*kind, place)).wait(_limit_s(kind[0])) for kind in kinds]
+    found = [read(*kind, ending) for kind, ending in zip(kinds, ended)]
     return judge_started(found, place.kind)
 
 
+def kinds_of(place: Place, *, exclusive: bool) -> "List[Tuple[str, str]]":
+    """The ways of starting workers, and where each computes.
+
+    A GPU in an exclusive compute mode lets this process in and no worker, by its owner's wish.
+    """
+    there = "cpu" if exclusive else place.kind
+    kinds = [("fork", "cpu"), ("spawn", there), ("forkserver", there)]
+    return [*kinds, ("fork", "cuda")] if there == "cuda" else kinds
+
+
+def _limit_s(method: str) -> float:
+    return FORK_S if method == "fork" else SPAWN_S
+
+
 def _look(context: Context) -> Dict[str, Any]:
+    modes = [gpu.compute_mode or "" for gpu in context.machine.state().gpus]
     broken, place = find(context)
-    return {"broken": broken and broken.as_dict(), "place": asdict(place)}
+    return {
+        "broken": broken and broken.as_dict(),
+        "place": asdict(place),
+        "exclusive": any("exclusive" in mode for mode in modes),
+    }
 
 
 def _work(method: str, device: str, place: Place) -> Any:
@@ -90,7 +105,7 @@ def _start(method: str, device: str, place: Place) -> List[int]:
     loader = DataLoader(
         Sums(SAMPLES, device, place.index),
         batch_size=None,
-        num_workers=WORKERS,
+        num_workers=WORKERS[device],
         multiprocessing_context=method,
     )
     try:
@@ -139,6 +154,8 @@ def judge_started(found: Sequence[Started], device: str) -> Outcome:
         message += "; CUDA in a forked worker ends in an error, as it must: use spawn for that"
     elif trap is not None:
         message += "; CUDA works even in forked workers here"
+    elif device == "cuda":
+        message += "; on the CPU: the GPU's compute mode lets one process in"
     else:
         message += ", on the CPU: no GPU visible"
     return Outcome(Status.PASS, message, measured=measured, expected=expected)

@@ -123,9 +123,9 @@ def judge_pcie(seen: State) -> Outcome:
     """Whether GPUs of one kind have equal links, at full speed where they work.
 
     NVML's maximum says little: it is that of the slot, or x16 for a card with 8 lanes (RTX 4060),
-    boards share a slot's lanes (A16), and desktops split them. So a narrow link is reported, and is
-    a fault only where most of a machine's equal GPUs have more lanes. An idle card's link runs at a
-    lower generation.
+    boards share a slot's lanes (A16), and desktops split them. So a narrow link is reported, and a
+    fault only where most of a machine's equal GPUs have more lanes, or where one or two are left.
+    An idle card's link runs at a lower generation.
     """
     return judged(seen, _judge_pcie)
 
@@ -147,7 +147,7 @@ def _judge_pcie(seen: State) -> Outcome:
 
 
 def _pcie_findings(gpu: GpuState, known: Sequence[GpuState]) -> List[Finding]:
-    width, speed = _narrower_than_its_twins(gpu, known), _speed_fault(gpu)
+    width, speed = _starved(gpu) or _narrower_than_its_twins(gpu, known), _speed_fault(gpu)
     if width:
         cause = "the slot or riser is wired or seated with fewer lanes, or splits them"
         fix = "reseat the card; move it to a full slot; look at bifurcation in the BIOS"
@@ -164,6 +164,14 @@ def width_fault(gpu: GpuState) -> Optional[str]:
     if not _below(gpu.pcie_width, gpu.pcie_width_max):
         return None
     return "PCIe x{} of x{}".format(gpu.pcie_width, gpu.pcie_width_max)
+
+
+def _starved(gpu: GpuState) -> Optional[str]:
+    """The words for a card with one or two lanes where it could have eight and more: a riser, or
+    the wrong slot. Four are usual (A16, a Thunderbolt or OCuLink box), and work.
+    """
+    starved = (gpu.pcie_width or 8) <= 2 and (gpu.pcie_width_max or 0) >= 8 and not gpu.c2c_links
+    return width_fault(gpu) if starved else None
 
 
 def _narrower_than_its_twins(gpu: GpuState, known: Sequence[GpuState]) -> Optional[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import re
 import time
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +17,11 @@ from verify.checks.room import PREFETCH, SHM, SHM_FIX, check_files, check_shm, u
 from verify.children import Child, Ending, patient
 from verify.core import Check, Context, Outcome, Status
 from verify.measures import LOWER, Metric, Plot, Table, median, of_samples, pack, spread
-from verify.samples import Batches, Images
+from verify.samples import SAMPLE_BYTES, Batches, Images
 from verify.symptoms import last_words
 
 BATCH = 8
+MOST_WORKERS = 32
 EPOCH_S = 0.4  # how long a timed epoch should take
 GUESS = 300.0  # samples/s, before anything is known; measured on one core: about 500
 NEAR = 0.05  # within this share of the best is as good
@@ -101,8 +103,26 @@ def check_workers(context: Context) -> Outcome:
         return Outcome.from_dict(looked.value["broken"])
     place = Place(**looked.value["place"])
     found = limits.read()
-    loaded = list(_load_all(place, limits.cpus(found), context))
-    return judge_workers(loaded, limits.cpus(found), found.cpus, place.kind)
+    cpus = limits.cpus(found)
+    loaded = list(_load_all(place, most_workers(cpus, _shm_free()), context))
+    return judge_workers(loaded, cpus, found.cpus, place.kind)
+
+
+def most_workers(cpus: int, shm_bytes: Optional[int]) -> int:
+    """How many workers to try: one for each CPU, no more than any job uses, and as many as have
+    room in /dev/shm for the batches that each fetches ahead (a hundred fill a gigabyte).
+    """
+    each = BATCH * SAMPLE_BYTES * (PREFETCH + 1)
+    room = MOST_WORKERS if shm_bytes is None else shm_bytes // 2 // each
+    return max(1, min(cpus, MOST_WORKERS, room))
+
+
+def _shm_free() -> Optional[int]:
+    try:
+        found = os.statvfs(SHM)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def _look(context: Context) -> Dict[str, Any]:
@@ -245,8 +265,11 @@ def judge_workers(
         message = "nothing was loaded"
         return Outcome(Status.FAIL, message, "no epoch came to its end", fix, measured, expected)
     where = "" if device == "cuda" else ", on the CPU: no GPU visible"
-    said = "every sample once and in order; num_workers={} is best here: {:.0f} samples/s{}{}{}"
-    message = said.format(best, plain[best], _gain(plain), _slow(plain, cpus, quota), where)
+    most = max(plain)
+    tried = " of up to {} tried".format(most) if most < cpus else ""
+    said = "every sample once and in order; num_workers={}{} is best here: {:.0f} samples/s{}{}{}"
+    slow = _slow(plain, cpus, quota)
+    message = said.format(best, tried, plain[best], _gain(plain), slow, where)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

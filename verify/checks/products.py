@@ -9,7 +9,15 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from verify.checks.accuracy import Reading, compare, judge_products
 from verify.checks.place import Place
-from verify.checks.precision import NAMES, Results, has, kind_of, places, set_tf32
+from verify.checks.precision import (
+    NAMES,
+    Results,
+    has,
+    kind_of,
+    places,
+    set_tf32,
+    sum_in_fp32,
+)
 from verify.core import Context, Outcome
 
 Shape = Tuple[int, int, int]  # rows, terms, columns: (m, k) @ (k, n)
@@ -29,13 +37,34 @@ def check_matmul(context: Context) -> Outcome:
     if broken:
         return broken
     found = Results([], {})
+    usual = _usual_errors(everywhere[0]) if everywhere[0].is_gpu else {}
+    sum_in_fp32()
     for dtype in NAMES:
         able = found.able(dtype, everywhere)
         for shape in _shapes(dtype, context, able[0]) if able else ():
             _multiply(dtype, shape, able, found)
     tf32 = [place.index for place in everywhere if has("tf32", place)]
     override = os.environ.get("NVIDIA_TF32_OVERRIDE")
-    return judge_products(found.readings, found.left_out, tf32, override)
+    outcome = judge_products(found.readings, found.left_out, tf32, override)
+    measured = {**outcome.measured, "error_with_reduced_precision_sums": usual}
+    return replace(outcome, measured=measured) if usual else outcome
+
+
+def _usual_errors(place: Place) -> Dict[str, float]:
+    """The error of products as torch sums them by default, which may be in fp16 or bf16."""
+    import torch
+
+    rows, terms, columns = 8, 65536, 24  # thin and long: a library splits it by terms
+    found = {}
+    for dtype in ("fp16", "bf16"):
+        if not has(dtype, place):
+            continue
+        generator = torch.Generator().manual_seed(terms)
+        left = _random(rows, terms, generator, dtype)
+        right = _random(terms, columns, generator, dtype)
+        result = (left.to(place.device) @ right.to(place.device)).cpu().double()
+        found[dtype] = compare(result, left.double() @ right.double())[0]
+    return found
 
 
 def _shapes(dtype: str, context: Context, first: Place) -> Tuple[Shape, ...]:

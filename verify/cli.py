@@ -24,6 +24,13 @@ PROGRESS = "GPU_PROVISION_PROGRESS"
 _SILENCE_S = 60.0
 _RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode take a second each, three times
 
+_EPILOG = """commands, each with a --help of its own:
+  verify batch MODEL     find the largest and the fastest batch of a model
+  verify monitor CMD     watch the GPUs while a command runs
+  verify compare A B     compare two reports
+  verify render REPORT   make HTML, Markdown, JUnit or Prometheus of a report
+  verify judge REPORT    recompute the verdict of a report
+"""
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
 COMMANDS = ("batch", "compare", "judge", "monitor", "render")
 
@@ -70,10 +77,13 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
         _record(options.record_device, machine)
     results = _run(chosen, context, required)
     document = render.with_comparison(
-        report.document(options.level, facts, results), baseline, options.tolerance
+        report.document(options.level, facts, results, options.only), baseline, options.tolerance
     )
     problems = _write(options.report, document)
-    show(report.dump(document) if options.json else report.table(document))
+    if options.json:
+        show(report.dump(document))
+    else:
+        show(report.table(document), colour=True)
     problems += render.write_all(files, document)
     if problems:  # told last: what was found is worth more than where it could not be written
         raise UsageError("; ".join(problems))
@@ -190,7 +200,12 @@ def _say(message: str, code: int) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="verify", description="Prove this image on this machine.")
+    parser = Parser(
+        prog="verify",
+        description="Test this framework, its libraries and the GPUs of this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--level", choices=LEVELS, default="standard", help="how thorough (default: standard)")
     add("--framework", choices=tuple(frameworks.FRAMEWORKS), help="default: the one that is here")

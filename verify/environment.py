@@ -15,6 +15,7 @@ from verify.frameworks import FRAMEWORKS
 from verify.machine import Machine
 
 DRIVER_LIMIT_S = 30.0
+_GPU = ("name", "uuid", "compute_capability", "mig")
 
 
 def read(
@@ -71,7 +72,7 @@ def _driver(machine: Machine) -> Dict[str, Any]:
     return {
         "driver": seen.get("driver"),
         "cuda_driver": seen.get("cuda"),
-        "gpus": seen.get("gpus", []),
+        "gpus": [{name: gpu[name] for name in _GPU} for gpu in seen.get("gpus", [])],
         "driver_error": error,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.core import EXIT_CODES, Result, gpus, verdict
 from verify.frameworks import FRAMEWORKS
@@ -21,7 +21,10 @@ Check = Mapping[str, Any]
 
 
 def document(
-    level: str, environment: Mapping[str, Any], results: Sequence[Result]
+    level: str,
+    environment: Mapping[str, Any],
+    results: Sequence[Result],
+    only: Optional[str] = None,
 ) -> Dict[str, Any]:
     """The report as `report.schema.json` describes it. What an emulator has run is not proven for
     any processor.
@@ -32,6 +35,7 @@ def document(
         "schema": 1,
         "verdict": "no-verdict" if found == "fit" and emulated else found,
         "level": level,
+        **({"only": only} if only else {}),
         "environment": dict(environment),
         "checks": [result.as_dict() for result in results],
     }
@@ -59,7 +63,9 @@ def table(report: Report) -> str:
         lines += ["", *told.page(report["comparison"]).splitlines()]
     lines += ["", *_answer(report)]
     lines += _named("Proven:", [check["id"] for check in checks if words.proven(check)])
-    lines += _named("Not proven:", [check["id"] for check in checks if not words.proven(check)])
+    open_ = [check["id"] for check in checks if not words.proven(check)]
+    open_ += ["all that --only left out"] if "only" in report else []
+    lines += _named("Not proven:", open_)
     return "\n".join(lines) + "\n"
 
 
@@ -78,6 +84,8 @@ def _heading(environment: Mapping[str, Any]) -> List[str]:
         gpus(len(environment["gpus"])),
         "{} CPUs".format(environment["cpus"]),
     ]
+    if environment.get("replayed"):
+        parts.append("a recording of {}".format(environment["replayed"]))
     if environment.get("emulator"):
         parts.append("emulated by {}".format(environment["emulator"]))
     return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH, break_on_hyphens=False)
@@ -158,7 +166,8 @@ def _group_name(check: str, name: str, labels: str, count: int) -> str:
 def _answer(report: Report) -> List[str]:
     code, found = exit_code(report), report["verdict"]
     why = ", worse than the baseline" if code != EXIT_CODES[found] else ""
-    return ["Verdict: {}{} (exit code {})".format(found, why, code)]
+    part = " for what --only {} asked".format(report["only"]) if "only" in report else ""
+    return _wrap("", "Verdict: {}{}{} (exit code {})".format(found, part, why, code))
 
 
 def _named(head: str, ids: Sequence[str]) -> List[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -42,13 +43,25 @@ def write_whole(path: str, text: str) -> None:
             os.unlink(partial)
 
 
-def show(text: str) -> None:
+_COLOURS = {"PASS": "32", "FAIL": "31", "ERROR": "31", "SKIP": "33", "Verdict": "1"}
+
+
+def show(text: str, *, colour: bool = False) -> None:
     """Write to standard output what prints and what its encoding has, and "?" for the rest: names
-    in reports come from others, and must not steer a terminal.
+    in reports come from others, and must not steer a terminal. On one, the words that lines begin
+    with are coloured, unless NO_COLOR is set (no-color.org).
     """
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(printable(text).encode(encoding, "replace").decode(encoding))
+    safe = printable(text).encode(encoding, "replace").decode(encoding)
+    if colour and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        words = "|".join(_COLOURS)
+        safe = re.sub("(?m)^({})\\b".format(words), _coloured, safe)
+    sys.stdout.write(safe)
     sys.stdout.flush()
+
+
+def _coloured(match: "re.Match[str]") -> str:
+    return "\x1b[{}m{}\x1b[0m".format(_COLOURS[match.group()], match.group())
 
 
 def printable(text: str) -> str:

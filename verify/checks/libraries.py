@@ -128,15 +128,22 @@ def cuda_text(number: int) -> str:
     return "{}.{}".format(number // 1000, number % 1000 // 10)
 
 
+def _cpu_build() -> Optional[str]:
+    """What keeps a CPU build from having cuDNN and NCCL: it is the cause, not their absence."""
+    import torch
+
+    return None if torch.version.cuda else "Torch not compiled with CUDA enabled"
+
+
 def check_cudnn(context: Context) -> Outcome:
     """Ask cuDNN, which loads it."""
     import torch
 
-    number, error = None, None
+    number, error = None, _cpu_build()
     try:
         number = torch.backends.cudnn.version()
     except Exception as problem:
-        error = "{}: {}".format(type(problem).__name__, problem)
+        error = error or "{}: {}".format(type(problem).__name__, problem)
     return judge_cudnn(number, error, context.expect.cudnn)
 
 
@@ -154,13 +161,13 @@ def cudnn_text(number: int) -> str:
 
 def check_nccl(context: Context) -> Outcome:
     """Ask NCCL, which torch has linked."""
-    version, error = None, None
+    version, error = None, _cpu_build()
     try:
         from torch.cuda import nccl
 
         version = nccl_text(nccl.version())
     except Exception as problem:
-        error = "{}: {}".format(type(problem).__name__, problem)
+        error = error or "{}: {}".format(type(problem).__name__, problem)
     return _judge_library("NCCL", version, error, context.expect.nccl)
 
 

@@ -10,12 +10,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
-from verify import nvml
+from verify import environment, nvml
 from verify.core import Context, Outcome, Status
 from verify.symptoms import explain
 
 START_WITH_GPUS = (
     "start the container with --gpus all (docker) or --device nvidia.com/gpu=all (CDI)"
+    if environment.container()
+    else "run it where nvidia-smi lists the GPUs; a container needs --gpus all, or CDI's --device"
 )
 
 

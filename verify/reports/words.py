@@ -132,12 +132,12 @@ def other_readings(check: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def troubles(report: Mapping[str, Any]) -> List[Tuple[Dict[str, Any], List[str]]]:
-    """Each failure and error once, with the ids of later checks that say the very same."""
+    """Each cause of failures and errors once, with the ids of the later checks that it stopped."""
     found: Dict[Tuple[Any, ...], Tuple[Dict[str, Any], List[str]]] = {}
     for check in report["checks"]:
         if check["status"] in ("fail", "error"):
-            key = (check["message"], check["cause"], check["fix"])
-            found.setdefault(key, (check, []))[1].append(check["id"])
+            told = (check["cause"] or check["message"], check["fix"])
+            found.setdefault(told, (check, []))[1].append(check["id"])
     return [(check, ids[1:]) for check, ids in found.values()]
 
 

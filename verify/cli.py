@@ -67,12 +67,13 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
     emulator = expect.emulator or environment.emulator()
-    context = Context(expect, options.level, framework, emulator, machine)
     files = render.targets(options)
     named = {"report": options.report, "record-device": options.record_device}
     render.check_targets({**{name: path for name, path in named.items() if path}, **files})
     baseline = render.baseline(options)
     facts = environment.read(framework, expect.digest, emulator, machine)
+    count = len(facts["gpus"])
+    context = Context(expect, options.level, framework, emulator, machine, count)
     if options.record_device:
         _record(options.record_device, machine)
     results = _run(chosen, context, required)

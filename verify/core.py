@@ -65,6 +65,7 @@ class Context:
     framework: str = "pytorch"
     emulator: Optional[str] = None  # of this processor: then times say nothing
     machine: Machine = field(default_factory=Machine)
+    gpus: int = 0  # of this machine, by NVML
 
     def pick(self, quick: T, standard: T, full: T) -> T:
         """The one for this level."""
@@ -83,6 +84,7 @@ class Check:
     framework: bool = True  # runs in a process that has imported the framework
     gpu: bool = False  # without it having run on a GPU there is no verdict
     gauge: bool = False  # measures the machine (times, memory), not what is right
+    shares: bool = False  # may run in one process with others that do, so that CUDA starts once
     replays: bool = False  # asks nothing but its context's machine, which may be a recorded one
 
 

@@ -30,6 +30,7 @@ class Machine:
     """The machine that this runs on."""
 
     recorded: Optional[str] = None  # the day of the recording that stands in for it
+    _seen: Optional[State] = None
 
     def load(self, name: str) -> Any:
         """A driver library. Raises OSError where it cannot be loaded."""
@@ -38,6 +39,12 @@ class Machine:
     def state(self) -> State:
         """All that NVML measures now."""
         return state.read(self.load)
+
+    def seen(self) -> State:
+        """All that NVML measures, as it was when this process first asked."""
+        if self._seen is None:
+            self._seen = self.state()
+        return self._seen
 
     def pause(self, seconds: float) -> None:
         """Wait between two readings of what may have changed meanwhile."""

@@ -7,6 +7,8 @@ touches nothing more, and sends a JSON line for each check through a pipe.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import select
@@ -16,12 +18,16 @@ import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
+from verify import nvml
 from verify.children import EMULATION_FACTOR, Child, Ending, be_patient, patient, scratch
 from verify.core import Check, Context, Outcome, Result, Status
 from verify.frameworks import FRAMEWORKS
+from verify.machine import Machine
 from verify.symptoms import explain, last_words
 
 IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
+GPU_START_S = 3.0  # of one GPU without persistence mode: one to three seconds, in NVIDIA's forum
+_KEEP_S = 86400.0
 GRACE_S = 15.0  # on top of a check's own limit, which the stage keeps
 _SIGNAL_CAUSES = {
     "SIGKILL": "the kernel's out-of-memory killer or the container's memory limit, most likely",
@@ -54,9 +60,31 @@ def run(
         skipped = _unmeasured(context.emulator)
         yield from (Result(check, skipped, 0.0) for check in checks if check.gauge)
         checks = [check for check in checks if not check.gauge]
-    for check in checks:
-        if not check.framework:
-            yield _as_emulated(run_check(check, context), context)
+    keeper = Child(lambda: _keep(context.machine))
+    try:
+        plain = [check for check in checks if not check.framework]
+        for result in run_each(sorted(plain, key=lambda check: not check.shares), context):
+            yield _as_emulated(result, context)
+        yield from _staged(checks, context, prepare, import_limit_s)
+    finally:
+        keeper.kill()
+
+
+def _keep(machine: Machine) -> None:
+    """Hold the driver open for the run. Without persistence mode it shuts a GPU down when nobody
+    does, and each start then takes a second or more for every GPU.
+    """
+    with contextlib.suppress(OSError):
+        if machine.load(nvml.LIBRARY).nvmlInit_v2() == 0:
+            time.sleep(_KEEP_S)
+
+
+def _staged(
+    checks: Sequence[Check],
+    context: Context,
+    prepare: Optional[Callable[[], None]],
+    import_limit_s: float,
+) -> Iterator[Result]:
     staged = [check for check in checks if check.framework]
     if staged:
         prepare = prepare or FRAMEWORKS[context.framework].load
@@ -81,11 +109,64 @@ def _as_emulated(result: Result, context: Context) -> Result:
     return replace(result, outcome=skipped)
 
 
+def run_each(checks: Sequence[Check], context: Context) -> Iterator[Result]:
+    """Run each check in a child of its own, but those that share one after the other in one."""
+    left = list(checks)
+    while left:
+        if left[0].shares:
+            together = list(itertools.takewhile(lambda check: check.shares, left))
+            done = list(_run_together(together, context))
+            yield from done
+            left = left[len(done) :]
+        else:
+            yield run_check(left.pop(0), context)
+
+
+def limit_of(check: Check, context: Context) -> float:
+    """Seconds that a check may take here: each GPU has to be started where nothing holds it."""
+    return check.limit_s + GPU_START_S * context.gpus
+
+
 def run_check(check: Check, context: Context) -> Result:
     """Run one check in a child."""
-    ending = Child(lambda: outcome_of(check, context)).wait(check.limit_s)
+    ending = Child(lambda: outcome_of(check, context)).wait(limit_of(check, context))
     lost = ending.timed_out or ending.signal is not None
     return Result(check, judge_ending(ending), ending.seconds, lost)
+
+
+def _run_together(checks: Sequence[Check], context: Context) -> Iterator[Result]:
+    """Run checks in one child, as far as they pass: what failed may have spoiled the process.
+
+    The one in which the child is lost gets the blame; those behind it have not run.
+    """
+    source, sink = os.pipe()
+
+    def work() -> None:
+        for check in checks:
+            start = time.monotonic()
+            outcome = outcome_of(check, context)
+            _send(sink, {"outcome": outcome, "seconds": time.monotonic() - start})
+            if outcome["status"] in ("fail", "error"):
+                return
+
+    child = Child(work)
+    os.close(sink)
+    lines = _Lines(source)
+    try:
+        for check in checks:
+            said = lines.next(patient(limit_of(check, context)))
+            if said is None:
+                ending = child.wait(1.0)  # its pipe is closed a moment before it has ended
+                lost = ending.timed_out or ending.signal is not None
+                yield Result(check, judge_ending(ending), ending.seconds, lost)
+                return
+            result = Result(check, Outcome.from_dict(said["outcome"]), said["seconds"])
+            yield result
+            if result.outcome.status in (Status.FAIL, Status.ERROR):
+                return
+    finally:
+        child.kill()
+        os.close(source)
 
 
 def outcome_of(check: Check, context: Context) -> Dict[str, Any]:
@@ -133,7 +214,7 @@ def _run_staged(
     try:
         ready = lines.next(patient(import_limit_s))
         while left and ready is not None:
-            said = lines.next(patient(left[0].limit_s + GRACE_S))
+            said = lines.next(patient(limit_of(left[0], context) + GRACE_S))
             if said is None:
                 break
             outcome = Outcome.from_dict(said["outcome"])
@@ -161,8 +242,10 @@ def _serve(
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     problem = _import_problem(prepare, FRAMEWORKS[context.framework].module)
     _send(sink, {"ready": problem is None})
-    for check in checks:
-        result = Result(check, problem, 0.0) if problem else run_check(check, context)
+    results = run_each(checks, context)
+    if problem:
+        results = (Result(check, problem, 0.0) for check in checks)
+    for result in results:
         row = {"outcome": result.outcome.as_dict(), "seconds": result.seconds, "lost": result.lost}
         _send(sink, row)
 

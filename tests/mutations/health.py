@@ -157,7 +157,15 @@ ROWS = {
             "1 C over",
         ),
         row("mode", "closed to CUDA", broken(compute_mode="prohibited"), "-c DEFAULT"),
-        row("mode", "one process at a time, and one is there", busy, "process 4711"),
+        Row(
+            "health.mode",
+            "one process at a time, and one is there",
+            busy,
+            "process 4711",
+            healthy,
+            "quick",
+            status="skip",
+        ),
         row("mode", "the driver asks for a reset", broken(recovery="reset the GPU"), "--gpu-reset"),
         row("mode", "MIG mode without a MIG device", broken(mig=True), "no MIG device"),
         row(

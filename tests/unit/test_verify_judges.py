@@ -758,3 +758,18 @@ def test_last_words(output: str, words: str) -> None:
 )
 def test_a_text_says_where_its_cause_lies(text: str, where: str | None) -> None:
     assert kind(text) == where
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "CUDA error: all CUDA-capable devices are busy or unavailable",
+        "Error 46: all CUDA-capable devices are busy or unavailable",
+        "CUDA_ERROR_DEVICES_UNAVAILABLE",
+    ],
+)
+def test_a_gpu_that_another_process_has_to_itself_is_no_fault(error: str) -> None:
+    taken = Sight(torch_cuda="12.8", usable=0, error=error, nvml=1)
+    outcome = judge_absent(taken)
+    assert outcome is not None
+    assert (outcome.status, outcome.cause) == (SKIP, explain(error)[0])

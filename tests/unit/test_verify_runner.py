@@ -7,12 +7,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from verify.checks import CHECKS
 from verify.children import TAIL_BYTES, Child, be_patient, wait_all
 from verify.core import Check, Context, Outcome, Result, Status, demand, verdict
+from verify.machine import Machine
 from verify.runner import run
 
 GOOD = Outcome(Status.PASS, "fine", measured={"device": "cuda"})
@@ -179,6 +182,96 @@ def test_a_bad_check_does_not_take_the_next_one_along() -> None:
     results = list(run(checks, Context(), prepare=nothing))
     statuses = [result.outcome.status for result in results]
     assert statuses == [Status.ERROR, Status.ERROR, Status.PASS]
+
+
+def sharing(name: str, work: Callable[[], Outcome], *, framework: bool = False) -> Check:
+    return Check(name, name, lambda _: work(), limit_s=1.0, framework=framework, shares=True)
+
+
+def here() -> Outcome:
+    return Outcome(Status.PASS, str(os.getpid()))
+
+
+def fails() -> Outcome:
+    return Outcome(Status.FAIL, str(os.getpid()), "because", "mend it")
+
+
+def crashes() -> Outcome:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return here()
+
+
+def hangs() -> Outcome:
+    time.sleep(60)
+    return here()
+
+
+def raises() -> Outcome:
+    raise ValueError("this check is broken")
+
+
+@pytest.mark.parametrize("framework", [False, True], ids=["alone", "after an import"])
+def test_checks_that_share_run_in_one_process(*, framework: bool) -> None:
+    checks = [sharing(str(i), here, framework=framework) for i in range(4)]
+    found = list(run(checks, Context(), prepare=lambda: None))
+    assert [result.outcome.status for result in found] == [Status.PASS] * 4
+    assert len({result.outcome.message for result in found}) == 1
+    assert os.getpid() not in {int(result.outcome.message) for result in found}
+
+
+@pytest.mark.parametrize("framework", [False, True], ids=["alone", "after an import"])
+@pytest.mark.parametrize(
+    ("bad", "status", "word"),
+    [
+        pytest.param(fails, Status.FAIL, "", id="a failure may have spoiled the process"),
+        pytest.param(crashes, Status.ERROR, "SIGSEGV", id="a crash"),
+        pytest.param(hangs, Status.FAIL, "did not finish", id="a hang"),
+        pytest.param(raises, Status.ERROR, "this check is broken", id="a check that is broken"),
+    ],
+)
+def test_a_check_that_is_lost_takes_none_along_that_it_shares_with(
+    bad: Callable[[], Outcome],
+    status: Status,
+    word: str,
+    *,
+    framework: bool,
+) -> None:
+    work = [here, here, bad, here, here]
+    checks = [sharing(str(i), one, framework=framework) for i, one in enumerate(work)]
+    found = list(run(checks, Context(), prepare=lambda: None))
+    assert [result.check.id for result in found] == ["0", "1", "2", "3", "4"]
+    assert found[2].outcome.status is status
+    assert word in found[2].outcome.message
+    others = [result.outcome for i, result in enumerate(found) if i != 2]
+    assert [outcome.status for outcome in others] == [Status.PASS] * 4
+    assert others[0].message == others[1].message != others[2].message == others[3].message
+
+
+class Counting(Machine):
+    """A machine without a driver that notes each attempt to load one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def load(self, name: str) -> Any:
+        with self._file.open("a") as file:
+            file.write(f"{os.getpid()} {name}\n")
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+
+def test_the_quick_level_starts_the_driver_a_few_times(tmp_path: Path) -> None:
+    """A start costs seconds for each GPU without persistence mode; each check made its own."""
+    counts = tmp_path / "starts"
+    checks = [check for check in CHECKS["pytorch"] if check.level == "quick" and check.replays]
+    found = list(run(checks, Context(machine=Counting(counts))))
+    assert len(found) == len(checks) > 10
+    lines = [line.split() for line in counts.read_text().splitlines()]
+    processes = {pid for pid, name in lines if "nvidia-ml" in name}
+    readings = sum("nvidia-ml" in name for _, name in lines)
+    # the keeper, the checks that share, and libraries.compat
+    assert len(processes) == 3
+    # the list of GPUs, one reading for all, and another for what is read twice; two outside
+    assert readings <= 5
 
 
 def test_two_checks_share_one_import() -> None:

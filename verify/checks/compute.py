@@ -146,6 +146,20 @@ def _explain_kernel(
 
 
 CHECKS = (
-    Check("devices.kernel", "Kernels compute rightly", check_kernel, limit_s=120, gpu=True),
-    Check("devices.convolution", "cuDNN convolves", check_cudnn, limit_s=120, gpu=True),
+    Check(
+        "devices.kernel",
+        "Kernels compute rightly",
+        check_kernel,
+        limit_s=120,
+        gpu=True,
+        shares=True,
+    ),
+    Check(
+        "devices.convolution",
+        "cuDNN convolves",
+        check_cudnn,
+        limit_s=120,
+        gpu=True,
+        shares=True,
+    ),
 )

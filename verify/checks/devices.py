@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify import driver, nvml
 from verify.checks.compat import CHECKS as COMPAT
-from verify.checks.sight import START_WITH_GPUS, Sight, judge_absent, look, short
+from verify.checks.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, look, short
 from verify.checks.visible import CHECKS as VISIBLE
 from verify.checks.visible import Card, Selection, cards_of, select
 from verify.core import Check, Context, Outcome, Status, gpus
@@ -200,7 +200,8 @@ def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
     error = short(counts.driver.error or sight.error or "no reason given")
     cause, fix = explain("{}\n{}".format(sight.error, counts.driver.error))
     message = "NVML sees {}, CUDA cannot use any: {}".format(gpus(counts.nvml), error)
-    return Outcome(Status.FAIL, message, cause or error, fix or START_WITH_GPUS)
+    status = Status.SKIP if is_taken(error) else Status.FAIL
+    return Outcome(status, message, cause or error, fix or START_WITH_GPUS)
 
 
 def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[str, str, str]]":
@@ -325,12 +326,20 @@ def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Option
 
 WITHOUT_FRAMEWORK = (
     Check(
-        "devices.nvml", "NVML names the GPUs", check_nvml, framework=False, gpu=True, replays=True
+        "devices.nvml",
+        "NVML names the GPUs",
+        check_nvml,
+        framework=False,
+        gpu=True,
+        shares=True,
+        replays=True,
     ),
     *VISIBLE,
     *COMPAT,
 )
 CHECKS = (
-    Check("devices.count", "All see the same GPUs", check_count, gpu=True),
-    Check("devices.architectures", "The build has code for them", check_code, gpu=True),
+    Check("devices.count", "All see the same GPUs", check_count, gpu=True, shares=True),
+    Check(
+        "devices.architectures", "The build has code for them", check_code, gpu=True, shares=True
+    ),
 )

@@ -110,7 +110,7 @@ _MEMORY_COLUMNS = (
 
 def check_memory(context: Context) -> Outcome:
     """Ask each GPU what its memory got wrong."""
-    return judged(context.machine.state(), judge_memory)
+    return judged(context.machine.seen(), judge_memory)
 
 
 def judge_memory(found: State) -> Outcome:
@@ -288,7 +288,7 @@ def _clock_words(gpu: GpuState) -> List[str]:
 
 def check_temperature(context: Context) -> Outcome:
     """Ask each GPU how hot it is, and where it slows itself down."""
-    return judged(context.machine.state(), judge_temperature)
+    return judged(context.machine.seen(), judge_temperature)
 
 
 def judge_temperature(found: State) -> Outcome:
@@ -332,7 +332,7 @@ def _heat(gpu: GpuState, left: Optional[int]) -> str:
 
 def check_mode(context: Context) -> Outcome:
     """Ask each GPU who may use it."""
-    return judged(context.machine.state(), lambda found: judge_mode(found, mps=_mps()))
+    return judged(context.machine.seen(), lambda found: judge_mode(found, mps=_mps()))
 
 
 def _mps() -> bool:
@@ -345,11 +345,14 @@ def judge_mode(found: State, *, mps: bool = False) -> Outcome:
     """CUDA programs may start on every GPU."""
     columns = ("index", "compute_mode", "persistence", "mig", "recovery", "inforom_corrupt")
     measured = {**table("Modes", columns, found.gpus), "mps": mps}
-    findings = [f for gpu in found.gpus for f in _mode_findings(gpu, mps=mps)]
+    findings = [f for gpu in found.gpus for f in _mode_findings(gpu)]
     if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus) and not findings:
         return unread(found, found.gpus, "the modes")
     said = ["CUDA may start on {}".format(gpus(len(found.gpus)))]
     single = [gpu for gpu in found.gpus if "exclusive" in (gpu.compute_mode or "")]
+    taken = [] if mps else [gpu for gpu in single if gpu.processes]
+    if taken and not findings:
+        return _taken(taken, measured)
     idle = [gpu for gpu in found.gpus if gpu.persistence is False]
     said += ["GPU {} takes one process at a time".format(_numbers(single))] if single else []
     said += ["persistence mode is off: a first call takes longer"] if idle else []
@@ -358,19 +361,29 @@ def judge_mode(found: State, *, mps: bool = False) -> Outcome:
     return outcome(findings, "; ".join(said), measured, {"compute_mode": "default"})
 
 
-def _mode_findings(gpu: GpuState, *, mps: bool) -> List[Finding]:
+def _taken(taken: Sequence[GpuState], measured: Mapping[str, Any]) -> Outcome:
+    """GPUs that let one process in, and somebody's is: in use, and at no fault."""
+    said = [
+        "GPU {} lets one process in, and process {} is".format(
+            gpu.index, ", ".join(str(process.pid) for process in gpu.processes or ())
+        )
+        for gpu in taken
+    ]
+    cause = "compute mode {}".format(taken[0].compute_mode)
+    fix = (
+        "end that process, or as root: nvidia-smi -i {} -c DEFAULT; with MPS, share its pipe folder"
+    )
+    return Outcome(
+        Status.SKIP, "; ".join(said), cause, fix.format(taken[0].index), measured=measured
+    )
+
+
+def _mode_findings(gpu: GpuState) -> List[Finding]:
     default = "set it back as root: nvidia-smi -i {} -c DEFAULT".format(gpu.index)
     found = []
     if gpu.compute_mode == "prohibited":
         cause = "compute mode PROHIBITED lets no CUDA program start"
         found.append(Finding(gpu.index, "closed to CUDA programs", cause, default))
-    if "exclusive" in (gpu.compute_mode or "") and gpu.processes and not mps:
-        pids = ", ".join(str(process.pid) for process in gpu.processes)
-        cause = "compute mode {} lets one process in, and process {} is".format(
-            gpu.compute_mode, pids
-        )
-        fix = "end that process, or " + default + "; with MPS, share its pipe folder"
-        found.append(Finding(gpu.index, "busy: no other CUDA program may start", cause, fix))
     if gpu.recovery not in (None, "none"):
         cause = "the driver asks to {} after an error".format(gpu.recovery)
         fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
@@ -387,7 +400,7 @@ def _mode_findings(gpu: GpuState, *, mps: bool) -> List[Finding]:
 
 def check_fabric(context: Context) -> Outcome:
     """Ask each GPU whether it has joined the fabric."""
-    return judged(context.machine.state(), judge_fabric)
+    return judged(context.machine.seen(), judge_fabric)
 
 
 def judge_fabric(found: State) -> Outcome:
@@ -425,7 +438,9 @@ def _fabric_findings(gpu: GpuState, driver: Optional[str]) -> List[Finding]:
 
 
 def _check(name: str, title: str, run: Callable[[Context], Outcome]) -> Check:
-    return Check("health." + name, title, run, limit_s=30, framework=False, replays=True)
+    return Check(
+        "health." + name, title, run, limit_s=30, framework=False, shares=True, replays=True
+    )
 
 
 CHECKS = (

@@ -116,7 +116,7 @@ def _numbers(found: Sequence[int]) -> str:
 
 def check_pcie(context: Context) -> Outcome:
     """Ask for each GPU's PCIe link as it is now."""
-    return judge_pcie(context.machine.state())
+    return judge_pcie(context.machine.seen())
 
 
 def judge_pcie(seen: State) -> Outcome:
@@ -221,7 +221,7 @@ def _pcie_table(known: Sequence[GpuState]) -> Table:
 def check_nvlink(context: Context) -> Outcome:
     """Ask for each NVLink's state and error counters, twice where a counter is not 0."""
     wanted = [gpu.spec.nvlink if gpu.spec else None for gpu in context.expect.gpus or ()]
-    first = context.machine.state()
+    first = context.machine.seen()
     later = first
     if any(link.errors for gpu in first.gpus for link in gpu.nvlinks):
         context.machine.pause(APART_S)
@@ -344,7 +344,7 @@ def _nvlink_table(linked: Sequence[GpuState]) -> Table:
 
 def check_peers(context: Context) -> Outcome:
     """Ask what lies between the GPUs and whether they reach each other's memory."""
-    return judge_peers(context.machine.state())
+    return judge_peers(context.machine.seen())
 
 
 def judge_peers(seen: State) -> Outcome:
@@ -431,6 +431,7 @@ CHECKS = (
         check_pcie,
         limit_s=30,
         framework=False,
+        shares=True,
         replays=True,
     ),
     Check(
@@ -439,6 +440,7 @@ CHECKS = (
         check_nvlink,
         limit_s=30,
         framework=False,
+        shares=True,
         replays=True,
     ),
     Check(
@@ -447,6 +449,7 @@ CHECKS = (
         check_peers,
         limit_s=30,
         framework=False,
+        shares=True,
         replays=True,
     ),
 )

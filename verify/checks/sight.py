@@ -78,6 +78,13 @@ def short(error: str) -> str:
     return line[line.find("Error ") :] if re.search(r"Error \d+: ", line) else line
 
 
+def is_taken(error: str) -> bool:
+    """Whether CUDA says that others use every GPU, each of which lets one process in: there is no
+    fault, and nothing can be tested beside them.
+    """
+    return re.search(r"busy or unavailable|Error 46\b|DEVICES_UNAVAILABLE", error) is not None
+
+
 def judge_absent(sight: Sight) -> Optional[Outcome]:
     """None where GPUs can be used; else a skip where nothing hints at one, or a failure."""
     measured, expected = sight.measured(), {"gpus": sight.expected}
@@ -93,4 +100,6 @@ def judge_absent(sight: Sight) -> Optional[Outcome]:
         return Outcome(Status.SKIP, "no GPU visible", cause, fix or START_WITH_GPUS, measured)
     message = "no GPU usable ({}): {}".format(hint, error)
     fix = fix or START_WITH_GPUS
+    if is_taken(error):
+        return Outcome(Status.SKIP, message, cause, fix, measured, expected)
     return Outcome(Status.FAIL, message, cause or error, fix, measured, expected)

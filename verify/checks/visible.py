@@ -244,7 +244,7 @@ def check_visible(context: Context) -> Outcome:
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
     environ = context.machine.environ()
     settings = Settings(*(environ.get(name) for name in names))
-    return judge_visible(settings, cards_of(context.machine.state()), context.expect.gpu_count)
+    return judge_visible(settings, cards_of(context.machine.seen()), context.expect.gpu_count)
 
 
 def judge_visible(
@@ -333,6 +333,7 @@ CHECKS = (
         "No GPU is hidden by mistake",
         check_visible,
         framework=False,
+        shares=True,
         replays=True,
     ),
 )

@@ -15,7 +15,7 @@ _Gpus = Mapping[Tuple[int, int, int], int]  # the number of the GPU at a PCI add
 
 def check_log(context: Context) -> Outcome:
     """Read the kernel's log for the driver's error reports."""
-    return judge_log(context.machine.log(), context.machine.state(), _uptime_s())
+    return judge_log(context.machine.log(), context.machine.seen(), _uptime_s())
 
 
 def _uptime_s() -> Optional[float]:
@@ -98,5 +98,6 @@ LOG = Check(
     check_log,
     limit_s=30,
     framework=False,
+    shares=True,
     replays=True,
 )

@@ -25,11 +25,11 @@ _SILENCE_S = 60.0
 _RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode take a second each, three times
 
 _EPILOG = """commands, each with a --help of its own:
-  verify batch MODEL     find the largest and the fastest batch of a model
-  verify monitor CMD     watch the GPUs while a command runs
-  verify compare A B     compare two reports
-  verify render REPORT   make HTML, Markdown, JUnit or Prometheus of a report
-  verify judge REPORT    recompute the verdict of a report
+  verify batch --model NAME    find the largest and the fastest batch of a model
+  verify monitor -- COMMAND    watch the GPUs while a command runs
+  verify compare A B           compare two reports
+  verify render REPORT         make HTML, Markdown, JUnit or Prometheus of a report
+  verify judge REPORT          recompute the verdict of a report
 """
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
 COMMANDS = ("batch", "compare", "judge", "monitor", "render")

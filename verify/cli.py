@@ -73,7 +73,8 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     baseline = render.baseline(options)
     facts = environment.read(framework, expect.digest, emulator, machine)
     count = len(facts["gpus"])
-    context = Context(expect, options.level, framework, emulator, machine, count)
+    shared = _shared(machine) if count else None
+    context = Context(expect, options.level, framework, emulator, machine, count, shared)
     if options.record_device:
         _record(options.record_device, machine)
     results = _run(chosen, context, required)
@@ -100,6 +101,14 @@ def _machine(path: Optional[str]) -> Machine:
         raise UsageError("--replay-device {}: {}".format(path, error.strerror or error)) from error
     except recording.RecordingError as error:
         raise UsageError("--replay-device {}: {}".format(path, error)) from error
+
+
+def _shared(machine: Machine) -> Optional[str]:
+    """Who is on a GPU before the run. A driver that hangs is what the checks will tell of."""
+    from verify.checks import watch  # with all checks: a command on reports has no need of them
+
+    ending = Child(lambda: watch.in_use(machine)).wait(environment.DRIVER_LIMIT_S)
+    return ending.value if ending.returned else None
 
 
 def _record(path: str, machine: Machine) -> None:

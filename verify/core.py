@@ -66,6 +66,7 @@ class Context:
     emulator: Optional[str] = None  # of this processor: then times say nothing
     machine: Machine = field(default_factory=Machine)
     gpus: int = 0  # of this machine, by NVML
+    shared: Optional[str] = None  # who was on a GPU before the run, in words
 
     def pick(self, quick: T, standard: T, full: T) -> T:
         """The one for this level."""

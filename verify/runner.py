@@ -23,7 +23,7 @@ from verify.children import EMULATION_FACTOR, Child, Ending, be_patient, patient
 from verify.core import Check, Context, Outcome, Result, Status
 from verify.frameworks import FRAMEWORKS
 from verify.machine import Machine
-from verify.symptoms import explain, last_words
+from verify.symptoms import explain, kind, last_words
 
 IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
 GPU_START_S = 3.0  # of one GPU without persistence mode: one to three seconds, in NVIDIA's forum
@@ -64,7 +64,7 @@ def run(
     try:
         plain = [check for check in checks if not check.framework]
         for result in run_each(sorted(plain, key=lambda check: not check.shares), context):
-            yield _as_emulated(result, context)
+            yield as_shared(_as_emulated(result, context), context)
         yield from _staged(checks, context, prepare, import_limit_s)
     finally:
         keeper.kill()
@@ -89,7 +89,18 @@ def _staged(
     if staged:
         prepare = prepare or FRAMEWORKS[context.framework].load
         for result in _run_staged(staged, context, prepare, import_limit_s):
-            yield _as_emulated(result, context)
+            yield as_shared(_as_emulated(result, context), context)
+
+
+def as_shared(result: Result, context: Context) -> Result:
+    """What ran out of a GPU's memory beside somebody else's work shows no fault of it."""
+    outcome = result.outcome
+    bad = outcome.status in (Status.FAIL, Status.ERROR)
+    told = " ".join(filter(None, (outcome.message, outcome.cause)))
+    if not (context.shared and bad and kind(told) == "memory"):
+        return result
+    message = "a GPU is in use ({}): {}".format(context.shared, outcome.message)
+    return replace(result, outcome=replace(outcome, status=Status.SKIP, message=message))
 
 
 def _unmeasured(emulator: str) -> Outcome:

@@ -171,7 +171,7 @@ SYMPTOMS = (
     ),
     (
         "memory",
-        r"out of memory",
+        r"out of memory|no GPU memory is left",
         "no GPU memory is left",
         "end the GPU's other users (nvidia-smi lists them)",
     ),

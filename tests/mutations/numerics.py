@@ -436,7 +436,7 @@ PYTORCH = (
     _row("attention", "the causal mask is ignored", forget_the_mask, "causal"),
     _row("attention", "a gradient is off by a tenth", spoil_the_key_gradient, "gradient by key"),
     _row("attention", "the choice of a backend is not heeded", let_any_backend_run, "alone was"),
-    _row("attention", "no backend can do it", take_every_backend, "no backend has a kernel"),
+    _row("attention", "no backend can do it", take_every_backend, "as torch chooses"),
     _row("compile", "TORCHDYNAMO_DISABLE is set", turn_dynamo_off, "unset TORCHDYNAMO_DISABLE"),
     _row("compile", "torch.compile does nothing", compile_nothing, "nothing was compiled"),
     _row("compile", "the graph runs as plain Python", fall_back_to_python, "no kernel"),

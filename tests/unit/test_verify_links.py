@@ -341,7 +341,7 @@ FOUR: dict[str, Any] = {"nvlinks": links("++++")}
         pytest.param(two("SYS"), "through the host", 31.504, id="two sockets"),
         pytest.param(two("PIX", "not-supported"), "through the host", 31.504, id="no P2P"),
         pytest.param(
-            two("PHB", pcie_width=4), "PCIe 4.0 x16", 31.504, id="what the slot could do counts"
+            two("PHB", pcie_width=8), "PCIe 4.0 x8", 15.752, id="the lanes that a card has count"
         ),
     ],
 )

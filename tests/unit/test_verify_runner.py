@@ -16,7 +16,7 @@ from verify.checks import CHECKS
 from verify.children import TAIL_BYTES, Child, be_patient, wait_all
 from verify.core import Check, Context, Outcome, Result, Status, demand, verdict
 from verify.machine import Machine
-from verify.runner import run
+from verify.runner import as_shared, run
 
 GOOD = Outcome(Status.PASS, "fine", measured={"device": "cuda"})
 
@@ -272,6 +272,39 @@ def test_the_quick_level_starts_the_driver_a_few_times(tmp_path: Path) -> None:
     assert len(processes) == 3
     # the list of GPUs, one reading for all, and another for what is read twice; two outside
     assert readings <= 5
+
+
+@pytest.mark.parametrize(
+    ("shared", "outcome", "status"),
+    [
+        pytest.param(
+            "GPU 0: process 7, 97 % load",
+            Outcome(Status.FAIL, "x", "no GPU memory is left"),
+            Status.SKIP,
+            id="a GPU that somebody else has filled",
+        ),
+        pytest.param(
+            None,
+            Outcome(Status.ERROR, "CUDA out of memory. Tried to allocate 2 GiB"),
+            Status.ERROR,
+            id="nobody else is on it: the check or the card is at fault",
+        ),
+        pytest.param(
+            "GPU 0: process 7, 97 % load",
+            Outcome(Status.FAIL, "3 of 512 answers wrong", "the GPU"),
+            Status.FAIL,
+            id="wrong answers are wrong beside others, too",
+        ),
+    ],
+)
+def test_what_runs_out_of_memory_beside_others_has_no_verdict(
+    shared: str | None, outcome: Outcome, status: Status
+) -> None:
+    result = Result(sharing("any", lambda: outcome), outcome, 0.1)
+    found = as_shared(result, Context(shared=shared))
+    assert found.outcome.status is status
+    if status is Status.SKIP:
+        assert "process 7" in found.outcome.message
 
 
 def test_two_checks_share_one_import() -> None:

@@ -209,7 +209,8 @@ def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[
     have = counts.driver.count
     promised = counts.torch if counts.promised is None or counts.mig else counts.promised
     if promised != have or counts.torch != have:
-        message = "{} counts {} GPUs, the CUDA driver {}".format(framework, promised, have)
+        shown = promised if promised != have else counts.torch
+        message = "{} counts {} GPUs, the CUDA driver {}".format(framework, shown, have)
         cause = "torch counts by NVML, which knows nothing of what CUDA can use"
         fix = "unset PYTORCH_NVML_BASED_CUDA_CHECK; look for a lost GPU in nvidia-smi"
         if framework != "torch":

@@ -90,7 +90,7 @@ def link_gbs(gpu: GpuState, link: NvLink) -> Optional[float]:
 
 
 def _pcie(seen: State, paths: Sequence[str]) -> Optional[Link]:
-    best = [(gpu.pcie_generation_max, gpu.pcie_width_max or gpu.pcie_width) for gpu in seen.gpus]
+    best = [(gpu.pcie_generation_max, gpu.pcie_width) for gpu in seen.gpus]
     rated = [
         (PCIE_LANE_GBS[generation] * width, generation, width)
         for generation, width in best

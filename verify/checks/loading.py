@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from verify import limits
+from verify import limits, symptoms
 from verify.checks.forks import check_fork, in_short
 from verify.checks.place import Place, find
 from verify.checks.room import PREFETCH, SHM, SHM_FIX, check_files, check_shm, usual_need
@@ -301,7 +301,8 @@ def explain(one: Loaded) -> Tuple[str, str]:
             return cause, fix
     again = "run it again with num_workers=0; build the image again from its lock"
     if one.error:
-        return "a worker or the loader crashed", again
+        known, mended = symptoms.explain(one.error)
+        return known or "a worker or the loader crashed", mended or again
     if one.damaged and one.workers:
         return "batches were damaged or mixed up between a worker and this process", again
     if one.damaged:

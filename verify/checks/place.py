@@ -105,7 +105,7 @@ def find(context: Context) -> Tuple[Optional[Outcome], Place]:
     sight = look(context)
     absent = judge_absent(sight)
     bare = sight.torch_cuda is None and not sight.hinted()
-    if absent is not None and absent.status is Status.FAIL and not bare:
+    if absent is not None and (absent.status is Status.FAIL or sight.hinted()) and not bare:
         return absent, Place("cpu")
     return None, Place("cpu" if absent else "cuda")
 

@@ -26,10 +26,10 @@ _NOT_TF32 = 1e-2  # a larger gap than factors of 11 bits make
 def check_loss(context: Context) -> Outcome:
     """Train on the first GPU, or on the CPU where nothing hints at a GPU."""
     broken, place = find(context)
-    return broken or judge_loss(_train(place.kind, STEPS[context.level]), place.kind)
+    return broken or judge_loss(_train(place.device, STEPS[context.level]), place.kind)
 
 
-def _train(device: str, steps: int) -> List[float]:
+def _train(device: Any, steps: int) -> List[float]:
     import torch
 
     torch.manual_seed(7)

@@ -95,6 +95,12 @@ def before(machine: Machine) -> State:
     return seen
 
 
+def in_use(machine: Machine) -> Optional[str]:
+    """The first GPU that somebody uses, and who, in words."""
+    found = ((gpu.index, busy(gpu)) for gpu in before(machine).gpus)
+    return next(("GPU {}: {}".format(index, who) for index, who in found if who), None)
+
+
 def busy(gpu: Optional[GpuState]) -> Optional[str]:
     """Who is on a card, in words, as it was before we used it; None where it is free.
 

@@ -1,0 +1,90 @@
+"""PyTorch's checks on pretended GPUs: their GPU branches do not crash or hang, and say what is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.frameworks.place import ENV, ROOT, python_of
+from tests.mutations.pretended import LEFT_OUT
+from verify.checks import CHECKS
+
+pytestmark = pytest.mark.frameworks
+
+# Skipped on this CPU build for reasons of its own, whatever is pretended.
+MAY_SKIP = {
+    "libraries.files": "no CUDA library is loaded",
+    "libraries.versions": "no CUDA library is loaded",
+    "libraries.vision": "torchvision is not installed",
+    "numerics.compile": "torch.compile cannot work here",
+}
+ONE_GPU = ("one GPU", "1 GPU")
+START = (
+    "devices.count",
+    "devices.architectures",
+    "devices.kernel",
+    "memory.free",
+    "numerics.matmul",
+    "training.loss",
+    "loading.workers",
+)
+
+
+def run(count: int, fault: str, *words: str) -> dict[str, dict[str, Any]]:
+    argv = [str(python_of("pytorch")), "-m", "tests.mutations.pretended", str(count), fault, *words]
+    done = subprocess.run(
+        argv,
+        cwd=ROOT,
+        env={**ENV, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {row["check"]: row for row in rows}
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_every_check_comes_to_its_end_on_sound_gpus(count: int) -> None:
+    found = run(count, "")
+    assert set(found) == {check.id for check in CHECKS["pytorch"]} - set(LEFT_OUT)
+    wrong = [row for row in found.values() if row["status"] in ("fail", "error")]
+    assert wrong == []
+    for name, row in found.items():
+        if row["status"] == "skip":
+            alone = count == 1 and row["message"].startswith(ONE_GPU)
+            assert alone or MAY_SKIP.get(name, "-") in row["message"], row
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "cause"),
+    [
+        ("error 2", "fail", "no GPU memory is left"),
+        ("error 46", "skip", "another process holds the GPU"),
+        ("error 100", "fail", "no GPU is visible to CUDA"),
+        ("error 802", "fail", "fabric is not up"),
+        ("error 803", "fail", "libcuda in the container is not the one of the host's driver"),
+        ("error 999", "fail", "nvidia-uvm"),
+    ],
+)
+def test_a_cuda_that_does_not_start_has_one_cause_everywhere(
+    fault: str, status: str, cause: str
+) -> None:
+    found = run(2, fault, *START)
+    assert {name: row["status"] for name, row in found.items()} == dict.fromkeys(START, status)
+    assert all(cause in row["cause"] for row in found.values()), found
+
+
+@pytest.mark.parametrize("fault", ["full at once", "full at the third move"])
+def test_a_full_gpu_is_said_to_be_full(fault: str) -> None:
+    found = run(2, fault, "devices.kernel", "numerics.matmul", "training.loss", "training.same")
+    for row in found.values():
+        words = " | ".join(filter(None, (row["message"], row["cause"], row["fix"])))
+        assert row["status"] in ("fail", "error", "skip", "pass"), row
+        assert row["status"] == "pass" or "memory" in words, row
+    assert any(row["status"] != "pass" for row in found.values())

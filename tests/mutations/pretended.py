@@ -1,0 +1,293 @@
+"""Pretended GPUs: the GPU branches of every PyTorch check, on the CPU.
+
+`python -m tests.mutations.pretended COUNT [FAULT [WORD ...]]` runs each check, or those whose id
+has a WORD, in a world of so many GPUs whose device is the CPU, and prints a JSON line for each:
+{"check", "status", "message", "cause", "fix", "seconds"}. What runs is the checks' own code with
+its GPU branches; `torch.cuda` is replaced where it would ask a driver. A FAULT is one of `FAULTS`,
+or "".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, Iterator
+
+ROWS: Dict[str, Any] = {}  # this module is no table of mutations
+GIB = 1 << 30
+NAME = "NVIDIA A100-SXM4-40GB"
+LIMIT_S = 240.0
+LEFT_OUT = {  # what cannot be pretended
+    "libraries.compat": "it is about the file of libcuda",
+    "loading.fork": "spawned workers import torch anew, without what is pretended here",
+    "parallel.data": "torch's DataParallel moves to CUDA devices by itself",
+    "parallel.ddp": "torch's DistributedDataParallel compares the model's device with the number",
+    "parallel.fsdp": "torch's FSDP makes its tensors on CUDA devices by itself",
+    "training.amp": "products of fp16 take a CPU minutes",
+    "memory.batch": "it takes the time that it is given",
+    "speed.gemm": "how fast a CPU is proves nothing; the rows of speed.py hold its clock",
+    "speed.memory": "likewise",
+    "speed.copies": "likewise",
+    "speed.training": "likewise",
+}
+
+
+class Event:
+    """A CUDA event by the clock: what was launched before it has been done."""
+
+    def __init__(self, **_: Any) -> None:
+        self.at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def elapsed_time(self, end: "Event") -> float:
+        """Milliseconds."""
+        return max(end.at - self.at, 1e-7) * 1000
+
+
+def pretend(count: int) -> None:
+    """So many GPUs, seen by torch, NVML and the driver."""
+    import torch
+
+    from verify import driver, nvml, same_gpu, state
+    from verify.checks import place, sight
+
+    @contextlib.contextmanager
+    def on(_: Any) -> Iterator[None]:
+        yield
+
+    properties = SimpleNamespace(
+        name=NAME,
+        total_memory=40 * GIB,
+        L2_cache_size=0,
+        multi_processor_count=108,
+        major=8,
+        minor=0,
+    )
+    pretended = {
+        "init": _nothing(),
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: count,
+        "current_device": lambda: 0,
+        "set_device": _nothing(),
+        "device": on,
+        "get_device_name": lambda index=0, *_: name_of(int(getattr(index, "index", index) or 0)),
+        "get_device_capability": lambda *_: (8, 0),
+        "get_device_properties": lambda *_: properties,
+        "get_arch_list": lambda: ["sm_80"],
+        "synchronize": _nothing(),
+        "empty_cache": _nothing(),
+        "mem_get_info": lambda *_: (2 * GIB, 2 * GIB),
+        "memory_allocated": lambda *_: 0,
+        "memory_reserved": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 0,
+        "reset_peak_memory_stats": _nothing(),
+        "set_per_process_memory_fraction": _nothing(),
+        "manual_seed_all": _nothing(),
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "set_rng_state": lambda rng, *_: torch.set_rng_state(rng),
+        "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
+        "set_rng_state_all": _nothing(),
+        "can_device_access_peer": lambda *_: True,
+        "Event": Event,
+    }
+    vars(torch.cuda).update(pretended)
+    vars(torch._C).update(
+        _cuda_getDeviceCount=lambda: count, _cuda_getCurrentRawStream=lambda *_: 0
+    )
+    torch.version.cuda = "12.8"
+    torch.backends.cudnn.version = lambda: 90701
+    torch.cuda.nccl.version = lambda: (2, 26, 2)
+    _with_gloo_for_nccl()
+    _with_tf32()
+    torch.Tensor.pin_memory = lambda self, *_: self
+    setattr(place.Place, "device", property(lambda _: torch.device("cpu")))  # noqa: B010
+    cards = tuple(gpu(i) for i in range(count))
+    seen = _state(cards)
+    state.read = lambda *_: seen
+    rows = tuple(nvml.Gpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
+    nvml.read = lambda *_: nvml.Nvml(found=True, driver="570.133.20", cuda="12.8", gpus=rows)
+    driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", count=count)
+    vars(same_gpu).update(find=lambda index, gpus: gpus[index] if index < len(gpus) else None)
+    vars(sight).update(look=lambda context: sight_of(context, count))
+    vars(place).update(look=sight.look)
+
+
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing; one of its own for each name, since torch tells them apart."""
+
+    def work(*_: Any, **__: Any) -> None:
+        return None
+
+    return work
+
+
+def name_of(index: int) -> str:
+    """Each card has a name of its own: how fast this CPU is for one and for another is noise."""
+    return "{} {}".format(NAME, index)
+
+
+def _with_gloo_for_nccl() -> None:
+    import torch.distributed as dist
+
+    real = dist.init_process_group
+
+    def start(backend: Any = None, *words: Any, **more: Any) -> Any:
+        return real("gloo" if backend == "nccl" else backend, *words, **more)
+
+    vars(dist).update(init_process_group=start, is_nccl_available=lambda: True)
+
+
+def _with_tf32() -> None:
+    """Products of fp32 whose factors lose the bits that TF32 does not have, where it is allowed."""
+    import torch
+
+    real = torch.Tensor.__matmul__
+
+    def product(left: Any, right: Any) -> Any:
+        if left.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+            left, right = (
+                (x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (left, right)
+            )
+        return real(left, right)
+
+    torch.Tensor.__matmul__ = product
+
+
+def sight_of(context: Any, count: int) -> Any:
+    from verify.checks.sight import Sight
+
+    return Sight("12.8", count, nodes=count, nvml=count, expected=context.expect.gpu_count)
+
+
+def gpu(index: int) -> Any:
+    """A calm card."""
+    from verify.telemetry import GpuState, NvLink
+
+    return GpuState(
+        index,
+        name_of(index),
+        "GPU-00000000-0000-0000-0000-{:012d}".format(index),
+        "8.0",
+        "00000000:{:02X}:00.0".format(index + 1),
+        mig=False,
+        memory_total_bytes=40 * GIB,
+        memory_used_bytes=0,
+        processes=(),
+        utilization_percent=0,
+        temperature_c=40,
+        slowdown_c=92,
+        throttle_reasons=("gpu_idle",),
+        compute_mode="default",
+        virtualization="none",
+        recovery="none",
+        ecc_enabled=True,
+        ecc_uncorrected=0,
+        remap_pending=False,
+        remap_failed=False,
+        pcie_generation=1,  # a link that this CPU's copies are faster than
+        pcie_generation_max=1,
+        pcie_width=4,
+        pcie_width_max=4,
+        nvlinks=tuple(NvLink(i, active=True, errors=0, gbs=25.0) for i in range(12)),
+        fabric_state="not-supported",
+    )
+
+
+def _state(cards: Any) -> Any:
+    from verify.telemetry import Pair, State
+
+    pairs = tuple(
+        Pair(i, j, "PHB", "ok", "ok") for i in range(len(cards)) for j in range(i + 1, len(cards))
+    )
+    return State("570.133.20", cards, pairs, found=True, confidential=False)
+
+
+def main(count: int, fault: str, words: "list[str]") -> int:
+    """Run the checks, each in a child, as the suite does."""
+    from verify.checks import CHECKS
+    from verify.children import Child
+    from verify.core import Context
+    from verify.frameworks import FRAMEWORKS
+    from verify.runner import judge_ending, outcome_of
+
+    FRAMEWORKS["pytorch"].load()
+    pretend(count)
+    if fault:
+        FAULTS[fault]()
+    context = Context(level="quick", gpus=count)
+    for check in CHECKS["pytorch"]:
+        if check.id in LEFT_OUT or (words and not any(word in check.id for word in words)):
+            continue
+        ending = Child(lambda: outcome_of(check, context)).wait(LIMIT_S)  # noqa: B023
+        row = {"check": check.id, **judge_ending(ending).as_dict(), "seconds": ending.seconds}
+        kept = ("check", "status", "message", "cause", "fix", "seconds")
+        sys.stdout.write(json.dumps({key: row[key] for key in kept}) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _start_fails(code: int, text: str) -> Callable[[], None]:
+    """CUDA does not start: with this error for the driver, and in torch's longer sentence."""
+
+    def seed() -> None:
+        from verify import driver
+        from verify.checks import place, sight
+
+        said = "Error {}: {}".format(code, text)
+        long = "RuntimeError: Unexpected error from cudaGetDeviceCount(). {}".format(said)
+        broken = sight.Sight("12.8", 0, error=long, nodes=2, nvml=2, driver=True)
+        vars(sight).update(look=lambda _: broken)
+        vars(place).update(look=sight.look)
+        vars(sys.modules["verify.checks.devices"]).update(look=sight.look)
+        driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", error=said)
+
+    return seed
+
+
+def _memory_ends_at(call: int) -> Callable[[], None]:
+    """The card is full from this move of numbers to it on."""
+
+    def seed() -> None:
+        import torch
+
+        real, calls = torch.Tensor.to, [0]
+
+        def to(self: Any, *words: Any, **more: Any) -> Any:
+            if any(isinstance(word, torch.device) for word in words):
+                calls[0] += 1
+                if calls[0] >= call:
+                    raise torch.OutOfMemoryError(
+                        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
+                        " of 39.39 GiB of which 120.25 MiB is free."
+                    )
+            return real(self, *words, **more)
+
+        torch.Tensor.to = to
+
+    return seed
+
+
+FAULTS: Dict[str, Callable[[], None]] = {
+    "error 2": _start_fails(2, "out of memory"),
+    "error 46": _start_fails(46, "all CUDA-capable devices are busy or unavailable"),
+    "error 100": _start_fails(100, "no CUDA-capable device is detected"),
+    "error 802": _start_fails(802, "system not yet initialized"),
+    "error 803": _start_fails(803, "unsupported display driver / cuda driver combination"),
+    "error 999": _start_fails(999, "unknown error"),
+    "full at once": _memory_ends_at(1),
+    "full at the third move": _memory_ends_at(3),
+}
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main(int(sys.argv[1]), "".join(sys.argv[2:3]), sys.argv[3:]))

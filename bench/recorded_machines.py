@@ -40,14 +40,11 @@ TEXTS = {
 MIB = 1 << 20
 _ERRORS = {
     "unknown error": UNKNOWN,
+    "err!": UNKNOWN,
     "insufficient permissions": NO_PERMISSION,
     "requested functionality has been deprecated": DEPRECATED,
 }
-_STATES = {  # of a GPU as a whole
-    "gpu is lost": GPU_IS_LOST,
-    "gpu requires reset": RESET_REQUIRED,
-    "device handle cannot be determined": UNKNOWN,
-}
+_STATES = {"lost": GPU_IS_LOST, "reset": RESET_REQUIRED}  # of a GPU as a whole; else unknown
 _YES = {"enabled": 1, "yes": 1, "on": 1, "true": 1, "disabled": 0, "no": 0, "off": 0, "false": 0}
 _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3}
 _VIRTUALIZATION = {"none": 0, "pass-through": 1, "vgpu": 2, "host vgpu": 3, "host vsga": 4}
@@ -92,7 +89,8 @@ class _Gpu:
     @property
     def failure(self) -> int:
         state = str(self.at("state") or "").lower()
-        return next((code for text, code in _STATES.items() if state.startswith(text)), SUCCESS)
+        known = (code for text, code in _STATES.items() if text in state)
+        return next(known, UNKNOWN) if state else SUCCESS
 
     def number(self, *paths: str, factor: float = 1.0) -> tuple[int, int]:
         """The first of the facts that is a number."""

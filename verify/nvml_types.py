@@ -10,7 +10,7 @@ from verify.telemetry import Process
 
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
 FUNCTION_NOT_FOUND, CORRUPTED_INFOROM, VERSION_MISMATCH, DEPRECATED = 13, 14, 25, 26
-GPU_IS_LOST, RESET_REQUIRED = 15, 16  # said of the GPU, whatever was asked
+GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999  # said of the GPU, whatever was asked
 # What tells something of a GPU or of a driver's age, and nothing of trouble.
 ANSWERS = (
     NOT_SUPPORTED,

@@ -39,6 +39,7 @@ from verify.nvml_types import (
     RESET_STATUS,
     SLOWDOWN_TLIMIT,
     STRIDES,
+    UNKNOWN,
     VERSION_MISMATCH,
     VIRTUALIZATION,
     Addressing,
@@ -143,7 +144,7 @@ def _gpu(session: Session, index: int, handle: Optional[ctypes.c_void_p]) -> Gpu
 def _failure(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
     """NVML's words for a GPU that it opened and that answers nothing more."""
     code = session.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(Memory()))
-    return session.error_text(code) if code in (GPU_IS_LOST, RESET_REQUIRED) else None
+    return session.error_text(code) if code in (GPU_IS_LOST, RESET_REQUIRED, UNKNOWN) else None
 
 
 def _confidential(session: Session) -> Optional[bool]:

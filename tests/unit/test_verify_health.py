@@ -161,6 +161,9 @@ def test_clocks(reasons: tuple[str, ...], status: Status, word: str) -> None:
         pytest.param({"clock_sm_mhz": 1500}, Status.PASS, id="near its highest clock"),
         pytest.param({"utilization_percent": 3}, Status.PASS, id="at rest"),
         pytest.param({"name": "NVIDIA GeForce RTX 4060 Laptop GPU"}, Status.PASS, id="a laptop"),
+        pytest.param(
+            {"throttle_reasons": ("gpu_idle", "sw_thermal_slowdown")}, Status.PASS, id="idle"
+        ),
     ],
 )
 def test_heat_is_a_fault_where_it_costs_speed(fields: dict[str, Any], status: Status) -> None:

@@ -274,6 +274,22 @@ def test_errors_are_judged_by_their_growth(
     holds(judge_nvlink(after, before), status, word)
 
 
+@pytest.mark.parametrize(
+    ("counts", "status", "word"),
+    [
+        pytest.param([0] * 17 + [505], FAIL, "NVLink 17 has counted 505 errors", id="the only one"),
+        pytest.param([0] * 17 + [99], PASS, "loaded: 99", id="a few"),
+        pytest.param([300] + [0] * 16 + [505], PASS, "loaded: 805", id="two of them"),
+        pytest.param([505, 0], PASS, "loaded: 505", id="one of two"),
+    ],
+)
+def test_the_only_link_with_errors_is_a_finding(
+    counts: list[int], status: Status, word: str
+) -> None:
+    some = tuple(NvLink(i, active=True, errors=count, gbs=25.0) for i, count in enumerate(counts))
+    holds(judge_nvlink(state(gpu(nvlinks=some))), status, word)
+
+
 def test_expected_nvlinks_that_are_not_told_of_are_said() -> None:
     holds(judge_nvlink(state(gpu()), expected=True), SKIP, "although the plan expects them")
 

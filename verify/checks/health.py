@@ -188,9 +188,8 @@ def lost_data(gpu: GpuState) -> int:
     reset; `remap_pending` and `remap_failed` say what is still to do. Errors in its SRAM are not
     repaired. Source: NVIDIA GPU Memory Error Management, "Row Remapping".
     """
-    if gpu.remap_pending is None:
-        return gpu.ecc_uncorrected or 0
-    return gpu.sram_uncorrected or 0
+    remaps = gpu.remap_pending is not None
+    return (gpu.sram_uncorrected if remaps else gpu.ecc_uncorrected) or 0
 
 
 def _memory_words(counting: Sequence[GpuState], all_of_them: Sequence[GpuState]) -> str:
@@ -255,9 +254,10 @@ def _clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
 
 def _as_designed(gpu: GpuState, reason: str) -> bool:
     """Whether the card only keeps to its limits: a laptop's GPU does so on battery and when it is
-    hot, and any card's driver takes some clock away near its target temperature.
+    hot, a card at rest lowers its clocks anyway, and any card's driver takes some clock away near
+    its target temperature.
     """
-    if is_laptop(gpu):
+    if is_laptop(gpu) or "gpu_idle" in (gpu.throttle_reasons or ()):
         return True
     near = (gpu.clock_sm_mhz or 0) >= LOW_CLOCK * (gpu.clock_sm_max_mhz or 0)
     return reason == "sw_thermal_slowdown" and (near or (gpu.utilization_percent or 0) < BUSY)

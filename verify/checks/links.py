@@ -34,6 +34,7 @@ BUSY_PERCENT = 50  # from here a card has its link at full speed
 # The counters run since the driver was loaded, so that only their growth says something. DCGM calls
 # a link bad from 100 CRC errors within a second (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR).
 NVLINK_ERRORS = 100
+MANY_LINKS = 12  # of a machine: enough that one with errors beside others without is no chance
 APART_S = 1.0
 # Boards by their names. The SXM boards of H100, H200 and later do not have SXM in their names.
 WIRED = re.compile(r"SXM|HBM3|\b(H800|H200|H20|GH200|G?B[23]00)\b")
@@ -247,6 +248,7 @@ def _judge_nvlink(seen: State, before: State, *, expected: bool) -> Outcome:
         return Outcome(Status.SKIP, "the driver reports no NVLinks" + note)
     findings = [] if _mig(seen) else [f for gpu in linked for f in _nvlink_findings(gpu, seen)]
     findings = findings or [f for gpu in linked for f in _error_findings(gpu, before)]
+    findings = findings or _odd_link(linked)
     measured = pack(tables=[_nvlink_table(linked)])
     aim = {"nvlink": True} if expected else {}
     return outcome(findings, _nvlink_words(linked, mig=_mig(seen)), measured, aim)
@@ -323,6 +325,23 @@ def _error_findings(gpu: GpuState, before: State) -> List[Finding]:
         for link, more in grown.items()
         if more >= NVLINK_ERRORS
     ]
+
+
+def _odd_link(linked: Sequence[GpuState]) -> List[Finding]:
+    """The one link of a machine that has counted many errors, where all the others have none.
+
+    Of 5,760 links of a rack swept with all counters at zero, the only one with 505 recoveries died
+    soon after (marin-community/marin issue 9086).
+    """
+    counted = [(gpu, one) for gpu in linked for one in gpu.nvlinks if one.errors]
+    links = sum(len(gpu.nvlinks) for gpu in linked)
+    if len(counted) != 1 or links < MANY_LINKS or (counted[0][1].errors or 0) < NVLINK_ERRORS:
+        return []
+    gpu, link = counted[0]
+    said = "NVLink {} has counted {} errors, the {} others of this machine none"
+    cause = "this link is wearing out, or its connection is bad"
+    fix = "look at nvidia-smi nvlink -e on the host, again after some hours; have it repaired"
+    return [Finding(gpu.index, said.format(link.link, link.errors, links - 1), cause, fix)]
 
 
 def _active(gpu: GpuState) -> int:

@@ -223,6 +223,16 @@ def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: A
             counts(2, 1, 2), sight(2), FAIL, "torch counts 2", id="torch is over the driver"
         ),
         pytest.param(
+            counts(2, 1, 1, promised=2), sight(1), FAIL, "torch counts 2", id="torch promises more"
+        ),
+        pytest.param(
+            counts(8, 1, 1, promised=8, mig=True, cards=(Card("a", mig=True, parts=("x",)),) * 8),
+            sight(1),
+            PASS,
+            "torch.cuda.device_count() is 8 all the same: name a MIG device's UUID",
+            id="eight GPUs in MIG mode, of which CUDA offers one part",
+        ),
+        pytest.param(
             counts(2, 1, 1), sight(1), FAIL, "NVML shows 2", id="the driver has lost a GPU"
         ),
         pytest.param(
@@ -331,6 +341,10 @@ def test_what_runs(capability: tuple[int, int], architectures: list[str], how: s
         pytest.param([(8, 6), (9, 0)], [], FAIL, "9.0", id="one of two is not covered"),
         pytest.param([(8, 6)], ["8.0"], FAIL, "expected 8.0", id="another GPU than the plan's"),
         pytest.param([(8, 6)], [None], PASS, "", id="an unknown capability is not compared"),
+        pytest.param([(8, 6)], ["8.6"] * 8, PASS, "", id="one of eight is shown, or a part of one"),
+        pytest.param(
+            [(7, 5)], ["8.6", "7.5"], PASS, "7.5 runs sm_75", id="one of two kinds is shown"
+        ),
     ],
 )
 def test_architectures(

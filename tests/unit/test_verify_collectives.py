@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -428,3 +429,20 @@ def test_only_less_than_the_least_share_is_a_finding(gbs: float, can: float, sha
         found = bandwidth.judge_bandwidth(measured_at(gbs), State(), {})
     near = abs(gbs - link.gbs * link.share) < 1e-9 * gbs
     assert near or (found.status is FAIL) == slow
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [
+        pytest.param(99, PASS, id="a few errors under load"),
+        pytest.param(100, FAIL, id="a link that damages data under load"),
+    ],
+)
+def test_links_that_count_errors_under_load_are_found(errors: int, status: Status) -> None:
+    before = machine()
+    worn = tuple(replace(link, errors=errors) for link in before.gpus[1].nvlinks[:1])
+    links = (*worn, *before.gpus[1].nvlinks[1:])
+    after = replace(before, gpus=(before.gpus[0], replace(before.gpus[1], nvlinks=links)))
+    outcome = bandwidth.judge_bandwidth(measured_at(80), after, {}, before)
+    assert outcome.status is status
+    assert status is PASS or "GPU 1: NVLink 0 counts errors: 100 more" in outcome.message

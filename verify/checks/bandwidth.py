@@ -11,9 +11,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from verify import state
 from verify.checks import nccl_log, operations, ranks
-from verify.checks.links import Link, slowest_link, width_fault
+from verify.checks.links import Link, error_findings, slowest_link, width_fault
 from verify.checks.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
 from verify.core import Check, Context, Outcome, Status
 from verify.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
@@ -37,9 +36,10 @@ def check_bandwidth(context: Context) -> Outcome:
     if team.backend == "nccl" and team.size == 1:
         return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
     wanted = sizes(LARGEST[team.backend][context.level])
+    before = context.machine.state() if team.backend == "nccl" else State()
     world = ranks.run(team, lambda rank: _measure(rank, wanted), LIMIT_S[team.backend])
-    seen = state.read() if team.backend == "nccl" else State()
-    return judge_bandwidth(world, seen, dict(os.environ))
+    seen = context.machine.state() if team.backend == "nccl" else State()
+    return judge_bandwidth(world, seen, dict(os.environ), before)
 
 
 def sizes(largest: int) -> List[int]:
@@ -136,8 +136,12 @@ def series(values: Sequence[Sequence[Mapping[str, Any]]]) -> List[Series]:
     return found
 
 
-def judge_bandwidth(world: World, seen: State, environ: Mapping[str, str]) -> Outcome:
-    """Whether the largest messages come near to what the links can do, where that is known."""
+def judge_bandwidth(
+    world: World, seen: State, environ: Mapping[str, str], before: Optional[State] = None
+) -> Outcome:
+    """Whether the largest messages come near to what the links can do, where that is known, and
+    whether the NVLinks counted errors meanwhile: `before` is how they stood.
+    """
     team = world.team
     measured: Dict[str, Any] = {"device": team.kind, "ranks": team.size, "seconds": world.seconds}
     if world.lost:
@@ -157,6 +161,10 @@ def judge_bandwidth(world: World, seen: State, environ: Mapping[str, str]) -> Ou
         )
         cause, fix = blame(seen, ways, environ, link)
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    worn = [f for gpu in seen.gpus for f in error_findings(gpu, before or seen)]
+    if worn:
+        message = "under load: GPU {}: {}".format(worn[0].gpu, worn[0].what)
+        return Outcome(Status.FAIL, message, worn[0].cause, worn[0].fix, measured, expected)
     against = " of {:.3g} ({})".format(link.gbs, link.words) if link else ""
     message = "bus bandwidth {}{}, {}{}".format(text, against, team.words, team.note)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)

@@ -248,7 +248,7 @@ def _judge_nvlink(seen: State, before: State, *, expected: bool) -> Outcome:
         note = " although the plan expects them" if expected else ""
         return Outcome(Status.SKIP, "the driver reports no NVLinks" + note)
     findings = [] if _mig(seen) else [f for gpu in linked for f in _nvlink_findings(gpu, seen)]
-    findings = findings or [f for gpu in linked for f in _error_findings(gpu, before)]
+    findings = findings or [f for gpu in linked for f in error_findings(gpu, before)]
     findings = findings or _odd_link(linked)
     measured = pack(tables=[_nvlink_table(linked)])
     aim = {"nvlink": True} if expected else {}
@@ -310,7 +310,8 @@ def _virtual(gpu: GpuState) -> bool:
     return gpu.virtualization != "none"
 
 
-def _error_findings(gpu: GpuState, before: State) -> List[Finding]:
+def error_findings(gpu: GpuState, before: State) -> List[Finding]:
+    """The links of a GPU that have counted many errors since `before`."""
     cause = "data is damaged on this link and sent again: dirt, a loose bridge, or wear"
     fix = "look at nvidia-smi nvlink -e on the host; reseat the bridge or have it repaired"
     old = {

@@ -30,9 +30,7 @@ MAX_BYTES = 64 << 20
 _NOT_FOUND = 13  # NVML_ERROR_FUNCTION_NOT_FOUND: a call that the recorded machine was never asked
 _POINTER = 1 << 20  # handles of a replay, which are never followed
 _UUID = re.compile(rb"(GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_CLUSTER_AT = {
-    "nvmlDeviceGetGpuFabricInfo": 0
-}  # where the fabric's UUID begins; else after 4 bytes
+_CLUSTER_AT = {"nvmlDeviceGetGpuFabricInfo": 0}  # where the fabric's UUID begins, if not at 4
 _LOGGED = re.compile(r"NVRM|SXid|nvidia", re.IGNORECASE)
 _PROGRAM = re.compile(r"\bname=[^,]*")  # of the program that an Xid hit
 
@@ -209,8 +207,19 @@ def _clean_call(call: Any, number: Callable[[Any], bytes]) -> List[Any]:
 
 def dump(document: Mapping[str, Any]) -> str:
     """A recording as it stands in a file: a line for each call."""
-    lines = json.dumps(document, indent=1)
-    return re.sub(r"\n {4,}\s*|(?<=[\[{])\n {4,}", " ", lines) + "\n"
+    head = {name: part for name, part in document.items() if name != "libraries"}
+    libraries = [
+        "{}: {}".format(json.dumps(n), _dumped(x)) for n, x in document["libraries"].items()
+    ]
+    body = ",\n".join(libraries)
+    return '{},\n"libraries": {{\n{}\n}}}}\n'.format(json.dumps(head, indent=1)[:-2], body)
+
+
+def _dumped(library: Mapping[str, Any]) -> str:
+    if "calls" not in library:
+        return json.dumps(library)
+    calls = ",\n".join(json.dumps(call) for call in library["calls"])
+    return '{{"lacks": {}, "calls": [\n{}]}}'.format(json.dumps(library["lacks"]), calls)
 
 
 # The replay

@@ -53,7 +53,7 @@ def test_a_card_that_tells_nothing_is_a_skip_with_a_reason(judge: Any) -> None:
     refused = "nvmlDeviceGetEccMode: Insufficient Permissions (4)"
     outcome = judge(State("390.1", (GpuState(0), GpuState(1)), found=True, problems=(refused,)))
     assert outcome.status is Status.SKIP
-    assert outcome.message.startswith("2 GPUs do not tell")
+    assert outcome.message.startswith("2 GPUs do not report")
     assert refused in outcome.message
 
 
@@ -232,8 +232,8 @@ def test_clocks_are_read_again_only_where_something_slows_a_card(
             {"slowdown_margin_c": 40, "temperature_c": 95}, Status.PASS, "40 C left", id="margin"
         ),
         pytest.param({"slowdown_margin_c": -1}, Status.FAIL, "1 C over", id="no margin left"),
-        pytest.param({"slowdown_c": None}, Status.PASS, "limit is not told", id="one untold"),
-        pytest.param({"slowdown_c": 0}, Status.PASS, "limit is not told", id="a limit of 0"),
+        pytest.param({"slowdown_c": None}, Status.PASS, "limit is not known", id="one untold"),
+        pytest.param({"slowdown_c": 0}, Status.PASS, "limit is not known", id="a limit of 0"),
     ],
 )
 def test_temperature(fields: dict[str, Any], status: Status, word: str) -> None:

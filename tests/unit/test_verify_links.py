@@ -205,7 +205,7 @@ V100: dict[str, Any] = {
         pytest.param(
             state(gpu(nvlinks=links("++"), **H100), gpu(1, nvlinks=links("--"), **H100)),
             FAIL,
-            "GPU 1: 0 of 2 NVLinks active, off: 0, 1; others of its kind have 2",
+            "GPU 1: 0 of 2 NVLinks active, off: 0-1; others of its kind have 2",
             id="an H100 board has SXM not in its name, one GPU has no link",
         ),
         pytest.param(
@@ -302,7 +302,7 @@ def two(path: str | None, read: str | None = "ok", write: str | None = "ok", **m
     ("seen", "status", "word"),
     [
         pytest.param(state(gpu()), SKIP, "one GPU", id="one GPU"),
-        pytest.param(state(gpu(), gpu(1)), SKIP, "does not tell", id="pairs unknown"),
+        pytest.param(state(gpu(), gpu(1)), SKIP, "does not report", id="pairs unknown"),
         pytest.param(two("NV4"), PASS, "joined by NV4; P2P between all", id="NVLink"),
         pytest.param(
             two("PHB", "chipset-not-supported", "chipset-not-supported"),
@@ -320,7 +320,7 @@ def two(path: str | None, read: str | None = "ok", write: str | None = "ok", **m
         pytest.param(
             two("NV4", "not-supported", mig=True), PASS, "not available", id="MIG has no peers"
         ),
-        pytest.param(two("SYS", None, None), PASS, "does not tell of P2P", id="P2P unknown"),
+        pytest.param(two("SYS", None, None), PASS, "does not report P2P", id="P2P unknown"),
         pytest.param(two(None), PASS, "joined by unknown", id="path unknown"),
     ],
 )

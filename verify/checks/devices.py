@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify import driver, nvml
 from verify.checks.compat import CHECKS as COMPAT
+from verify.checks.health import spans
 from verify.checks.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, look, short
 from verify.checks.visible import CHECKS as VISIBLE
 from verify.checks.visible import Card, Selection, cards_of, select
@@ -54,7 +55,7 @@ def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[Expected
 def _lost_gpus(seen: nvml.Nvml, lost: Sequence[int]) -> Tuple[str, str, str]:
     reasons = sorted({seen.gpus[i].failure or "it does not answer" for i in lost})
     message = "{} of {} cannot be used: GPU {}: {}".format(
-        len(lost), gpus(len(seen.gpus)), ", ".join(map(str, lost)), ", ".join(reasons)
+        len(lost), gpus(len(seen.gpus)), spans(lost), ", ".join(reasons)
     )
     cause = "the driver has lost the GPU: it hangs, or has fallen off the bus"
     if all("reset" in reason for reason in reasons):

@@ -59,10 +59,26 @@ def outcome(
     """A failure that names every finding, or a pass."""
     if not findings:
         return Outcome(Status.PASS, well, measured=measured, expected=expected)
-    message = "; ".join("GPU {}: {}".format(f.gpu, f.what) for f in findings)
+    same: Dict[str, List[int]] = {}
+    for finding in findings:
+        same.setdefault(finding.what, []).append(finding.gpu)
+    message = "; ".join("GPU {}: {}".format(spans(on), what) for what, on in same.items())
     cause = "; ".join(dict.fromkeys(finding.cause for finding in findings))
     fix = "; ".join(dict.fromkeys(finding.fix for finding in findings))
     return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Rising numbers in short: "0-3, 6"."""
+    found: List[List[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(
+        str(first) if first == last else "{}-{}".format(first, last) for first, last in found
+    )
 
 
 def table(title: str, columns: Sequence[str], gpus: Sequence[GpuState]) -> Dict[str, Any]:
@@ -78,14 +94,14 @@ def _cell(value: Any) -> Any:
 
 
 def _numbers(rows: Sequence[GpuState]) -> str:
-    return ", ".join(str(gpu.index) for gpu in rows)
+    return spans([gpu.index for gpu in rows])
 
 
 def unread(found: State, rows: Sequence[GpuState], what: str) -> Outcome:
-    """The skip of a check of which no GPU tells anything."""
+    """The skip of a check for which no GPU reports anything."""
     why = "; NVML refuses: " + "; ".join(found.problems[:2]) if found.problems else ""
     verb = "does" if len(rows) == 1 else "do"
-    return Outcome(Status.SKIP, "{} {} not tell {}{}".format(gpus(len(rows)), verb, what, why))
+    return Outcome(Status.SKIP, "{} {} not report {}{}".format(gpus(len(rows)), verb, what, why))
 
 
 # Memory
@@ -125,7 +141,7 @@ def judge_memory(found: State) -> Outcome:
     if not counting:
         off = [gpu for gpu in found.gpus if gpu.ecc_enabled is False]
         if not off:
-            return unread(found, found.gpus, "of memory errors (a card without ECC)")
+            return unread(found, found.gpus, "memory errors (a card without ECC)")
         said = "ECC is off on GPU {}: memory errors are not seen".format(_numbers(off))
         fix = "switch ECC on (nvidia-smi -e 1, then reboot) where answers matter"
         return Outcome(Status.SKIP, said, fix=fix, measured=measured)
@@ -231,7 +247,7 @@ def judge_clocks(readings: Sequence[State]) -> Outcome:
     columns = ("index", "clock_sm_mhz", "clock_sm_max_mhz", "clock_memory_mhz", "throttle_reasons")
     measured = table("Clocks", columns, rows)
     if all(gpu.throttle_reasons is None for gpu in rows):
-        return unread(readings[-1], rows, "what holds the clocks")
+        return unread(readings[-1], rows, "what limits its clocks")
     findings = [f for gpu in rows for f in _clock_findings(gpu, readings)]
     said = ["nothing slows down {}".format(gpus(len(rows)))]
     said += ["GPU {}: {}".format(gpu.index, words) for gpu in rows for words in _clock_words(gpu)]
@@ -298,7 +314,7 @@ def judge_temperature(found: State) -> Outcome:
     )
     left = {gpu.index: degrees_left(gpu) for gpu in found.gpus}
     if all(value is None for value in left.values()):
-        return unread(found, found.gpus, "at which temperature the card slows down")
+        return unread(found, found.gpus, "the temperature at which it slows down")
     findings = []
     for gpu in found.gpus:
         degrees = left[gpu.index]
@@ -322,7 +338,7 @@ def degrees_left(gpu: GpuState) -> Optional[int]:
 
 def _heat(gpu: GpuState, left: Optional[int]) -> str:
     if left is None:
-        return "GPU {}: {} C, its limit is not told".format(gpu.index, gpu.temperature_c)
+        return "GPU {}: {} C, its limit is not known".format(gpu.index, gpu.temperature_c)
     near = ", so it will slow down under load" if left <= NEAR_C else ""
     return "GPU {}: {} C, {} C left{}".format(gpu.index, gpu.temperature_c, left, near)
 
@@ -347,7 +363,7 @@ def judge_mode(found: State, *, mps: bool = False) -> Outcome:
     measured = {**table("Modes", columns, found.gpus), "mps": mps}
     findings = [f for gpu in found.gpus for f in _mode_findings(gpu)]
     if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus) and not findings:
-        return unread(found, found.gpus, "the modes")
+        return unread(found, found.gpus, "its modes")
     said = ["CUDA may start on {}".format(gpus(len(found.gpus)))]
     single = [gpu for gpu in found.gpus if "exclusive" in (gpu.compute_mode or "")]
     taken = [] if mps else [gpu for gpu in single if gpu.processes]
@@ -409,13 +425,11 @@ def judge_fabric(found: State) -> Outcome:
         "Fabric", ("index", "fabric_state", "fabric_status", "fabric_health"), found.gpus
     )
     if all(gpu.fabric_state is None for gpu in found.gpus):
-        return unread(found, found.gpus, "of an NVSwitch fabric (drivers do from 525 on)")
+        return unread(found, found.gpus, "an NVSwitch fabric (drivers from 525 on do)")
     part = [gpu for gpu in found.gpus if gpu.fabric_state not in (None, "not-supported")]
     findings = [f for gpu in part for f in _fabric_findings(gpu, found.driver)]
     well = "{} joined the NVSwitch fabric".format(gpus(len(part)))
-    well = (
-        well if part else "no NVSwitch fabric that {} would tell of".format(gpus(len(found.gpus)))
-    )
+    well = well if part else "{} on no NVSwitch fabric".format(gpus(len(found.gpus)))
     return outcome(findings, well, measured, {"fabric_state": "completed"})
 
 

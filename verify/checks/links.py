@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.checks.health import Finding, is_laptop, judged, outcome
+from verify.checks.health import Finding, is_laptop, judged, outcome, spans
 from verify.core import Check, Context, Outcome, Status, gpus
 from verify.measures import Table, pack
 from verify.telemetry import GpuState, NvLink, Pair, State
@@ -110,7 +110,7 @@ def _pcie(seen: State, paths: Sequence[str]) -> Optional[Link]:
 
 
 def _numbers(found: Sequence[int]) -> str:
-    return ", ".join(str(number) for number in found)
+    return spans(found)
 
 
 # PCIe
@@ -381,7 +381,7 @@ def _judge_peers(seen: State) -> Outcome:
     if len(seen.gpus) < 2:
         return Outcome(Status.SKIP, "one GPU: it has no peer")
     if not seen.pairs:
-        return Outcome(Status.SKIP, "the driver does not tell what lies between the GPUs")
+        return Outcome(Status.SKIP, "the driver does not report what joins the GPUs")
     measured = pack(tables=_matrices(seen))
     for pair in seen.pairs:
         fault = _peer_fault(pair, seen)
@@ -398,7 +398,7 @@ def _reach(pairs: Sequence[Pair]) -> str:
         said = "P2P not available ({}): copies go through host memory"
         return said.format(", ".join(closed))
     told = all(pair.can_read is not None for pair in pairs)
-    return "P2P between all" if told else "the driver does not tell of P2P"
+    return "P2P between all" if told else "the driver does not report P2P"
 
 
 def _closed(pair: Pair) -> Optional[str]:

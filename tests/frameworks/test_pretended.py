@@ -1,4 +1,4 @@
-"""PyTorch's checks on pretended GPUs: their GPU branches do not crash or hang, and say what is."""
+"""The checks on pretended GPUs: their GPU branches do not crash or hang, and say what is so."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ START = (
 )
 
 
-def run(count: int, fault: str, *words: str) -> dict[str, dict[str, Any]]:
-    argv = [str(python_of("pytorch")), "-m", "tests.mutations.pretended", str(count), fault, *words]
+def run(framework: str, count: int, fault: str, *words: str) -> dict[str, dict[str, Any]]:
+    python = str(python_of(framework))
+    argv = [python, "-m", "tests.mutations.pretended", framework, str(count), fault, *words]
     done = subprocess.run(
         argv,
         cwd=ROOT,
@@ -49,10 +50,13 @@ def run(count: int, fault: str, *words: str) -> dict[str, dict[str, Any]]:
     return {row["check"]: row for row in rows}
 
 
-@pytest.mark.parametrize("count", [1, 2, 8])
-def test_every_check_comes_to_its_end_on_sound_gpus(count: int) -> None:
-    found = run(count, "")
-    assert set(found) == {check.id for check in CHECKS["pytorch"]} - set(LEFT_OUT)
+@pytest.mark.parametrize(
+    ("framework", "count"),
+    [("pytorch", 1), ("pytorch", 2), ("pytorch", 8), ("jax", 2), ("tensorflow", 2)],
+)
+def test_every_check_comes_to_its_end_on_sound_gpus(framework: str, count: int) -> None:
+    found = run(framework, count, "")
+    assert set(found) == {check.id for check in CHECKS[framework]} - set(LEFT_OUT[framework])
     wrong = [row for row in found.values() if row["status"] in ("fail", "error")]
     assert wrong == []
     for name, row in found.items():
@@ -61,6 +65,7 @@ def test_every_check_comes_to_its_end_on_sound_gpus(count: int) -> None:
             assert alone or MAY_SKIP.get(name, "-") in row["message"], row
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 @pytest.mark.parametrize(
     ("fault", "status", "cause"),
     [
@@ -73,16 +78,19 @@ def test_every_check_comes_to_its_end_on_sound_gpus(count: int) -> None:
     ],
 )
 def test_a_cuda_that_does_not_start_has_one_cause_everywhere(
-    fault: str, status: str, cause: str
+    framework: str, fault: str, status: str, cause: str
 ) -> None:
-    found = run(2, fault, *START)
-    assert {name: row["status"] for name, row in found.items()} == dict.fromkeys(START, status)
+    asked = [check.id for check in CHECKS[framework] if check.id in START]
+    found = run(framework, 2, fault, *asked)
+    assert {name: row["status"] for name, row in found.items()} == dict.fromkeys(asked, status)
     assert all(cause in row["cause"] for row in found.values()), found
 
 
 @pytest.mark.parametrize("fault", ["full at once", "full at the third move"])
 def test_a_full_gpu_is_said_to_be_full(fault: str) -> None:
-    found = run(2, fault, "devices.kernel", "numerics.matmul", "training.loss", "training.same")
+    found = run(
+        "pytorch", 2, fault, "devices.kernel", "numerics.matmul", "training.loss", "training.same"
+    )
     for row in found.values():
         words = " | ".join(filter(None, (row["message"], row["cause"], row["fix"])))
         assert row["status"] in ("fail", "error", "skip", "pass"), row

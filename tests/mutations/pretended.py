@@ -1,10 +1,9 @@
-"""Pretended GPUs: the GPU branches of every PyTorch check, on the CPU.
+"""Pretended GPUs: the GPU branches of every framework's checks, on the CPU.
 
-`python -m tests.mutations.pretended COUNT [FAULT [WORD ...]]` runs each check, or those whose id
-has a WORD, in a world of so many GPUs whose device is the CPU, and prints a JSON line for each:
-{"check", "status", "message", "cause", "fix", "seconds"}. What runs is the checks' own code with
-its GPU branches; `torch.cuda` is replaced where it would ask a driver. A FAULT is one of `FAULTS`,
-or "".
+`python -m tests.mutations.pretended FRAMEWORK COUNT [FAULT [WORD ...]]` runs each check, or those
+whose id has a WORD, in a world of so many GPUs whose device is the CPU, and prints a JSON line for
+each: {"check", "status", "message", "cause", "fix", "seconds"}. What runs is the checks' own code
+with its GPU branches; what would ask a driver is replaced. A FAULT is one of `FAULTS`, or "".
 """
 
 from __future__ import annotations
@@ -21,18 +20,42 @@ ROWS: Dict[str, Any] = {}  # this module is no table of mutations
 GIB = 1 << 30
 NAME = "NVIDIA A100-SXM4-40GB"
 LIMIT_S = 240.0
-LEFT_OUT = {  # what cannot be pretended
+_EVERYWHERE = {
     "libraries.compat": "it is about the file of libcuda",
+    "speed.gemm": "how fast a CPU is proves nothing; the rows of speed.py hold its clock",
+}
+_PYTORCH = {
+    **_EVERYWHERE,
     "loading.fork": "spawned workers import torch anew, without what is pretended here",
     "parallel.data": "torch's DataParallel moves to CUDA devices by itself",
     "parallel.ddp": "torch's DistributedDataParallel compares the model's device with the number",
     "parallel.fsdp": "torch's FSDP makes its tensors on CUDA devices by itself",
     "training.amp": "products of fp16 take a CPU minutes",
     "memory.batch": "it takes the time that it is given",
-    "speed.gemm": "how fast a CPU is proves nothing; the rows of speed.py hold its clock",
-    "speed.memory": "likewise",
+    "speed.memory": "it is a clock's reading, as speed.gemm",
     "speed.copies": "likewise",
     "speed.training": "likewise",
+}
+LEFT_OUT = {  # what cannot be pretended
+    "pytorch": _PYTORCH,
+    "jax": {
+        **_EVERYWHERE,
+        "libraries.cuda": "it is about the plugin's libraries, as are the next two",
+        "libraries.cudnn": "likewise",
+        "libraries.files": "likewise",
+        "training.amp": "it takes a CPU minutes",
+    },
+    "tensorflow": {
+        **_EVERYWHERE,
+        "libraries.dlopen": "it is about the libraries of a CUDA build, as are the next three",
+        "libraries.cuda": "likewise",
+        "libraries.cudnn": "likewise",
+        "libraries.files": "likewise",
+        "numerics.convolution": "a CPU sums convolutions of fp16 in fp16",
+        "training.amp": "it takes a CPU minutes",
+        "devices.placement": "what it asks for is the device's name",
+        "parallel.mirrored": "TensorFlow lists its own devices there",
+    },
 }
 
 
@@ -53,11 +76,60 @@ class Event:
         return max(end.at - self.at, 1e-7) * 1000
 
 
-def pretend(count: int) -> None:
-    """So many GPUs, seen by torch, NVML and the driver."""
+def pretend(framework: str, count: int) -> None:
+    """So many GPUs, seen by the framework, NVML and the driver."""
+    from verify import driver, nvml, same_gpu, state
+
+    cards = tuple(gpu(i) for i in range(count))
+    seen = _state(cards)
+    state.read = lambda *_: seen
+    rows = tuple(nvml.Gpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
+    nvml.read = lambda *_: nvml.Nvml(found=True, driver="570.133.20", cuda="12.8", gpus=rows)
+    driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", count=count)
+    vars(same_gpu).update(
+        find=lambda index, gpus: gpus[index] if index < len(gpus) else None,
+        match=lambda index, _, __, gpus: gpus[index] if index < len(gpus) else None,
+    )
+    {"pytorch": _torch, "jax": _jax, "tensorflow": _tensorflow}[framework](count)
+
+
+def _jax(count: int) -> None:
+    """XLA was asked for so many devices of the CPU (`main`)."""
+    import jax
+
+    from tests.mutations.jax_ import a_plugin
+    from verify.checks.on_jax.place import Place
+
+    a_plugin()
+    there = jax.devices("cpu")[:count]
+    vars(jax).update(devices=lambda _=None: list(there))
+    setattr(Place, "capability", property(lambda _: (8, 0)))  # noqa: B010
+    setattr(Place, "card", property(lambda one: name_of(one.index)))  # noqa: B010
+
+
+def _tensorflow(count: int) -> None:
+    import tensorflow as tf
+
+    from tests.mutations.tensorflow_ import a_cuda_build
+    from verify.checks.on_tensorflow.place import Place
+
+    a_cuda_build()
+    cpu = tf.config.list_physical_devices("CPU")
+    logical = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    tf.config.set_logical_device_configuration(cpu[0], logical)
+    real = tf.config.list_physical_devices
+    fakes = ["GPU {}".format(i) for i in range(count)]
+    tf.config.list_physical_devices = lambda kind=None: fakes if kind == "GPU" else real(kind)
+    tf.config.experimental.get_device_details = lambda one: {
+        "device_name": NAME + one[3:],
+        "compute_capability": (7, 5),  # without TF32, which a CPU does not have
+    }
+    setattr(Place, "device", property(lambda one: "/CPU:{}".format(one.index)))  # noqa: B010
+
+
+def _torch(count: int) -> None:
     import torch
 
-    from verify import driver, nvml, same_gpu, state
     from verify.checks import place, sight
 
     @contextlib.contextmanager
@@ -111,13 +183,6 @@ def pretend(count: int) -> None:
     _with_tf32()
     torch.Tensor.pin_memory = lambda self, *_: self
     setattr(place.Place, "device", property(lambda _: torch.device("cpu")))  # noqa: B010
-    cards = tuple(gpu(i) for i in range(count))
-    seen = _state(cards)
-    state.read = lambda *_: seen
-    rows = tuple(nvml.Gpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
-    nvml.read = lambda *_: nvml.Nvml(found=True, driver="570.133.20", cuda="12.8", gpus=rows)
-    driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", count=count)
-    vars(same_gpu).update(find=lambda index, gpus: gpus[index] if index < len(gpus) else None)
     vars(sight).update(look=lambda context: sight_of(context, count))
     vars(place).update(look=sight.look)
 
@@ -212,7 +277,7 @@ def _state(cards: Any) -> Any:
     return State("570.133.20", cards, pairs, found=True, confidential=False)
 
 
-def main(count: int, fault: str, words: "list[str]") -> int:
+def main(framework: str, count: int, fault: str, words: "list[str]") -> int:
     """Run the checks, each in a child, as the suite does."""
     from verify.checks import CHECKS
     from verify.children import Child
@@ -220,15 +285,22 @@ def main(count: int, fault: str, words: "list[str]") -> int:
     from verify.frameworks import FRAMEWORKS
     from verify.runner import judge_ending, outcome_of
 
-    FRAMEWORKS["pytorch"].load()
-    pretend(count)
-    if fault:
-        FAULTS[fault]()
-    context = Context(level="quick", gpus=count)
-    for check in CHECKS["pytorch"]:
-        if check.id in LEFT_OUT or (words and not any(word in check.id for word in words)):
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
+    FRAMEWORKS[framework].load()
+    context = Context(level="quick", framework=framework, gpus=count)
+    for check in CHECKS[framework]:
+        if check.id in LEFT_OUT[framework] or (
+            words and not any(word in check.id for word in words)
+        ):
             continue
-        ending = Child(lambda: outcome_of(check, context)).wait(LIMIT_S)  # noqa: B023
+
+        def work() -> Any:
+            pretend(framework, count)
+            if fault:
+                FAULTS[fault]()
+            return outcome_of(check, context)  # noqa: B023
+
+        ending = Child(work).wait(LIMIT_S)
         row = {"check": check.id, **judge_ending(ending).as_dict(), "seconds": ending.seconds}
         kept = ("check", "status", "message", "cause", "fix", "seconds")
         sys.stdout.write(json.dumps({key: row[key] for key in kept}) + "\n")
@@ -237,21 +309,37 @@ def main(count: int, fault: str, words: "list[str]") -> int:
 
 
 def _start_fails(code: int, text: str) -> Callable[[], None]:
-    """CUDA does not start: with this error for the driver, and in torch's longer sentence."""
+    """CUDA does not start: the driver has this error, and the framework its own words for it."""
 
     def seed() -> None:
         from verify import driver
-        from verify.checks import place, sight
 
         said = "Error {}: {}".format(code, text)
-        long = "RuntimeError: Unexpected error from cudaGetDeviceCount(). {}".format(said)
-        broken = sight.Sight("12.8", 0, error=long, nodes=2, nvml=2, driver=True)
-        vars(sight).update(look=lambda _: broken)
-        vars(place).update(look=sight.look)
-        vars(sys.modules["verify.checks.devices"]).update(look=sight.look)
         driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", error=said)
+        if "torch" in sys.modules:
+            _torch_sees_none(said)
+        elif "jax" in sys.modules:
+            vars(sys.modules["jax"]).update(devices=_no_backend)
+        else:
+            tf = sys.modules["tensorflow"]
+            real = tf.config.list_physical_devices
+            tf.config.list_physical_devices = lambda kind=None: [] if kind == "GPU" else real(kind)
 
     return seed
+
+
+def _no_backend(kind: Any = None) -> Any:
+    raise RuntimeError("Unknown backend: '{}' requested, but no platforms are present".format(kind))
+
+
+def _torch_sees_none(said: str) -> None:
+    from verify.checks import devices, place, sight
+
+    long = "RuntimeError: Unexpected error from cudaGetDeviceCount(). {}".format(said)
+    broken = sight.Sight("12.8", 0, error=long, nodes=2, nvml=2, driver=True)
+    vars(sight).update(look=lambda _: broken)
+    for module in (place, devices):
+        vars(module).update(look=sight.look)
 
 
 def _memory_ends_at(call: int) -> Callable[[], None]:
@@ -290,4 +378,4 @@ FAULTS: Dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main(int(sys.argv[1]), "".join(sys.argv[2:3]), sys.argv[3:]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), "".join(sys.argv[3:4]), sys.argv[4:]))

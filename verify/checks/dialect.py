@@ -69,14 +69,15 @@ def cpu_build(
 
 
 def judge_there(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
-    """The failure where there should be a GPU and none can be used; None: compute on what is there.
+    """The failure where there should be a GPU and none can be used, or the skip where others have
+    taken it; None: compute on what is there.
 
-    A CPU build where nothing hints at a GPU computes on: that it is one, `libraries.framework`
-    tells.
+    A CPU build where nothing hints at a GPU computes on: that it is one, `libraries.framework` says.
     """
     absent = judge_absent(seen, dialect)
     bare = seen.torch_cuda is None and not seen.hinted()
-    return absent if absent and absent.status is Status.FAIL and not bare else None
+    there = absent is not None and (absent.status is Status.FAIL or bool(seen.hinted()))
+    return absent if there and not bare else None
 
 
 def reworded(outcome: Outcome, dialect: Dialect) -> Outcome:

@@ -212,7 +212,7 @@ class Fit:
 def check_keras(context: Context) -> Outcome:
     """Fit a model on a tf.data pipeline, as most users do."""
     broken, place = find(context)
-    return broken or judge_fit(_fit(place, context.pick(3, 12, 40)), place.kind)
+    return broken or judge_fit(_fit(place, context.pick(6, 12, 40)), place.kind)
 
 
 def _fit(place: Place, epochs: int) -> Fit:

@@ -72,7 +72,7 @@ def judge_there(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
     """The failure where there should be a GPU and none can be used, or the skip where others have
     taken it; None: compute on what is there.
 
-    A CPU build where nothing hints at a GPU computes on: that it is one, `libraries.framework` says.
+    A CPU build where nothing hints at a GPU computes on: `libraries.framework` says that it is one.
     """
     absent = judge_absent(seen, dialect)
     bare = seen.torch_cuda is None and not seen.hinted()

@@ -88,21 +88,22 @@ def all_agree() -> None:
     torch.cuda.device_count = lambda: 2
 
 
-def driver_loses_one() -> None:
-    """CUDA has one card where NVML has two."""
-    import torch
-
-    from verify import driver
-
-    driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=1)
-    torch.cuda.device_count = lambda: 1
-
-
 def torch_counts_by_nvml() -> None:
     """torch reports what NVML has; CUDA itself can use one."""
     from verify import driver
+    from verify.checks import devices
+    from verify.checks.sight import Sight
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=1)
+    vars(devices).update(look=lambda _: Sight("12.1", usable=1, nodes=2, nvml=2))
+
+
+def driver_loses_one() -> None:
+    """CUDA, and torch by it, has one card where NVML has two."""
+    import torch
+
+    torch_counts_by_nvml()
+    torch.cuda.device_count = lambda: 1
 
 
 def cuda_does_not_start() -> None:

@@ -69,13 +69,14 @@ def ask_at_terminal(question: str) -> bool:
 
     KeyboardInterrupt at the first Ctrl-C, whenever it comes.
     """
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    answer = _read_line(sys.stdin.fileno())
+    with _signals() as signals:  # before the question, which a person may answer at once
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        answer = _read_line(sys.stdin.fileno(), signals)
     return answer.strip().lower() in {b"y", b"yes"}
 
 
-def _read_line(terminal: int) -> bytes:
+def _read_line(terminal: int, signals: int) -> bytes:
     """The line that was typed, or what of it came before the end of the input.
 
     A signal that arrives between Python's last look for one and the read() of the system
@@ -84,17 +85,16 @@ def _read_line(terminal: int) -> bytes:
     (https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd).
     """
     line = b""
-    with _signals() as signals:
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([terminal, signals], [], [])
-            # the handler of a signal has run before this line, and has raised if it was Ctrl-C
-            if signals in ready:
-                os.read(signals, 4096)
-            if terminal in ready:
-                typed = _typed(terminal)
-                if not typed:
-                    break
-                line += typed
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([terminal, signals], [], [])
+        # the handler of a signal has run before this line, and has raised if it was Ctrl-C
+        if signals in ready:
+            os.read(signals, 4096)
+        if terminal in ready:
+            typed = _typed(terminal)
+            if not typed:
+                break
+            line += typed
     return line
 
 

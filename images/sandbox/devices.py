@@ -3,9 +3,8 @@
 A CDI specification says it, where the host has one; else the driver is looked for, as NVIDIA's
 container toolkit does. Either way the libraries are bound, each under its own versioned name, into
 one directory of their own, with the links that the loader looks for beside them. The directory is
-put at the end of LD_LIBRARY_PATH: the image's own loader cache belongs to the image and is not
-written to, and what the image itself puts first (a cuda-compat, say) stays first, as it would with
-an engine. `/usr/local/nvidia` is where NVIDIA's own images look, too.
+put at the end of LD_LIBRARY_PATH, so that what the image itself puts first (a cuda-compat, say)
+stays first, as it would with an engine. `/usr/local/nvidia` is where NVIDIA's own images look, too.
 
 Everything is read below `root`, so that a made-up tree stands for a host.
 """
@@ -16,7 +15,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +81,16 @@ def from_edits(edits: Edits, root: Path) -> Driver:
     """Take what a CDI specification lists. Libraries and programs go where ours are; what serves
     only drawing (Vulkan's and EGL's files, firmware) is left out.
     """
-    files = [_below(root, host) for host, _ in edits.mounts]
+    edits = _with_dxcore(edits, root)
+    files = [_below(root, host) for host, path in edits.mounts if not _is_of_wsl(path)]
     libraries = [(f.name, f) for f in files if f.is_file() and _DRIVER.match(f.name)]
     binds, links = _in_our_place(libraries)
+    links += _links_to_wsl(edits, root)
     binds += [(str(file), f"{PROGRAMS}/{file.name}") for file in files if _is_program(file)]
     binds += [
         (str(_below(root, host)), path)
         for host, path in edits.mounts
-        if _below(root, host).is_socket() or path.startswith(f"/{_WSL}")
+        if _below(root, host).is_socket() or _is_of_wsl(path)
     ]
     names = {Path(path).name for _, path in binds} | {Path(path).name for _, path in links}
     links += [
@@ -108,10 +109,44 @@ def from_edits(edits: Edits, root: Path) -> Driver:
         env=tuple(line for line in edits.env if line != "NVIDIA_VISIBLE_DEVICES=void"),
         notes=tuple(
             f"{file}: named by the CDI specification, and not there"
-            for file in files
+            for file in (_below(root, host) for host, _ in edits.mounts)
             if _DRIVER.match(file.name) and not file.exists()
         ),
     )
+
+
+def _is_of_wsl(path: str) -> bool:
+    return path.startswith(f"/{_WSL}/")
+
+
+def _with_dxcore(edits: Edits, root: Path) -> Edits:
+    """Under WSL, with libdxcore.so, without which its libcuda reaches no GPU: generators leave it
+    out where the loader's cache lacks it (github.com/NVIDIA/nvidia-container-toolkit issue 1739).
+    """
+    if not any(_is_of_wsl(path) for _, path in edits.mounts):
+        return edits
+    library = f"/{_WSL}/lib/libdxcore.so"
+    named = any(Path(path).name == "libdxcore.so" for _, path in edits.mounts)
+    if named or not _below(root, library).is_file():
+        return edits
+    return replace(edits, mounts=(*edits.mounts, (library, library)))
+
+
+def _links_to_wsl(edits: Edits, root: Path) -> list[tuple[str, str]]:
+    """The links in our place to WSL's libraries, which stay where they are: they look for files
+    beside them. A specification names them in the folder of Windows' driver, and has ldconfig run
+    there.
+    """
+    links: list[tuple[str, str]] = []
+    for host, path in edits.mounts:
+        file = _below(root, host)
+        if not _is_of_wsl(path) or ".so" not in file.name or not file.is_file():
+            continue
+        names = (soname(file) or file.name, file.name)
+        links += [(path, f"{LIBRARIES}/{name}") for name in dict.fromkeys(names)]
+    if any(path == f"{LIBRARIES}/libcuda.so.1" for _, path in links):
+        links.append(("libcuda.so.1", f"{LIBRARIES}/libcuda.so"))
+    return links
 
 
 def discover(root: Path) -> Driver:

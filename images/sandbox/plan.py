@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from images.layers import ldcache
 from images.machine import runs_natively
 from images.oci.model import Platform
 from images.sandbox.devices import LIBRARIES, PLACE, PROGRAMS, Driver
@@ -33,6 +34,7 @@ _SCRATCH = ("/tmp", "/var/tmp", "/run", "/root")  # noqa: S108  the image's own
 _MOST_LINKS = 40
 _MOST_ENTRIES = 1000
 _CPU_INFO = "/proc/cpuinfo"
+_LOADER_CACHE = "/etc/ld.so.cache"
 # A processor as Linux describes it on arm64 (Arm's Neoverse N1), with what qemu's own has, too.
 _ARM_PROCESSOR = """\
 processor\t: {}
@@ -100,6 +102,8 @@ def plan_run(
         places.bind(_host_file(files, content), path)
     if driver is not None:
         places.add_driver(driver)
+        if cache := _loader_cache(tree, driver):
+            places.bind(_host_file(files, cache), _LOADER_CACHE)
     if _is_emulated_arm(config):
         processors = "".join(map(_ARM_PROCESSOR.format, range(os.cpu_count() or 1)))
         source = str(_host_file(files, processors.encode()))
@@ -240,6 +244,28 @@ class _Places:
         return self._tree / path.lstrip("/")
 
 
+def _loader_cache(tree: Path, driver: Driver) -> bytes | None:
+    """The image's loader cache with the driver's libraries in it, for programs that ask `ldconfig
+    -p` where they are (Triton 2.1 asks nothing else). Engines have ldconfig run in the container.
+    None where the image has no cache that can be read: the loader then has LD_LIBRARY_PATH alone.
+    """
+    machine = os.uname().machine
+    try:
+        found, missing = resolve(tree, _LOADER_CACHE)
+        file = tree / found.lstrip("/")
+        if missing or not file.is_file() or machine not in ldcache.FLAGS:
+            return None
+        with file.open("rb") as opened:
+            cache = opened.read(ldcache.MOST_BYTES + 1)
+    except (OSError, SandboxError):
+        return None
+    if ldcache.read_cache(cache) is None:
+        return None
+    placed = {path for _, path in (*driver.binds, *driver.links)}
+    libraries = [path for path in placed if posixpath.dirname(path) == LIBRARIES and ".so" in path]
+    return ldcache.with_libraries(cache, libraries, arch=machine, directories=())
+
+
 def _own_files(job: RunJob) -> dict[str, bytes]:
     """What engines put into every container, and what the job brings."""
     return {
@@ -271,7 +297,9 @@ def _environment(settings: Mapping[str, Any], job: RunJob, driver: Driver | None
         env |= _pairs(list(driver.env))
     env |= job.environment
     if driver is not None:
-        env["LD_LIBRARY_PATH"] = _joined(env.get("LD_LIBRARY_PATH", ""), LIBRARIES)
+        # the loader, and a compiler that links with -lcuda, as Triton 2.0 has it do
+        for name in ("LD_LIBRARY_PATH", "LIBRARY_PATH"):
+            env[name] = _joined(env.get(name, ""), LIBRARIES)
         env["PATH"] = _joined(env["PATH"], PROGRAMS)
     return env
 

@@ -359,6 +359,9 @@ def test_the_suite_sees_the_hosts_gpus(way: Way, place: Path) -> None:
     assert checks["devices.nvml"]["status"] == "pass", str(checks["devices.nvml"])
     assert len(checks["devices.nvml"]["measured"]["gpus"]) == 2
     assert [note for note in found["notes"] if "libcuda" in note]  # there is none to be had here
+    listed = way.run(command=["/sbin/ldconfig", "-p"], gpus="cdi", driver_root=host)["stdout"]
+    there = [line.split(" => ")[-1] for line in listed.splitlines() if "libnvidia-ml.so.1 " in line]
+    assert there == ["/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
 
 
 def test_a_host_that_forbids_user_namespaces_says_so(place: Path) -> None:

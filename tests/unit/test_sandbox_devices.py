@@ -246,6 +246,75 @@ def test_wsl_keeps_its_libraries_together(tmp_path: Path) -> None:
     assert driver.notes == ()
 
 
+STORE = "/usr/lib/wsl/drivers/nvmdi.inf_amd64_f55cb1d07ac1033f"
+# As nvidia-ctk 1.17 writes it (github.com/docker/buildx pull request 3320, a CI run).
+WSL_SPEC = f"""\
+---
+cdiVersion: 0.3.0
+containerEdits:
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  hooks:
+  - args:
+    - nvidia-cdi-hook
+    - create-symlinks
+    - --link
+    - {STORE}/nvidia-smi::/usr/bin/nvidia-smi
+    hookName: createContainer
+    path: /usr/bin/nvidia-cdi-hook
+  mounts:
+  - containerPath: /usr/lib/wsl/lib/libdxcore.so
+    hostPath: /usr/lib/wsl/lib/libdxcore.so
+  - containerPath: {STORE}/libcuda.so.1.1
+    hostPath: {STORE}/libcuda.so.1.1
+  - containerPath: {STORE}/libnvidia-ml.so.1
+    hostPath: {STORE}/libnvidia-ml.so.1
+  - containerPath: {STORE}/nvcubins.bin
+    hostPath: {STORE}/nvcubins.bin
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/dxg
+  name: all
+kind: nvidia.com/gpu
+"""
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "left out by the generator"])
+def test_a_specification_for_wsl_brings_what_its_libcuda_needs(
+    tmp_path: Path, *, named: bool
+) -> None:
+    library(tmp_path, f"{STORE}/libcuda.so.1.1"[1:], "libcuda.so.1")
+    library(tmp_path, f"{STORE}/libnvidia-ml.so.1"[1:], "libnvidia-ml.so.1")
+    library(tmp_path, "usr/lib/wsl/lib/libdxcore.so", "libdxcore.so")
+    (tmp_path / STORE[1:] / "nvcubins.bin").touch()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    dxcore = """\
+  - containerPath: /usr/lib/wsl/lib/libdxcore.so
+    hostPath: /usr/lib/wsl/lib/libdxcore.so
+"""
+    assert dxcore in WSL_SPEC
+    spec = WSL_SPEC if named else WSL_SPEC.replace(dxcore, "")
+    (tmp_path / "etc/cdi/nvidia.yaml").write_text(spec)
+    driver = find_driver(tmp_path)
+    links = {path: target for target, path in driver.links}
+    assert links[f"{LIBRARIES}/libcuda.so.1"] == f"{STORE}/libcuda.so.1.1"
+    assert links[f"{LIBRARIES}/libcuda.so"] == "libcuda.so.1"
+    assert links[f"{LIBRARIES}/libnvidia-ml.so.1"] == f"{STORE}/libnvidia-ml.so.1"
+    assert links[f"{LIBRARIES}/libdxcore.so"] == "/usr/lib/wsl/lib/libdxcore.so"
+    bound = {path for _, path in driver.binds}
+    assert bound == {
+        f"{STORE}/libcuda.so.1.1",
+        f"{STORE}/libnvidia-ml.so.1",
+        f"{STORE}/nvcubins.bin",
+        "/usr/lib/wsl/lib/libdxcore.so",
+    }
+    assert driver.nodes == ((str(tmp_path / "dev/dxg"), "/dev/dxg"),)
+    assert driver.notes == ()
+
+
 @pytest.mark.parametrize(
     ("missing", "note"),
     [

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from images.layers import ldcache
 from images.sandbox import bounds, launch
-from images.sandbox.devices import LIBRARIES, Driver
+from images.sandbox.devices import LIBRARIES, PROGRAMS, Driver
 from images.sandbox.errors import NoRunnerError, SandboxError
 from images.sandbox.filter import system_call_filter
 from images.sandbox.launch import Launcher, explain
@@ -118,9 +119,43 @@ def test_the_drivers_libraries_come_after_the_images_own(tmp_path: Path) -> None
     own = {"Env": ["LD_LIBRARY_PATH=/compat:"]}
     plan = plan_of(make(tmp_path), own, driver)
     assert plan.env["LD_LIBRARY_PATH"] == f"/compat:{LIBRARIES}"
+    assert plan.env["LIBRARY_PATH"] == LIBRARIES
     assert plan.env["NVIDIA_X"] == "1"
     assert at(plan, f"{LIBRARIES}/libcuda.so.1") == ["link"]
     assert [device.target for device in plan.devices] == ["/dev/nvidia0"]
+
+
+CUDA = Driver(
+    binds=(("/h/libcuda.so.5", f"{LIBRARIES}/libcuda.so.5"), ("/h/smi", f"{PROGRAMS}/nvidia-smi")),
+    links=(("libcuda.so.5", f"{LIBRARIES}/libcuda.so.1"), ("/x", "/run/x.so")),
+)
+
+
+def test_the_drivers_libraries_are_in_the_loaders_cache(tmp_path: Path) -> None:
+    """As after ldconfig; Triton 2.1 finds libcuda by `ldconfig -p` and in no other way."""
+    own = ldcache.CacheEntry(name="libc.so.6", path="/lib/libc.so.6", flags=0x0303)
+    cache = ldcache.write_cache([own])
+    plan = plan_of(make(tmp_path, entry("etc/ld.so.cache", cache)), {}, CUDA)
+    [mount] = [one for one in plan.mounts if one.target == "/etc/ld.so.cache"]
+    read = ldcache.read_cache(Path(mount.source).read_bytes())
+    assert read is not None
+    assert {one.path for one in read} == {
+        "/lib/libc.so.6", f"{LIBRARIES}/libcuda.so.5", f"{LIBRARIES}/libcuda.so.1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([entry("etc/hosts", b"")], id="none"),
+        pytest.param([entry("etc/ld.so.cache", b"glibc-ld.so.cache1.1")], id="cut off"),
+        pytest.param([link("etc/ld.so.cache", "/x"), entry("x/y", b"")], id="a folder"),
+        pytest.param([link("etc/ld.so.cache", "/etc/ld.so.cache")], id="a circle"),
+    ],
+)
+def test_a_loaders_cache_that_is_none_is_left_as_it_is(entries: list[Any], tmp_path: Path) -> None:
+    plan = plan_of(make(tmp_path, *entries), {}, CUDA)
+    assert "/etc/ld.so.cache" not in {mount.target for mount in plan.mounts}
 
 
 @pytest.mark.parametrize(

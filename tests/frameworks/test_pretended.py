@@ -96,3 +96,17 @@ def test_a_full_gpu_is_said_to_be_full(fault: str) -> None:
         assert row["status"] in ("fail", "error", "skip", "pass"), row
         assert row["status"] == "pass" or "memory" in words, row
     assert any(row["status"] != "pass" for row in found.values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "asked", "word"),
+    [
+        ("links count errors", "collectives.bandwidth", "GPU 1"),
+        ("the second computes wrongly", "devices.kernel", "GPU 1"),
+        ("the second computes wrongly", "numerics.matmul", "GPU 1"),
+    ],
+)
+def test_the_gpu_that_is_at_fault_is_named(fault: str, asked: str, word: str) -> None:
+    row = run("pytorch", 2, fault, asked)[asked]
+    assert row["status"] == "fail", row
+    assert word in " | ".join(filter(None, (row["message"], row["cause"], row["fix"]))), row

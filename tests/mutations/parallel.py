@@ -124,7 +124,7 @@ def lose_a_shard_of_weights() -> None:
 
 
 def drop_the_gradient() -> None:
-    """The second stage's gradient reaches the first as zeros."""
+    """What comes to the first stage comes as zeros: the second one's gradient."""
 
     def make(real: Any) -> Any:
         def recv(tensor: Any, source: int) -> Any:
@@ -193,7 +193,7 @@ ROWS = {
         _row("fsdp", "a shard's gradients are lost", lose_a_shard_of_gradients, "FSDP: after"),
         _row("fsdp", "a shard's weights are lost", lose_a_shard_of_weights, "FSDP: "),
         _row("stages", "the gradient is dropped between stages", drop_the_gradient, "never"),
-        _row("stages", "an old activation is sent again", send_an_old_activation, "two stages: "),
-        _row("stages", "a rank is killed", kill_the_second_sender, "rank 1 of 2 killed by SIGKILL"),
+        _row("stages", "an old activation is sent again", send_an_old_activation, "3 stages: "),
+        _row("stages", "a rank is killed", kill_the_second_sender, "rank 1 of 3 killed by SIGKILL"),
     )
 }

@@ -366,7 +366,53 @@ def _memory_ends_at(call: int) -> Callable[[], None]:
     return seed
 
 
+def _links_count_errors() -> None:
+    """At each look the NVLinks of the second card have counted four hundred errors more."""
+    from dataclasses import replace
+
+    from verify import state
+
+    seen = state.read()
+    looks = [0]
+
+    def read(*_: Any) -> Any:
+        looks[0] += 1
+        worn = seen.gpus[1]
+        links = tuple(replace(link, errors=400 * looks[0]) for link in worn.nvlinks)
+        return replace(seen, gpus=(seen.gpus[0], replace(worn, nvlinks=links), *seen.gpus[2:]))
+
+    state.read = read
+
+
+def _second_computes_wrongly() -> None:
+    """One cell of each large product is wrong where numbers were moved to the second card last."""
+    import torch
+
+    from verify.checks.place import Place
+
+    last = [0]
+
+    def device(place: Any) -> Any:
+        last[0] = place.index
+        return torch.device("cpu")
+
+    def spoiled(real: Callable[..., Any]) -> Callable[..., Any]:
+        def product(*words: Any, **more: Any) -> Any:
+            found = real(*words, **more)
+            if last[0] == 1 and found.is_floating_point() and found.numel() > 1000:
+                found.reshape(-1)[7] += 1000
+            return found
+
+        return product
+
+    setattr(Place, "device", property(device))  # noqa: B010
+    torch.Tensor.__matmul__ = spoiled(torch.Tensor.__matmul__)
+    torch.matmul, torch.mm = spoiled(torch.matmul), spoiled(torch.mm)
+
+
 FAULTS: Dict[str, Callable[[], None]] = {
+    "links count errors": _links_count_errors,
+    "the second computes wrongly": _second_computes_wrongly,
     "error 2": _start_fails(2, "out of memory"),
     "error 46": _start_fails(46, "all CUDA-capable devices are busy or unavailable"),
     "error 100": _start_fails(100, "no CUDA-capable device is detected"),

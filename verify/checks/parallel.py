@@ -11,6 +11,7 @@ from verify.checks.ranks import ONE_GPU, Rank, Team, World
 from verify.core import Check, Context, Outcome, Status, gpus
 
 LIMIT_S = {"gloo": 90.0, "nccl": 180.0}
+CPU_STAGES = 3  # one of them has a neighbour on both sides
 _WRAPPER = re.compile(r"(_fsdp_wrapped_module|_fpw_module|module)\.")
 # What FSDP says on a CPU where it is made for GPUs: all of it before torch 2.1, gloo's part after.
 _LACKING = re.compile(
@@ -53,28 +54,28 @@ def check_ddp(context: Context) -> Outcome:
     return _check(context, "DistributedDataParallel", _ddp)
 
 
-def _check(
-    context: Context, what: str, work: "Callable[[Rank, int], Dict[str, Any]]", fewest: int = 1
-) -> Outcome:
+def _check(context: Context, what: str, work: "Callable[[Rank, int], Dict[str, Any]]") -> Outcome:
     broken, team = ranks.find_team(context)
-    if broken:
-        return broken
-    if team.size < fewest:
-        return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": team.size})
-    team = Team(team.backend, team.size if fewest == 1 else fewest)
+    return broken or _train(context, what, work, team)
+
+
+def _train(
+    context: Context,
+    what: str,
+    work: "Callable[[Rank, int], Dict[str, Any]]",
+    team: Team,
+    layers: int = 2,
+) -> Outcome:
+    """Train together, and on the first rank's own device alone: a model of so many layers."""
     count = steps.STEPS[context.level]
-    world = ranks.run(team, lambda rank: _with_reference(rank, work, count), LIMIT_S[team.backend])
-    return judge_ranks(what, world)
 
+    def both(rank: Rank) -> Dict[str, Any]:
+        rank.at("training alone")
+        alone = steps.alone(rank.place, count, team.size, layers) if rank.index == 0 else None
+        rank.at("training together")
+        return {**work(rank, count), "reference": alone}
 
-def _with_reference(
-    rank: Rank, work: "Callable[[Rank, int], Dict[str, Any]]", count: int
-) -> Dict[str, Any]:
-    """The first rank also trains by itself, on its own device."""
-    rank.at("training alone")
-    reference = steps.alone(rank.place, count, rank.team.size) if rank.index == 0 else None
-    rank.at("training together")
-    return {**work(rank, count), "reference": reference}
+    return judge_ranks(what, ranks.run(team, both, LIMIT_S[team.backend]))
 
 
 def judge_ranks(what: str, world: World) -> Outcome:
@@ -201,55 +202,54 @@ def _flat_shards(rank: Rank, count: int) -> Dict[str, Any]:
 
 
 def check_stages(context: Context) -> Outcome:
-    """A model in two parts, each on a device of its own: activations go on, gradients come back."""
-    return _check(context, "two stages", _stage, fewest=2)
+    """A model in parts, each on a device of its own: activations go on, gradients come back."""
+    broken, team = ranks.find_team(context)
+    if broken:
+        return broken
+    if team.backend == "nccl" and team.size == 1:
+        return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
+    team = team if team.backend == "nccl" else Team(team.backend, CPU_STAGES)
+    return _train(context, "{} stages".format(team.size), _stage, team, layers=team.size)
 
 
 def _stage(rank: Rank, count: int) -> Dict[str, Any]:
-    model = steps.model(rank.place)
+    """One linear layer of the model, with the tanh behind it: a rank between two others takes what
+    comes from both.
+    """
+    import torch
+    import torch.distributed as dist
+
+    last = rank.team.size - 1
+    stage = steps.model(rank.place, rank.team.size)[2 * rank.index : 2 * rank.index + 2]
     data = steps.batches(count, steps.BATCH * rank.team.size, rank.place)
-    if rank.index == 0:
-        return {**_first_stage(model[:2], data), "whole": False}
-    return {**_last_stage(model[2:], data), "whole": False}
-
-
-def _first_stage(stage: Any, data: "Sequence[tuple[Any, Any]]") -> Dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    optimiser = steps.optimiser(stage.parameters())
-    for inputs, _ in data:
-        optimiser.zero_grad()
-        hidden = stage(inputs)
-        dist.send(hidden.detach(), 1)
-        gradient = torch.empty_like(hidden)
-        dist.recv(gradient, 1)
-        hidden.backward(gradient)
-        optimiser.step()
-    return {"losses": [], "weights": steps.weights_of(stage)}
-
-
-def _last_stage(stage: Any, data: "Sequence[tuple[Any, Any]]") -> Dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
     optimiser = steps.optimiser(stage.parameters())
     losses = []
-    for inputs, target in data:
+    for rows, target in data:
         optimiser.zero_grad()
-        hidden = torch.empty(len(inputs), steps.SIZES[1], dtype=inputs.dtype, device=inputs.device)
-        dist.recv(hidden, 0)
-        loss = steps.loss_of(stage(hidden.requires_grad_()), target)
-        loss.backward()
-        dist.send(hidden.grad, 0)
+        inputs = rows
+        if rank.index > 0:
+            inputs = rows.new_empty(len(rows), steps.SIZES[1])
+            dist.recv(inputs, rank.index - 1)
+            inputs.requires_grad_()
+        outputs = stage(inputs)
+        if rank.index < last:
+            dist.send(outputs.detach(), rank.index + 1)
+            gradient = torch.empty_like(outputs)
+            dist.recv(gradient, rank.index + 1)
+            outputs.backward(gradient)
+        else:
+            loss = steps.loss_of(outputs, target)
+            loss.backward()
+            losses.append(float(loss.item()))
+        if rank.index > 0:
+            dist.send(inputs.grad, rank.index - 1)
         optimiser.step()
-        losses.append(float(loss.item()))
-    return {"losses": losses, "weights": steps.weights_of(stage)}
+    return {"losses": losses, "weights": steps.weights_of(stage), "whole": False}
 
 
 CHECKS = (
     Check("parallel.data", "DataParallel trains as one device", check_data, "standard", 120),
     Check("parallel.ddp", "DDP trains as one device does", check_ddp, "standard", 250),
     Check("parallel.fsdp", "FSDP trains as one device does", check_fsdp, "standard", 250),
-    Check("parallel.stages", "Two stages train as one device", check_stages, "standard", 250),
+    Check("parallel.stages", "Stages train as one device", check_stages, "standard", 250),
 )

@@ -22,14 +22,16 @@ TOLERANCE = 1e-9
 Weights = Mapping[str, Sequence[float]]
 
 
-def model(place: Place) -> Any:
-    """The same model in every process."""
+def model(place: Place, layers: int = 2) -> Any:
+    """The same model in every process: so many linear layers, at even places, and tanh between."""
     import torch
 
     torch.manual_seed(7)
-    first = torch.nn.Linear(SIZES[0], SIZES[1], dtype=torch.float64)
-    last = torch.nn.Linear(SIZES[1], SIZES[2], dtype=torch.float64)
-    return torch.nn.Sequential(first, torch.nn.Tanh(), last).to(place.device)
+    widths = [SIZES[0], *[SIZES[1]] * (layers - 1), SIZES[2]]
+    parts: List[Any] = []
+    for inputs, outputs in zip(widths, widths[1:]):
+        parts += [torch.nn.Linear(inputs, outputs, dtype=torch.float64), torch.nn.Tanh()]
+    return torch.nn.Sequential(*parts[:-1]).to(place.device)
 
 
 def batches(count: int, rows: int, place: Place) -> "List[Tuple[Any, Any]]":
@@ -80,9 +82,9 @@ def train(
     return losses
 
 
-def alone(place: Place, count: int, ranks: int) -> Dict[str, Any]:
+def alone(place: Place, count: int, ranks: int, layers: int = 2) -> Dict[str, Any]:
     """What one device makes of the ranks' data together."""
-    whole = model(place)
+    whole = model(place, layers)
     before = weights_of(whole)
     losses = train(whole, batches(count, BATCH * ranks, place))
     return {"before": before, "losses": losses, "weights": weights_of(whole)}

@@ -17,10 +17,10 @@ def two_places() -> None:
 
     places = (Place("cpu", 0), Place("cpu", 1))
     vars(parallel)["find_gpus"] = lambda _: (None, places)
-    torch.nn.DataParallel = _replicas(lambda outputs: outputs)
+    torch.nn.DataParallel = replicas(lambda outputs: outputs)
 
 
-def _replicas(change: Callable[[Any], Any]) -> Callable[..., Any]:
+def replicas(change: Callable[[Any], Any]) -> Callable[..., Any]:
     """Split the batch by its rows, run the model on each part, put the outputs together."""
     import torch
 
@@ -38,13 +38,13 @@ def _replicas(change: Callable[[Any], Any]) -> Callable[..., Any]:
 def lose_a_replica() -> None:
     import torch
 
-    torch.nn.DataParallel = _replicas(lambda outputs: [outputs[0], outputs[1].detach()])
+    torch.nn.DataParallel = replicas(lambda outputs: [outputs[0], outputs[1].detach()])
 
 
-def swap_the_replicas() -> None:
+def swap_thereplicas() -> None:
     import torch
 
-    torch.nn.DataParallel = _replicas(lambda outputs: outputs[::-1])
+    torch.nn.DataParallel = replicas(lambda outputs: outputs[::-1])
 
 
 def average_nothing() -> None:

@@ -28,9 +28,6 @@ _EVERYWHERE = {
 _PYTORCH = {
     **_EVERYWHERE,
     "loading.fork": "spawned workers import torch anew, without what is pretended here",
-    "parallel.data": "torch's DataParallel moves to CUDA devices by itself",
-    "parallel.ddp": "torch's DistributedDataParallel compares the model's device with the number",
-    "parallel.fsdp": "torch's FSDP makes its tensors on CUDA devices by itself",
     "training.amp": "products of fp16 take a CPU minutes",
     "memory.batch": "it takes the time that it is given",
     "speed.memory": "it is a clock's reading, as speed.gemm",
@@ -203,7 +200,11 @@ def name_of(index: int) -> str:
 
 
 def _with_gloo_for_nccl() -> None:
+    import torch
     import torch.distributed as dist
+    from torch.distributed import device_mesh
+
+    from tests.mutations.parallel import replicas
 
     real = dist.init_process_group
 
@@ -211,6 +212,11 @@ def _with_gloo_for_nccl() -> None:
         return real("gloo" if backend == "nccl" else backend, *words, **more)
 
     vars(dist).update(init_process_group=start, is_nccl_available=lambda: True)
+    # what asks for CUDA devices by itself gets the CPU
+    together, mesh = torch.nn.parallel.DistributedDataParallel, device_mesh.init_device_mesh
+    vars(torch.nn.parallel).update(DistributedDataParallel=lambda model, **_: together(model))
+    vars(torch.nn).update(DataParallel=replicas(lambda outputs: outputs))
+    vars(device_mesh).update(init_device_mesh=lambda _, shape: mesh("cpu", shape))
 
 
 def _with_tf32() -> None:

@@ -41,7 +41,7 @@ def lose_a_replica() -> None:
     torch.nn.DataParallel = replicas(lambda outputs: [outputs[0], outputs[1].detach()])
 
 
-def swap_thereplicas() -> None:
+def swap_the_replicas() -> None:
     import torch
 
     torch.nn.DataParallel = replicas(lambda outputs: outputs[::-1])

@@ -387,7 +387,7 @@ def _links_count_errors() -> None:
         links = tuple(replace(link, errors=400 * looks[0]) for link in worn.nvlinks)
         return replace(seen, gpus=(seen.gpus[0], replace(worn, nvlinks=links), *seen.gpus[2:]))
 
-    state.read = read
+    vars(state).update(read=read)
 
 
 def _second_computes_wrongly() -> None:

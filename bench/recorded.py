@@ -51,6 +51,8 @@ NAMED_BY = {
     "compute mode": ("health.mode",),
     "MIG": ("health.mode", "devices.count"),
 }
+# What reading a record of another shape raises: it is left out, and the others are judged.
+_SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 @dataclass
@@ -120,6 +122,9 @@ def machines(records: Sequence[Mapping[str, Any]], figures: Figures) -> Iterator
         except NotRecordedError as error:
             yield f"{record['id']}: left out: {error}"
             continue
+        except _SHAPE as error:
+            yield f"{record['id']}: left out: not of the shape of these records ({error!r})"
+            continue
         words = "; ".join(f"{one.check}: {one.message[:160]}" for one in found)
         if record["owner_verdict"] == "healthy" and found:
             vouched = record["verdict_basis"] in ("said", "ran")
@@ -143,7 +148,10 @@ def rates(rows: Sequence[Mapping[str, Any]], figures: Figures) -> Iterator[str]:
     """Judge each rate and yield a line for each healthy one that failed, and a count."""
     counts: dict[str, int] = {}
     for row in rows:
-        status, words = judge_rate(row)
+        try:
+            status, words = judge_rate(row)
+        except _SHAPE as error:
+            status, words = "not judged", repr(error)
         counts[status] = counts.get(status, 0) + 1
         if status == "fail" and row["believed_healthy"]:
             figures.healthy_rates_failed.append(row["id"])

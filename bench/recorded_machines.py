@@ -14,6 +14,7 @@ addresses (by the index), and the NVLinks that a list of single links does not n
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -124,10 +125,9 @@ def _links(gpu: _Gpu) -> dict[int, tuple[bool, float | None, int]]:
     if told and len(told) == 1:
         found = dict.fromkeys(range(count), (True, None, 0))
     for link in told or ():
-        speed = link["state"].removesuffix(" GB/s")
-        up = speed != "down"
+        speed = re.match(r"[\d.]+(?= GB/s)", link["state"])  # else "down", "inactive"
         events = int(link.get("recovery_events") or 0)
-        found[link["link"]] = (up, float(speed) if up else None, events)
+        found[link["link"]] = (bool(speed), float(speed[0]) if speed else None, events)
     return found
 
 
@@ -135,10 +135,15 @@ class Facts:
     """A library that answers as the recorded machine's libnvidia-ml.so.1 did."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        if any(_broken(gpu) for gpu in record["gpus"]):
+        listed = record.get("gpus")
+        if not isinstance(listed, list) or not all(isinstance(gpu, dict) for gpu in listed):
+            raise NotRecordedError("it lists no GPUs")
+        if any(_broken(gpu) for gpu in listed):
             raise NotRecordedError("a throttle reason is Invalid, which no driver answers")
         self._record = record
-        gpus = sorted(record["gpus"], key=lambda gpu: gpu["index"])
+        numbers = [gpu.get("index") for gpu in listed]
+        in_order = all(isinstance(number, int) for number in numbers)
+        gpus = sorted(listed, key=lambda gpu: gpu["index"]) if in_order else listed
         self._gpus = [_Gpu(gpu, i) for i, gpu in enumerate(gpus)]
         self._nvlinks = [_links(gpu) for gpu in self._gpus]
         if any("nvlink" in gpu for gpu in gpus):  # a twin of which a list of links says nothing
@@ -178,8 +183,10 @@ class Facts:
         return _put_text(buffer, text) if text else NOT_SUPPORTED
 
     def cuda(self, out: Any) -> int:
-        major, _, minor = str(self._record.get("cuda") or "").partition(".")
-        return _put(out, (SUCCESS, int(major) * 1000 + int(minor or 0) * 10) if major else (3, 0))
+        found = re.match(r"(\d+)(?:\.(\d+))?", str(self._record.get("cuda")))
+        if not found:
+            return NOT_SUPPORTED
+        return _put(out, (SUCCESS, int(found[1]) * 1000 + int(found[2] or 0) * 10))
 
     def count(self, out: Any) -> int:
         return _put(out, (SUCCESS, len(self._gpus)))
@@ -240,10 +247,10 @@ def _uuid(facts: Facts, handle: Any, buffer: Any, _: Any) -> int:
 
 
 def _capability(facts: Facts, handle: Any, major: Any, minor: Any) -> int:
-    text = facts.gpu(handle).at("compute_capability")
-    if not text:
+    found = re.fullmatch(r"(\d+)\.(\d+)", str(facts.gpu(handle).at("compute_capability")))
+    if not found:
         return NOT_SUPPORTED
-    major._obj.value, minor._obj.value = (int(part) for part in str(text).split("."))
+    major._obj.value, minor._obj.value = int(found[1]), int(found[2])
     return SUCCESS
 
 
@@ -359,7 +366,7 @@ def _remapped(facts: Facts, handle: Any, *outs: Any) -> int:
 
 def _histogram(facts: Facts, handle: Any, out: Any) -> int:
     banks = facts.gpu(handle).at("remapped_rows.histogram")
-    if not isinstance(banks, Mapping):
+    if not isinstance(banks, Mapping) or not all(isinstance(n, int) for n in banks.values()):
         return NOT_SUPPORTED
     for name, value in banks.items():
         setattr(out._obj, name, int(value))

@@ -40,7 +40,10 @@ def describe_diagnosis(
     lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
     if verdict == "unknown":
-        lines += _unknown(about)
+        lines += _unknown(about, diagnosis.telling)
+        in_full = causes if whole else ()
+    elif diagnosis.ended_well:
+        lines += [f"No failure found: {about} ends well.", *([""] if causes else [])]
         in_full = causes if whole else ()
     elif not causes:
         lines += [_nothing(about)]
@@ -146,8 +149,10 @@ def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
         yield from row("not" if i == 0 else "", why)
 
 
-def _unknown(about: str) -> Iterator[str]:
+def _unknown(about: str, telling: Sequence[Evidence]) -> Iterator[str]:
     yield from row("unknown", f"Nothing in {about} matches a known problem.")
+    for i, evidence in enumerate(telling):
+        yield from row("it ends by" if i == 0 else "", _seen(evidence))
     for i, line in enumerate(COLLECT):
         yield from row("collect" if i == 0 else "", line)
 

@@ -21,12 +21,16 @@ COLLECT = (
 
 
 def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
-    """Without a cause a text is unknown, and a machine that was merely looked at is healthy. What
-    the machine alone shows answers for a text only where it keeps GPUs from working.
+    """Without a cause a text is unknown, and a machine that was merely looked at is healthy; so is
+    a text that ends well, whatever it warns of. What the machine alone shows answers for a text
+    only where it keeps GPUs from working.
     """
     if asked_of_a_text:
-        answers = (one.in_text or one.severity == "blocks" for one in diagnosis.causes)
-        return "found" if any(answers) else "unknown"
+        if any(not one.in_text and one.severity == "blocks" for one in diagnosis.causes):
+            return "found"
+        if diagnosis.ended_well:
+            return "healthy"
+        return "found" if any(one.in_text for one in diagnosis.causes) else "unknown"
     return "found" if diagnosis.causes else "healthy"
 
 
@@ -58,6 +62,7 @@ def account(
             for one in diagnosis.ruled_out
         ],
         "collect": list(COLLECT) if verdict == "unknown" else [],
+        "telling": [_evidence(one) for one in diagnosis.telling],
         "overview": [{"what": one.what, "says": one.says, "where": one.where} for one in readings],
         "facts": _facts(facts or {}),
     }

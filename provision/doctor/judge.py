@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,9 +31,12 @@ from provision.doctor.model import (
     Fix,
     Hit,
     RuledOut,
+    Severity,
     Strength,
     Value,
 )
+from provision.doctor.outline import Outline, telling
+from provision.doctor.scope import is_near, is_together
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -42,6 +45,7 @@ _POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
 _SUPPORT = 12
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _EVIDENCE_SHOWN = 4
+_SOON = 15  # lines: what ended the run stands so near to what it is about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,11 @@ class _Candidate:
     refuted: Evidence | None = None
     beaten_by: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
+    survived: bool = False  # the program went on
+
+    @property
+    def severity(self) -> Severity:
+        return "warns" if self.survived else self.failure.severity
 
     @property
     def points(self) -> int:
@@ -67,12 +76,41 @@ class _Candidate:
         return frozenset((hit.source, hit.number) for hit in self.hits)
 
 
-def judge(knowledge: Knowledge, hits: Mapping[str, Hit], facts: Facts) -> Diagnosis:
-    """Rank what the text and the machine show. `hits` are by pattern; both may be empty."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is known of the texts besides the first hit of each pattern. `together`: hits near to
+    one another of symptoms whose first ones are not; `outlines`: how each text ends.
+    """
+
+    together: Mapping[tuple[str, ...], tuple[Hit, ...]] = field(default_factory=dict)
+    outlines: Sequence[Outline] = ()
+
+    def is_over(self, hit: Hit) -> bool:
+        """Whether the text says further down, at its end, that all is done."""
+        return any(one.source == hit.source and hit.number < one.done for one in self.outlines)
+
+    def has_gone_on(self, hit: Hit) -> bool:
+        """Whether nothing ended badly soon after a line."""
+        return not any(
+            one.source == hit.source and one.ends_after(hit.number, hit.number + _SOON)
+            for one in self.outlines
+        )
+
+
+def judge(
+    knowledge: Knowledge,
+    hits: Mapping[str, Hit],
+    facts: Facts,
+    reading: Reading | None = None,
+) -> Diagnosis:
+    """Rank what the texts and the machine show. `hits` are by pattern, each the first of its text;
+    both may be empty.
+    """
+    reading = reading or Reading()
     candidates = [
         candidate
         for failure in knowledge.failures
-        if (candidate := _candidate(failure, hits, facts)) is not None
+        if (candidate := _candidate(failure, hits, facts, reading)) is not None
     ]
     standing = [one for one in candidates if one.refuted is None]
     beaten = {
@@ -93,6 +131,10 @@ def judge(knowledge: Knowledge, hits: Mapping[str, Hit], facts: Facts) -> Diagno
             for one in candidates
             if one.refuted is not None
         ),
+        telling=telling(reading.outlines),
+        ended_well=bool(reading.outlines)
+        and all(one.done for one in reading.outlines)
+        and all(one.survived for one in standing if one.hits),
     )
 
 
@@ -142,10 +184,13 @@ def holds(condition: Condition, facts: Facts) -> bool:
 # --- candidates ---------------------------------------------------------------------------------
 
 
-def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Candidate | None:
+def _candidate(
+    failure: Failure, hits: Mapping[str, Hit], facts: Facts, reading: Reading
+) -> _Candidate | None:
     if any(pattern in hits for pattern in failure.unless):
         return None
-    strength, seen = _symptoms(failure, hits)
+    shown = _shown(failure, hits, reading)
+    strength, seen = _strongest(shown)
     proven = bool(failure.host) and all(holds(one, facts) for one in failure.host)
     if strength is None and not proven:
         return None
@@ -175,24 +220,51 @@ def _candidate(failure: Failure, hits: Mapping[str, Hit], facts: Facts) -> _Cand
         proven=proven,
         refuted=refuted,
         groups=groups,
+        survived=bool(shown) and not proven and all(one.survived for one in shown),
     )
 
 
-def _symptoms(failure: Failure, hits: Mapping[str, Hit]) -> tuple[Strength | None, tuple[Hit, ...]]:
-    """The strongest symptom that is there, and the lines that show it, the strongest first."""
-    shown = [
-        (symptom.strength, [hits[part] for part in symptom.parts])
-        for symptom in failure.symptoms
-        if all(part in hits for part in symptom.parts)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """A symptom that is there, with the lines that show it."""
+
+    strength: Strength
+    hits: Sequence[Hit]
+    survived: bool
+
+
+def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[_Shown]:
+    """The symptoms that are there. One whose parts are of several messages is a hint."""
+    found = []
+    for symptom in failure.symptoms:
+        if not all(part in hits for part in symptom.parts):
+            continue
+        seen = reading.together.get(symptom.parts) or [hits[part] for part in symptom.parts]
+        other = hits.get(symptom.without)
+        if other is not None and is_near(other, seen[0]):
+            continue
+        near = len(seen) == 1 or is_together(symptom, seen)
+        gone_on = symptom.survived and all(map(reading.has_gone_on, seen))
+        strength = symptom.strength if near else "hint"
+        if strength == "proof" and len(seen) == 1 and seen[0].joined:
+            strength = "typical"  # two lines that were put together may not belong together
+        found.append(
+            _Shown(
+                strength=strength,
+                hits=seen,
+                survived=gone_on or all(map(reading.is_over, seen)),
+            )
+        )
+    return sorted(found, key=lambda one: -_POINTS[one.strength])
+
+
+def _strongest(shown: Sequence[_Shown]) -> tuple[Strength | None, tuple[Hit, ...]]:
+    """How strong the strongest symptom is, and the lines of all, the strongest first."""
     if not shown:
         return None, ()
-    shown.sort(key=lambda one: -_POINTS[one[0]])
-    strength = shown[0][0]
-    if strength == "proof" and all(hit.joined for hit in shown[0][1]) and len(shown[0][1]) == 1:
-        strength = "typical"  # two lines that were put together may not belong together
-    seen = [hit for _, found in shown for hit in found]
-    return strength, tuple({(hit.source, hit.number): hit for hit in reversed(seen)}.values())[::-1]
+    seen = [hit for one in shown for hit in one.hits]
+    by_line = {(hit.source, hit.number): hit for hit in reversed(seen)}
+    return shown[0].strength, tuple(by_line.values())[::-1]
 
 
 def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
@@ -209,7 +281,7 @@ def _rank(one: _Candidate) -> tuple[bool, int, bool, int, int, str]:
     """
     kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
     first = min((hit.number for hit in one.hits), default=0)
-    harmless = one.failure.severity == "warns"
+    harmless = one.severity == "warns"
     return (one.beaten_by is not None, kind, harmless, -one.points, first, one.failure.code)
 
 
@@ -252,8 +324,8 @@ def _cause(
         layer=failure.layer,
         title=_filled(failure.title, one),
         cause=_filled(failure.cause, one),
-        severity=failure.severity,
-        confidence=confidence,
+        severity=one.severity,
+        confidence="medium" if one.survived and confidence == "high" else confidence,
         evidence=(*seen[:_EVIDENCE_SHOWN], *one.supported),
         fixes=tuple(
             replace(fix, note=_filled(fix.note, one), run=_filled(fix.run, one, quote=True))

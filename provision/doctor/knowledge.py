@@ -12,7 +12,9 @@ One table a failure:
     symptoms = [                       # RE2; a plain string is a proof
       'text of one cause only',
       { text = 'usual text', is = "typical" },
-      { all = ['one line', 'another line'], is = "hint" },
+      { all = ['one line', 'another line'], is = "hint", within = 3 },  # lines apart; see scope.py
+      { text = 'failed to build', is = "typical", without = 'of another product' },  # beside it
+      { text = 'will try again', is = "typical", survived = true },   # the program goes on
     ]
     unless = ['a line that rules it out']
     clues = [
@@ -140,6 +142,7 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
 def patterns_of(failure: Failure) -> Iterator[str]:
     for symptom in failure.symptoms:
         yield from symptom.parts
+        yield from filter(None, [symptom.without])
     yield from failure.unless
 
 
@@ -148,7 +151,8 @@ def _after(failures: Iterable[Failure]) -> Mapping[str, Sequence[str]]:
     earlier: dict[str, list[str]] = {}
     alone: set[str] = set()
     for failure in failures:
-        alone |= {pattern for pattern in failure.unless if is_faint(pattern)}
+        others_lines = [*failure.unless, *(one.without for one in failure.symptoms if one.without)]
+        alone |= {pattern for pattern in others_lines if is_faint(pattern)}
         for symptom in failure.symptoms:
             others = [part for part in symptom.parts if not is_faint(part)]
             for part in symptom.parts:
@@ -234,7 +238,17 @@ def _symptom(row: str | Mapping[str, Any]) -> Symptom:
     if isinstance(row, str):
         return Symptom(parts=(row,))
     strength = cast("Strength", _one_of(row.get("is", "proof"), get_args(Strength)))
-    return Symptom(parts=tuple(row["all"]) if "all" in row else (row["text"],), strength=strength)
+    parts = tuple(row["all"]) if "all" in row else (row["text"],)
+    unknown = set(row) - {"all", "text", "is", "within", "without", "survived"}
+    if unknown:
+        raise ValueError(f"unknown keys {sorted(unknown)} of a symptom")
+    return Symptom(
+        parts=parts,
+        strength=strength,
+        within=int(row.get("within", 0)),
+        without=row.get("without", ""),
+        survived=bool(row.get("survived", False)),
+    )
 
 
 def _condition(row: Mapping[str, Any]) -> Condition:

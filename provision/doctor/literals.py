@@ -54,6 +54,11 @@ def is_faint(pattern: str) -> bool:
     return min(len(word.strip()) for word in needs_of(pattern)[0]) < _FAINT
 
 
+def is_common(pattern: str) -> bool:
+    """Whether all that is certain of it are words that stand in any log of a GPU machine."""
+    return not _is_useful(_ranked(pattern)[0])
+
+
 def beside(pattern: str) -> tuple[Need, ...]:
     """What a match of a pattern without a telling need holds besides: a text is asked for it."""
     ranked = _ranked(pattern)

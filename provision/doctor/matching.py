@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -24,6 +24,8 @@ _EVIDENCE_LIMIT = 300
 _WRAPPED_LIMIT = 1 << 20
 # From so many lines on, one look at all of them is cheaper.
 _MANY = 10
+# A line that comes more often in one log is a status line.
+_MOST_HITS = 2_000
 # Of a log that never repeats itself not everything is remembered.
 _MEMORY_LIMIT = 20_000
 _SHAPE = bytes.maketrans(b"123456789", b"0" * 9)
@@ -72,6 +74,35 @@ class Patterns:
         if kept_bytes <= _WRAPPED_LIMIT:
             self._in_wrapped(b"".join(kept).split(b"\n"), source, found)
         return found.hits()
+
+    def every_hit(
+        self, stream: BinaryIO, source: str, patterns: Collection[str]
+    ) -> dict[str, list[Hit]]:
+        """All hits of a few patterns, in the order of their lines; of one pattern up to a bound."""
+        asked = tuple(dict.fromkeys(patterns))
+        words = _Words(asked, range(len(asked)))
+        found: dict[str, list[Hit]] = {pattern: [] for pattern in asked}
+        over: set[int] = set()
+        first = 1
+        for chunk in chunks(stream):
+            for text, is_escaped in ((chunk, False), (unescaped(chunk) or b"", True)):
+                for index, start, end in words.lines(text, over, lambda *_: True):
+                    line = text[start:end]
+                    match = _compiled(asked[index]).search(line)
+                    if match is None:
+                        continue
+                    before = (
+                        _escaped_line_of(line, chunk) if is_escaped else text.count(b"\n", 0, start)
+                    )
+                    number = first + before
+                    hits = found[asked[index]]
+                    hits.append(_hit(line, match, source, number))
+                    if len(hits) >= _MOST_HITS:
+                        over.add(index)
+            first += chunk.count(b"\n")
+        return {
+            pattern: sorted(hits, key=lambda hit: hit.number) for pattern, hits in found.items()
+        }
 
     def _in_chunk(
         self, chunk: bytes, source: str, first: int, found: _Found, memory: _Memory
@@ -214,13 +245,7 @@ class _Found:
         match = _compiled(self._patterns[index]).search(line)
         if match is None:
             return False
-        self._first[index] = Hit(
-            line=_shown(line, match.span()),
-            source=source,
-            number=0,
-            groups=_groups(match.groupdict()),
-            joined=joined,
-        )
+        self._first[index] = _hit(line, match, source, 0, joined=joined)
         return True
 
     def place(self, index: int, number: int) -> None:
@@ -229,6 +254,35 @@ class _Found:
 
     def hits(self) -> dict[str, Hit]:
         return {self._patterns[index]: hit for index, hit in self._first.items()}
+
+
+def _hit(line: bytes, match: Any, source: str, number: int, *, joined: bool = False) -> Hit:  # noqa: ANN401  re2 is untyped
+    return Hit(
+        line=_shown(line, match.span()),
+        source=source,
+        number=number,
+        groups=_groups(match.groupdict()),
+        joined=joined,
+    )
+
+
+class Lines:
+    """Lines that any of a few patterns matches."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._any = _compiled("|".join(f"(?:{pattern})" for pattern in patterns))
+
+    def in_chunk(self, chunk: bytes) -> Iterator[tuple[int, int]]:
+        """The start and end of each line that matches."""
+        place = 0
+        while (match := self._any.search(chunk, place)) is not None:
+            start = chunk.rfind(b"\n", 0, match.end()) + 1
+            place = _end(chunk, match.end())
+            yield start, place
+
+    def match(self, line: bytes) -> bool:
+        """Whether a line does."""
+        return self._any.search(line) is not None
 
 
 def problem(pattern: str) -> str | None:

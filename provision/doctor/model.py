@@ -50,12 +50,17 @@ Operator: TypeAlias = Literal["is", "not", "under", "atleast", "has", "matches"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """A pattern in RE2's syntax, searched for in each line. Several `parts` must all be there,
-    each in some line of the text.
+    """A pattern in RE2's syntax, searched for in each line. Several `parts` must all be there, on
+    lines of one text that are at most `within` lines apart: a message with what belongs to it.
+    Farther apart they are a hint. A line of `without` beside them says that they speak of something
+    else. Of a text that is `survived` the program goes on by itself: it tries again, does without.
     """
 
     parts: tuple[str, ...]
     strength: Strength = "proof"
+    within: int = 0
+    without: str = ""
+    survived: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,3 +198,5 @@ class Diagnosis:
 
     causes: tuple[Cause, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
+    telling: tuple[Evidence, ...] = ()  # the lines of the texts by which a run ends, the last ones
+    ended_well: bool = False  # every text ends with the word that all is done

@@ -1,0 +1,112 @@
+"""How the run went that a log is of: the lines by which it ended, and whether it ended well.
+
+A log says much that does not matter: what was tried again, what a program does without. What ended
+the run stands at its end: the last line of a traceback, an exit status, a signal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+from images.printable import printable
+from provision.doctor.model import Evidence
+from provision.doctor.reading import chunks
+
+if TYPE_CHECKING:
+    from provision.doctor.matching import Lines
+
+# A line that says why a run ended, or that it ended badly. At the line's begin, behind what a
+# service, a container or a rank puts before each of its lines.
+_ENDS = (
+    # the last line of a traceback, in Python and in Java: no blank before it
+    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)",
+    r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
+    r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
+    r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
+    r"(?:^|[\s:\])])Killed(?:\s|$)|\bOut of memory: Kill",
+    r"(?i)(?:exit|return)(?:ed)?(?: with| a)?(?: non-zero)?(?: exit)? (?:status|code)[: =]*-?[1-9]",
+    r"(?i)\b(?:main process exited|failed with result|killed by signal|exitcode\s*:\s*-?[1-9])",
+    r"(?:^|\s)(?:make|gmake|ninja)(?:\[\d+\])?: (?:\*\*\*|build stopped)",
+    r"\*\*\* .+ (?:Error|Stop)\b",
+    r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
+)
+# A line by which programs say that all is done.
+_DONE = (
+    r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
+    r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
+    r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
+    r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
+    r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK(?: \(|$)|^PASS(?:ED)?$",
+    r"(?:^|\s)(?:Complete!|All done\.?|Done\.|BUILD SUCCESS\w*|\[OK\])\s*$",
+    r"^Verdict: (?:fit|no-verdict)",
+    r"'train_runtime':|\btrain_runtime\b",
+    r"(?i)\bsav(?:ed|ing) (?:the )?(?:final )?(?:model|checkpoint|weights)\b",
+    r"^(?:Processing triggers for|Setting up) \S+|^(?:Installed|Upgraded|Complete)[:!]\s*$",
+    r"^Installed \d+ packages? in |^Resolved \d+ packages? in |^Audited \d+ packages? in ",
+    r"^\[100%\] Built target|^-- Build files have been written to|^-- Installing: ",
+    r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
+)
+_TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
+_MOST_SHOWN = 6
+_LONGEST = 300
+_MOST_ENDS = 4000
+
+
+@dataclass(slots=True)
+class Outline:
+    """Of one text: `ends` are the lines by which something ended badly, by their numbers."""
+
+    source: str
+    ends: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDS))
+    done: int = 0  # the number of the last line, near the end, that says that all is done; or 0
+
+    def ends_after(self, first: int, last: int) -> bool:
+        """Whether a line from `first` to `last` says that something ended badly."""
+        return any(first <= number <= last for number, _ in self.ends)
+
+
+def outline(stream: BinaryIO, source: str) -> Outline:
+    """Read a text for how it ends."""
+    ends, done = _patterns()
+    found = Outline(source)
+    number = 1
+    tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
+    for chunk in chunks(stream):
+        for start, end in ends.in_chunk(chunk):
+            at = number + chunk.count(b"\n", 0, start)
+            if not found.ends or found.ends[-1][0] != at:
+                found.ends.append((at, _shown(chunk[start:end])))
+        lines = chunk.split(b"\n")
+        tail.extend(
+            (number + i, line)
+            for i, line in enumerate(lines[-3 * _TAIL :], start=max(0, len(lines) - 3 * _TAIL))
+            if line.strip()
+        )
+        number += chunk.count(b"\n")
+    said = [at for at, line in tail if done.match(line)]
+    if said and not found.ends_after(said[-1], number):
+        found.done = said[-1]
+    return found
+
+
+def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:
+    """The last lines by which the texts ended badly, each once."""
+    shown: dict[str, Evidence] = {}
+    for one in outlines:
+        for number, line in list(one.ends)[-_MOST_SHOWN:]:
+            shown[line] = Evidence(says=line, where=f"{one.source}:{number}")
+    return tuple(shown.values())[-_MOST_SHOWN:]
+
+
+def _shown(line: bytes) -> str:
+    text = " ".join(printable(line[:_LONGEST].decode("utf-8", "replace"), instead=" ").split())
+    return text if len(line) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _patterns() -> tuple[Lines, Lines]:
+    from provision.doctor.matching import Lines
+
+    return Lines(_ENDS), Lines(_DONE)

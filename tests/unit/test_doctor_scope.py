@@ -1,0 +1,381 @@
+"""Which lines belong together, what a run survives, and how a log ends: whole logs, not one line.
+
+The texts are written after logs that were answered wrongly: another product's failure beside an
+ordinary line about the GPU, an echo of a failure, a warning that the program goes on after.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from provision.doctor import Diagnosis, diagnose, load
+from provision.doctor.judge import Reading, judge
+from provision.doctor.model import Failure, Hit, Symptom
+from provision.doctor.outline import outline
+from provision.doctor.scope import MESSAGE, PARAGRAPH, closest, is_together, within
+
+DATA = Path(__file__).parents[1] / "data" / "doctor"
+ORDINARY = (DATA / "unrelated.txt").read_text(encoding="utf-8").splitlines()
+CONJUNCTIONS = [
+    (failure, symptom)
+    for failure in load().failures
+    for symptom in failure.symptoms
+    if len(symptom.parts) > 1
+]
+
+
+def asked(text: str) -> Diagnosis:
+    return diagnose([("log", text)])
+
+
+def codes(text: str) -> list[str]:
+    return [cause.code for cause in asked(text).causes]
+
+
+def sure(text: str) -> list[str]:
+    return [cause.code for cause in asked(text).causes if cause.confidence == "high"]
+
+
+# --- what belongs together ----------------------------------------------------------------------
+
+
+def hit(number: int, source: str = "log") -> Hit:
+    return Hit(line="", source=source, number=number)
+
+
+def test_no_conjunction_is_sure_whose_parts_are_a_thousand_lines_apart() -> None:
+    """All of the knowledge's; facts of a machine that speak for the cause do not change it."""
+    assert len(CONJUNCTIONS) > 400
+    wrong = []
+    for failure, symptom in CONJUNCTIONS:
+        hits = {part: hit(1 + 1000 * i) for i, part in enumerate(symptom.parts)}
+        causes = judge(load(), hits, {}).causes
+        alone = _shown_by_one_line(failure, symptom)
+        found = [one for one in causes if one.code == failure.code and one.confidence == "high"]
+        wrong += [(failure.code, symptom.parts)] if found and not alone else []
+    assert wrong == []
+
+
+def _shown_by_one_line(failure: Failure, conjunction: Symptom) -> bool:
+    """Whether a part is a proof of its own in the same failure."""
+    return any(one.parts[0] in conjunction.parts for one in failure.symptoms if len(one.parts) == 1)
+
+
+@pytest.mark.parametrize("lines", [1000, 20_000])
+def test_two_halves_of_a_log_are_no_proof(lines: int) -> None:
+    near = "dpkg: Bad return status for module build on kernel: 6.8.0 (x86_64)\nnvidia/535.54, 6.8"
+    assert sure(near) == ["dkms-build-failed"]
+    first, second = near.split("\n")
+    filler = [ORDINARY[i % len(ORDINARY)] for i in range(lines)]
+    assert sure("\n".join([first, *filler, second])) == []
+
+
+def test_parts_that_meet_further_down_are_found() -> None:
+    """The first line of each part is far from the other's; later they stand together."""
+    first = "nvidia: loading out-of-tree module taints kernel."
+    near = "Bad return status for module build on kernel: 6.8.0 (x86_64)\nnvidia/535.54.03, 6.8.0"
+    text = "\n".join([first, *ORDINARY, near])
+    [cause] = [one for one in asked(text).causes if one.code == "dkms-build-failed"]
+    assert cause.confidence == "high"
+    assert {one.where for one in cause.evidence} == {"log:1002", "log:1003"}
+
+
+def test_a_pipe_is_read_again() -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    near = b"Bad return status for module build on kernel: 6.8.0 (x86_64)\nnvidia/535.54.03, 6.8.0"
+    text = b"\n".join([b"nvidia: module", *(line.encode() for line in ORDINARY), near])
+    [first, *_] = diagnose([("-", Pipe(text))]).causes
+    assert (first.code, first.confidence) == ("dkms-build-failed", "high")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "together"),
+    [
+        pytest.param((1, 1), True, id="one line"),
+        pytest.param((1, 1 + PARAGRAPH), True, id="one paragraph"),
+        pytest.param((1, 2 + PARAGRAPH), False, id="further, and one part stands in any log"),
+    ],
+)
+def test_a_word_of_every_log_must_be_of_the_same_paragraph(
+    numbers: tuple[int, int], *, together: bool
+) -> None:
+    symptom = Symptom(parts=("VerySpecialWords failed", "(?i)nvidia"))
+    assert is_together(symptom, [hit(number) for number in numbers]) is together
+
+
+def test_telling_parts_may_be_of_one_long_message() -> None:
+    symptom = Symptom(parts=("VerySpecialWords failed", "OtherUnusualWords too"))
+    assert within(symptom) == MESSAGE
+    assert not is_together(symptom, [hit(1), hit(1, "another log")])
+
+
+def test_the_closest_lines_are_taken() -> None:
+    found = {"a": [hit(1), hit(500), hit(900)], "b": [hit(200), hit(510)], "c": [hit(505)]}
+    chosen = closest(("a", "b", "c"), found)
+    assert chosen is not None
+    assert [one.number for one in chosen] == [500, 510, 505]
+    assert closest(("a", "x"), found) is None
+
+
+# --- another product beside the GPU -------------------------------------------------------------
+
+NVIDIA_LOADED = "[    3.310] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.107.02"
+NVIDIA_REPOSITORY = (
+    "Hit:1 https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64  InRelease"
+)
+OTHERS = {
+    "VirtualBox's module does not compile": """\
+Setting up nvidia-settings (510.47.03-0ubuntu1) ...
+Setting up virtualbox-dkms (6.1.50-dfsg-1~ubuntu1.22.04.1) ...
+Loading new virtualbox-6.1.50 DKMS files...
+Building initial module for 6.8.0-40-generic
+Error! Bad return status for module build on kernel: 6.8.0-40-generic (x86_64)
+Consult /var/lib/dkms/virtualbox/6.1.50/build/make.log for more information.
+dpkg: error processing package virtualbox-dkms (--configure):
+E: Sub-process /usr/bin/dpkg returned an error code (1)""",
+    "Chrome's key is missing": """\
+cuda-fedora39-x86_64                                        1.2 MB/s | 1.9 MB     00:01
+Installing:
+ google-chrome-stable   x86_64   128.0.6613.119-1   google-chrome   108 M
+warning: google-chrome-stable-128.0.6613.119-1.x86_64.rpm: Header V4 RSA/SHA512 Signature: NOKEY
+The GPG keys listed for the "google-chrome" repository are already installed but they are not \
+correct for this package.
+Error: GPG check FAILED""",
+    "a mirror of Ubuntu is between two states": f"""\
+{NVIDIA_REPOSITORY}
+Err:2 http://de.archive.ubuntu.com/ubuntu jammy-updates/main amd64 Packages
+  File has unexpected size (1850412 != 1850376). Mirror sync in progress? [IP: 192.0.2.22 80]
+E: Failed to fetch http://de.archive.ubuntu.com/ubuntu/dists/Packages.gz  Hash Sum mismatch""",
+    "a wireless card stays asleep": f"""\
+{NVIDIA_LOADED}
+[ 4021.55] iwlwifi 0000:03:00.0: Unable to change power state from D3cold to D0, device inaccessible
+[ 4021.56] iwlwifi 0000:03:00.0: probe with driver iwlwifi failed with error -5""",
+    "VirtualBox's module is not signed": f"""\
+{NVIDIA_LOADED}
+vboxdrv.sh: failed: modprobe vboxdrv failed. Please use 'dmesg' to find out why.
+modprobe: ERROR: could not insert 'vboxdrv': Key was rejected by service
+[   91.120] Loading of unsigned module is rejected""",
+    "a backup disk is full beside ollama": """\
+Sep 03 02:00:01 box ollama[1021]: llama_model_load: loaded meta data with 24 key-value pairs
+Sep 03 02:11:09 box rsync[4411]: rsync: [receiver] write failed on "/mnt/backup/IMG_1.CR2": \
+No space left on device (28)
+Sep 03 02:11:09 box rsync[4411]: rsync error: error in file IO (code 11) at receiver.c(380)""",
+    "mongodb wants a library of another release": f"""\
+{NVIDIA_REPOSITORY}
+The following packages have unmet dependencies:
+ mongodb-org-mongos : Depends: libssl1.1 (>= 1.1.1) but it is not installable
+ mongodb-org-server : Depends: libssl1.1 (>= 1.1.1) but it is not installable
+E: Unable to correct problems, you have held broken packages.""",
+    "a browser may not read the driver's parameters": (
+        'audit: type=1400 audit(1725350000.1:101): apparmor="DENIED" operation="open" '
+        'profile="snap.firefox.firefox" name="/proc/driver/nvidia/params" comm="firefox"'
+    ),
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS.keys())
+def test_the_failure_of_another_product_accuses_no_gpu(text: str) -> None:
+    assert sure(text) == []
+    assert not set(codes(text)) & {
+        "dkms-build-failed",
+        "nvidia-repo-mirror-sync",
+        "gpu-stuck-in-d3cold",
+        "secure-boot-unsigned-module",
+        "model-cache-no-space",
+        "apt-cuda-other-release",
+        "apparmor-denies-gpu",
+    }
+
+
+# --- the stated reason stands above its echo ----------------------------------------------------
+
+REASONS = {
+    "JAX goes on with the CPU": (
+        """\
+Jax plugin configuration error: Exception when calling jax_plugins.xla_cuda12.initialize()
+RuntimeError: Unable to use CUDA because of the following issues with CUDA components:
+cuDNN: Outdated cuDNN installation found.
+An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed. \
+Falling back to cpu.""",
+        "jax-cuda-libraries-older",
+        "jax-cpu-only-jaxlib",
+    ),
+    "no toolkit is where CUDA_HOME is by default": (
+        """\
+/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found
+ninja: build stopped: subcommand failed.
+CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.""",
+        "nvcc-not-found",
+        "cuda-home-wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "reason", "echo"), REASONS.values(), ids=REASONS.keys())
+def test_the_reason_stands_first(text: str, reason: str, echo: str) -> None:
+    causes = asked(text).causes
+    assert causes[0].code == reason
+    assert all(one.confidence != "high" for one in causes if one.code == echo)
+
+
+def test_tensorflow_names_the_library_that_the_loader_lacks() -> None:
+    text = (
+        "Could not load dynamic library 'libcusolver.so.11'; dlerror: libnvJitLink.so.12: cannot "
+        "open shared object file: No such file or directory"
+    )
+    first = asked(text).causes[0]
+    assert "libnvJitLink.so.12" in first.title
+    assert "libcusolver" not in first.title
+
+
+TORCH_FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of 79.15 GiB of which 1.1 GiB is free. Process 3721648 has {} GiB memory in use. Of "
+    "the allocated memory {} GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
+    "unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("process", "own", "code"),
+    [
+        pytest.param("78.00", "52.10", "gpu-out-of-memory", id="a container's own process"),
+        pytest.param("23.10", "12.40", "gpu-out-of-memory", id="the same on a smaller card"),
+        pytest.param("77.90", "0.40", "oom-other-process", id="really another one"),
+    ],
+)
+def test_who_holds_the_memory_is_told_by_the_figures(process: str, own: str, code: str) -> None:
+    assert codes(TORCH_FULL.format(process, own))[0] == code
+
+
+# --- what a run survives ------------------------------------------------------------------------
+
+EPOCHS = [
+    f"Epoch {i}: 100%|##########| 100/100 [00:12<00:00, loss={2.5 / (i + 1):.3f}]"
+    for i in range(40)
+]
+TRAINED = "\n".join(
+    [*EPOCHS, "Saving model checkpoint to out/checkpoint-40", "Training completed."]
+)
+WARNINGS = {
+    "wandb tries again": "wandb: Network error (ConnectTimeout), entering retry loop.",
+    "pip tries again": (
+        "WARNING: Retrying (Retry(total=4, connect=None)) after connection broken by "
+        "'ReadTimeoutError(\"HTTPSConnectionPool(host='files.example', port=443): Read timed out. "
+        "(read timeout=15)\")': /simple/torch/"
+    ),
+    "the Hub's client tries again": (
+        "'(ReadTimeoutError(\"HTTPSConnectionPool(host='cdn-lfs.huggingface.co', port=443): Read "
+        "timed out. (read timeout=10)\"), '(Request ID: 1)')' thrown while requesting GET "
+        "https://huggingface.co/x/resolve/main/model.safetensors\nRetrying in 1s [Retry 1/5]."
+    ),
+    "DeepSpeed does without libaio": (
+        " [WARNING]  async_io requires the dev libaio .so object and headers but these were not "
+        "found.\n [WARNING]  async_io: please install the libaio-dev package with apt"
+    ),
+    "torchvision does without its images": (
+        "torchvision/io/image.py:13: UserWarning: Failed to load image Python extension: "
+        "'libc10_cuda.so: cannot open shared object file: No such file or directory'If you don't "
+        "plan on using image functionality from `torchvision.io`, you can ignore this warning."
+    ),
+    "xFormers does without its kernels": (
+        "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n"
+        "    PyTorch 2.0.0+cu118 with CUDA 1108 (you have 2.0.1+cu117)"
+    ),
+    "urllib3 warns of the SSL library": (
+        "urllib3/__init__.py:35: NotOpenSSLWarning: urllib3 v2 only supports OpenSSL 1.1.1+"
+    ),
+    "apex is optional": (
+        "Warning: apex was installed without --cuda_ext. Falling back to torch.\nPlease install "
+        "apex from https://www.github.com/nvidia/apex to use distributed and fp16 training."
+    ),
+    "an image's banner": (
+        "WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available."
+    ),
+    "cmake does without cuDNN": (
+        "-- Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH CUDNN_INCLUDE_PATH)\n"
+        "-- Configuring done"
+    ),
+}
+FAILURE = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize("warning", WARNINGS.values(), ids=WARNINGS.keys())
+def test_a_warning_of_a_run_that_ended_well_is_no_failure(warning: str) -> None:
+    diagnosis = asked(f"{warning}\n{TRAINED}")
+    assert diagnosis.ended_well
+    assert {cause.severity for cause in diagnosis.causes} <= {"warns"}
+    assert all(cause.confidence != "high" for cause in diagnosis.causes)
+
+
+@pytest.mark.parametrize("warning", WARNINGS.values(), ids=WARNINGS.keys())
+def test_a_warning_does_not_stand_above_the_failure(warning: str) -> None:
+    ordinary = "\n".join(EPOCHS)
+    diagnosis = asked(f"{warning}\n{ordinary}\n{FAILURE}")
+    assert not diagnosis.ended_well
+    assert diagnosis.causes[0].code == codes(FAILURE)[0]
+    assert diagnosis.causes[0].confidence == "high"
+
+
+def test_a_failure_behind_an_ordinary_training_is_still_found() -> None:
+    before = "\n".join([*WARNINGS.values(), TRAINED])
+    assert codes(f"{before}\n{FAILURE}")[0] == codes(FAILURE)[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cicc", "cc1plus", "nvcc", "ninja", "java", "train.py", "python3", "node", "ollama", "rustc"],
+)
+def test_whatever_the_kernel_kills_for_memory_is_known(name: str) -> None:
+    text = f"[12345.6] Out of memory: Killed process 4242 ({name}) total-vm:61234567kB"
+    assert codes(text)[0] in {"host-ram-exhausted", "nvcc-killed-no-memory"}
+
+
+# --- how a log ends -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "done", "last"),
+    [
+        pytest.param("Successfully built 1a2b\n", True, None, id="done"),
+        pytest.param("Successfully built 1a2b\nE: it broke\n", False, "E: it broke", id="broken"),
+        pytest.param(
+            "E: it broke\nagain\nSuccessfully built 1a2b", True, "E: it broke", id="mended"
+        ),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "x"\nmy.OwnError: no such thing',
+            False,
+            "my.OwnError: no such thing",
+            id="a traceback's last line",
+        ),
+        pytest.param("make: *** [all] Error 2", False, "make: *** [all] Error 2", id="make"),
+        pytest.param("Main process exited, code=exited, status=1/FAILURE", False, None, id="unit"),
+        pytest.param("all is well here", False, None, id="no word of it"),
+        pytest.param("", False, None, id="nothing"),
+    ],
+)
+def test_how_a_text_ends(text: str, *, done: bool, last: str | None) -> None:
+    found = outline(io.BytesIO(text.encode()), "log")
+    assert bool(found.done) is done
+    if last is not None:
+        assert found.ends[-1][1] == last
+
+
+def test_what_is_unknown_shows_the_lines_by_which_it_ended() -> None:
+    text = "\n".join([*ORDINARY[:300], "my.OwnError: no such thing", "exit status 3"])
+    diagnosis = asked(text)
+    assert diagnosis.causes == ()
+    assert [one.says for one in diagnosis.telling][-2:] == [
+        "my.OwnError: no such thing",
+        "exit status 3",
+    ]
+
+
+def test_without_texts_nothing_ended() -> None:
+    assert not judge(load(), {}, {}, Reading()).ended_well

@@ -138,6 +138,16 @@ def unrelated() -> str:
     return f"{len(lines)} lines of other software: {len(accused)} of them accused"
 
 
+def successful() -> str:
+    """Logs of runs that ended well: how many are accused of something, and how many surely."""
+    text = (DATA / "successful.json").read_text(encoding="utf-8")
+    answers = [diagnose([("log", run["text"])]) for run in json.loads(text)["runs"]]
+    sure = sum(any(c.confidence == "high" for c in one.causes) for one in answers)
+    named = sum(any(c.severity != "warns" for c in one.causes) for one in answers)
+    said = f"{len(answers)} logs of runs that ended well: {sure} surely accused"
+    return f"{said}, {named} with a cause that is more than a warning"
+
+
 def speed(megabytes: int) -> list[str]:
     """A log of that size, with a failure in the middle, by a process of its own; and by grep."""
     ordinary = (DATA / "unrelated.txt").read_bytes()
@@ -181,6 +191,7 @@ def main() -> int:
         print("\n".join(table(name, [(a.case["layer"], a) for a in answers])))
     print("\n".join(variations()))
     print(unrelated())
+    print(successful())
     if args.size:
         print("\n".join(speed(args.size)))
     if args.wrong:

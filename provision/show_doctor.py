@@ -161,8 +161,16 @@ def _seen(evidence: Evidence) -> str:
     return f"{evidence.says}  [{evidence.where}]"
 
 
+_TOLD = {"removes": "removes packages", "deletes": "deletes files", "reboots": "reboots"}
+
+
 def _commands(fix: Fix) -> Iterator[str]:
+    from provision.doctor.mending.effects import effects
+
     if fix.run:
+        told = [_TOLD[one] for one in effects(fix.run) if one in _TOLD]
+        if told:
+            yield from row("", f"This {' and '.join(told)}: look at it first.")
         yield from _indented(fix.run)
 
 

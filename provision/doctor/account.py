@@ -93,10 +93,13 @@ def _evidence(evidence: Evidence) -> dict[str, str]:
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
+    from provision.doctor.mending.effects import effects
+
     return {
         "for": list(fix.on),
         "note": fix.note or None,
         "run": fix.run or None,
+        "effects": list(effects(fix.run)),
         "automatic": fix.automatic,
         "backup": list(fix.backup),
         "reboot": fix.reboot,

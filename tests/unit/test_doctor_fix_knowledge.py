@@ -18,6 +18,7 @@ import pytest
 import provision.doctor
 from provision.doctor.knowledge import Knowledge, load, parse
 from provision.doctor.mending import check_fixes
+from provision.doctor.mending.effects import effects
 from provision.doctor.mending.shell import commands, programs, without_sudo
 from tests import need
 
@@ -59,7 +60,7 @@ PACKAGES = {
     "openssl": "openssl",
     "git": "git",
     "openssh-client": "ssh ssh-copy-id ssh-keygen",
-    "systemd": "journalctl loginctl reboot resolvectl systemctl timedatectl",
+    "systemd": "journalctl loginctl reboot resolvectl systemctl systemd-tmpfiles timedatectl",
     "init-system-helpers": "service",
     "openrc": "rc-service rc-update",
     "dpkg": "dpkg dpkg-query update-alternatives",
@@ -487,3 +488,119 @@ def test_what_is_mended_without_a_person_must_be_confirmed_without_a_word_of_a_l
     assert "would be run" in check_fixes(made({}, confirm="ls {what}"))[0]
     assert "would be run" in check_fixes(made({}, check="ls {what}"))[0]
     assert not check_fixes(made({"automatic": False}, confirm="ls {what}"))
+
+
+# --- what fixes do ------------------------------------------------------------------------------
+
+# Packages as Ubuntu 22.04 and 24.04, Debian 12 and NVIDIA's repositories name them.
+_OF_A_DRIVER = """
+nvidia-driver-535 nvidia-driver-550-open nvidia-driver-570-server nvidia-dkms-535 nvidia-kernel-dkms
+nvidia-kernel-common-550 nvidia-kernel-source-550-open nvidia-kernel-support nvidia-utils-535
+nvidia-utils-470-server nvidia-compute-utils-550 nvidia-headless-570 nvidia-firmware-535-535.183.01
+libnvidia-cfg1-550 libnvidia-common-550 libnvidia-compute-535 libnvidia-decode-535
+libnvidia-encode-535 libnvidia-extra-535 libnvidia-fbc1-535 libnvidia-gl-535
+"""
+_NOT_OF_A_DRIVER = """
+nvidia-container-toolkit nvidia-container-toolkit-base nvidia-container-runtime nvidia-docker2
+libnvidia-container1 libnvidia-container-tools nvidia-fabricmanager-535 nvidia-imex-570 nvlsm
+nvidia-cuda-toolkit nvidia-cuda-dev nvidia-cudnn nvidia-fs-dkms nvidia-gds nvidia-gds-12-4 libnvsdm
+nvidia-nsight-compute datacenter-gpu-manager libnccl2 libcudnn9-cuda-12 cuda-toolkit-12-4
+cuda-compat-12-4 nvidia-opencl-dev libnvidia-nscq-535 nvidia-mig-manager linux-image-generic
+"""
+OF_A_DRIVER = tuple(_OF_A_DRIVER.split())
+NOT_OF_A_DRIVER = tuple(_NOT_OF_A_DRIVER.split())
+PURGED = re.compile(r"(?:purge|remove)(?: -\S+)*((?: +'[^']+')+)|grep -E '([^']+)'.*\|[^|]*purge")
+
+
+def purged(knowledge: Knowledge) -> set[str]:
+    """The expressions for names of packages in commands that take packages away."""
+    found: set[str] = set()
+    for _, text, _ in texts(knowledge):
+        for match in PURGED.finditer(text):
+            found.update(re.findall(r"'([^']+)'", match[1] or "") or [match[2]])
+    return {one for one in found if "nvidia" in one}
+
+
+def test_what_takes_a_driver_away_leaves_what_is_not_of_it(knowledge: Knowledge) -> None:
+    found = purged(knowledge)
+    assert len(found) >= 4
+    reached = {
+        (expression, name)
+        for expression in found
+        for name in NOT_OF_A_DRIVER
+        if re.search(expression, name)
+    }
+    assert reached == set()
+
+
+def test_it_takes_all_of_a_driver(knowledge: Knowledge) -> None:
+    wide = [one for one in purged(knowledge) if "driver" in one or "libnvidia" in one]
+    missed = [name for name in OF_A_DRIVER if not any(re.search(one, name) for one in wide)]
+    assert missed == []
+
+
+def test_no_fix_removes_by_a_wide_expression(knowledge: Knowledge) -> None:
+    wide = {"^nvidia-.*", "^libnvidia-.*", "nvidia*", "libnvidia-*", "^cuda.*", "*nvidia*"}
+    found = {
+        name
+        for name, text, _ in texts(knowledge)
+        for word in re.findall(r"'([^']+)'", text)
+        if word in wide and "purge" in text
+    }
+    assert found == set()
+
+
+def test_what_may_run_by_itself_neither_removes_nor_reboots(knowledge: Knowledge) -> None:
+    """Deleting is asked for even with --yes (test_doctor_fix.py)."""
+    found = {
+        failure.code
+        for failure in knowledge.failures
+        for fix in failure.fixes
+        if fix.automatic and {"removes", "reboots"} & set(effects(fix.run))
+    }
+    assert found == set()
+
+
+APPENDS = re.compile(r">> *(?!/dev/)\S|tee -a\b")
+
+
+def test_a_line_is_added_once_however_often_a_fix_is_run(knowledge: Knowledge) -> None:
+    unguarded = {
+        name
+        for name, text, _ in texts(knowledge)
+        for line in text.splitlines()
+        if (APPENDS.search(line) or "sed -i 's/^GRUB_CMDLINE" in line) and "grep -" not in line
+    }
+    assert unguarded == set()
+
+
+def test_no_fix_is_for_one_architecture_alone(knowledge: Knowledge) -> None:
+    """Where a path or an address holds the architecture, the machine says which."""
+    bound = {
+        name
+        for name, text, _ in texts(knowledge)
+        if re.search(r"(?:/|-)x86_64[-/]", text) and "uname -m" not in text
+    }
+    assert bound == set()
+
+
+@pytest.mark.parametrize(
+    ("run", "does"),
+    [
+        ("nvidia-smi", ("reads",)),
+        ("nvidia-smi | tee /dev/null", ("changes",)),
+        ("sudo apt-get -y install x", ("installs",)),
+        ("python3 -m pip uninstall -y torch", ("removes",)),
+        ("dpkg-query -W | grep x | xargs -r sudo env A=1 apt-get purge -y", ("removes",)),
+        ("docker system prune -f", ("deletes",)),
+        ("sudo rm -f /x && nvidia-smi", ("deletes",)),
+        ("sudo systemctl daemon-reload && sudo systemctl restart docker", ("restarts",)),
+        ("echo a > ~/x", ("changes",)),
+        ("ls 2>/dev/null >&2", ("reads",)),
+        ("swapon --show || { sudo mkswap /x && sudo swapon /x; }", ("changes",)),
+        ("sudo reboot", ("reboots",)),
+        ("", ()),
+    ],
+)
+def test_what_commands_do(run: str, does: tuple[str, ...]) -> None:
+    assert effects(run) == does

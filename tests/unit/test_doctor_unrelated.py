@@ -16,6 +16,7 @@ from provision.doctor import diagnose
 
 DATA = Path(__file__).parents[1] / "data" / "doctor"
 LINES = tuple((DATA / "unrelated.txt").read_text(encoding="utf-8").splitlines())
+SUCCESSFUL = json.loads((DATA / "successful.json").read_text(encoding="utf-8"))["runs"]
 TRACEBACKS = tuple(
     pytest.param(case["text"], id=case["id"])
     for case in json.loads((DATA / "unrelated_tracebacks.json").read_text(encoding="utf-8"))
@@ -50,3 +51,18 @@ def test_one_line_of_a_failure_is_found_among_all_ordinary_ones() -> None:
     middle = len(LINES) // 2
     text = "\n".join([*LINES[:middle], failure, *LINES[middle:]])
     assert codes(text)[:1] == ["nvcc-killed-no-memory"]
+
+
+def test_there_are_a_hundred_logs_of_runs_that_ended_well() -> None:
+    assert len({run["id"] for run in SUCCESSFUL}) == len(SUCCESSFUL) > 100
+
+
+def test_no_run_that_ended_well_is_surely_accused() -> None:
+    """Installations, builds, trainings and tests that were really run, whole."""
+    accused = {}
+    for run in SUCCESSFUL:
+        causes = diagnose([("log", run["text"])]).causes
+        sure = [cause.code for cause in causes if cause.confidence == "high"]
+        if sure:
+            accused[run["id"]] = sure
+    assert accused == {}

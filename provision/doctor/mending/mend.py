@@ -22,8 +22,9 @@ from provision.doctor.mending.choice import (
     other_cause,
 )
 from provision.doctor.mending.doors import Doors
+from provision.doctor.mending.effects import effects
 from provision.doctor.mending.journal import Journal, Result, write_journal
-from provision.doctor.mending.shell import commands, needs_sudo, without_sudo
+from provision.doctor.mending.shell import commands, needs_sudo, without_sudo, written
 from provision.doctor.model import Cause, Fix
 from provision.errors import BadInputError, Exit
 
@@ -200,6 +201,10 @@ def _try_fix(job: _Job, fix: Fix) -> Exit:
         if job.assume_yes:
             doors.say("  not run: --yes changes only files that are kept. Run this without --yes.")
             return Exit.HOST_UNFIT
+    taken = {"removes", "deletes"} & set(effects(fix.run)) and not written(fix.run)
+    if taken and job.assume_yes:  # of files, the check above knows more
+        doors.say("  not run: --yes takes no packages or images away. Run this without --yes.")
+        return Exit.HOST_UNFIT
     stopped = _containers_stopped_by(steps, doors)
     if stopped:
         doors.say(

@@ -244,17 +244,13 @@ def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[
         if other is not None and is_near(other, seen[0]):
             continue
         near = len(seen) == 1 or is_together(symptom, seen)
+        over = all(map(reading.is_over, seen))
         gone_on = symptom.survived and all(map(reading.has_gone_on, seen))
         strength = symptom.strength if near else "hint"
-        if strength == "proof" and len(seen) == 1 and seen[0].joined:
-            strength = "typical"  # two lines that were put together may not belong together
-        found.append(
-            _Shown(
-                strength=strength,
-                hits=seen,
-                survived=gone_on or all(map(reading.is_over, seen)),
-            )
-        )
+        joined = len(seen) == 1 and seen[0].joined  # two lines that may not belong together
+        if strength == "proof" and (over or gone_on or joined):
+            strength = "typical"
+        found.append(_Shown(strength=strength, hits=seen, survived=over or gone_on))
     return sorted(found, key=lambda one: -_POINTS[one.strength])
 
 

@@ -304,3 +304,32 @@ def test_no_devel_image_is_named_that_does_not_exist() -> None:
     unknown = lint("Dockerfile", text.format("99.1.1-base-ubuntu22.04"), CATALOG)
     assert "nvidia/cuda:12.1.1-devel-ubuntu22.04" in known[0].fix
     assert "a devel image" in unknown[0].fix
+
+
+@pytest.mark.parametrize(
+    ("image", "more", "fix"),
+    [
+        pytest.param("ubuntu:20.04", "", "tensorflow==2.13.1", id="a Python without the extra"),
+        pytest.param("python:3.8", "", "tensorflow==2.13.1", id="the same of an official image"),
+        pytest.param("ubuntu:22.04", "", "Write tensorflow[and-cuda]", id="a Python that has it"),
+        pytest.param(
+            "ubuntu:20.04",
+            "RUN apt-get install -y python3.11",
+            "Write tensorflow[and-cuda]",
+            id="another Python is installed",
+        ),
+        pytest.param("own/image", "", "Write tensorflow[and-cuda]", id="no Python is known"),
+    ],
+)
+def test_a_fix_is_for_the_python_of_the_image(image: str, more: str, fix: str) -> None:
+    text = f"FROM {image}\n{more}\nRUN pip3 install tensorflow-gpu\n"
+    found = [one for one in lint("Dockerfile", text, CATALOG) if "tensorflow-gpu" in one.rule]
+    assert [fix in one.fix for one in found] == [True]
+
+
+def test_wheels_for_another_cuda_than_the_base_are_said() -> None:
+    text = (
+        "FROM nvidia/cuda:11.7.1-cudnn8-runtime-ubuntu22.04\n"
+        "RUN pip install torch==2.3.0 --index-url https://download.pytorch.org/whl/cu121\n"
+    )
+    assert "cuda-other" in {one.rule for one in lint("Dockerfile", text, CATALOG)}

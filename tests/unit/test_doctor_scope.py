@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.doctor import Diagnosis, diagnose, load
+from provision.doctor import Diagnosis, Fact, diagnose, load
 from provision.doctor.judge import Reading, judge
 from provision.doctor.model import Failure, Hit, Symptom
 from provision.doctor.outline import outline
@@ -232,6 +232,17 @@ def test_tensorflow_names_the_library_that_the_loader_lacks() -> None:
     first = asked(text).causes[0]
     assert "libnvJitLink.so.12" in first.title
     assert "libcusolver" not in first.title
+
+
+def test_a_name_that_uv_cannot_look_up_is_no_matter_of_docker_or_wsl() -> None:
+    text = (
+        "error: Failed to fetch: `https://index.example/simple/torch/`\n"
+        "  Caused by: dns error: failed to lookup address information: Temporary failure in name "
+        "resolution"
+    )
+    first = diagnose([("log", text)], {"docker.installed": Fact(value=True, where="x")}).causes[0]
+    assert first.code == "dns-failure"
+    assert not [fix.run for fix in first.fixes if "docker" in fix.run]
 
 
 TORCH_FULL = (

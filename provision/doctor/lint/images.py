@@ -60,6 +60,12 @@ def python_of(reference: str | None) -> str | None:
     return match[1] if match else None
 
 
+def system_python_of(reference: str | None) -> str | None:
+    """The Python that the distribution in an image has as python3."""
+    pythons: dict[str, str] = table("known.toml")["image"]["pythons"]
+    return pythons.get(system_of(reference) or "")
+
+
 def system_of(reference: str | None) -> str | None:
     """The distribution in an image, as CUDA's tags name it: "ubuntu22.04", "debian12"."""
     base = cuda_base(reference)

@@ -15,6 +15,7 @@ from provision.doctor.lint.installs import Install, Package
 
 if TYPE_CHECKING:
     from provision.catalog import Catalog
+    from provision.catalog.later_rows import TensorflowRelease
     from provision.catalog.rows import Arch, TorchBuild
 
 _CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
@@ -38,7 +39,7 @@ class Setting:
 PackageRule = Callable[[Install, Setting, "Catalog"], Iterator[Found]]
 
 
-def tensorflow_gpu(install: Install, _: Setting, catalog: Catalog) -> Iterator[Found]:
+def tensorflow_gpu(install: Install, setting: Setting, catalog: Catalog) -> Iterator[Found]:
     """The newest tensorflow-gpu that is admitted is the empty one that only fails."""
     package = install.named("tensorflow-gpu")
     if package is None:
@@ -56,9 +57,48 @@ def tensorflow_gpu(install: Install, _: Setting, catalog: Catalog) -> Iterator[F
             at=package.at,
             message=f"{package.written} is {newest.version}, an empty package that fails on "
             "purpose when it is installed.",
-            fix="Write tensorflow[and-cuda]: tensorflow itself has the GPU code.",
-            swap=("tensorflow-gpu", "tensorflow[and-cuda]") if not package.specifier else None,
+            fix=_tensorflow_for(setting, catalog),
+            swap=("tensorflow-gpu", "tensorflow[and-cuda]")
+            if not package.specifier and _has_extra(setting, catalog)
+            else None,
         )
+
+
+def _admitted(setting: Setting, catalog: Catalog) -> list[TensorflowRelease]:
+    """The releases of TensorFlow for one of these Pythons, the newest first."""
+    return sorted(
+        (
+            row
+            for row in catalog.tensorflow_releases
+            if not (row.prerelease or row.yanked)
+            and any(
+                SpecifierSet(row.requires_python or "").contains(f"{python}.99")
+                for python in setting.pythons
+            )
+        ),
+        key=lambda row: Version(row.version),
+        reverse=True,
+    )
+
+
+def _has_extra(setting: Setting, catalog: Catalog) -> bool:
+    """Whether a release that brings CUDA can be installed; yes where no Python is known."""
+    if not setting.pythons:
+        return True
+    return any(row.libraries == "extra" for row in _admitted(setting, catalog))
+
+
+def _tensorflow_for(setting: Setting, catalog: Catalog) -> str:
+    if _has_extra(setting, catalog):
+        return "Write tensorflow[and-cuda]: tensorflow itself has the GPU code."
+    pythons = ", ".join(setting.pythons)
+    newest = next(iter(_admitted(setting, catalog)), None)
+    if newest is None:
+        return f"No TensorFlow is for Python {pythons}: build from a newer image."
+    return (
+        f"Write tensorflow=={newest.version} and build from an image with CUDA {newest.cuda} and "
+        f"cuDNN {newest.cudnn}: tensorflow[and-cuda] is not for Python {pythons}."
+    )
 
 
 def retired_names(install: Install, _: Setting, __: Catalog) -> Iterator[Found]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from provision.doctor.lint.dockerfile import Dockerfile, Stage, Step
 from provision.doctor.lint.findings import Found, table
-from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_of
+from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_of, system_python_of
 from provision.doctor.lint.installs import (
     Install,
     Package,
@@ -81,7 +81,7 @@ class StageView:
     def setting(self, command: Command, install: Install) -> Setting:
         """What the rules over packages have to know of this command."""
         said = _PYTHON_PIP.fullmatch(command.name)
-        python = said[1] if said else python_of(self.stage.root_image)
+        python = said[1] if said else self._python
         if not said and self._has_other_python(command):
             python = None
         return Setting(
@@ -91,6 +91,16 @@ class StageView:
             pythons=(python,) if python else (),
             arch=self.arch,
         )
+
+    @cached_property
+    def _python(self) -> str | None:
+        """The Python of the image, or of its distribution where nothing here speaks of another."""
+        image = self.stage.root_image
+        system = system_python_of(image)
+        told = " ".join(word.text for one in self.stage.all_commands() for word in one.words)
+        others = set(re.findall(r"\bpython(3\.\d+)", told)) - {system}
+        others |= {"a source of others"} if re.search(r"deadsnakes|alternatives", told) else set()
+        return python_of(image) or (None if others else system)
 
     @cached_property
     def pip_configured(self) -> bool:

@@ -112,7 +112,7 @@ def judge(
         for failure in knowledge.failures
         if (candidate := _candidate(failure, hits, facts, reading)) is not None
     ]
-    standing = [one for one in candidates if one.refuted is None]
+    standing = _survived_together([one for one in candidates if one.refuted is None])
     beaten = {
         code: one.failure.code
         for one in standing
@@ -136,6 +136,15 @@ def judge(
         and all(one.done for one in reading.outlines)
         and all(one.survived for one in standing if one.hits),
     )
+
+
+def _survived_together(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """A hint on lines alone that the run went on after was survived, too."""
+    lines = {line for one in candidates if one.survived for line in one.lines}
+    return [
+        replace(one, survived=True) if one.strength == "hint" and one.lines <= lines else one
+        for one in candidates
+    ]
 
 
 def explained(failure: Failure) -> Cause:
@@ -271,14 +280,15 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     return Evidence(says=said.replace("{value}", _words(fact)), where=fact.where)
 
 
-def _rank(one: _Candidate) -> tuple[bool, int, bool, int, int, str]:
+def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, int, int, str]:
     """What the text shows goes before what the machine shows besides, and that before a hint. What
-    does no harm does not stand before what does.
+    does no harm does not stand before what does, and what the run survived before nothing.
     """
     kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
     first = min((hit.number for hit in one.hits), default=0)
     harmless = one.severity == "warns"
-    return (one.beaten_by is not None, kind, harmless, -one.points, first, one.failure.code)
+    after = (harmless, -one.points, first, one.failure.code)
+    return (one.beaten_by is not None, one.survived, kind, *after)
 
 
 def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidence:

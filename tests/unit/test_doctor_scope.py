@@ -7,6 +7,7 @@ ordinary line about the GPU, an echo of a failure, a warning that the program go
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -337,6 +338,20 @@ def test_a_warning_does_not_stand_above_the_failure(warning: str) -> None:
 def test_a_failure_behind_an_ordinary_training_is_still_found() -> None:
     before = "\n".join([*WARNINGS.values(), TRAINED])
     assert codes(f"{before}\n{FAILURE}")[0] == codes(FAILURE)[0]
+
+
+def test_an_ordinary_run_in_front_changes_few_answers() -> None:
+    """Every twentieth text of the corpus behind a training with all these warnings."""
+    before = "\n".join([*WARNINGS.values(), *EPOCHS])
+    cases = [
+        case
+        for path in sorted((DATA / "corpus").glob("*.json"))
+        for case in json.loads(path.read_text(encoding="utf-8"))
+        if not case.get("facts")
+    ][::20]
+    kept = sum(codes(f"{before}\n{case['text']}")[:1] == [case["code"]] for case in cases)
+    assert len(cases) > 150
+    assert kept / len(cases) > 0.95
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def describe_diagnosis(
     for cause in in_full:
         lines += [*_in_full(cause, whole=whole, colour=colour), ""]
     rest = [cause for cause in causes if cause not in in_full]
-    lines += _in_short(rest)
+    lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
         lines += _ruled_out(diagnosis)
     if readings and rest:
@@ -134,10 +134,10 @@ def _known(cause: Cause) -> Iterator[str]:
         yield from row("more" if i == 0 else "", link)
 
 
-def _in_short(causes: Sequence[Cause]) -> Iterator[str]:
+def _in_short(causes: Sequence[Cause], label: str) -> Iterator[str]:
     for i, cause in enumerate(causes[:_OTHERS]):
         sure = "follows" if cause.follows_from else _SURE[cause.confidence]
-        yield from row("also" if i == 0 else "", f"{cause.title} ({cause.code}; {sure})")
+        yield from row(label if i == 0 else "", f"{cause.title} ({cause.code}; {sure})")
     if causes:
         more = len(causes) - _OTHERS
         yield from row("", f"{f'{more} more; ' if more > 0 else ''}in full: --all")

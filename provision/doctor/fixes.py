@@ -41,7 +41,7 @@ def _most_used(fix: Fix) -> int:
     """What is for everybody first, then the families in the order in which GPU machines have them;
     special engines last.
     """
-    order = ("debian", "ubuntu", "rhel", "suse", "arch")
+    order = ("ubuntu", "debian", "rhel", "suse", "arch")
     return min(
         (order.index(name) + 1 if name in order else len(order) + 1 for name in fix.on), default=0
     )

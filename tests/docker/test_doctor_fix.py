@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ class Case:
             knowledge=self.knowledge,
             doors=self.doors,
             journals=self.folder,
-            assume_yes=True,
+            assume_yes=self.doors.ask is None,
         )
 
     def must_mend(self, text: str) -> None:
@@ -336,7 +337,11 @@ def test_a_full_disk_of_docker_gets_room(settled: DebianMachine, tmp_path: Path)
             pattern="no space left on device",
             confirm="tar -C /root/three -c . | docker import - three && docker rmi three",
         )
-        case.must_mend(settled.output(case.confirm)[1])
+        text = settled.output(case.confirm)[1]
+        assert case.mend(text) is Exit.HOST_UNFIT
+        assert "--yes takes no packages or images away" in case.text
+        case.doors = replace(case.doors, ask=lambda _: True)
+        case.must_mend(text)
         assert "same" in settled.must("docker images --format '{{.Repository}}'")
     finally:
         settled.must("service docker stop")

@@ -21,6 +21,8 @@ from images.layers.own_errors import LoaderCacheError
 MOST_BYTES = 16 << 20
 """The largest cache that is read; a system with ten thousand libraries has one of a megabyte."""
 
+_LONGEST_PATH = 4096  # PATH_MAX, with the zero byte
+
 FLAGS: Mapping[str, int] = {"x86_64": 0x0303, "aarch64": 0x0A03}
 """How the loader of an architecture marks the libraries that are for it (ELF, libc 6, the ABI)."""
 
@@ -124,7 +126,8 @@ def _subdirectories(data: bytes, at: int) -> tuple[str, ...]:
 
 
 def _text(data: bytes, at: int) -> str:
-    return data[at : data.index(b"\0", at)].decode("utf-8", "surrogateescape")
+    """ValueError where it is longer than a path can be: many entries may name one long text."""
+    return data[at : data.index(b"\0", at, at + _LONGEST_PATH)].decode("utf-8", "surrogateescape")
 
 
 def write_cache(entries: Iterable[CacheEntry]) -> bytes:

@@ -160,3 +160,11 @@ def test_an_unknown_machine_is_refused() -> None:
         with_libraries(None, [], arch="riscv64", directories=())
     assert "riscv64" in caught.value.message
     assert "--builder docker" in caught.value.fix
+
+
+def test_a_cache_of_names_without_an_end_is_none() -> None:
+    """Ten thousand entries that all begin in one long text would take gigabytes."""
+    long = CacheEntry(name="x" * 5000, path="/lib/x", flags=FLAGS["x86_64"])
+    assert read_cache(write_cache([long])) is None
+    fits = CacheEntry(name="x" * 4000, path="/lib/x", flags=FLAGS["x86_64"])
+    assert read_cache(write_cache([fits])) == (fits,)

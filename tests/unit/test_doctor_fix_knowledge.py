@@ -574,6 +574,53 @@ def test_a_line_is_added_once_however_often_a_fix_is_run(knowledge: Knowledge) -
     assert unguarded == set()
 
 
+ADDING = [
+    pytest.param(without_sudo(command), id=name)
+    for name, text, _ in texts(load())
+    for command in commands(text)
+    if APPENDS.search(command) or "sed -i 's/^GRUB_CMDLINE" in command
+]
+
+
+@pytest.mark.parametrize("command", ADDING)
+def test_twice_is_as_once(command: str, tmp_path: Path) -> None:
+    """Each command that adds to a file is really run, below a folder that stands for the root."""
+    for folder in ("etc/default", "etc/enroot", "etc/apptainer", "etc/pve/lxc", "home/.config"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "home/.config/containers").mkdir()
+    (tmp_path / "etc/default/grub").write_text('GRUB_CMDLINE_LINUX="quiet"\n')
+    for name in ("etc/enroot/enroot.conf", "etc/apptainer/nvliblist.conf", "etc/pve/lxc/1.conf"):
+        (tmp_path / name).write_text("# there before\n")
+    (tmp_path / "home/.bashrc").write_text("# there before\n")
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path / "home"),
+        "CONFIG": str(tmp_path / "wslconfig"),
+        "NAME": "X",
+        "CT": "1",
+    }
+    here = re.sub(r"(?<![\w.])/etc/", f"{tmp_path}/etc/", command)
+    states = []
+    for _ in range(3):
+        states.append(
+            {
+                str(path.relative_to(tmp_path)): path.read_bytes()
+                for path in sorted(tmp_path.rglob("*"))
+                if path.is_file()
+            }
+        )
+        subprocess.run(
+            ["/bin/sh", "-ec", here],
+            cwd=tmp_path,
+            env=env,
+            check=True,
+            capture_output=True,
+            timeout=30,
+        )
+    assert states[1] != states[0]
+    assert states[2] == states[1]
+
+
 def test_no_fix_is_for_one_architecture_alone(knowledge: Knowledge) -> None:
     """Where a path or an address holds the architecture, the machine says which."""
     bound = {

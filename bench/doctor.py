@@ -148,6 +148,18 @@ def successful() -> str:
     return f"{said}, {named} with a cause that is more than a warning"
 
 
+def whole() -> str:
+    """Whole logs of failures: the first answer now, and as it was before anything was learned."""
+    cases = json.loads((DATA / "whole.json").read_text(encoding="utf-8"))
+    first = sum(case["first_asking"] == "right" for case in cases)
+    now = 0
+    for case in cases:
+        causes = diagnose([("log", case["text"])]).causes
+        code = causes[0].code if causes else None
+        now += code in case["right"] if case["right"] else code is None
+    return f"{len(cases)} whole logs of failures: {now} right ({first} at first asking)"
+
+
 def speed(megabytes: int) -> list[str]:
     """A log of that size, with a failure in the middle, by a process of its own; and by grep."""
     ordinary = (DATA / "unrelated.txt").read_bytes()
@@ -192,6 +204,7 @@ def main() -> int:
     print("\n".join(variations()))
     print(unrelated())
     print(successful())
+    print(whole())
     if args.size:
         print("\n".join(speed(args.size)))
     if args.wrong:

@@ -415,9 +415,8 @@ WHOLE = json.loads((DATA / "whole.json").read_text(encoding="utf-8"))
 
 @pytest.mark.parametrize("case", WHOLE, ids=[case["id"] for case in WHOLE])
 def test_a_whole_log_is_read(case: dict[str, Any]) -> None:
-    """Collected from public repositories and pages by somebody who had not seen the patterns; `form`
-    says what was cut or retyped. No right code: it is the user's own program, or the log does not
-    say, and nobody is accused.
+    """Collected from public repositories and pages; `form` says what was cut or retyped. No right
+    code: it is the user's own program, or the log does not say, and nobody is accused.
     """
     causes = asked(case["text"]).causes
     first = [cause.code for cause in causes][:1]

@@ -71,9 +71,4 @@ def test_the_fault_is_caught(
     [(framework, check.id) for framework, checks in CHECKS.items() for check in checks],
 )
 def test_every_check_has_a_fault(framework: str, check: str) -> None:
-    """A check that is the same for every framework has its rows with the first."""
-    shared = framework != "pytorch" and check in {
-        c.id for c in CHECKS["pytorch"] if not c.framework
-    }
-    rows = TABLES.get("pytorch" if shared else framework, ())
-    assert check in {row.check for row in rows}
+    assert check in {row.check for row in TABLES[framework]}

@@ -86,11 +86,11 @@ def test_a_cuda_that_does_not_start_has_one_cause_everywhere(
     assert all(cause in row["cause"] for row in found.values()), found
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 @pytest.mark.parametrize("fault", ["full at once", "full at the third move"])
-def test_a_full_gpu_is_said_to_be_full(fault: str) -> None:
-    found = run(
-        "pytorch", 2, fault, "devices.kernel", "numerics.matmul", "training.loss", "training.same"
-    )
+def test_a_full_gpu_is_said_to_be_full(framework: str, fault: str) -> None:
+    asked = ("devices.kernel", "numerics.matmul", "training.loss", "training.same")
+    found = run(framework, 2, fault, *asked)
     for row in found.values():
         words = " | ".join(filter(None, (row["message"], row["cause"], row["fix"])))
         assert row["status"] in ("fail", "error", "skip", "pass"), row
@@ -99,14 +99,20 @@ def test_a_full_gpu_is_said_to_be_full(fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "asked", "word"),
+    ("framework", "fault", "asked", "word"),
     [
-        ("links count errors", "collectives.bandwidth", "GPU 1"),
-        ("the second computes wrongly", "devices.kernel", "GPU 1"),
-        ("the second computes wrongly", "numerics.matmul", "GPU 1"),
+        ("pytorch", "links count errors", "collectives.bandwidth", "GPU 1"),
+        ("pytorch", "the second computes wrongly", "devices.kernel", "GPU 1"),
+        ("pytorch", "the second computes wrongly", "numerics.matmul", "GPU 1"),
+        ("jax", "the second computes wrongly", "devices.kernel", "GPU 1"),
+        ("jax", "the second computes wrongly", "numerics.matmul", "GPU 1"),
+        ("tensorflow", "the second computes wrongly", "devices.kernel", "GPU 1"),
+        ("tensorflow", "the second computes wrongly", "numerics.matmul", "GPU 1"),
     ],
 )
-def test_the_gpu_that_is_at_fault_is_named(fault: str, asked: str, word: str) -> None:
-    row = run("pytorch", 2, fault, asked)[asked]
+def test_the_gpu_that_is_at_fault_is_named(
+    framework: str, fault: str, asked: str, word: str
+) -> None:
+    row = run(framework, 2, fault, asked)[asked]
     assert row["status"] == "fail", row
     assert word in " | ".join(filter(None, (row["message"], row["cause"], row["fix"]))), row

@@ -12,6 +12,8 @@ import pkgutil
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Tuple
 
+from verify.checks import CHECKS
+
 
 def as_it_is() -> None:
     """This machine serves as the sound world."""
@@ -37,10 +39,17 @@ class Row:
 
 
 def tables() -> Dict[str, Tuple[Row, ...]]:
-    """Every row, by framework: `ROWS` of each module here is such a dictionary."""
+    """Every row, by framework: `ROWS` of each module here is such a dictionary.
+
+    A check that is the same for every framework has its rows with PyTorch. They are the others',
+    too: a suite may leave such a check out, or ask the framework for what it judges.
+    """
     found: Dict[str, Tuple[Row, ...]] = {}
     for module in sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "runner"):
         rows = importlib.import_module(__name__ + "." + module).ROWS
         for framework, some in rows.items():
             found[framework] = (*found.get(framework, ()), *some)
+    for framework in set(found) - {"pytorch"}:
+        shared = {check.id for check in CHECKS[framework] if not check.framework}
+        found[framework] += tuple(row for row in found["pytorch"] if row.check in shared)
     return found

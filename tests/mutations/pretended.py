@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterator
 ROWS: Dict[str, Any] = {}  # this module is no table of mutations
 GIB = 1 << 30
 SPEEDUP = 1000
+LARGE = 1000  # numbers
 NAME = "NVIDIA A100-SXM4-40GB"
 LIMIT_S = 240.0
 _EVERYWHERE = {
@@ -353,23 +354,41 @@ def _memory_ends_at(call: int) -> Callable[[], None]:
     """The card is full from this move of numbers to it on."""
 
     def seed() -> None:
-        import torch
+        if "torch" in sys.modules:
+            import torch
 
-        real, calls = torch.Tensor.to, [0]
+            owner, name, full = torch.Tensor, "to", torch.OutOfMemoryError(_TORCH_FULL)
+        elif "jax" in sys.modules:
+            import jax
+            import jax.numpy
 
-        def to(self: Any, *words: Any, **more: Any) -> Any:
-            if any(isinstance(word, torch.device) for word in words):
+            owner, name = jax.numpy, "asarray"
+            full = jax.errors.JaxRuntimeError(_XLA_FULL)
+        else:
+            import tensorflow as tf
+
+            owner, name = tf, "constant"
+            full = tf.errors.ResourceExhaustedError(None, None, _TENSORFLOW_FULL)
+        real, calls = getattr(owner, name), [0]
+
+        def move(*words: Any, **more: Any) -> Any:
+            if "torch" not in sys.modules or any(isinstance(w, torch.device) for w in words):
                 calls[0] += 1
                 if calls[0] >= call:
-                    raise torch.OutOfMemoryError(
-                        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
-                        " of 39.39 GiB of which 120.25 MiB is free."
-                    )
-            return real(self, *words, **more)
+                    raise full
+            return real(*words, **more)
 
-        torch.Tensor.to = to
+        setattr(owner, name, move)
 
     return seed
+
+
+_TORCH_FULL = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB of"
+    " which 120.25 MiB is free."
+)
+_XLA_FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes."
+_TENSORFLOW_FULL = "failed to allocate memory [Op:Fill] OOM when allocating tensor with shape[9,9]"
 
 
 def _links_count_errors() -> None:
@@ -391,7 +410,17 @@ def _links_count_errors() -> None:
 
 
 def _second_computes_wrongly() -> None:
-    """One cell of each large product is wrong where numbers were moved to the second card last."""
+    """One cell of each large product of the second card is wrong."""
+    if "torch" in sys.modules:
+        _torch_is_wrong()
+    elif "jax" in sys.modules:
+        _jax_is_wrong()
+    else:
+        _tensorflow_is_wrong()
+
+
+def _torch_is_wrong() -> None:
+    """The second card is where numbers were moved to last."""
     import torch
 
     from verify.checks.place import Place
@@ -405,7 +434,7 @@ def _second_computes_wrongly() -> None:
     def spoiled(real: Callable[..., Any]) -> Callable[..., Any]:
         def product(*words: Any, **more: Any) -> Any:
             found = real(*words, **more)
-            if last[0] == 1 and found.is_floating_point() and found.numel() > 1000:
+            if last[0] == 1 and found.is_floating_point() and found.numel() > LARGE:
                 found.reshape(-1)[7] += 1000
             return found
 
@@ -414,6 +443,36 @@ def _second_computes_wrongly() -> None:
     setattr(Place, "device", property(device))  # noqa: B010
     torch.Tensor.__matmul__ = spoiled(torch.Tensor.__matmul__)
     torch.matmul, torch.mm = spoiled(torch.matmul), spoiled(torch.mm)
+
+
+def _jax_is_wrong() -> None:
+    """The second card is the device that work has by default, while it is traced, too."""
+    import jax
+
+    real = jax.numpy.matmul
+
+    def product(*words: Any, **more: Any) -> Any:
+        found = real(*words, **more)
+        second = getattr(jax.config.jax_default_device, "id", 0) == 1
+        floating = jax.numpy.issubdtype(found.dtype, jax.numpy.floating)
+        return found.at[0, 7].add(1000) if second and floating and found.size > LARGE else found
+
+    vars(jax.numpy).update(matmul=product)
+
+
+def _tensorflow_is_wrong() -> None:
+    import tensorflow as tf
+
+    real = tf.linalg.matmul
+
+    def product(*words: Any, **more: Any) -> Any:
+        found = real(*words, **more)
+        if found.device.endswith("CPU:1") and found.dtype.is_floating and tf.size(found) > LARGE:
+            more_of_one = tf.cast([1000], found.dtype)
+            return tf.tensor_scatter_nd_add(found, [[0, 7]], more_of_one)
+        return found
+
+    tf.linalg.matmul = product
 
 
 FAULTS: Dict[str, Callable[[], None]] = {

@@ -143,6 +143,54 @@ def a_slower_twin() -> None:
     )
 
 
+def twins() -> None:
+    """Two calm cards of a kind, timed by `gemm.py`: for the frameworks that are timed there."""
+    from verify.checks import gemm, rates
+    from verify.checks.on_jax import speed as on_jax
+    from verify.checks.on_tensorflow import speed as on_tensorflow
+    from verify.checks.pace import Card
+
+    there = (_Twin(), _Twin(index=1))
+    vars(gemm).update(
+        SIZES=(64, 128),
+        _card=lambda _, place, index, *__: Card(index, place.card, card()),
+    )
+    vars(rates).update(SIZES=(64, 128))
+    vars(on_jax).update(every=lambda _: (None, there), _product=lambda _: _no_work)
+    vars(on_tensorflow).update(
+        find=lambda _: (None, there[0]),
+        gpus=lambda: there,
+        Place=lambda _, index: there[index],
+        _product=lambda _: _no_work,
+    )
+
+
+class _Twin:
+    """A card that computes in no time, and is said to take `CALL_S`."""
+
+    is_gpu, capability, card = True, (7, 0), NAME
+    slower = 1.0
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+    def seconds(self, _: Any, *, repeats: int, **__: Any) -> Any:
+        late = self.index == 1 and repeats > 2  # the first look at a product is of two
+        return [CALL_S * (self.slower if late else 1.0)] * repeats
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+
+def _no_work(*_: Any) -> Callable[[], object]:
+    return object
+
+
+def a_slower_one_of_them() -> None:
+    """The second of `twins` does half as much, and the figures are not known."""
+    _Twin.slower = 2.0
+
+
 def _rows(
     check: str, sound: Callable[[], None], *faults: "tuple[str, Callable[[], None], str]"
 ) -> "tuple[Row, ...]":
@@ -152,7 +200,11 @@ def _rows(
     )
 
 
+HALF = "one of two cards is half as fast"
+_OF_TWINS = _rows("speed.gemm", twins, (HALF, a_slower_one_of_them, "GPU 0 of the same kind"))
 ROWS = {
+    "jax": _OF_TWINS,
+    "tensorflow": _OF_TWINS,
     "pytorch": (
         *_rows(
             "speed.gemm",
@@ -173,7 +225,7 @@ ROWS = {
                 "power limit of 100 W",
             ),
             ("it is slow for no known reason", slow_down(3), "NVML shows no reason"),
-            ("one of two cards is half as fast", a_slower_twin, "GPU 0 of the same kind"),
+            (HALF, a_slower_twin, "GPU 0 of the same kind"),
         ),
         *_rows(
             "speed.memory",
@@ -199,5 +251,5 @@ ROWS = {
             small_nets_only,
             ("the GPU is slower than the CPU", slower_than_the_cpu, "times as fast as the CPU"),
         ),
-    )
+    ),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -406,18 +405,3 @@ def test_what_is_unknown_shows_the_lines_by_which_it_ended() -> None:
 
 def test_without_texts_nothing_ended() -> None:
     assert not judge(load(), {}, {}, Reading()).ended_well
-
-
-# --- whole logs of failures ---------------------------------------------------------------------
-
-WHOLE = json.loads((DATA / "whole.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("case", WHOLE, ids=[case["id"] for case in WHOLE])
-def test_a_whole_log_is_read(case: dict[str, Any]) -> None:
-    """Collected from public repositories and pages; `form` says what was cut or retyped. No right
-    code: it is the user's own program, or the log does not say, and nobody is accused.
-    """
-    causes = asked(case["text"]).causes
-    first = [cause.code for cause in causes][:1]
-    assert first == [] if not case["right"] else first[0] in case["right"]

@@ -3,7 +3,9 @@
 - A symptom that is *proof* names its cause. Of causes that share a *typical* text, facts of the
   machine decide: what they refute is ruled out, what they support goes first. Where they cannot
   decide, the more frequent cause stands first and nobody is sure.
-- A cause that `beats` another explains it: the other follows from it and comes after it.
+- An outcome (a container, a build, a rank that failed) follows from whatever else the text shows,
+  if that is more than another reading of the same lines. A cause that `beats` another explains it,
+  too. What follows comes after its cause.
 - Confidence: high needs a proof, or a typical text with support from the machine, and no rival as
   good on the same line. A hint alone is never more than low.
 """
@@ -72,6 +74,17 @@ class _Candidate:
         return base + _SUPPORT * support + self.failure.often
 
     @property
+    def is_root(self) -> bool:
+        """Whether an outcome can follow from it."""
+        possible = self.strength != "hint" and self.severity != "warns"
+        return possible and self.beaten_by is None and not self.failure.outcome
+
+    def explains(self, outcome: _Candidate) -> bool:
+        """Whether it is more than another reading of the outcome's lines."""
+        sure = self.strength == "proof" or self.supported or self.proven
+        return bool(sure) or not self.lines <= outcome.lines
+
+    @property
     def lines(self) -> frozenset[tuple[str, int]]:
         return frozenset((hit.source, hit.number) for hit in self.hits)
 
@@ -113,13 +126,7 @@ def judge(
         if (candidate := _candidate(failure, hits, facts, reading)) is not None
     ]
     standing = _survived_together([one for one in candidates if one.refuted is None])
-    beaten = {
-        code: one.failure.code
-        for one in standing
-        if one.strength != "hint"
-        for code in one.failure.beats
-    }
-    standing = [replace(one, beaten_by=beaten.get(one.failure.code)) for one in standing]
+    standing = _explained_by(standing)
     ranked = sorted(standing, key=_rank)
     where = tags(facts)
     return Diagnosis(
@@ -144,6 +151,24 @@ def _survived_together(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return [
         replace(one, survived=True) if one.strength == "hint" and one.lines <= lines else one
         for one in candidates
+    ]
+
+
+def _explained_by(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """Each with the cause that it follows from."""
+    beaten = {
+        code: one.failure.code
+        for one in candidates
+        if one.strength != "hint"
+        for code in one.failure.beats
+    }
+    found = [replace(one, beaten_by=beaten.get(one.failure.code)) for one in candidates]
+    roots = [one for one in sorted(found, key=_rank) if one.is_root]
+    return [
+        replace(one, beaten_by=next((r.failure.code for r in roots if r.explains(one)), None))
+        if one.failure.outcome and one.beaten_by is None
+        else one
+        for one in found
     ]
 
 

@@ -9,6 +9,7 @@ One table a failure:
     cause = "..."                      # why, one or two sentences
     severity = "blocks"                # blocks | degrades | warns
     often = 5                          # 0 to 9: among causes that one text can have
+    outcome = true                     # it says only that something failed; else left out
     symptoms = [                       # RE2; a plain string is a proof
       'text of one cause only',
       { text = 'usual text', is = "typical" },
@@ -23,7 +24,7 @@ One table a failure:
       { fact = "toolkit.installed", is = false, against = true },
     ]
     host = [{ fact = "cdi.stale", is = true }]    # proves it without any text
-    beats = ["code of a consequence"]
+    beats = ["code of a consequence"]  # only where the ranks of judge.py say it wrongly
     confirm = "docker run ..."         # a command that checks the fix: 0 where all is well
     check = "test ..."                 # ... instead, where confirm only shows it ("": nothing does)
     defaults = { library = "libcuda.so.1" }       # of a pattern's named groups, used as {library}
@@ -73,8 +74,8 @@ else:
     import tomli as tomllib
 
 _FAILURE_KEYS = frozenset(
-    {"code", "layer", "title", "cause", "severity", "often", "symptoms", "unless", "clues", "host"}
-    | {"beats", "confirm", "check", "defaults", "sources", "fix"}
+    {"code", "layer", "title", "cause", "severity", "often", "outcome", "symptoms", "unless"}
+    | {"clues", "host", "beats", "confirm", "check", "defaults", "sources", "fix"}
 )
 _FIX_KEYS = frozenset(
     ["on", "when", "unless", "note", "run", "recipe", "automatic", "backup", "reboot"]
@@ -212,6 +213,7 @@ def _failure(row: Mapping[str, Any], recipes: Mapping[str, tuple[Fix, ...]], whe
             cause=row["cause"],
             severity=_one_of(row.get("severity", "blocks"), get_args(Severity)),
             often=int(row.get("often", 5)),
+            outcome=bool(row.get("outcome", False)),
             symptoms=tuple(_symptom(one) for one in row.get("symptoms", ())),
             unless=tuple(row.get("unless", ())),
             clues=tuple(

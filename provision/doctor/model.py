@@ -107,7 +107,8 @@ class Fix:
 class Failure:
     """One root cause. `often` (0 to 9) orders the causes that one text can have. `confirm` is a
     command by which a person checks the fix; `check` does it by its exit code, 0 where all is well
-    (None: `confirm` does that, too. "": nothing does).
+    (None: `confirm` does that, too. "": nothing does). An `outcome` says only that something
+    failed: it follows from the cause that the text names beside it. `beats`: what follows from it.
     """
 
     code: str
@@ -116,6 +117,7 @@ class Failure:
     cause: str
     severity: Severity = "blocks"
     often: int = 5
+    outcome: bool = False
     symptoms: tuple[Symptom, ...] = ()
     unless: tuple[str, ...] = ()
     clues: tuple[Clue, ...] = ()

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 from provision.doctor.judge import Reading, judge
 from provision.doctor.knowledge import Knowledge, load
-from provision.doctor.model import Diagnosis, Facts, Hit, Symptom
+from provision.doctor.model import Diagnosis, Fact, Facts, Hit, Symptom, Value
 from provision.doctor.outline import Outline, outline
 from provision.doctor.scope import closest, is_together
 
@@ -22,9 +22,13 @@ Text = tuple[str, "BinaryIO | bytes | str"]
 def diagnose(
     texts: Iterable[Text] = (), facts: Facts | None = None, *, knowledge: Knowledge | None = None
 ) -> Diagnosis:
-    """What the texts (each a name and its content) and the machine's facts show."""
+    """What the texts (each a name and its content) and the machine's facts show. What a text
+    states of the machine that it was written on is believed for what it shows; a fix is chosen by
+    what is known of the machine here.
+    """
     known = knowledge or load()
     found: dict[str, Hit] = {}
+    stated: dict[str, Fact] = {}
     together: dict[tuple[str, ...], tuple[Hit, ...]] = {}
     outlines: list[Outline] = []
     for name, content in texts:
@@ -42,8 +46,53 @@ def diagnose(
                     chosen = closest(symptom.parts, every)
                     if chosen and is_together(symptom, chosen):
                         together.setdefault(symptom.parts, chosen)
+            stream.seek(0)
+            stated = {**_stated(known, hits, stream, name), **stated}
         found = {**hits, **found}
-    return judge(known, found, facts or {}, Reading(together=together, outlines=outlines))
+    reading = Reading(together=together, outlines=outlines, stated=stated)
+    return judge(known, found, facts or {}, reading)
+
+
+def _stated(
+    knowledge: Knowledge, hits: Mapping[str, Hit], stream: BinaryIO, name: str
+) -> dict[str, Fact]:
+    """The facts that a text's lines state; of several such lines the first one counts."""
+    seen = [
+        (fact, kind.kind, one, hits[one.pattern])
+        for fact, kind in knowledge.facts.items()
+        for one in kind.stated
+        if one.pattern in hits and one.unless not in hits
+    ]
+    compared = [one.pattern for _, _, one, _ in seen if one.differs]
+    every = knowledge.patterns.every_hit(stream, name, compared) if compared else {}
+    found: dict[str, Fact] = {}
+    for fact, kind, one, hit in sorted(seen, key=lambda each: each[3].number):
+        value: Value | None
+        if one.differs:
+            other = _differs(every[one.pattern])
+            value, where = (True, other.where) if other else (None, "")
+        else:
+            said = hit.groups.get("value", "")
+            value, where = _value(kind, said) if one.value is None else one.value, hit.where
+        if value is not None:
+            found.setdefault(fact, Fact(value=value, where=where))
+    return found
+
+
+def _value(kind: str, said: str) -> Value | None:
+    if kind == "int":
+        return int(said) if said.isdecimal() else None
+    return tuple(said.split()) if kind == "list" else said
+
+
+def _differs(hits: Iterable[Hit]) -> Hit | None:
+    """The first line that says something else than one before it about the same."""
+    said: dict[str | None, str | None] = {}
+    for hit in hits:
+        value = hit.groups.get("value")
+        if said.setdefault(hit.groups.get("of"), value) != value:
+            return hit
+    return None
 
 
 def _apart(knowledge: Knowledge, hits: Mapping[str, Hit]) -> list[Symptom]:

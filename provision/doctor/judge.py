@@ -76,8 +76,8 @@ class _Candidate:
     @property
     def is_root(self) -> bool:
         """Whether an outcome can follow from it."""
-        possible = self.strength != "hint" and self.severity != "warns"
-        return possible and self.beaten_by is None and not self.failure.outcome
+        possible = (self.strength != "hint" or self.supported) and self.severity != "warns"
+        return bool(possible) and self.beaten_by is None and not self.failure.outcome
 
     def explains(self, outcome: _Candidate) -> bool:
         """Whether it is more than another reading of the outcome's lines."""
@@ -92,11 +92,18 @@ class _Candidate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What is known of the texts besides the first hit of each pattern. `together`: hits near to
-    one another of symptoms whose first ones are not; `outlines`: how each text ends.
+    one another of symptoms whose first ones are not; `outlines`: how each text ends; `stated`: what
+    the texts say of the machine that they were written on.
     """
 
     together: Mapping[tuple[str, ...], tuple[Hit, ...]] = field(default_factory=dict)
     outlines: Sequence[Outline] = ()
+    stated: Facts = field(default_factory=dict)
+
+    def besides(self, seen: Sequence[Hit]) -> Facts:
+        """What the texts state on other lines: a line does not speak for itself."""
+        own = {hit.where for hit in seen}
+        return {name: fact for name, fact in self.stated.items() if fact.where not in own}
 
     def is_over(self, hit: Hit) -> bool:
         """Whether the text says further down, at its end, that all is done."""
@@ -125,6 +132,7 @@ def judge(
         for failure in knowledge.failures
         if (candidate := _candidate(failure, hits, facts, reading)) is not None
     ]
+    facts = {**reading.stated, **facts}  # a fix is for the machine here
     standing = _survived_together([one for one in candidates if one.refuted is None])
     standing = _explained_by(standing)
     ranked = sorted(standing, key=_rank)
@@ -225,6 +233,8 @@ def _candidate(
         return None
     shown = _shown(failure, hits, reading)
     strength, seen = _strongest(shown)
+    if shown:
+        facts = {**facts, **reading.besides(seen)}
     proven = bool(failure.host) and all(holds(one, facts) for one in failure.host)
     if strength is None and not proven:
         return None
@@ -349,7 +359,7 @@ def _cause(
 ) -> Cause:
     failure = one.failure
     fixes = [fix for fix in failure.fixes if facts is None or _suits(fix, facts)]
-    seen = [Evidence(says=hit.line, where=f"{hit.source}:{hit.number}") for hit in one.hits]
+    seen = [Evidence(says=hit.line, where=hit.where) for hit in one.hits]
     return Cause(
         code=failure.code,
         layer=failure.layer,

@@ -62,6 +62,7 @@ from provision.doctor.model import (
     Layer,
     Operator,
     Severity,
+    Stated,
     Strength,
     Symptom,
     Value,
@@ -85,10 +86,13 @@ _OPERATORS = get_args(Operator)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactKind:
-    """A fact that probes may find: its type ("bool", "int", "str", "list"), and what it means."""
+    """A fact that probes may find: its type ("bool", "int", "str", "list"), what it means, and the
+    lines by which a text states it.
+    """
 
     kind: str
     means: str
+    stated: tuple[Stated, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,15 @@ class Knowledge:
     @cached_property
     def patterns(self) -> Patterns:
         return Patterns(
-            (pattern for one in self.failures for pattern in patterns_of(one)),
+            [
+                *(pattern for one in self.failures for pattern in patterns_of(one)),
+                *(
+                    pattern
+                    for kind in self.facts.values()
+                    for one in kind.stated
+                    for pattern in filter(None, (one.pattern, one.unless))
+                ),
+            ],
             after=_after(self.failures),
         )
 
@@ -131,13 +143,27 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
             where = f"{name}: {row['name']}"
             recipes[row["name"]] = tuple(_fixes(row.get("fix", ()), recipes, where))
         for fact, row in table.get("fact", {}).items():
-            facts[fact] = FactKind(kind=row["kind"], means=row["means"])
+            facts[fact] = FactKind(
+                kind=row["kind"],
+                means=row["means"],
+                stated=tuple(_stated(one) for one in row.get("stated", ())),
+            )
     failures = tuple(
         _failure(row, recipes, f"{name}: {row.get('code', '?')}")
         for name, table in tables.items()
         for row in table.get("failure", ())
     )
     return Knowledge(failures=failures, facts=facts)
+
+
+def _stated(row: Mapping[str, Any]) -> Stated:
+    value = row.get("is")
+    return Stated(
+        pattern=row["text"],
+        value=tuple(value) if isinstance(value, list) else value,
+        differs=bool(row.get("differs", False)),
+        unless=row.get("unless", ""),
+    )
 
 
 def patterns_of(failure: Failure) -> Iterator[str]:
@@ -171,6 +197,10 @@ def check(knowledge: Knowledge) -> list[str]:
     seen: set[str] = set()
     after = _after(knowledge.failures)
     codes = {one.code for one in knowledge.failures}
+    for fact, kind in knowledge.facts.items():
+        for told in kind.stated:
+            why = problem(told.pattern)
+            found += [f"{fact}: {told.pattern!r}: {why}"] * (why is not None)
     for one in knowledge.failures:
         found += [f"{one.code} comes twice"] * (one.code in seen)
         seen.add(one.code)

@@ -145,6 +145,19 @@ Facts: TypeAlias = Mapping[str, Fact]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """A pattern of lines that state a fact. Its value is `value`, or else the pattern's group of
+    that name. `differs`: true where lines with one `of` have different values. A text that holds
+    `unless`, too, contradicts itself, and states nothing.
+    """
+
+    pattern: str
+    value: Value | None = None
+    differs: bool = False
+    unless: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """A pattern's first line: its text without colours, where it stands, the named groups."""
 
@@ -153,6 +166,10 @@ class Hit:
     number: int
     groups: Mapping[str, str] = field(default_factory=dict)
     joined: bool = False  # found only after wrapped lines were put together
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}:{self.number}"
 
 
 # --- what is said -------------------------------------------------------------------------------

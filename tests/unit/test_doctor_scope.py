@@ -405,3 +405,93 @@ def test_what_is_unknown_shows_the_lines_by_which_it_ended() -> None:
 
 def test_without_texts_nothing_ended() -> None:
     assert not judge(load(), {}, {}, Reading()).ended_well
+
+
+# --- what a log states of its machine -----------------------------------------------------------
+
+TABLE = (
+    "| NVIDIA-SMI 535.104.05     Driver Version: 535.104.05   CUDA Version: 12.2     |\n"
+    "|-------------------------+----------------------+----------------------+\n"
+)
+TIMEOUT = (
+    "[rank{0}]:[E321 02:07:08 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective"
+    " operation timeout: WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3},"
+    " Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
+)
+NOBODY = "RuntimeError: No CUDA GPUs are available\n"
+NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "not_said"),
+    [
+        pytest.param(
+            TIMEOUT.format(0, 1580, "ALLREDUCE", 466119168)
+            + TIMEOUT.format(1, 1580, "ALLREDUCE", 1),
+            "collective-order-mismatch",
+            "",
+            id="ranks wait for sums of different sizes",
+        ),
+        pytest.param(
+            TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 7, "BROADCAST", 16),
+            "collective-order-mismatch",
+            "",
+            id="ranks wait for different collectives",
+        ),
+        pytest.param(
+            TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 7, "ALLREDUCE", 16),
+            "nccl-collective-timeout",
+            "",
+            id="ranks wait for the same",
+        ),
+        pytest.param(
+            TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 8, "BROADCAST", 1),
+            "nccl-collective-timeout",
+            "",
+            id="one rank is a step ahead",
+        ),
+        pytest.param(
+            NO_DRIVER + "$ exit\n$ nvidia-smi\n" + TABLE,
+            "container-started-without-gpu",
+            "no-driver-visible",
+            id="nvidia-smi works further down",
+        ),
+        pytest.param(
+            NOBODY + '            "DeviceRequests": null,\n            "Runtime": "runc",\n',
+            "container-started-without-gpu",
+            "",
+            id="the container's configuration asks for no GPU",
+        ),
+    ],
+)
+def test_what_a_log_states_is_used(text: str, first: str, not_said: str) -> None:
+    found = codes(text)
+    assert found[0] == first
+    assert not_said not in found
+
+
+def test_a_log_that_contradicts_itself_states_nothing() -> None:
+    failed = (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure"
+        " that the latest NVIDIA driver is installed and running.\n"
+    )
+    assert codes(failed + TABLE) == codes(failed)
+
+
+def test_the_nvidia_runtime_gives_gpus_without_being_asked_in_so_many_words() -> None:
+    configuration = '            "DeviceRequests": null,\n            "Runtime": "nvidia",\n'
+    assert codes(NOBODY + configuration) == codes(NOBODY)
+
+
+def test_a_line_does_not_speak_for_itself() -> None:
+    assert sure("PyTorch version: 2.13.0\nCUDA used to build PyTorch: None\n") == []
+
+
+def test_a_fix_is_for_the_machine_here() -> None:
+    """The log is of an Ubuntu. Where nothing is known of this machine, that is what is shown."""
+    text = "OS: Ubuntu 22.04.3 LTS (x86_64)\nE: Unable to locate package nvidia-container-toolkit\n"
+    here = {name: Fact(value="rhel", where="/etc/os-release") for name in ("os.id", "os.family")}
+    for facts, family in (({}, "debian"), (here, "rhel")):
+        fixes = [f for c in diagnose([("log", text)], facts).causes for f in c.fixes if f.on]
+        assert fixes
+        assert family in fixes[0].on

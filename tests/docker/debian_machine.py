@@ -103,7 +103,7 @@ def debian_machine(packages: Sequence[str]) -> Iterator[DebianMachine]:
     tree = place / "tree"
     holder: subprocess.Popen[bytes] | None = None
     try:
-        _make_tree(tree, packages)
+        make_tree(tree, packages)
         shutil.copy("/etc/resolv.conf", tree / "etc" / "resolv.conf")
         unshare = [need.program("unshare"), "--mount", "--pid", "--fork", "--kill-child"]
         holder = subprocess.Popen(
@@ -120,7 +120,8 @@ def debian_machine(packages: Sequence[str]) -> Iterator[DebianMachine]:
         shutil.rmtree(place)
 
 
-def _make_tree(tree: Path, packages: Sequence[str]) -> None:
+def make_tree(tree: Path, packages: Sequence[str]) -> None:
+    """A Debian with these packages, in a folder."""
     argv = [need.program("mmdebstrap"), "--variant=minbase", f"--include={','.join(packages)}"]
     done = subprocess.run(
         [*argv, "bookworm", str(tree)], capture_output=True, text=True, timeout=600, check=False

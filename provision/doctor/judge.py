@@ -48,6 +48,11 @@ _SUPPORT = 12
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _EVIDENCE_SHOWN = 4
 _SOON = 15  # lines: what ended the run stands so near to what it is about
+_ORDINARY = re.compile(
+    r"\b(?:File(?:NotFound|Exists)|NotADirectory|IsADirectory|Key|Index|Name|Type|Attribute"
+    r"|ZeroDivision|JSONDecode|UnicodeDecode|UnboundLocal)Error\b|\bKeyboardInterrupt\b"
+)
+_WARNING = re.compile(r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(")  # of Python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +115,39 @@ class Reading:
         return any(one.source == hit.source and hit.number < one.done for one in self.outlines)
 
     def has_gone_on(self, hit: Hit) -> bool:
-        """Whether nothing ended badly soon after a line."""
-        return not any(
-            one.source == hit.source and one.ends_after(hit.number, hit.number + _SOON)
+        """Whether nothing ended badly soon after a line, or what has no need of what a warning is
+        about: a file that is not there, a name that is not defined.
+        """
+        return not self._ends(hit, hit.number, hit.number + _SOON, but=_ORDINARY)
+
+    def warned_early(self, hit: Hit) -> bool:
+        """Whether a line is a warning of Python's with much behind it."""
+        return _WARNING.search(hit.line) is not None and any(
+            one.source == hit.source
+            and (one.lines > hit.number + _SOON or one.ends_after(hit.number + 1, one.lines))
+            for one in self.outlines
+        )
+
+    def is_apart(self, hit: Hit) -> bool:
+        """Whether something ended badly in the text, and nothing near a line: a hint there is no
+        more than one of many words.
+        """
+        ended = any(one.ends for one in self.outlines if one.source == hit.source)
+        return ended and not self._ends(hit, hit.number - _SOON, hit.number + _SOON)
+
+    def raised(self) -> tuple[Evidence, ...]:
+        """The first exception of each text: what an outcome without a known cause goes back to."""
+        return tuple(
+            Evidence(
+                says=f"the first to fail: {one.raised[1]}", where=f"{one.source}:{one.raised[0]}"
+            )
+            for one in self.outlines
+            if one.raised
+        )
+
+    def _ends(self, hit: Hit, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
+        return any(
+            one.source == hit.source and one.ends_after(first, last, but=but)
             for one in self.outlines
         )
 
@@ -137,8 +172,11 @@ def judge(
     standing = _explained_by(standing)
     ranked = sorted(standing, key=_rank)
     where = tags(facts)
+    causes = [_cause(one, _confidence(one, standing), where, facts) for one in ranked]
+    if ranked and ranked[0].failure.outcome:
+        causes[0] = replace(causes[0], evidence=(*causes[0].evidence, *reading.raised()))
     return Diagnosis(
-        causes=tuple(_cause(one, _confidence(one, standing), where, facts) for one in ranked),
+        causes=tuple(causes),
         ruled_out=tuple(
             RuledOut(
                 code=one.failure.code, title=_filled(one.failure.title, one), evidence=one.refuted
@@ -289,8 +327,11 @@ def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[
             continue
         near = len(seen) == 1 or is_together(symptom, seen)
         over = all(map(reading.is_over, seen))
-        gone_on = symptom.survived and all(map(reading.has_gone_on, seen))
+        survivable = symptom.survived or all(map(reading.warned_early, seen))
+        gone_on = survivable and all(map(reading.has_gone_on, seen))
         strength = symptom.strength if near else "hint"
+        if strength == "hint" and all(map(reading.is_apart, seen)):
+            continue
         joined = len(seen) == 1 and seen[0].joined  # two lines that may not belong together
         if strength == "proof" and (over or gone_on or joined):
             strength = "typical"

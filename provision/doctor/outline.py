@@ -6,6 +6,7 @@ the run stands at its end: the last line of a traceback, an exit status, a signa
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 
 # A line that says why a run ended, or that it ended badly. At the line's begin, behind what a
 # service, a container or a rank puts before each of its lines.
+# the last line of a traceback, in Python and in Java: no blank before it, but a host and a rank
+_RAISED = (
+    r"^(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
+    r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
+)
 _ENDS = (
-    # the last line of a traceback, in Python and in Java: no blank before it
-    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)",
+    _RAISED,
     r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
     r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
     r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
@@ -51,6 +56,7 @@ _DONE = (
 )
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
 _MOST_SHOWN = 6
+_TOGETHER = 60  # lines: as far apart as the lines of one message may be (scope.py)
 _LONGEST = 300
 _MOST_ENDS = 4000
 
@@ -62,15 +68,19 @@ class Outline:
     source: str
     ends: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDS))
     done: int = 0  # the number of the last line, near the end, that says that all is done; or 0
+    lines: int = 0
+    raised: tuple[int, str] | None = None  # the first exception that nothing caught
 
-    def ends_after(self, first: int, last: int) -> bool:
-        """Whether a line from `first` to `last` says that something ended badly."""
-        return any(first <= number <= last for number, _ in self.ends)
+    def ends_after(self, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
+        """Whether a line from `first` to `last`, `but` some, says that something ended badly."""
+        return any(
+            first <= number <= last and not (but and but.search(line)) for number, line in self.ends
+        )
 
 
 def outline(stream: BinaryIO, source: str) -> Outline:
     """Read a text for how it ends."""
-    ends, done = _patterns()
+    ends, done, raised = _patterns()
     found = Outline(source)
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
@@ -79,6 +89,8 @@ def outline(stream: BinaryIO, source: str) -> Outline:
             at = number + chunk.count(b"\n", 0, start)
             if not found.ends or found.ends[-1][0] != at:
                 found.ends.append((at, _shown(chunk[start:end])))
+                if found.raised is None and raised.match(chunk[start:end]):
+                    found.raised = found.ends[-1]
         lines = chunk.split(b"\n")
         tail.extend(
             (number + i, line)
@@ -86,6 +98,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
             if line.strip()
         )
         number += chunk.count(b"\n")
+    found.lines = number
     said = [at for at, line in tail if done.match(line)]
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
@@ -93,12 +106,25 @@ def outline(stream: BinaryIO, source: str) -> Outline:
 
 
 def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:
-    """The last lines by which the texts ended badly, each once."""
+    """By which lines the texts ended badly, each once: the first two of each end, and the last."""
     shown: dict[str, Evidence] = {}
     for one in outlines:
-        for number, line in list(one.ends)[-_MOST_SHOWN:]:
+        each = {line: number for number, line in reversed(_last_end(one.ends))}
+        lines = sorted(each.items(), key=lambda said: said[1])
+        few = len(lines) <= _MOST_SHOWN
+        for line, number in lines if few else [*lines[:2], *lines[2 - _MOST_SHOWN :]]:
             shown[line] = Evidence(says=line, where=f"{one.source}:{number}")
     return tuple(shown.values())[-_MOST_SHOWN:]
+
+
+def _last_end(ends: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The lines of one end: those near to one another, back from the last one."""
+    found = [*ends][-1:]
+    for one in [*ends][-2::-1]:
+        if found[0][0] - one[0] > _TOGETHER:
+            break
+        found.insert(0, one)
+    return found
 
 
 def _shown(line: bytes) -> str:
@@ -106,7 +132,7 @@ def _shown(line: bytes) -> str:
     return text if len(line) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _patterns() -> tuple[Lines, Lines]:
+def _patterns() -> tuple[Lines, Lines, Lines]:
     from provision.doctor.matching import Lines
 
-    return Lines(_ENDS), Lines(_DONE)
+    return Lines(_ENDS), Lines(_DONE), Lines([_RAISED])

@@ -407,6 +407,60 @@ def test_without_texts_nothing_ended() -> None:
     assert not judge(load(), {}, {}, Reading()).ended_well
 
 
+# --- what ended the run, and what it went on after ----------------------------------------------
+
+NEWER_GPU = (
+    "/v/torch/cuda/__init__.py:235: UserWarning:\n"
+    "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch"
+    " installation.\n"
+)
+NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data/index.npy'\n"
+STEPS = "".join(f"step {n} of 90, loss {3 / (n + 1):.4f}\n" for n in range(90))
+XFORMERS = "/v/layers.py:51: UserWarning: xFormers is not available (SwiGLU)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(NEWER_GPU + NO_KERNEL, ["high", "blocks"], id="the warning came true"),
+        pytest.param(NEWER_GPU + NO_FILE, ["medium", "warns"], id="it ended by a missing file"),
+        pytest.param(NEWER_GPU + STEPS + NO_KERNEL, ["medium", "blocks"], id="and much later"),
+    ],
+)
+def test_a_warning_is_as_bad_as_what_follows(text: str, expected: list[str]) -> None:
+    (cause,) = [one for one in asked(text).causes if one.code == "gpu-newer-than-build"]
+    assert [cause.confidence, cause.severity] == expected
+
+
+def test_a_warning_of_pythons_with_much_behind_it_was_survived() -> None:
+    (cause,) = asked(XFORMERS + STEPS + NO_FILE).causes
+    assert (cause.code, cause.severity) == ("xformers-other-torch", "warns")
+
+
+def test_a_hint_far_from_every_end_is_none() -> None:
+    hint = "WARNING: NVML_ERROR_UNKNOWN was ignored\n"
+    assert codes(hint)
+    assert codes(hint + STEPS + NO_FILE) == []
+
+
+def test_an_outcome_without_a_known_cause_shows_what_failed_first() -> None:
+    text = f"node2: [rank4]: {NO_FILE}{STEPS}" + TIMEOUT.format(0, 7, "ALLREDUCE", 16)
+    cause = asked(text).causes[0]
+    assert cause.code == "nccl-collective-timeout"
+    assert cause.evidence[-1].where == "log:1"
+    assert "index.npy" in cause.evidence[-1].says
+
+
+def test_the_end_is_shown_by_its_first_lines_and_its_last() -> None:
+    error = "/app/ops.cpp:{}:44: error: 'struct event' has no member named 'backend'\n"
+    text = STEPS + "".join(error.format(n) for n in range(9)) + "make: *** [all] Error 2\n"
+    says = [one.says for one in asked(text).telling]
+    assert ":0:44: error" in says[0]
+    assert says[-1] == "make: *** [all] Error 2"
+    assert len(says) == 6
+
+
 # --- what a log states of its machine -----------------------------------------------------------
 
 TABLE = (

@@ -38,7 +38,7 @@ from provision.doctor.model import (
     Value,
 )
 from provision.doctor.outline import Outline, telling
-from provision.doctor.scope import is_near, is_together
+from provision.doctor.scope import MESSAGE, is_near, is_together
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -135,14 +135,14 @@ class Reading:
         ended = any(one.ends for one in self.outlines if one.source == hit.source)
         return ended and not self._ends(hit, hit.number - _SOON, hit.number + _SOON)
 
-    def raised(self) -> tuple[Evidence, ...]:
-        """The first exception of each text: what an outcome without a known cause goes back to."""
+    def raised_before(self, hits: Sequence[Hit]) -> tuple[Evidence, ...]:
+        """The exception before an outcome: what it goes back to, where no cause is known."""
+        first = min((hit.number for hit in hits), default=0)
         return tuple(
-            Evidence(
-                says=f"the first to fail: {one.raised[1]}", where=f"{one.source}:{one.raised[0]}"
-            )
+            Evidence(says=f"the first to fail: {said}", where=f"{one.source}:{number}")
             for one in self.outlines
-            if one.raised
+            for number, said in [one.raised or (0, "")]
+            if 0 < first - number <= MESSAGE and said and hits[0].source == one.source
         )
 
     def _ends(self, hit: Hit, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
@@ -174,7 +174,9 @@ def judge(
     where = tags(facts)
     causes = [_cause(one, _confidence(one, standing), where, facts) for one in ranked]
     if ranked and ranked[0].failure.outcome:
-        causes[0] = replace(causes[0], evidence=(*causes[0].evidence, *reading.raised()))
+        causes[0] = replace(
+            causes[0], evidence=(*causes[0].evidence, *reading.raised_before(ranked[0].hits))
+        )
     return Diagnosis(
         causes=tuple(causes),
         ruled_out=tuple(

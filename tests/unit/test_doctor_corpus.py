@@ -80,7 +80,7 @@ EXAMINED = {
     "third": 181,
     "fourth": 97,
     "fifth": 33,
-    "sixth": 137,
+    "sixth": 136,
     "seventh": 35,
 }
 

@@ -212,7 +212,7 @@ class Ours:
         code = (
             "import pathlib, sys; from images.layers import shared; "
             f"shared.TABLE = pathlib.Path({str(empty)!r}); "
-            "sys.argv[0] = 'provision'; from provision.cli import run; run()"
+            "sys.argv[0] = 'provision'; from provision.cli.main import run; run()"
         )
         return [sys.executable, "-c", code]
 

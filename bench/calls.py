@@ -34,7 +34,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from provision import cli
+from provision.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLS = 20_000

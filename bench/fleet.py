@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from provision.catalog import load
-from provision.model import Gpu, HostFacts, Request
+from provision.model.plan import Gpu, HostFacts, Request
 from provision.resolve import resolve
 
 HOSTS = 10_000

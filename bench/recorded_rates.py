@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from provision import catalog
-from provision.labels import spec_of
+from provision.lock.labels import spec_of
 from verify.checks import links
 from verify.checks.pace import Card, Rate, judge_rates
 from verify.checks.speed import link_gbs

@@ -1,6 +1,6 @@
 """The one base of every failure a user can meet.
 
-It lives in the lowest room, so that each room can raise it and `provision.cli` can catch it.
+It lives in the lowest room, so that each room can raise it and `provision.cli.main` can catch it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`python -m provision`."""
 
-from provision.cli import run
+from provision.cli.main import run
 
 run()

@@ -61,9 +61,9 @@ if TYPE_CHECKING:
         KernelModules,
         OpenModules,
     )
-    from provision.model import ComputeCapability
+    from provision.model.plan import ComputeCapability
 else:
-    from provision.values import dataclass
+    from provision.model.frozen import dataclass
 
 __all__ = ["DATA", "FILES", "LATER", "Catalog", "GpuMatch", "current", "load"]
 

@@ -27,7 +27,7 @@ from provision.catalog.problems import (
     wrong_targets,
 )
 from provision.catalog.rows import DriverBranch, ForwardCompat, GpuModel, TorchBuild
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 
 def check(catalog: Catalog) -> list[str]:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from provision.catalog.rows import GpuModel
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from provision.values import dataclass
+    from provision.model.frozen import dataclass
 
 _WORD = re.compile(r"[a-z0-9]+")
 # "Quadro" stays: a Quadro RTX 4000 is Turing, an RTX 4000 Ada is not.

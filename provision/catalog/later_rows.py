@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from provision.catalog.rows import Arch, Confidence
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 Flavour: TypeAlias = Literal["base", "runtime", "devel"]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 _PYTHON_TAG = re.compile(r"(cp3\d+)-(?:\1[mt]?)")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2}(T[\d:]+)?)?")

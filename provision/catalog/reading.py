@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from provision.errors import CatalogError
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 if TYPE_CHECKING:
     from provision.catalog.overlay import Overlay

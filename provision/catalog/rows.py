@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 if TYPE_CHECKING:
     from provision.catalog.later_rows import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 OpenModules: TypeAlias = Literal["unsupported", "optional", "required"]
 """What a GPU makes of NVIDIA's open kernel modules: it needs the proprietary ones, takes either,

@@ -32,8 +32,8 @@ from provision.doctor.probes.machine import Answer, Question, Source
 from provision.doctor.probes.surroundings import VARIABLE_PREFIXES, VARIABLES
 from provision.doctor.redact import Redactor
 from provision.errors import BadInputError
-from provision.files import write_whole
 from provision.host.nvml import NvmlLoader, load_nvml
+from provision.output.files import write_whole
 from provision.version import VERSION
 
 FORMAT = 1

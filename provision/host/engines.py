@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from provision.host.cdi import SPEC_DIRS, read_cdi
 from provision.host.reading import one_line
 from provision.host.runner import Completed, Runner
-from provision.model import Absent, Engine
+from provision.model.plan import Absent, Engine
 
 TIMEOUT_S = 5.0
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 from provision.host.reading import Fact, Reading, one_line, version_or_none
-from provision.model import Absent, ComputeCapability, Gpu
+from provision.model.plan import Absent, ComputeCapability, Gpu
 
 SOURCE = "nvml"
 GIVES: tuple[Fact, ...] = ("driver", "user_mode_driver", "driver_cuda", "gpus")

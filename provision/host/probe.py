@@ -29,7 +29,7 @@ from provision.host import engines, nvml, proc, smi, system
 from provision.host.nvml import NvmlLoader, load_nvml
 from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.host.runner import Runner, local_runner
-from provision.model import Absent, HostFacts
+from provision.model.plan import Absent, HostFacts
 
 OVERRIDE = "PROVISION_DRIVER"
 AGREEMENT = "driver agreement"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.host.reading import Reading, children, one_line, read_text, version_or_none
-from provision.model import Gpu
+from provision.model.plan import Gpu
 
 SYS_VERSION = "/sys/module/nvidia/version"
 PROC_VERSION = "/proc/driver/nvidia/version"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from images.printable import printable
-from provision.model import Absent, Gpu
+from provision.model.plan import Absent, Gpu
 
 if TYPE_CHECKING:
     from pathlib import Path

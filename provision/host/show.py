@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from provision.model import Absent, Engine, Gpu, HostFacts
+from provision.model.plan import Absent, Engine, Gpu, HostFacts
 
 WIDTH = 80
 _LABEL = 11

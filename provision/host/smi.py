@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.host.runner import Completed, Runner
-from provision.model import Absent, ComputeCapability, Gpu
+from provision.model.plan import Absent, ComputeCapability, Gpu
 
 SOURCE = "nvidia-smi"
 GIVES: tuple[Fact, ...] = ("driver", "driver_cuda", "gpus")

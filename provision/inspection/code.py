@@ -18,7 +18,7 @@ from provision.inspection.outcome import (
     tables,
     yes,
 )
-from provision.model import Gpu
+from provision.model.plan import Gpu
 
 if TYPE_CHECKING:
     from images.inspect.coverage import Coverage

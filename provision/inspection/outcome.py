@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from provision.model import Gpu
+from provision.model.plan import Gpu
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

@@ -14,8 +14,8 @@ from provision.inspection.outcome import (
     table,
     tables,
 )
-from provision.labels import PLAN, plan_of
-from provision.model import PACKAGES, TITLES, Plan
+from provision.lock.labels import PLAN, plan_of
+from provision.model.plan import PACKAGES, TITLES, Plan
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

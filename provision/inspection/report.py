@@ -12,7 +12,7 @@ from provision.inspection.needs import judge_needs
 from provision.inspection.outcome import Outcome
 from provision.inspection.packages import judge_packages, tell_sizes
 from provision.inspection.versions import judge_versions, provided_versions
-from provision.model import TITLES, Framework, Gpu
+from provision.model.plan import TITLES, Framework, Gpu
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.catalog import Catalog
-from provision.model import Alternative, Cell, HostFacts, Plan, PlanError, Request
+from provision.model.frozen import replace
+from provision.model.plan import Alternative, Cell, HostFacts, Plan, PlanError, Request
 from provision.resolve.alternatives import alternatives
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import Candidate, Examiner, nearness
@@ -27,7 +28,6 @@ from provision.resolve.refusals import (
 )
 from provision.resolve.rules import SEE_ALTERNATIVES, needed_driver, version
 from provision.resolve.words import DEFAULT_ARCH, notes, reasons, warnings
-from provision.values import replace
 
 __all__ = ["matrix", "nearest_at", "resolve"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from provision.model import TITLES, Alternative, Request
+from provision.model.frozen import replace
+from provision.model.plan import TITLES, Alternative, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import RANK, Candidate, Examiner, preference
 from provision.resolve.rules import version
-from provision.values import replace
 
 Asked = Callable[[Build, Request], bool]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from provision.catalog import Catalog
-from provision.model import Base, Request
-from provision.request import is_local
+from provision.model.plan import Base, Request
+from provision.model.request import is_local
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
 from provision.resolve.rules import SEE_ALTERNATIVES, Blocker, image_starts, version

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from provision.catalog import Catalog
-from provision.model import TITLES, ComputeCapability, Framework
+from provision.model.plan import TITLES, ComputeCapability, Framework
 from provision.resolve.specifiers import within
 
 # What jax-cudaNN-plugin[with-cuda] loads of the toolkit, as the cuda-toolkit package calls it.

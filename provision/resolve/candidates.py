@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from provision.catalog import Catalog
-from provision.model import Base, ComputeCapability, GpuVerdict, Request, Verdict
+from provision.model.plan import Base, ComputeCapability, GpuVerdict, Request, Verdict
 from provision.resolve import rules
 from provision.resolve.bases import Offer, base_blocker, choose_base, offer
 from provision.resolve.builds import Build

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from provision.catalog import Catalog
 from provision.catalog.gpus import host_arch_of
 from provision.catalog.rows import DriverBranch, GpuModel
-from provision.model import ComputeCapability, Gpu, HostFacts
-from provision.values import replace
+from provision.model.frozen import replace
+from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from provision.values import dataclass
+    from provision.model.frozen import dataclass
 
 THIS_HOST = "this host"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.catalog import Catalog
-from provision.model import LimitedBy, Request
+from provision.model.plan import LimitedBy, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, preference
 from provision.resolve.fleet import Fleet, Site

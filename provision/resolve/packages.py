@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog import Catalog
-from provision.model import TITLES, IndexCandidate, Request
+from provision.model.plan import TITLES, IndexCandidate, Request
 from provision.resolve.builds import Build
 from provision.resolve.rules import Blocker
 from provision.resolve.rules import version as version_of

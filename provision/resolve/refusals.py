@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from provision.catalog import Catalog
-from provision.model import TITLES, Blocked, PlanError, Request
+from provision.model.plan import TITLES, Blocked, PlanError, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, choose
 from provision.resolve.fleet import Fleet, show_capability

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from provision.catalog import Catalog
 from provision.catalog.rows import CudaToolkit, DriverBranch
-from provision.model import TITLES, ComputeCapability, Verdict
+from provision.model.plan import TITLES, ComputeCapability, Verdict
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Device, Site, show_capability, show_sm
 from provision.resolve.specifiers import within

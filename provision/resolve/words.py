@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from provision.catalog import Catalog
-from provision.model import TITLES, GpuVerdict, IndexCandidate, Note, Reason, Request, Warned
+from provision.model.plan import TITLES, GpuVerdict, IndexCandidate, Note, Reason, Request, Warned
 from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from images.buildkit import ask, find_builder
-from provision.network import ca_bundle
+from provision.lock.network import ca_bundle
 from tests import need
 from tests.docker.lab import ROOT, Built, World
 

@@ -18,8 +18,8 @@ import pytest
 from images.bootstrap import bootstrap
 from images.docker import Docker, NoGpuRuntimeError
 from images.spec import RunJob, RunResult
-from provision.pipeline import _EPOCH
-from provision.suite import suite_directory
+from provision.build.pipeline import _EPOCH
+from provision.verification.suite import suite_directory
 from tests import fake_driver, need
 from tests.docker.private_engine import PrivateEngine, private_engine
 

@@ -216,8 +216,8 @@ def test_every_place_of_an_image_tells_the_same(layout: Layout, tmp_path: Path) 
 def test_the_command_does_it_with_little_memory(layout: Layout, tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import argparse, sys
-        from provision.console import Console
-        from provision.inspect_command import do_inspect, inspect_options
+        from provision.output.console import Console
+        from provision.cli.inspect import do_inspect, inspect_options
         parser = argparse.ArgumentParser()
         parser.add_argument("--json", action="store_true")
         inspect_options(parser)

@@ -27,20 +27,20 @@ from images.oci.model import (
 from images.registry.auth import Login
 from images.registry.errors import RegistryUnreachableError
 from images.registry.target import RegistryTarget
-from provision.provenance.attach import (
+from provision.attestation.provenance.attach import (
     attach_bom,
     attach_provenance,
     attach_signed,
     find_provenance,
     find_record,
 )
-from provision.provenance.bom import MEDIA_TYPE
-from provision.provenance.bundle import BUNDLE
-from provision.provenance.check import Origin
-from provision.provenance.documents import Documents, make_documents
-from provision.record.envelope import seal
-from provision.record.judge import Judgement, judge
-from provision.record.keys import Signer, own_public, own_signer, public_pem
+from provision.attestation.provenance.bom import MEDIA_TYPE
+from provision.attestation.provenance.bundle import BUNDLE
+from provision.attestation.provenance.check import Origin
+from provision.attestation.provenance.documents import Documents, make_documents
+from provision.attestation.record.envelope import seal
+from provision.attestation.record.judge import Judgement, judge
+from provision.attestation.record.keys import Signer, own_public, own_signer, public_pem
 from tests import need
 from tests.docker.test_registry_real import free_port, wait_until_up
 from tests.unit.test_provenance import build, lock_of

@@ -9,9 +9,9 @@ from typing import Any
 
 from images.docker import EngineError
 from images.spec import RunJob, RunResult
-from provision.labels import labels_for
-from provision.lock import Lock
-from provision.model import Base, Framework, Gpu, HostFacts, Plan
+from provision.lock.labels import labels_for
+from provision.lock.lockfile import Lock
+from provision.model.plan import Base, Framework, Gpu, HostFacts, Plan
 from verify import cli
 from verify.checks import CHECKS
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provision.record.envelope import seal
-from provision.record.keys import own_signer
+from provision.attestation.record.envelope import seal
+from provision.attestation.record.keys import own_signer
 from tests.unit.fake_engine import report, row_of
 
 Document = dict[str, Any]

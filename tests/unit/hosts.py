@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.model import Gpu, HostFacts
+from provision.model.plan import Gpu, HostFacts
 
 
 def host(driver: str | None = "580.95.05", *gpus: str, **facts: str) -> HostFacts:

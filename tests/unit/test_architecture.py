@@ -13,41 +13,24 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("provision", "images", "verify")
 MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verify": {"verify"}}
 
-# Inside provision: a module may import those of lower ranks and its own rank's neighbours only by
-# name here. Read it as the way of the data: facts and request -> resolve -> lock -> pipeline.
+# Inside provision: a package may import those of lower layers, the way of the data: facts
+# and request -> resolve -> lock -> verification -> build.
 LAYERS = (
-    {"errors", "version", "text", "configured", "values"},
+    {"errors", "version"},
     {"model"},
-    {"request", "facts", "planfile", "console", "catalog", "output", "files"},
-    {
-        "destination",
-        "host",
-        "sizes",
-        "resolve",
-        "show",
-        "show_plan",
-        "catalog_show",
-        "measured",
-        "record",
-    },
-    {"lock"},
-    {"labels", "network", "provenance", "doctor"},
-    {"suite"},
-    {"subject"},
-    {"origin_check", "record_check", "pipeline", "report_files"},
-    {"making", "documents"},
-    {"build", "verification", "inspection"},
-    {"show_inspection", "show_doctor"},
-    {"consult"},
-    {"options"},
-    {"commands", "catalog_commands", "inspect_command", "store_commands", "doctor_command"},
+    {"output", "host"},
+    {"catalog"},
+    {"resolve", "lock", "doctor"},
+    {"attestation", "inspection"},
+    {"verification"},
+    {"build"},
     {"cli"},
     {"__main__"},
 )
 # Who may import what from outside, where that is worth holding.
 ONLY_IN = {
-    "cryptography": {"provision/record/keys.py"},
-    "cyclonedx": {"provision/provenance/bom.py"},
+    "cryptography": {"provision/attestation/record/keys.py"},
+    "cyclonedx": {"provision/attestation/provenance/bom.py"},
     "deflate": {"images/bootstrap/unpack.py"},
     "docker": {
         "images/docker.py",
@@ -56,11 +39,11 @@ ONLY_IN = {
         "images/runner.py",  # a type's name
     },
     "ahocorasick_rs": {"provision/doctor/matching.py"},
-    "packageurl": {"images/bootstrap/host.py", "provision/provenance/bom.py"},
+    "packageurl": {"images/bootstrap/host.py", "provision/attestation/provenance/bom.py"},
     "pynvml": {"provision/host/nvml.py"},
     "pysequoia": {"images/bootstrap/signature.py"},
     "re2": {"provision/doctor/matching.py"},
-    "rich": {"provision/console.py"},
+    "rich": {"provision/output/console.py"},
     "ruamel": {"provision/doctor/lint/compose.py"},
     "torch": {"verify"},
     "tensorflow": {"verify"},
@@ -92,6 +75,13 @@ def test_rooms_import_in_one_direction() -> None:
         reached = {name.split(".")[0] for name in imports_of(path)} & set(ROOMS)
         wrong += [f"{name} imports {room}" for room in reached - MAY_IMPORT[name.parts[0]]]
     assert wrong == []
+
+
+def test_contributing_shows_the_layers() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawing = text.partition("the test reads this drawing:\n\n")[2].partition("\n\n")[0]
+    shown = [set(line.split()) for line in reversed(drawing.splitlines())]
+    assert shown == [layer for layer in LAYERS if layer != {"__main__"}]
 
 
 def test_layers_of_provision_import_downwards() -> None:
@@ -148,7 +138,7 @@ def test_plan_starts_without_the_heavy_packages(tmp_path: Path) -> None:
     host.write_text("{}")
     code = (
         "import sys, json\n"
-        "from provision import cli\n"
+        "from provision.cli import main as cli\n"
         f"code = cli.main(['plan', '--host', {str(host)!r}, '--cuda', '11.7', '--json'])\n"
         "print(json.dumps([code, *sys.modules]), file=sys.stderr)\n"
     )

@@ -39,7 +39,7 @@ def test_a_call_that_ends_as_none_may_is_found(
             return 70
         return 0
 
-    monkeypatch.setattr("provision.cli.main", main)
+    monkeypatch.setattr("provision.cli.main.main", main)
     monkeypatch.setattr(calls, "LIMIT_S", 1)
     assert calls.run(("plan",)).problem.startswith(problem)
     assert bool(problem) == bool(calls.run(("plan",)).problem)

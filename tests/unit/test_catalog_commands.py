@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from provision import cli
 from provision.catalog import load
 from provision.catalog.overlay import Overlay, read_overlay, write_overlay
+from provision.cli import main as cli
 from provision.errors import Exit
 from tests.unit.simple_index import Fault, SimpleIndex, world
 from tests.unit.wheel_maker import library, wheel

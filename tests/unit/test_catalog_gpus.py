@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from provision.catalog import load
 from provision.catalog.rows import GpuModel
-from provision.model import ComputeCapability
+from provision.model.plan import ComputeCapability
 
 NAMES = [row.name for row in load().gpus]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from provision.catalog import load
-from provision.catalog_show import describe, find, to_json
+from provision.cli.render.catalog import describe, find, to_json
 from provision.errors import BadInputError
 
 CATALOG = load()

@@ -40,7 +40,8 @@ if words[:1] == ["provision"]:  # as ./run is called
 with open(os.environ["ASKED"], "w") as file:
     json.dump(words, file)
 from images import docker
-from provision import cli, commands
+from provision.cli import main as cli
+from provision.cli import commands
 from tests.unit.fake_engine import FACTS, Engine, broken, report, says
 said = os.environ["SAYS"]
 engine = Engine(broken("::error::gone") if said == "broken" else says(report(said)))

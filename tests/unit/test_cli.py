@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import cli
+from provision.cli import main as cli
 from provision.version import VERSION
 from tests import need
 from tests.unit.test_index_faults import LocalIndex
@@ -580,7 +580,7 @@ def test_closed_streams_are_no_bug(here: Path, closed: str, code: int) -> None:
 def test_no_place_for_temporary_files_is_the_host_s_fault(here: Path) -> None:
     # TMPDIR alone does not do: Python goes on to /tmp, /var/tmp and the working directory
     code = (
-        "import sys, tempfile; from provision import cli\n"
+        "import sys, tempfile; from provision.cli import main as cli\n"
         "tempfile._candidate_tempdir_list = lambda: ['/nonexistent']\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
@@ -773,7 +773,7 @@ def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
 def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
     code = (
         "import errno, resource, sys\n"
-        "from provision import catalog, cli\n"
+        "from provision import catalog\nfrom provision.cli import main as cli\n"
         f"def load(*_, **__): raise {error}\n"
         "catalog.load = load\n"
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))\n"
@@ -800,7 +800,7 @@ def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
 def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode: int) -> None:
     code = (
         "import os, sys\n"
-        "from provision import cli\n"
+        "from provision.cli import main as cli\n"
         "cli._keep_others_out()\n"
         "open(sys.argv[1], 'w').close()\n"
     )
@@ -811,7 +811,8 @@ def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode:
 
 INTERRUPTED_WITH_A_LOCK_HELD = """
 import sys, threading
-from provision import cli, facts
+from provision.cli import main as cli
+from provision.model import facts
 
 cli.LEAVE_WITHIN_S = 0.2
 lock = threading.Lock()
@@ -848,7 +849,7 @@ def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.M
     def burst(*_: object) -> None:
         raise ZeroDivisionError("secret thing")
 
-    monkeypatch.setattr("provision.facts.read_host_file", burst)
+    monkeypatch.setattr("provision.model.facts.read_host_file", burst)
     said = main("plan", "--host", "x")
     assert said.code == 70
     assert "Traceback" not in said.err

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from provision.console import BuildProgress, Console
+from provision.output.console import BuildProgress, Console
 
 
 class Screen(io.StringIO):
@@ -159,7 +159,7 @@ def test_a_stage_that_breaks_off_says_so_and_what_it_had_to_say(
 
 def test_a_long_stage_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = screen(monkeypatch, terminal=False)
-    monkeypatch.setattr("provision.console.PULSE_S", 0.01)
+    monkeypatch.setattr("provision.output.console.PULSE_S", 0.01)
     console = Console()
     with console.step("build", "an image"):
         waits_for(stream, "build T ...")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision import cli
+from provision.cli import main as cli
 from provision.errors import Exit
 
 DOCUMENTED = Path(__file__).parents[1] / "data" / "hosts" / "documented.json"
@@ -32,7 +32,7 @@ PLAN = {
     "warnings": list,
     "alternatives": list,
     "error": (dict, type(None)),
-    # beyond the contract, for the lock: see provision.planfile
+    # beyond the contract, for the lock: see provision.model.planfile
     "arch": TEXT_OR_NULL,
     "flavour": str,
     "base": (dict, type(None)),

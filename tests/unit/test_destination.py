@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from images.errors import Failure
-from provision.destination import Destination, EngineState, choose, read_destination
-from provision.making.words import next_words
+from provision.build.destination import Destination, EngineState, choose, read_destination
+from provision.build.words import next_words
 
 NO_ENGINE = "No container engine answers at the default socket."
 NO_BUILDKIT = "No docker command here can drive BuildKit."

@@ -15,9 +15,9 @@ import pytest
 import images
 import provision
 from images.errors import Failure
-from provision import cli
-from provision.cli import COMMANDS
-from provision.model import HostFacts
+from provision.cli import main as cli
+from provision.cli.main import COMMANDS
+from provision.model.plan import HostFacts
 from verify.checks import CHECKS
 from verify.frameworks import FRAMEWORKS
 
@@ -116,7 +116,7 @@ def typed(
 ) -> Callable[[str], list[str]]:
     """What a command prints on a machine of which nothing is known, beside the log of the page."""
     facts = HostFacts(arch="x86_64", python="3.11")
-    monkeypatch.setattr("provision.options.this_host", lambda: facts)
+    monkeypatch.setattr("provision.cli.options.this_host", lambda: facts)
     monkeypatch.setenv("XDG_DATA_HOME", "/nowhere")
     monkeypatch.chdir(ROOT / "tests/data/docs")
 

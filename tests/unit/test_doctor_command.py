@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from images.errors import Failure
-from provision import cli
-from provision.consult import causes_of_failure, causes_of_report
+from provision.cli import main as cli
+from provision.cli.consult import causes_of_failure, causes_of_report
 from provision.doctor import Fact, load
 from provision.doctor.bundle import FORMAT
 from provision.doctor.model import Value
@@ -320,7 +320,7 @@ def test_a_failed_step_is_diagnosed(
     def refuse(*_: object) -> Any:
         raise Refused("The container did not start.", fix="See its log.", detail=NO_GPU)
 
-    monkeypatch.setattr("provision.facts.read_host_file", refuse)
+    monkeypatch.setattr("provision.model.facts.read_host_file", refuse)
     code = cli.main(["plan", "--host", str(log), "--json"])
     said = capsys.readouterr()
     assert code == 5

@@ -11,9 +11,8 @@ import pytest
 
 from images.errors import Failure
 from images.oci.model import MANIFEST, Descriptor
-from provision.console import Console
-from provision.destination import Choice, Destination
-from provision.documents import (
+from provision.build.destination import Choice, Destination
+from provision.build.documents import (
     BuildDone,
     Documenting,
     OneImage,
@@ -21,8 +20,9 @@ from provision.documents import (
     refuse_documents,
     signer_for,
 )
-from provision.lock import Lock
-from provision.pipeline import Settings
+from provision.build.pipeline import Settings
+from provision.lock.lockfile import Lock
+from provision.output.console import Console
 from tests.unit.fake_engine import IMAGE, PLAN
 
 LOCK = Lock(text="the lock", plan=PLAN, wheels=())

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import Exit, HostFileError
-from provision.facts import SIZE_LIMIT_BYTES, host_to_json, parse_host, read_host_file
-from provision.model import Absent, Engine, Gpu, HostFacts
+from provision.model.facts import SIZE_LIMIT_BYTES, host_to_json, parse_host, read_host_file
+from provision.model.plan import Absent, Engine, Gpu, HostFacts
 
 HOSTS = Path(__file__).parents[1] / "data" / "hosts"
 

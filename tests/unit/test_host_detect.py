@@ -12,11 +12,11 @@ from typing import cast
 import pytest
 
 from provision.errors import BadInputError, Exit
-from provision.facts import host_to_json, parse_host
 from provision.host import describe, detect
 from provision.host.nvml import Nvml
 from provision.host.runner import Completed, Runner, local_runner
-from provision.model import Gpu, HostFacts
+from provision.model.facts import host_to_json, parse_host
+from provision.model.plan import Gpu, HostFacts
 
 SMI = Path(__file__).parents[1] / "data" / "nvidia_smi"
 UUID = "GPU-3fb6b3a4-0000-4000-8000-9a2ed4b9e1c7"

@@ -20,7 +20,7 @@ from provision.host.engines import (
     programs,
 )
 from provision.host.runner import local_runner
-from provision.model import Absent, Engine
+from provision.model.plan import Absent, Engine
 
 DENIED = (
     "permission denied while trying to connect to the Docker daemon socket at "

@@ -18,7 +18,7 @@ from tests.fake_driver import GPU_IS_LOST
 CODE = """
 import json, warnings
 from pathlib import Path
-from provision.facts import host_to_json
+from provision.model.facts import host_to_json
 from provision.host import detect
 from provision.host.runner import Completed
 warnings.simplefilter("error")

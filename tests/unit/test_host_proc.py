@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.host import proc, system
-from provision.model import Gpu
+from provision.model.plan import Gpu
 
 PROPRIETARY = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Jul 20 14:00:58 UTC 2022\n"

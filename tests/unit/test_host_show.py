@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from provision.host import describe
-from provision.model import Absent, Engine, Gpu, HostFacts
+from provision.model.plan import Absent, Engine, Gpu, HostFacts
 from tests.unit.test_facts import hosts
 
 FULL = HostFacts(

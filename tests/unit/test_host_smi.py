@@ -9,7 +9,7 @@ import pytest
 
 from provision.host.runner import Completed
 from provision.host.smi import FIELDS, Header, failure, parse_header, parse_query, read_smi
-from provision.model import Absent, Gpu
+from provision.model.plan import Absent, Gpu
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia_smi"
 NOWHERE = Path("/nonexistent")

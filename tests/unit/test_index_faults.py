@@ -18,12 +18,12 @@ from urllib.parse import unquote
 import pytest
 
 from images import process
-from provision import lock
+from provision.build.pipeline import Settings, lock_for
 from provision.catalog import load
-from provision.console import Console
 from provision.errors import IndexUnreachableError
-from provision.model import Base, IndexCandidate, Plan, Request
-from provision.pipeline import Settings, lock_for
+from provision.lock import lockfile as lock
+from provision.model.plan import Base, IndexCandidate, Plan, Request
+from provision.output.console import Console
 from provision.resolve import resolve
 from tests.unit.hosts import host
 

@@ -18,15 +18,15 @@ from images.inspect.contents import read_image, read_wheel
 from images.inspect.coverage import cover, cover_flags
 from images.inspect.image import Inspection, conclude
 from images.inspect.model import LibraryCode
-from provision.console import Console
+from provision.cli.inspect import do_inspect, inspect_options, is_wheel
+from provision.cli.render.inspection import describe_inspection
 from provision.errors import BadInputError
-from provision.inspect_command import do_inspect, inspect_options, is_wheel
 from provision.inspection.report import make_report
-from provision.labels import PLAN
-from provision.model import Gpu
-from provision.planfile import plan_to_json
-from provision.report_files import page, write_files
-from provision.show_inspection import describe_inspection
+from provision.lock.labels import PLAN
+from provision.model.plan import Gpu
+from provision.model.planfile import plan_to_json
+from provision.output.console import Console
+from provision.verification.report_files import page, write_files
 from tests.unit.elf_maker import elf
 from tests.unit.image_maker import Files, image_of, installed, tar_of
 from tests.unit.test_inspect_image_needs import LIBC, MODULE, SITE, program

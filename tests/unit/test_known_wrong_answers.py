@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from provision.catalog import load
-from provision.model import HostFacts, Plan, Request
+from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
 from tests.unit.hosts import host
 

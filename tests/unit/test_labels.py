@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import tomli_w
 
-from provision import lock as lock_module
 from provision.catalog import load
 from provision.errors import BadInputError, LockFileError
-from provision.files import refuse_unwritable
-from provision.labels import LOCK_SHA256, PLAN, expectations, labels_for, plan_of
-from provision.lock import Lock, read_lock
-from provision.model import Gpu, GpuVerdict, HostFacts, PlanError, Reason, Warned
-from provision.network import ca_bundle, make_secrets
+from provision.lock import lockfile as lock_module
+from provision.lock.labels import LOCK_SHA256, PLAN, expectations, labels_for, plan_of
+from provision.lock.lockfile import Lock, read_lock
+from provision.lock.network import ca_bundle, make_secrets
+from provision.model.plan import Gpu, GpuVerdict, HostFacts, PlanError, Reason, Warned
+from provision.output.files import refuse_unwritable
 from tests.unit.test_lock import PLAN as SMALL
 from tests.unit.test_lock import finished
 
@@ -210,7 +210,7 @@ def test_a_lock_without_base_is_refused() -> None:
 
 
 def test_a_plan_that_says_why_it_is_none_is_read_back() -> None:
-    from provision.planfile import plan_from_json, plan_to_json
+    from provision.model.planfile import plan_from_json, plan_to_json
 
     none = replace(MINE, verdict="none", error=PlanError(code="a", message="b", fix="c"))
     assert plan_from_json(plan_to_json(none)) == none

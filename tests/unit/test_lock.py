@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from images.errors import Failure
-from provision import lock
 from provision.errors import BadInputError, LockFileError
-from provision.model import Base, IndexCandidate, Plan, Request
-from provision.network import make_secrets
-from provision.planfile import plan_from_json, plan_to_json, without_credentials, without_nulls
+from provision.lock import lockfile as lock
+from provision.lock.network import make_secrets
+from provision.model.plan import Base, IndexCandidate, Plan, Request
+from provision.model.planfile import (
+    plan_from_json,
+    plan_to_json,
+    without_credentials,
+    without_nulls,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,10 +11,10 @@ import pytest
 
 from images.errors import Failure
 from provision.catalog import load
-from provision.lock import Lock, make_lock
-from provision.model import HostFacts, Request
-from provision.network import ca_bundle
-from provision.request import parse_request
+from provision.lock.lockfile import Lock, make_lock
+from provision.lock.network import ca_bundle
+from provision.model.plan import HostFacts, Request
+from provision.model.request import parse_request
 from provision.resolve import resolve
 from tests.need import lacking
 from tests.unit.hosts import host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provision.model import Engine, Gpu, HostFacts
-from provision.suite import gpu_runtime_warning, gpus_to_request, proven, run_command
+from provision.model.plan import Engine, Gpu, HostFacts
+from provision.verification.suite import gpu_runtime_warning, gpus_to_request, proven, run_command
 
 GPU = Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6))
 

@@ -20,9 +20,9 @@ from images.errors import Failure
 from images.layers import WheelRefusedError
 from images.printable import printable, printable_json, printable_lines
 from images.wheels.directory import BrokenError
-from provision.console import Console
 from provision.doctor import diagnose
-from provision.output import print_json, print_result
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
 from tests.unit.fake_engine import (
     FACTS,
     TAG,
@@ -391,7 +391,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = Engine()
     monkeypatch.setattr("images.docker.Docker.connect", lambda **_: found)
-    monkeypatch.setattr("provision.commands.this_host", lambda: FACTS)
+    monkeypatch.setattr("provision.cli.commands.this_host", lambda: FACTS)
     return found
 
 

@@ -24,20 +24,17 @@ from hypothesis import strategies as st
 from packageurl import PackageURL
 
 from images.spec import Wheel
-from provision.errors import LockFileError
-from provision.lock import Lock, read_lock
-from provision.model import Base, Request
-from provision.provenance import check, errors
-from provision.provenance.bom import bill_of_materials
-from provision.provenance.bundle import BUNDLE, bundle, envelope_in
-from provision.provenance.check import check_to_json, judge, missing, read_statement
-from provision.provenance.documents import beside, make_documents, write_document
-from provision.provenance.errors import (
+from provision.attestation.provenance import check, errors
+from provision.attestation.provenance.bom import bill_of_materials
+from provision.attestation.provenance.bundle import BUNDLE, bundle, envelope_in
+from provision.attestation.provenance.check import check_to_json, judge, missing, read_statement
+from provision.attestation.provenance.documents import beside, make_documents, write_document
+from provision.attestation.provenance.errors import (
     DocumentNotWrittenError,
     ProvenanceError,
     ProvenanceUnreadableError,
 )
-from provision.provenance.public import (
+from provision.attestation.provenance.public import (
     public_base,
     public_name,
     public_options,
@@ -46,7 +43,7 @@ from provision.provenance.public import (
     public_url,
     wheel_file,
 )
-from provision.provenance.statement import (
+from provision.attestation.provenance.statement import (
     BUILD_TYPE,
     PREDICATE_TYPE,
     Build,
@@ -54,7 +51,10 @@ from provision.provenance.statement import (
     make_statement,
     parse_statement,
 )
-from provision.record.envelope import seal
+from provision.attestation.record.envelope import seal
+from provision.errors import LockFileError
+from provision.lock.lockfile import Lock, read_lock
+from provision.model.plan import Base, Request
 from tests.unit.test_lock import PLAN
 from tests.unit.test_record import MINE, TRUSTED, signer_of
 

@@ -16,7 +16,7 @@ from images.oci.errors import DigestMismatchError
 from images.oci.model import MANIFEST, Descriptor, descriptor_of
 from images.registry.errors import RegistryUnreachableError
 from images.registry.referrers import artifact_manifest
-from provision.provenance.attach import (
+from provision.attestation.provenance.attach import (
     MOST,
     Referrers,
     attach_bom,
@@ -25,14 +25,14 @@ from provision.provenance.attach import (
     find_provenance,
     find_record,
 )
-from provision.provenance.bundle import BUNDLE, CREATED, PREDICATE, bundle
-from provision.provenance.check import Origin
-from provision.provenance.documents import Documents, make_documents
-from provision.provenance.errors import ProvenanceError
-from provision.record.envelope import seal
-from provision.record.errors import RecordError
-from provision.record.judge import Judgement, judge
-from provision.record.statement import Statement, parse_statement
+from provision.attestation.provenance.bundle import BUNDLE, CREATED, PREDICATE, bundle
+from provision.attestation.provenance.check import Origin
+from provision.attestation.provenance.documents import Documents, make_documents
+from provision.attestation.provenance.errors import ProvenanceError
+from provision.attestation.record.envelope import seal
+from provision.attestation.record.errors import RecordError
+from provision.attestation.record.judge import Judgement, judge
+from provision.attestation.record.statement import Statement, parse_statement
 from tests.unit.test_provenance import START, build, lock_of
 from tests.unit.test_record import FACTS, L4, MINE, TRUSTED, host, signer_of
 from tests.unit.test_record import statement as record

@@ -12,9 +12,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from provision.build.pipeline import default_tag
 from provision.catalog import load
-from provision.model import HostFacts, Plan, Request
-from provision.pipeline import default_tag
+from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,11 +27,10 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.model import Gpu, HostFacts
-from provision.record.envelope import PAYLOAD_TYPE, pae, seal, unseal
-from provision.record.errors import RecordError, RecordUnreadableError
-from provision.record.judge import Judgement, changes, judge, missing
-from provision.record.keys import (
+from provision.attestation.record.envelope import PAYLOAD_TYPE, pae, seal, unseal
+from provision.attestation.record.errors import RecordError, RecordUnreadableError
+from provision.attestation.record.judge import Judgement, changes, judge, missing
+from provision.attestation.record.keys import (
     PRIVATE,
     PUBLIC,
     PublicKey,
@@ -42,7 +41,7 @@ from provision.record.keys import (
     read_public,
     read_signer,
 )
-from provision.record.statement import (
+from provision.attestation.record.statement import (
     PREDICATE_TYPE,
     host_class,
     host_to_json,
@@ -50,13 +49,14 @@ from provision.record.statement import (
     parse_statement,
     slug,
 )
-from provision.record.store import (
+from provision.attestation.record.store import (
     elsewhere,
     read_record,
     record_path,
     trusted_keys,
     write_record,
 )
+from provision.model.plan import Gpu, HostFacts
 from tests.unit.test_lock import PLAN
 
 IMAGE = f"sha256:{'a1' * 32}"
@@ -205,7 +205,7 @@ def test_the_document_describes_the_record() -> None:
 
 
 def test_the_document_names_every_code() -> None:
-    from provision.record import errors, judge
+    from provision.attestation.record import errors, judge
 
     source = "".join(Path(module.__file__ or "").read_text() for module in (errors, judge))
     codes = set(re.findall(r'code ?= ?"([a-z-]+)"', source))

@@ -10,7 +10,7 @@ import pytest
 
 from provision.catalog import Catalog, load
 from provision.catalog.refresh import Limits, Refreshed, refresh, to_overlay
-from provision.network import ca_bundle
+from provision.lock.network import ca_bundle
 from tests.need import lacking
 
 pytestmark = pytest.mark.network

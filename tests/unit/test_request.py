@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision import request
 from provision.errors import BadInputError
+from provision.model import request
 
 PARSERS: tuple[Callable[[str], object], ...] = (
     request.parse_cuda,

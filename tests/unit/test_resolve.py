@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from provision.catalog import load
 from provision.catalog.rows import TorchBuild
-from provision.model import ComputeCapability, Framework, Gpu, HostFacts, Plan, Request
+from provision.model.plan import ComputeCapability, Framework, Gpu, HostFacts, Plan, Request
 from provision.resolve import nearest_at, resolve, rules
 from provision.resolve.builds import builds_of
 from provision.resolve.fleet import Device

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provision.catalog import load
-from provision.model import Plan
-from provision.request import parse_request
+from provision.model.plan import Plan
+from provision.model.request import parse_request
 from provision.resolve import resolve
 from provision.resolve.packages import PAIRED
 from tests.unit.hosts import host

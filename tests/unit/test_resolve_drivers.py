@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from provision import cli
+from provision.build.pipeline import require_plan
 from provision.catalog import load
+from provision.cli import main as cli
+from provision.cli.render.plan import describe_plan
 from provision.errors import NothingCompatibleError
-from provision.facts import host_to_json, parse_host
-from provision.model import ComputeCapability, HostFacts, Plan, Request
-from provision.pipeline import require_plan
+from provision.model.facts import host_to_json, parse_host
+from provision.model.plan import ComputeCapability, HostFacts, Plan, Request
 from provision.resolve import resolve, rules
 from provision.resolve.fleet import read_fleet
-from provision.show_plan import describe_plan
 from tests.unit.hosts import host
 
 CATALOG = load()
@@ -297,7 +297,7 @@ def test_every_command_ends_with_the_host_unfit(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     facts = HostFacts(arch="x86_64", python="3.11")
-    monkeypatch.setattr("provision.options.this_host", lambda: facts)
+    monkeypatch.setattr("provision.cli.options.this_host", lambda: facts)
     assert cli.main([*words, "--gpu", "RTX 5090", "--driver", "535.104.05"]) == 4
     printed = capsys.readouterr()
     shown = " ".join((printed.out + printed.err).split())
@@ -406,7 +406,7 @@ def test_a_gpu_that_is_part_of_a_machine_says_what_machine_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Asked about on a laptop, it is not planned for the laptop's processor."""
-    monkeypatch.setattr("provision.options.this_host", lambda: HostFacts(arch="x86_64"))
+    monkeypatch.setattr("provision.cli.options.this_host", lambda: HostFacts(arch="x86_64"))
     assert cli.main(["plan", "--json", "--gpu", gpu, "--driver", "580.95.05"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == arch
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from provision.catalog import load
-from provision.model import HostFacts, Plan, Request
-from provision.request import parse_request
+from provision.model.plan import HostFacts, Plan, Request
+from provision.model.request import parse_request
 from provision.resolve import resolve
 from tests.unit.hosts import host
 
@@ -296,7 +296,7 @@ def test_what_hardly_exists_is_unverified_and_only_on_demand() -> None:
 
 
 def test_a_capability_against_the_catalog_s_is_believed_and_said() -> None:
-    from provision.model import Gpu
+    from provision.model.plan import Gpu
 
     facts = HostFacts(
         driver="580.95.05",

@@ -17,13 +17,13 @@ import pytest
 
 from images.errors import Failure
 from provision.catalog import load
+from provision.cli.render.plan import describe_plan
 from provision.errors import Exit
-from provision.facts import parse_host
-from provision.model import HostFacts, Plan
-from provision.planfile import plan_to_json
-from provision.request import parse_request
+from provision.model.facts import parse_host
+from provision.model.plan import HostFacts, Plan
+from provision.model.planfile import plan_to_json
+from provision.model.request import parse_request
 from provision.resolve import resolve
-from provision.show_plan import describe_plan
 
 CATALOG = load()
 FRAMEWORKS = ("pytorch", "pytorch", "pytorch", "torch", "tensorflow", "tensorflow-gpu", "jax")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision import cli
+from provision.build.pipeline import require_plan
 from provision.catalog import load
+from provision.cli import main as cli
+from provision.cli.render.plan import describe_matrix, describe_plan
 from provision.errors import NothingCompatibleError
-from provision.model import HostFacts, Plan, Request
-from provision.pipeline import require_plan
-from provision.planfile import plan_from_json, plan_to_json
+from provision.model.plan import HostFacts, Plan, Request
+from provision.model.planfile import plan_from_json, plan_to_json
 from provision.resolve import matrix, resolve
-from provision.show_plan import describe_matrix, describe_plan
 from tests.unit.hosts import host
 
 CATALOG = load()

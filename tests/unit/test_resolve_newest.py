@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provision.catalog import load
-from provision.model import Framework, HostFacts
-from provision.request import parse_request
+from provision.model.plan import Framework, HostFacts
+from provision.model.request import parse_request
 from provision.resolve import resolve
 from tests.unit.hosts import host
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from provision.catalog import load
-from provision.model import ComputeCapability, Gpu, HostFacts, Plan, Request
+from provision.model.plan import ComputeCapability, Gpu, HostFacts, Plan, Request
 from provision.resolve import matrix, resolve
 from provision.resolve.rules import version
 

@@ -65,7 +65,7 @@ def test_a_plan_imports_nothing_slow(framework: str, tmp_path: Path) -> None:
     file.write_text('{"driver": "550.54.14", "arch": "x86_64", "gpus": [{"name": "NVIDIA A40"}]}')
     words = ["plan", "--json", "--framework", framework, "--host", str(file)]
     code = (
-        f"import sys; from provision import cli; code = cli.main({words!r}); "
+        f"import sys; from provision.cli import main as cli; code = cli.main({words!r}); "
         f"sys.exit(code or ', '.join(set({SLOW!r}) & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provision import cli
 from provision.catalog import load
-from provision.model import HostFacts, Request
+from provision.cli import main as cli
+from provision.model.plan import HostFacts, Request
 from provision.resolve import resolve
 from tests.unit.hosts import host
 
@@ -105,7 +105,7 @@ def test_a_host_file_of_another_maker_ends_with_the_host_unfit(
 def test_a_word_of_another_maker_is_refused_in_plain_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("provision.options.this_host", lambda: HostFacts(arch="x86_64"))
+    monkeypatch.setattr("provision.cli.options.this_host", lambda: HostFacts(arch="x86_64"))
     assert cli.main(["plan", "--gpu", "RX 7900"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "--gpu 'RX 7900' is not an NVIDIA GPU (AMD)" in said

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from provision.cli import build_parser
+from provision.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLE = "\N{WHITE SQUARE}"
@@ -237,14 +237,14 @@ PLAIN = (
     "images/nearby.py",
     "images/podman.py",
     "images/runner.py",
-    "provision/catalog_commands.py",
-    "provision/cli.py",
-    "provision/commands.py",
-    "provision/doctor_command.py",
-    "provision/inspect_command.py",
-    "provision/options.py",
-    "provision/store_commands.py",
-    "provision/subject.py",
+    "provision/cli/catalog.py",
+    "provision/cli/main.py",
+    "provision/cli/commands.py",
+    "provision/cli/doctor.py",
+    "provision/cli/inspect.py",
+    "provision/cli/options.py",
+    "provision/cli/store.py",
+    "provision/verification/subject.py",
 )
 DIALECT = re.compile(
     r"\b(?:anew|mend(?:s|ed)?|nobody|told|vouch\w*|is none|(?<!here )is no)\b"

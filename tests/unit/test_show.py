@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from provision.catalog import load
-from provision.model import (
+from provision.cli.render.build import describe_build
+from provision.cli.render.plan import describe_matrix, describe_plan
+from provision.model.plan import (
     Alternative,
     Base,
     Blocked,
@@ -23,10 +25,8 @@ from provision.model import (
     Request,
     Warned,
 )
-from provision.planfile import plan_to_json
+from provision.model.planfile import plan_to_json
 from provision.resolve import matrix, resolve
-from provision.show import describe_build
-from provision.show_plan import describe_matrix, describe_plan
 
 PLAN = Plan(
     verdict="minor-version",

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from images.oci.sources import Known, Unpacked
 from images.store import Store, default_limit, in_units, store_directory
 from images.store.upkeep import MEMO_S
-from provision import store_commands
-from provision.console import Console
+from provision.cli import store as store_commands
+from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
+from provision.cli.store import gc_options
 from provision.errors import BadInputError, Exit
-from provision.sizes import LIMIT_VARIABLE, parse_size, store_limit
-from provision.store_commands import gc_options
+from provision.output.console import Console
 
 
 def body_of(number: int) -> bytes:

@@ -21,8 +21,8 @@ from images.oci.layout import LayoutTarget
 from images.oci.layout_room import LayoutRoom
 from images.oci.model import MANIFEST, Platform
 from images.runner import DockerRunner
-from provision.console import Console
-from provision.subject import Places, find_subject, ready
+from provision.output.console import Console
+from provision.verification.subject import Places, find_subject, ready
 from tests.unit.fake_engine import IMAGE, TAG, Engine
 from tests.unit.memory_target import Bar, DictMemory, TextLayer, base_image
 
@@ -137,7 +137,7 @@ def test_the_platform_that_is_opened(
 ) -> None:
     monkeypatch.setattr("images.oci.opening.os.uname", lambda: SimpleNamespace(machine="x86_64"))
     monkeypatch.setattr(
-        "provision.subject.emulator_of",
+        "provision.verification.subject.emulator_of",
         lambda platform: "qemu" if platform.architecture == emulated else "",
     )
     index(tmp_path / "images", "a:1", arches)
@@ -164,7 +164,7 @@ def test_what_cannot_run_here_is_refused_before_it_is_unpacked(
     layout(tmp_path / "images", "a:1", arch="s390x")
     subject = find_subject("a:1", places(tmp_path))
     runner = SimpleNamespace(name="a runner")
-    monkeypatch.setattr("provision.subject.runner_here", lambda *_: runner)
+    monkeypatch.setattr("provision.verification.subject.runner_here", lambda *_: runner)
     console = Console()
     with (
         pytest.raises(OtherMachineError, match="for linux/s390x"),

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from provision import model, values
-from provision.model import Gpu, HostFacts, Plan, Request, Warned
+from provision.model import frozen as values
+from provision.model import plan as model
+from provision.model.plan import Gpu, HostFacts, Plan, Request, Warned
 
 CLASSES = [
     found

@@ -22,10 +22,10 @@ import jsonschema
 import pytest
 
 from images.spec import RunJob, RunResult
-from provision.model import Framework, HostFacts
-from provision.record.envelope import unseal
-from provision.record.store import trusted_keys
-from provision.suite import in_numbers
+from provision.attestation.record.envelope import unseal
+from provision.attestation.record.store import trusted_keys
+from provision.model.plan import Framework, HostFacts
+from provision.verification.suite import in_numbers
 from tests.unit.fake_engine import (
     CODES,
     FACTS,
@@ -72,7 +72,7 @@ class Place:
         return sorted((self.home / "records").glob("*"))
 
     def facts(self, facts: HostFacts) -> None:
-        self.monkeypatch.setattr("provision.commands.this_host", lambda: facts)
+        self.monkeypatch.setattr("provision.cli.commands.this_host", lambda: facts)
 
 
 @pytest.fixture
@@ -679,7 +679,7 @@ def test_a_record_asked_for_by_name_is_kept_or_the_run_is_refused(here: Place) -
 
 
 def test_records_do_not_lie_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    from provision.options import record_home, state_directory
+    from provision.cli.options import record_home, state_directory
 
     monkeypatch.setenv("HOME", "/home/me")
     for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from provision.catalog.refresh.fetch import host_of
 from provision.catalog.refresh.model import SourceError
-from provision.configured import pip_index
+from provision.host.indexes import pip_index
 
 _TIMEOUT_S = 20.0
 _FIX = "Name the index: --index https://HOST/simple"

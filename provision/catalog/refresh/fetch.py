@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from images.printable import printable
 from provision.catalog.refresh.model import AbsentError, Asked, Limits, SourceError
-from provision.configured import netrc_logins
+from provision.host.indexes import netrc_logins
 
 if TYPE_CHECKING:
     import urllib3

@@ -13,7 +13,7 @@ from provision.catalog.refresh.model import (
     Row,
     SourceFailure,
 )
-from provision.text import row as labelled
+from provision.output.text import row as labelled
 
 _MOST_SENTENCES = 40
 _MOST_WORDS = 8

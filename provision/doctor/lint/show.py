@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from provision.doctor.lint.findings import LEVELS, Finding
-from provision.text import WIDTH
+from provision.output.text import WIDTH
 
 _INDENT = "    "
 _SILENCE = "To silence one, on its line or the line before: # provision: ignore=RULE"

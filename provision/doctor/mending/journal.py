@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from images.printable import printable
 from provision.doctor.mending.backup import Kept
 from provision.errors import BadInputError
-from provision.files import write_whole
+from provision.output.files import write_whole
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 20

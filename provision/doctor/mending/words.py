@@ -9,7 +9,7 @@ from images.printable import printable
 from provision.doctor.mending.backup import Kept
 from provision.doctor.mending.choice import Refusal
 from provision.doctor.model import Cause, Fix
-from provision.text import WIDTH
+from provision.output.text import WIDTH
 
 _INDENT = "    "
 

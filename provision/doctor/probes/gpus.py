@@ -19,7 +19,7 @@ from provision.host.reading import one_line
 if TYPE_CHECKING:
     from provision.catalog import Catalog
     from provision.catalog.side_rows import OpenModules
-    from provision.model import ComputeCapability
+    from provision.model.plan import ComputeCapability
 
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")

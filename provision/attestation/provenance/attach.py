@@ -1,0 +1,262 @@
+"""Documents beside an image in a registry, and finding them there again.
+
+Each is a small manifest whose `subject` is the image's: the OCI specification's referrers, which
+go where the image goes when it is copied with its attachments. Anybody who may push to a repository
+may attach anything, so what is found is held against trusted keys, one by one, and what does not
+hold takes nothing away from what does.
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-referrers
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from images.errors import Failure
+from images.oci.errors import DigestMismatchError, ImageUnreadableError
+from images.oci.model import Descriptor, descriptor_of
+from images.registry.errors import ImageNotFoundError, RegistryAnswerError
+from provision.attestation.provenance.bom import MEDIA_TYPE
+from provision.attestation.provenance.bundle import (
+    BUNDLE,
+    PREDICATE,
+    bundle,
+    bundle_annotations,
+    envelope_in,
+)
+from provision.attestation.provenance.check import Origin, judge, missing, read_statement
+from provision.attestation.provenance.errors import (
+    ProvenanceError,
+    ProvenanceTamperedError,
+    ProvenanceUnknownKeyError,
+)
+from provision.attestation.provenance.statement import PREDICATE_TYPE, Provenance
+from provision.attestation.record.envelope import unseal
+from provision.attestation.record.errors import (
+    RecordError,
+    RecordTamperedError,
+    RecordUnknownKeyError,
+)
+from provision.attestation.record.judge import Judgement
+from provision.attestation.record.keys import PublicKey
+from provision.attestation.record.statement import PREDICATE_TYPE as RECORD_TYPE
+from provision.attestation.record.statement import Statement, read_json
+from provision.attestation.record.statement import parse_statement as parse_record
+
+MOST = 256
+"""So many attachments of one image are read: whoever may push could attach without end."""
+_LARGEST = 4 << 20
+_DAMAGED = (DigestMismatchError, ImageUnreadableError, ImageNotFoundError, RegistryAnswerError)
+# From what says most about this image here to what says least.
+_RECORDS = (
+    "record-contradiction",
+    "record-from-future",
+    "record-lower-level",
+    "record-no-verdict",
+    "record-driver-changed",
+    "record-other-host",
+    "record-other-lock",
+    "record-other-image",
+)
+_ERRORS = (ProvenanceUnknownKeyError, ProvenanceTamperedError, ProvenanceError)
+_RECORD_ERRORS = (RecordUnknownKeyError, RecordTamperedError, RecordError)
+_E = TypeVar("_E", bound=Failure)
+
+
+class Referrers(Protocol):
+    """A place where an image is, and where something may be attached to it."""
+
+    def attach(
+        self,
+        subject: Descriptor,
+        *,
+        artifact_type: str,
+        content: bytes,
+        media_type: str,
+        annotations: Mapping[str, str],
+    ) -> Descriptor:
+        """Put it beside the image; equal content is there once."""
+
+    def referrers(
+        self, subject: Descriptor, artifact_type: str | None = None
+    ) -> tuple[Descriptor, ...]:
+        """What is attached to the image."""
+
+    def read_artifact(self, descriptor: Descriptor) -> bytes:
+        """The content of an attachment, held against its digests."""
+
+
+def attach_bom(place: Referrers, subject: Descriptor, bom: bytes) -> Descriptor:
+    """Attach a bill of materials, under the type that scanners look for."""
+    return place.attach(
+        subject, artifact_type=MEDIA_TYPE, content=bom, media_type=MEDIA_TYPE, annotations={}
+    )
+
+
+def attach_signed(place: Referrers, subject: Descriptor, envelope: bytes) -> Descriptor:
+    """Attach a signed statement: of a build, or the record of a verification."""
+    predicate, time = _of_what(envelope)
+    return place.attach(
+        subject,
+        artifact_type=BUNDLE,
+        content=bundle(envelope),
+        media_type=BUNDLE,
+        annotations=bundle_annotations(predicate, time),
+    )
+
+
+def attach_provenance(
+    place: Referrers, subject: Descriptor, envelope: bytes, own: PublicKey
+) -> Descriptor:
+    """Attach the statement of a build, unless this key has stated the very same build before:
+    whoever builds every night from one lock attaches one statement, not one a night.
+    """
+    trusted = {own.keyid: own}
+    stated, _ = read_statement(envelope, trusted)
+    for found, data in _contents(place, [subject], PREDICATE_TYPE):
+        try:
+            earlier, _ = read_statement(data, trusted)
+        except ProvenanceError:
+            continue
+        if _same_build(earlier, stated):
+            return found
+    return attach_signed(place, subject, envelope)
+
+
+def find_provenance(
+    place: Referrers,
+    subjects: Sequence[Descriptor],
+    *,
+    name: str,
+    images: Collection[str],
+    trusted: Mapping[str, PublicKey],
+    lock: str | None = None,
+) -> tuple[Origin | ProvenanceError, str | None]:
+    """Judge what is stated of an image: the latest of the statements that hold, else why none does.
+
+    `subjects`: the image as the place knows it, such as its index and its manifest. Gives the id of
+    the key, too.
+    """
+    held: list[tuple[Origin, str]] = []
+    refused: list[ProvenanceError] = []
+    for _, data in _contents(place, subjects, PREDICATE_TYPE):
+        try:
+            provenance, keyid = read_statement(data, trusted)
+        except ProvenanceError as error:
+            refused.append(error)
+            continue
+        held.append((judge(provenance, name=name, images=images, lock=lock), keyid))
+    if held:
+        return max(held, key=lambda found: (found[0].stated, _finished(found[0])))
+    return _most_telling(refused, _ERRORS) or missing(name), None
+
+
+def find_record(
+    place: Referrers,
+    subjects: Sequence[Descriptor],
+    *,
+    trusted: Mapping[str, PublicKey],
+    judged: Callable[[Statement], Judgement],
+) -> tuple[Judgement | RecordError | None, str | None]:
+    """Judge the records attached to an image; None where there is none.
+
+    Many machines may have proven it, each with its own driver. Of those that speak of this kind of
+    machine with this driver the latest decides, whatever it says: what was fit once may be unfit
+    now. `judged` holds one record against the image and this machine.
+    """
+    held: list[tuple[Judgement, str]] = []
+    refused: list[RecordError] = []
+    for _, data in _contents(place, subjects, RECORD_TYPE):
+        record = _record(data, trusted)
+        if isinstance(record, RecordError):
+            refused.append(record)
+        else:
+            held.append((judged(record[0]), record[1]))
+    held.sort(key=_time, reverse=True)
+    for found in held:
+        if found[0].code not in _RECORDS:
+            return found
+    if held:
+        return min(held, key=lambda found: _RECORDS.index(str(found[0].code)))
+    return _most_telling(refused, _RECORD_ERRORS), None
+
+
+def _record(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Statement, str] | RecordError:
+    try:
+        payload, keyid = unseal(envelope_in(data), trusted)
+        return parse_record(payload), keyid
+    except RecordError as error:
+        return error
+
+
+def _contents(
+    place: Referrers, subjects: Sequence[Descriptor], predicate: str
+) -> Iterator[tuple[Descriptor, bytes]]:
+    """What is attached, as far as it can be read. Annotations are no proof: they only spare reading
+    what says of itself that it is something else.
+    """
+    left = MOST
+    for subject in {one.digest: one for one in subjects}.values():
+        for found in place.referrers(subject, BUNDLE):
+            if found.annotations.get(PREDICATE, predicate) != predicate:
+                continue
+            if left == 0:
+                return
+            left -= 1
+            if (content := _content(place, found)) is not None:
+                yield found, content
+
+
+def _content(place: Referrers, found: Descriptor) -> bytes | None:
+    try:
+        content = place.read_artifact(found)
+    except _DAMAGED:
+        return None
+    return content if len(content) <= _LARGEST else None
+
+
+def _of_what(envelope: bytes) -> tuple[str, str]:
+    """The predicate's type and time of an envelope that was sealed here."""
+    sealed: Any = read_json(envelope)
+    statement: Any = read_json(base64.b64decode(sealed["payload"]))
+    predicate = statement["predicate"]
+    time = predicate.get("time") or predicate["runDetails"]["metadata"]["finishedOn"]
+    return str(statement["predicateType"]), str(time)
+
+
+def _same_build(one: Provenance, other: Provenance) -> bool:
+    def what(found: Provenance) -> tuple[object, ...]:
+        return (
+            found.name,
+            found.images,
+            found.definition,
+            found.bom,
+            found.builder,
+            found.version,
+        )
+
+    return what(one) == what(other)
+
+
+def _time(found: tuple[Judgement, str]) -> str:
+    return found[0].statement.time if found[0].statement else ""
+
+
+def _finished(origin: Origin) -> str:
+    return origin.provenance.finished if origin.provenance else ""
+
+
+def _most_telling(found: Sequence[_E], order: Sequence[type[_E]]) -> _E | None:
+    return next((error for kind in order for error in found if isinstance(error, kind)), None)
+
+
+def registry_manifest(reference: str, ca: Path | None) -> Descriptor:
+    """What a registry has under a name."""
+    from images.registry.reader import RepositoryReader
+
+    with closing(RepositoryReader.open(reference, ca_bundle=ca)) as reader:
+        found = reader.manifest()
+    return descriptor_of(found.media_type, found.content)

@@ -1,0 +1,130 @@
+"""What a signed statement of a build is worth: who signed it, and is it of this image?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.attestation.provenance.bundle import envelope_in
+from provision.attestation.provenance.errors import (
+    ProvenanceError,
+    ProvenanceTamperedError,
+    ProvenanceUnknownKeyError,
+    ProvenanceUnreadableError,
+)
+from provision.attestation.provenance.statement import BUILDER, Provenance, parse_statement
+from provision.attestation.record.envelope import unseal
+from provision.attestation.record.errors import (
+    RecordError,
+    RecordTamperedError,
+    RecordUnknownKeyError,
+)
+from provision.attestation.record.keys import PublicKey
+from provision.errors import Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """`code` None: stated, by a key that is trusted here, of this very image."""
+
+    code: str | None
+    message: str
+    fix: str | None = None
+    exit_code: Exit = Exit.NO_VERDICT
+    provenance: Provenance | None = None
+
+    @property
+    def stated(self) -> bool:
+        return self.code is None
+
+
+def read_statement(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Provenance, str]:
+    """What a bundle or an envelope states, and the id of its key; nothing is believed unsigned."""
+    try:
+        payload, keyid = unseal(envelope_in(data), trusted)
+    except RecordUnknownKeyError as error:
+        raise ProvenanceUnknownKeyError(
+            error.message.replace("The record", "The statement of the build"), fix=error.fix
+        ) from error
+    except RecordTamperedError as error:
+        raise ProvenanceTamperedError(
+            "The statement of the build was changed after it was signed: its signature does not "
+            "match.",
+            fix="Do not rely on it, find out who changed it, and build anew: provision build",
+        ) from error
+    except RecordError as error:
+        raise ProvenanceUnreadableError(
+            f"This is no signed statement of a build: {error.message.partition(': ')[2]}",
+            fix="Build the image anew, which states its build: provision build",
+        ) from error
+    return parse_statement(payload), keyid
+
+
+def judge(
+    provenance: Provenance, *, name: str, images: Collection[str], lock: str | None = None
+) -> Origin:
+    """Hold a statement against an image.
+
+    `images` are all digests that the image is known by (manifest, index, configuration); `lock` is
+    the sha256 of the lock that it should have been built from, where somebody knows.
+    """
+    again = "provision build"
+
+    if not set(provenance.images) & set(images):
+        said = f"The statement is of {provenance.images[0]}, and {name} is {_listed(images)}."
+        return Origin(
+            code="provenance-other-image",
+            message=said,
+            fix=f"Build this one, which states it: {again}",
+            provenance=provenance,
+        )
+    if lock is not None and provenance.lock != lock:
+        said = f"{name} was built from lock {provenance.lock[:12]}, and not from {lock[:12]}."
+        return Origin(
+            code="provenance-other-lock",
+            message=said,
+            fix=f"Build it from that lock: {again} --lock FILE",
+            provenance=provenance,
+        )
+    builder = provenance.builder.removeprefix(BUILDER)
+    said = (
+        f"Built from lock {provenance.lock[:12]} by gpu-provision {provenance.version} "
+        f"({builder}), {provenance.finished}."
+    )
+    return Origin(code=None, message=said, exit_code=Exit.DONE, provenance=provenance)
+
+
+def missing(name: str) -> Origin:
+    """Nothing is stated of this image."""
+    return Origin(
+        code="provenance-missing",
+        message=f"No statement of its build is attached to {name}.",
+        fix="Build it with one: provision build --push REF",
+    )
+
+
+def check_to_json(
+    image: str, outcome: Origin | ProvenanceError | RecordError, keyid: str | None
+) -> dict[str, Any]:
+    """The result of a check, of the same shape whatever was found."""
+    provenance = outcome.provenance if isinstance(outcome, Origin) else None
+    wrong = None if isinstance(outcome, Origin) and outcome.stated else outcome
+    return {
+        "schema": 1,
+        "stated": wrong is None,
+        "image": image,
+        "lock": provenance.lock if provenance else None,
+        "builder": provenance.builder if provenance else None,
+        "when": provenance.finished if provenance else None,
+        "sbom": provenance.bom if provenance else None,
+        "key": keyid,
+        "message": outcome.message,
+        "error": {"code": wrong.code, "message": wrong.message, "fix": wrong.fix}
+        if wrong
+        else None,
+    }
+
+
+def _listed(images: Collection[str]) -> str:
+    return " or ".join(sorted(images)) or "not known by any digest"

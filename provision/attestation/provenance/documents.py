@@ -1,0 +1,71 @@
+"""The documents of one build: made together, and kept as files.
+
+By default they lie beside what they speak of: `pylock.X.cdx.json` and `pylock.X.sigstore.json`
+beside a kept lock, `IMAGE.cdx.json` and `IMAGE.sigstore.json` beside a layout or an archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.attestation.provenance.bom import bill_of_materials
+from provision.attestation.provenance.bundle import bundle
+from provision.attestation.provenance.errors import DocumentNotWrittenError
+from provision.attestation.provenance.statement import Build, make_statement
+from provision.attestation.record.envelope import seal
+from provision.attestation.record.keys import Signer
+from provision.lock.lockfile import Lock
+from provision.output.files import write_whole
+
+BOM_SUFFIX = ".cdx.json"
+STATEMENT_SUFFIX = ".sigstore.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """What is kept and attached: the bill of materials, and the signed statement, which names it.
+    `bundle` is the envelope as Sigstore's tools read it.
+    """
+
+    bom: bytes
+    envelope: bytes
+
+    @property
+    def bundle(self) -> bytes:
+        return bundle(self.envelope)
+
+
+def make_documents(
+    lock: Lock,
+    build: Build,
+    signer: Signer,
+    *,
+    name: str,
+    images: Sequence[str],
+    debian: Sequence[str] = (),
+) -> Documents:
+    """Describe and state a build; `name` and `images` as `make_statement` takes them."""
+    bom = bill_of_materials(lock, debian=debian)
+    statement = make_statement(lock, build, name=name, images=images, bom=bom)
+    return Documents(bom=bom, envelope=seal(statement, signer))
+
+
+def beside(path: Path) -> tuple[Path, Path]:
+    """Where the two documents of a lock, a layout or an archive lie."""
+    stem = path.name
+    for suffix in (".toml", ".tar"):
+        stem = stem.removesuffix(suffix) or stem
+    return path.with_name(stem + BOM_SUFFIX), path.with_name(stem + STATEMENT_SUFFIX)
+
+
+def write_document(option: str, path: Path, content: bytes) -> None:
+    """Write one whole, or leave what was there. `option` is what named the place."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise DocumentNotWrittenError(
+            f"{option} {path} could not be written: {error.strerror}.",
+            fix=f"Make room there, or name another place: {option} FILE",
+        ) from error

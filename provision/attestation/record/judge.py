@@ -1,0 +1,163 @@
+"""What a sound record is worth here and now: does it prove this image on this machine?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from provision.attestation.record.statement import LEVELS, Statement, gpus_in_words, host_class
+from provision.errors import Exit
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""How far two clocks may be apart: what Kerberos allows, too.
+
+https://web.mit.edu/kerberos/krb5-latest/doc/admin/conf_files/krb5_conf.html (clockskew)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is not as it was. `matters`: it takes the proof away."""
+
+    what: str
+    was: str | None
+    now: str | None
+    matters: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """`code` None: proven here, and nothing that matters has changed since."""
+
+    code: str | None
+    message: str
+    fix: str | None = None
+    exit_code: Exit = Exit.NO_VERDICT
+    statement: Statement | None = None
+    changed: tuple[Change, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        return self.code is None
+
+
+def judge(
+    statement: Statement,
+    *,
+    image: str,
+    name: str,
+    lock: str | None,
+    host: Mapping[str, Any],
+    level: str | None,
+    now: datetime,
+    contradiction: Callable[[Statement], str | None],
+    also: Collection[str] = (),
+) -> Judgement:
+    """Hold a record against an image, this machine, and the level asked for (None: any).
+
+    What would make the record speak of something else comes before what it says. `also` are other
+    digests that the image is known by, such as that of its manifest. `contradiction` says where
+    the verdict is not the one that the checks in the record amount to.
+    """
+    same = not statement.images.isdisjoint({image, *also})
+    known = replace(statement, image=image) if same else statement
+    changed = changes(known, image=image, lock=lock, host=host)
+    again = f"provision verify {name}"
+    here = gpus_in_words(host)
+
+    def no(code: str, message: str, fix: str, exit_code: Exit = Exit.NO_VERDICT) -> Judgement:
+        return Judgement(
+            code=code,
+            message=message,
+            fix=fix,
+            exit_code=exit_code,
+            statement=statement,
+            changed=changed,
+        )
+
+    if not same:
+        said = f"The record is of {statement.image}, and {name} is {image}."
+        return no(code="record-other-image", message=said, fix=f"Prove this one: {again}")
+    if statement.lock != lock:
+        said = "The record is of an image built from another lock than this one."
+        return no(code="record-other-lock", message=said, fix=f"Prove this one: {again}")
+    if not _gpus_known(host) or host_class(statement.host) != host_class(host):
+        said = f"Proven on {_machine(statement.host)}; this is {_machine(host)}."
+        return no(code="record-other-host", message=said, fix=f"Prove it here: {again}")
+    if statement.host["driver"] != host["driver"]:
+        said = (
+            f"Proven on {here} with driver {statement.host['driver'] or 'none'}; "
+            f"the driver is now {host['driver'] or 'none'}."
+        )
+        return no(code="record-driver-changed", message=said, fix=f"Prove it again: {again}")
+    if statement.ended > now + CLOCK_SKEW:
+        said = f"The record says {statement.time}, which is in the future."
+        fix = f"Check the clocks of both machines, or prove it again: {again}"
+        return no(code="record-from-future", message=said, fix=fix)
+    if (why := contradiction(statement)) is not None:
+        return no(code="record-contradiction", message=why, fix=f"Prove it again: {again}")
+    if statement.verdict == "unfit":
+        said = f"Unfit here on {statement.time}: a check failed."
+        fix = f"See which, and what to do: {again}"
+        return no(code="record-unfit", message=said, fix=fix, exit_code=Exit.UNFIT)
+    if statement.verdict == "no-verdict":
+        said = f"Run here on {statement.time}, and nothing could prove the GPU's part."
+        return no(code="record-no-verdict", message=said, fix=f"Prove it where GPUs are: {again}")
+    if level is not None and LEVELS.index(statement.level) < LEVELS.index(level):
+        said = f"Proven at level {statement.level} only; asked for was {level}."
+        return no(code="record-lower-level", message=said, fix=f"{again} --level {level}")
+    said = f"Fit here on {statement.time}, at level {statement.level}."
+    return Judgement(
+        code=None, message=said, exit_code=Exit.DONE, statement=statement, changed=changed
+    )
+
+
+def missing(*, name: str, image: str, host: Mapping[str, Any], elsewhere: bool) -> Judgement:
+    """There is no record of this image on this kind of machine."""
+    known = " There is one of another kind of machine." if elsewhere else ""
+    return Judgement(
+        code="record-missing",
+        message=f"Nothing is recorded of {name} ({image[:19]}) on {_machine(host)}.{known}",
+        fix=f"Prove it here: provision verify {name}",
+    )
+
+
+def changes(
+    statement: Statement, *, image: str, lock: str | None, host: Mapping[str, Any]
+) -> tuple[Change, ...]:
+    """Everything that is not as it was. A kernel or an engine of another version is told and takes
+    nothing away: the driver's version is that of its kernel module, and the image brings the rest.
+    """
+    was = statement.host
+    rows = (
+        ("image", statement.image, image, True),
+        ("lock", statement.lock, lock, True),
+        ("arch", was["arch"], host["arch"], True),
+        ("gpus", gpus_in_words(was), gpus_in_words(host), True),
+        ("driver", was["driver"], host["driver"], True),
+        ("cards", _cards(was), _cards(host), False),
+        ("kernel", was["kernel"], host["kernel"], False),
+        ("engine", was["engine"], host["engine"], False),
+    )
+    return tuple(
+        Change(what=what, was=then, now=now, matters=matters)
+        for what, then, now, matters in rows
+        if then != now
+    )
+
+
+def _cards(host: Mapping[str, Any]) -> str | None:
+    """The very GPUs, in an order that no slot number decides."""
+    known = sorted(gpu["uuid_sha256"][:12] for gpu in host["gpus"] or () if gpu["uuid_sha256"])
+    return ", ".join(known) or None
+
+
+def _gpus_known(host: Mapping[str, Any]) -> bool:
+    """GPUs that could not be read are like no others, not even like the same."""
+    return host["gpus"] is not None and all(gpu["name"] for gpu in host["gpus"])
+
+
+def _machine(host: Mapping[str, Any]) -> str:
+    return f"a machine with {gpus_in_words(host)} ({host['arch'] or 'CPU not known'})"

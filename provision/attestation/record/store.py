@@ -1,0 +1,86 @@
+"""Where records lie, and reading and writing them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from images.nearby import no_such, or_nearby
+from provision.attestation.record.envelope import seal, unseal
+from provision.attestation.record.errors import RecordUnreadableError
+from provision.attestation.record.keys import PublicKey, Signer, own_public, own_signer, read_public
+from provision.attestation.record.statement import Statement, host_to_json, parse_statement, slug
+from provision.model.plan import HostFacts
+
+_LARGEST = 32 << 20
+
+
+def host_now(facts: HostFacts, engine: str) -> dict[str, Any]:
+    """This machine, as a record describes one; `engine`: what ran the image ("docker 26.1")."""
+    return host_to_json(facts, kernel=platform.release(), engine=engine)
+
+
+def records(home: Path) -> Path:
+    """The directory of this user's records."""
+    return home / "records"
+
+
+def record_path(home: Path, image: str, host: Mapping[str, Any]) -> Path:
+    """The record of this image on this kind of machine: the latest run, whatever it said."""
+    return records(home) / f"{_short(image)}.{slug(host)}.json"
+
+
+def elsewhere(home: Path, image: str) -> bool:
+    """Whether this image has a record of any kind of machine."""
+    return any(records(home).glob(f"{_short(image)}.*.json"))
+
+
+def signer_of(home: Path, key: Path | None) -> Signer:
+    """The key that was named, else this machine's own."""
+    from provision.attestation.record.keys import read_signer
+
+    return read_signer(key) if key is not None else own_signer(home / "keys")
+
+
+def trusted_keys(home: Path, named: Iterable[Path]) -> dict[str, PublicKey]:
+    """Whose records are believed: this machine's own, and those of the keys named."""
+    own = own_public(home / "keys")
+    keys = [read_public(path) for path in named] + ([own] if own is not None else [])
+    return {key.keyid: key for key in keys}
+
+
+def write_record(path: Path, statement: Mapping[str, Any], signer: Signer) -> None:
+    """Sign it and write it whole; OSError where that cannot be done."""
+    from provision.output.files import write_whole
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, seal(statement, signer))
+
+
+def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement, str]:
+    """What a record says and the id of its key; RecordError where it is not to be believed."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except FileNotFoundError as error:
+        raise RecordUnreadableError(
+            no_such("record", path), fix=or_nearby(path, "Make one: provision verify IMAGE")
+        ) from error
+    except OSError as error:
+        raise RecordUnreadableError(
+            f"The record {path} cannot be read: {error.strerror}.",
+            fix="Name a record that you may read, or make one: provision verify IMAGE",
+        ) from error
+    if len(data) > _LARGEST:
+        raise RecordUnreadableError(
+            f"{path} is larger than {_LARGEST >> 20} MiB, which no record is.",
+            fix="Name a record: provision verify IMAGE makes one.",
+        )
+    payload, keyid = unseal(data, trusted)
+    return parse_statement(payload), keyid
+
+
+def _short(image: str) -> str:
+    return image.removeprefix("sha256:")[:12]

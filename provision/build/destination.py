@@ -1,0 +1,130 @@
+"""Where an image goes, and who makes it: decided from the options and what answers here.
+
+No engine is asked to make an image for a file or a registry, since that is a matter of copying.
+For an engine of this machine BuildKit stays first: loading a whole image costs an engine more than
+building it (bench/build_and_push.py measures both).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from images.errors import Failure
+from provision.errors import BadInputError, Exit
+from provision.model.request import quoted
+
+Kind = Literal["engine", "local", "layout", "archive", "registry"]
+Builder = Literal["docker", "oci"]
+
+_PREFIXES: dict[str, Kind] = {"oci": "layout", "oci-archive": "archive"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """`where`: the path, or the reference in a registry; empty for the engine and for the layout
+    of this user's own images ("local").
+    """
+
+    kind: Kind
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Who makes the image, for where, and why."""
+
+    builder: Builder
+    destination: Destination
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """Whether an engine answers, and why it does not build (None: it does, or was not asked)."""
+
+    answers: bool = False
+    problem: str | None = None
+
+
+class NeedsEngineError(Failure):
+    """The base must have something installed, which only an engine can run."""
+
+    code = "needs-engine"
+    exit_code = Exit.UNREACHABLE
+
+
+def read_destination(output: str | None, push: str | None) -> Destination | None:
+    """What --output and --push ask for; None: neither is given."""
+    if output is not None and push is not None:
+        raise BadInputError(
+            "--output and --push each name a place for the image.",
+            fix="Leave one away; a pushed image can be copied: skopeo copy docker://REF oci:DIR",
+        )
+    if push is not None:
+        return Destination(kind="registry", where=_pushable(push))
+    if output is None:
+        return None
+    prefix, colon, rest = output.partition(":")
+    kind: Kind = "archive" if output.endswith(".tar") else "layout"
+    if colon and prefix in _PREFIXES:  # skopeo's words
+        kind, output = _PREFIXES[prefix], rest
+    if not output or "\0" in output:
+        raise BadInputError(
+            "--output names no file and no directory.",
+            fix="For example: --output image.tar, or --output DIR for an OCI layout",
+        )
+    return Destination(kind=kind, where=output)
+
+
+def _pushable(text: str) -> str:
+    from images.registry import parse_reference
+
+    reference = parse_reference(text)
+    if reference.digest is not None:
+        raise BadInputError(
+            f"--push {quoted(text)} names a digest, and that is found out by the build.",
+            fix="Name a tag: --push registry.example/team/torch:cu117",
+        )
+    return str(reference)
+
+
+def choose(
+    asked: str,
+    destination: Destination | None,
+    *,
+    engine: EngineState,
+    needs_engine: str | None,
+) -> Choice:
+    """Who makes it. `needs_engine`: why this image cannot be made without an engine (None: it
+    can).
+    """
+    here = Destination(kind="engine" if engine.answers else "local")
+    if asked == "docker":
+        return _by_engine(destination, "--builder docker")
+    if asked == "oci":
+        if needs_engine:
+            raise NeedsEngineError(
+                f"--builder oci runs nothing, and {needs_engine}.",
+                fix="Use --builder docker, or a base that has it: --base bootstrap",
+            )
+        return Choice(builder="oci", destination=destination or here, why="--builder oci")
+    if needs_engine:
+        return _by_engine(destination, needs_engine)
+    if destination is not None:
+        places = {"registry": "a registry", "archive": "a file", "layout": "a directory"}
+        why = f"{places[destination.kind]} needs no engine"
+        return Choice(builder="oci", destination=destination, why=why)
+    if engine.problem:
+        return Choice(builder="oci", destination=here, why=engine.problem.rstrip("."))
+    return _by_engine(None, "an engine is here, and loading an image costs it more than building")
+
+
+def _by_engine(destination: Destination | None, why: str) -> Choice:
+    if destination is not None and destination.kind == "layout":
+        raise BadInputError(
+            f"An engine writes no OCI layout ({why}).",
+            fix=f"Name a file instead: --output {Path(destination.where).name or 'image'}.tar",
+        )
+    return Choice(builder="docker", destination=destination or Destination(kind="engine"), why=why)

@@ -1,0 +1,213 @@
+"""What a build leaves beside its image: a bill of materials, and a signed statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.errors import Failure
+from images.oci.model import Descriptor
+from provision.attestation.record.errors import RecordError
+from provision.attestation.record.keys import Signer
+from provision.attestation.record.store import signer_of
+from provision.build.destination import Choice
+from provision.build.pipeline import Settings
+from provision.errors import BadInputError
+from provision.lock.lockfile import Lock
+from provision.model.plan import Plan, Request
+from provision.output.console import Console
+from provision.output.files import refuse_unwritable
+
+if TYPE_CHECKING:
+    from provision.attestation.provenance.documents import Documents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documenting:
+    """Whether documents are made, and where they are kept; `home` has this user's key."""
+
+    home: Path
+    wanted: bool = True
+    bom: Path | None = None
+    statement: Path | None = None
+    key: Path | None = None
+
+    @property
+    def by_name(self) -> bool:
+        """Whether somebody relies on them, so that not to have them is a failure."""
+        return bool(self.bom or self.statement or self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneImage:
+    """An image that has its name: what it was made from and where its lock is kept."""
+
+    lock: Lock
+    image_id: str
+    manifest: Descriptor | None
+    kept_lock: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildDone:
+    """One finished build, as its documents tell of it. `images`: one for each platform; `whole` is
+    the manifest or the index that has the name (None: an engine has the image).
+    """
+
+    name: str
+    choice: Choice
+    place: str
+    images: Sequence[OneImage]
+    whole: Descriptor | None
+    started: datetime
+    request: Request | None
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+def refuse_documents(documenting: Documenting, locks: int) -> None:
+    """Find out before the build what could not be written after it."""
+    for option, path in (("--sbom", documenting.bom), ("--provenance", documenting.statement)):
+        if path is None:
+            continue
+        if not documenting.wanted:
+            raise BadInputError(
+                f"--no-provenance makes no documents, and {option} names one.",
+                fix="Leave one of them away.",
+            )
+        if locks > 1:
+            raise BadInputError(
+                f"{option} names one file, and several locks make several documents.",
+                fix="Leave it away: they are written beside each kept lock.",
+            )
+        refuse_unwritable(option, path)
+
+
+def signer_for(documenting: Documenting, console: Console) -> Signer | None:
+    """Who will sign; None where nothing is to be signed, or no key can be kept."""
+    if not documenting.wanted:
+        return None
+    try:
+        return signer_of(documenting.home, documenting.key)
+    except (RecordError, OSError) as error:
+        if documenting.by_name and isinstance(error, RecordError):
+            raise
+        fix = error.fix if isinstance(error, RecordError) else "Make that directory writable"
+        console.warn(f"The build is stated nowhere: {error}", f"{fix}, or give --no-provenance.")
+        return None
+
+
+def keep_documents(
+    done: BuildDone,
+    documenting: Documenting,
+    signer: Signer,
+    settings: Settings,
+    console: Console,
+) -> dict[str, object]:
+    """Write them, and attach them where the image is in a registry. Gives the account of it.
+
+    What can be done without is told as a warning: the image is there, and it is what was asked for.
+    """
+    account: dict[str, object] = {"sbom": None, "provenance": None, "attached": False}
+    for one in done.images:
+        documents = _make(one, done, signer, settings)
+        bom, statement = _write(one, documents, done, documenting, console)
+        if one is done.images[0]:
+            account |= {"sbom": bom and str(bom), "provenance": statement and str(statement)}
+        if done.choice.destination.kind == "registry":
+            account["attached"] = _attach(one, documents, done, signer, settings, console)
+    return account
+
+
+def _make(one: OneImage, done: BuildDone, signer: Signer, settings: Settings) -> Documents:
+    from provision.attestation.provenance.documents import make_documents
+    from provision.attestation.provenance.statement import Build
+
+    digests = [d.digest for d in (one.manifest, done.whole) if d is not None]
+    return make_documents(
+        one.lock,
+        Build(
+            builder=done.choice.builder,
+            started=done.started,
+            finished=datetime.now(timezone.utc),
+            request=done.request,
+            options=done.options,
+        ),
+        signer,
+        name=done.name,
+        images=[*digests, one.image_id],
+        debian=_debian(one.lock.plan, settings),
+    )
+
+
+def _debian(plan: Plan, settings: Settings) -> Sequence[str]:
+    """The packages of a base that was made here."""
+    from images.bootstrap import find
+
+    base = plan.base
+    if base is None or base.kind != "bootstrap" or base.digest is None:
+        return ()
+    found = find(settings.state, base.digest)
+    return found.packages if found else ()
+
+
+def _write(
+    one: OneImage,
+    documents: Documents,
+    done: BuildDone,
+    documenting: Documenting,
+    console: Console,
+) -> tuple[Path | None, Path | None]:
+    from provision.attestation.provenance.documents import beside, write_document
+
+    near: Path | None = one.kept_lock
+    if done.choice.destination.kind in {"layout", "archive"} and len(done.images) == 1:
+        near = Path(done.place)
+    bom, statement = beside(near) if near else (None, None)
+    found: list[Path | None] = []
+    for option, named, usual, content in (
+        ("--sbom", documenting.bom, bom, documents.bom),
+        ("--provenance", documenting.statement, statement, documents.bundle),
+    ):
+        path = named or usual
+        try:
+            if path is not None:
+                write_document(option, path, content)
+        except Failure as failure:
+            if named is not None:
+                raise
+            console.warn(failure.message, failure.fix)
+            path = None
+        found.append(path)
+    return found[0], found[1]
+
+
+def _attach(
+    one: OneImage,
+    documents: Documents,
+    done: BuildDone,
+    signer: Signer,
+    settings: Settings,
+    console: Console,
+) -> bool:
+    """To the image of one platform, which is what a scanner is shown."""
+    from images.registry.target import RegistryTarget
+    from provision.attestation.provenance.attach import (
+        attach_bom,
+        attach_provenance,
+        registry_manifest,
+    )
+
+    where = done.choice.destination.where
+    try:
+        subject = one.manifest or registry_manifest(where, settings.ca)
+        with closing(RegistryTarget.open(where, ca_bundle=settings.ca)) as registry:
+            attach_bom(registry, subject, documents.bom)
+            attach_provenance(registry, subject, documents.envelope, signer.public)
+    except Failure as failure:
+        console.warn(f"The documents are not attached: {failure.message}", failure.fix)
+        return False
+    return True

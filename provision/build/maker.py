@@ -1,0 +1,55 @@
+"""What both ways of making an image have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from images.oci.model import Descriptor
+from images.oci.sources import Image
+from images.runner import Runner
+from provision.lock.lockfile import Lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An image without a name. `manifest` describes what is to be found at its destination (None:
+    an engine has it, which knows it by `image_id` alone); `size_bytes` as its place counts,
+    compressed or not; `image` is there where it can be read without that place.
+    """
+
+    image_id: str
+    size_bytes: int
+    manifest: Descriptor | None = None
+    image: Image | None = None
+    layers: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What can run an image here, and what it calls the image."""
+
+    runner: Runner
+    handle: str
+
+
+class Maker(Protocol):
+    """One way of making an image; a context, so that what it holds is let go."""
+
+    @property
+    def place(self) -> str:
+        """For people: where the image will be."""
+
+    def make(self, lock: Lock, path: Path) -> Made:
+        """Make the image of a lock, which lies at `path`."""
+
+    def ready(self, made: Made) -> AbstractContextManager[Ready]:
+        """Have the image where it can be run; it is gone from there afterwards if it was put there
+        for that alone.
+        """
+
+    def publish(self, made: tuple[Made, ...]) -> Made:
+        """Give it its name; several become one index of platforms."""

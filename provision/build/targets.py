@@ -1,0 +1,90 @@
+"""Where an image without an engine is written to: a layout, an archive, a registry; or nowhere.
+
+An engine loads an image from its layers as they are made, so that nothing need be written for it:
+its target only learns their digests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from images.oci.model import Descriptor, descriptor_of
+from images.oci.sources import ImageLayer, Stream, Target, Written
+from provision.build.destination import Destination
+from provision.build.pipeline import Settings
+
+Mount = Callable[[ImageLayer], bool]
+
+
+@contextmanager
+def open_target(
+    destination: Destination, settings: Settings, *, images: Path, on_wait: Callable[[str], None]
+) -> Iterator[tuple[Target, Mount]]:
+    """The target, and what may get a base's layer into it without its bytes. `on_wait` hears why a
+    registry is asked again.
+    """
+    if destination.kind == "registry":
+        from images.registry.target import RegistryTarget
+        from images.registry.wire import Patience
+
+        opened = RegistryTarget.open(
+            destination.where, ca_bundle=settings.ca, patience=Patience(on_wait=on_wait)
+        )
+        with closing(opened) as registry:
+            yield registry, lambda layer: _mount(registry.reference.registry, layer, registry.mount)
+    elif destination.kind == "engine":
+        yield LearningTarget(), _no_mount
+    elif destination.kind == "archive":
+        from images.oci.archive import ArchiveTarget
+
+        with closing(ArchiveTarget.open(Path(destination.where))) as archive:
+            yield archive, _no_mount
+    else:
+        from images.oci.layout import LayoutTarget
+
+        where = Path(destination.where) if destination.where else images
+        with closing(LayoutTarget.open(where)) as layout:
+            yield layout, _no_mount
+
+
+class LearningTarget:
+    """Keeps nothing, and learns what the layers are: what is known need not come by again."""
+
+    shown = "the engine"
+
+    def has(self, blob: Descriptor) -> bool:
+        del blob
+        return True
+
+    def write(
+        self,
+        open_stream: Callable[[], Stream],
+        *,
+        expected: Descriptor | None,
+        on_bytes: Callable[[int], None],
+    ) -> Written:
+        from images.oci.blobfiles import take
+
+        with Path(os.devnull).open("wb") as nowhere:
+            return take(open_stream(), nowhere, expected, on_bytes)
+
+    def write_bytes(self, content: bytes, media_type: str) -> Descriptor:
+        return descriptor_of(media_type, content)
+
+    def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
+        del name
+        return descriptor_of(media_type, manifest)
+
+
+def _mount(registry: str, layer: ImageLayer, mount: Callable[[Descriptor, str], bool]) -> bool:
+    if layer.registry != registry or layer.mount_from is None:
+        return False
+    return mount(layer.blob, layer.mount_from)
+
+
+def _no_mount(layer: ImageLayer) -> bool:
+    del layer
+    return False

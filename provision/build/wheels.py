@@ -1,0 +1,356 @@
+"""Without an engine: the lock's wheels become layers, on a base that stays as it is.
+
+Nothing is run, no file of a wheel is unpacked, and the same lock gives the same digests
+everywhere. What a layer is made of is its key; what became of it is remembered in the store, so
+that a layer which its target has is neither downloaded nor made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from images.errors import Failure
+from images.layers.own import image_environment
+from images.oci.assemble import image_index
+from images.oci.build import Built, Recipe, build, known_from
+from images.oci.model import INDEX, MANIFEST, Platform
+from images.oci.sources import Image, Known, Source
+from images.runner import DockerRunner
+from provision.build.destination import Choice
+from provision.build.maker import Made, Ready
+from provision.build.pipeline import PinnedBase, Settings, nvcc_flags, secrets_for
+from provision.build.targets import open_target
+from provision.lock.labels import labels_for
+from provision.lock.lockfile import Lock
+from provision.model.plan import PACKAGES, Plan, Request
+from provision.output.console import Console, TransferProgress
+from provision.verification.subject import prepared, runner_here
+from provision.verification.suite import suite_directory
+from provision.version import VERSION
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from images.layers.base_facts import BaseFacts
+    from images.store import Fetcher, Store
+
+_BASE_FACTS = "base-facts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """How layers are made, as far as the user decides it."""
+
+    exclude_unneeded: bool = False
+    bytecode: bool = False
+    cache_from: str | None = None
+    store_limit: int | None = None
+
+
+class WheelMaker(AbstractContextManager["WheelMaker"]):
+    """Makes layers from wheels and writes them to a target."""
+
+    def __init__(
+        self,
+        *,
+        choice: Choice,
+        tag: str,
+        bases: Sequence[PinnedBase],
+        request: Request,
+        making: Making,
+        images: Path,
+        engine: DockerRunner | None,
+        settings: Settings,
+        console: Console,
+    ) -> None:
+        self._destination = choice.destination
+        self._tag = tag
+        self._bases = list(bases)
+        self._request = request
+        self._making = making
+        self._images = images
+        self._engine = engine
+        self._settings = settings
+        self._console = console
+        self._held = ExitStack()
+        self._built: list[Built] = []
+
+    def __enter__(self) -> Self:
+        from images.store import Store
+
+        with ExitStack() as stack:
+            self._store = stack.enter_context(
+                Store.open(
+                    self._settings.state,
+                    limit_bytes=self._making.store_limit,
+                    on_note=self._console.note,
+                )
+            )
+            self._target, self._mount = stack.enter_context(
+                open_target(
+                    self._destination,
+                    self._settings,
+                    images=self._images,
+                    on_wait=self._console.note,
+                )
+            )
+            self._held = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    @property
+    def place(self) -> str:
+        return self._target.shown
+
+    def make(self, lock: Lock, path: Path) -> Made:
+        from images.store import Fetcher
+
+        del path
+        base = self._open_base(lock, self._bases[len(self._built)])
+        facts = self._facts_of(base, lock.plan.python or "")
+        memory = _Memory(self._store, self._learned(base.platform))
+        with self._console.transfer() as progress:
+            # kept until the image is named: running it reads its wheels again
+            fetcher = self._held.enter_context(
+                Fetcher(
+                    self._store,
+                    secrets=secrets_for(lock, self._request, self._settings),
+                    offline=self._settings.offline,
+                    on_bytes=progress.fetched,
+                    on_note=self._console.note,
+                )
+            )
+            sources = self._sources(lock, base, facts, fetcher)
+            built = build(
+                Recipe(
+                    base=base,
+                    sources=sources,
+                    settings=image_environment(
+                        base.config,
+                        nvcc_flags=nvcc_flags(lock.plan),
+                        labels=labels_for(lock, VERSION),
+                    ),
+                ),
+                self._target,
+                memory,
+                progress,
+                workers=max(2, min(4, os.cpu_count() or 2)),
+                mount=self._mount,
+                wanted=lambda sources: _prefetch(fetcher, sources, progress),
+                give_up=fetcher.close,
+            )
+        if self._making.exclude_unneeded:
+            self._tell_what_was_spared(lock)
+        self._tell_what_was_written_twice(sources)
+        self._built.append(built)
+        # under its digest, so that an index can name it and a registry does not collect it
+        self._target.publish(built.content, MANIFEST, name=None)
+        return Made(
+            image_id=built.image_id,
+            size_bytes=built.size,
+            manifest=built.manifest,
+            image=built.image,
+            layers=tuple(asdict(layer) for layer in built.layers),
+        )
+
+    @contextmanager
+    def ready(self, made: Made) -> Iterator[Ready]:
+        """Load or unpack it, wherever it was sent: its layers are made again for that."""
+        assert made.image is not None
+        if self._engine is not None and self._destination.kind == "engine":
+            with self._console.transfer() as progress:
+                progress.expect(made.size_bytes)
+                handle = self._engine.prepare(
+                    made.image, lambda count: progress.wrote("for the suite", count)
+                )
+            yield Ready(runner=self._engine, handle=handle)
+            return
+        runner = self._engine or runner_here(self._settings.state, self._console)
+        with prepared(made.image, runner, self._console) as (_, handle):
+            yield Ready(runner=runner, handle=handle)
+
+    def publish(self, made: tuple[Made, ...]) -> Made:
+        """Give the image its name; several images become an index of platforms."""
+        name = self._destination.where if self._destination.kind == "registry" else self._tag
+        if self._destination.kind == "engine":
+            assert self._engine is not None
+            (image,) = (one.image for one in made)
+            assert image is not None
+            self._engine.prepare(image, lambda _: None, name=self._tag)
+            return made[0]
+        if len(self._built) == 1:
+            self._target.publish(self._built[0].content, MANIFEST, name=name)
+            return made[0]
+        index = image_index([built.manifest for built in self._built], {})
+        published = self._target.publish(index, INDEX, name=name)
+        return replace(
+            made[0],
+            manifest=published,
+            image=None,
+            size_bytes=sum(one.size_bytes for one in made),
+        )
+
+    def _tell_what_was_spared(self, lock: Lock) -> None:
+        """By the directories of the wheels that are here; layers that are known need none."""
+        from images.layers.transcode import spared_in
+
+        here = {wheel.sha256: self._store.wheel(wheel.sha256) for wheel in lock.wheels}
+        wheels = [wheel for wheel in lock.wheels if here[wheel.sha256] is not None]
+        spared = spared_in(wheels, lambda wheel: cast("Path", here[wheel.sha256]))
+        others = len(lock.wheels) - len(wheels)
+        unseen = f" ({others} wheels are not here to be asked)" if others else ""
+        self._console.note(
+            f"left out: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
+            f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
+        )
+
+    def _tell_what_was_written_twice(self, sources: Sequence[Source]) -> None:
+        """By the wheels that are here; a build that fetched none was told before."""
+        from images.layers.transcode import WheelLayer, written_twice
+
+        wheels = [w for source in sources if isinstance(source, WheelLayer) for w in source.wheels]
+        here = {wheel.sha256: path for wheel in wheels if (path := self._store.wheel(wheel.sha256))}
+        for found in written_twice(
+            (wheel for wheel in wheels if wheel.sha256 in here), lambda wheel: here[wheel.sha256]
+        ):
+            more = f" and {len(found.paths) - 1} more files" if len(found.paths) > 1 else ""
+            self._console.note(
+                f"{found.first} and {found.last} both install {found.paths[0]}{more}, with "
+                f"different content: the image has those of {found.last}"
+            )
+
+    def _open_base(self, lock: Lock, pinned: PinnedBase) -> Image:
+        from images.oci.opening import open_image, platform_of
+
+        platform = platform_of(lock.plan.arch or "")
+        if pinned.archive is not None:
+            from images.oci.archive_reading import open_archive
+
+            return open_archive(pinned.archive, None, platform)
+        return open_image(
+            pinned.reference,
+            platform=platform,
+            store=self._store,
+            ca_bundle=self._settings.ca,
+            offline=self._settings.offline,
+            on_wait=self._console.note,
+        )
+
+    def _facts_of(self, base: Image, python: str) -> BaseFacts:
+        """What the base holds, read once and remembered by its digest."""
+        from images.layers.base_facts import facts_from_json, read_base_facts
+
+        key = f"{base.digest} {base.platform} {python}"
+        found = facts_from_json(self._store.facts(_BASE_FACTS, key))
+        if found is None:
+            found = read_base_facts(base, python)
+            self._store.remember_facts(_BASE_FACTS, key, found.to_json())
+        return found
+
+    def _learned(self, platform: Platform) -> dict[str, Known]:
+        """What the image that --cache-from names tells of its layers."""
+        if self._making.cache_from is None:
+            return {}
+        from images.oci.opening import open_image
+
+        try:
+            older = open_image(
+                self._making.cache_from,
+                platform=platform,
+                ca_bundle=self._settings.ca,
+                offline=self._settings.offline,
+            )
+        except Failure as failure:  # the first build of all has nothing to learn from
+            self._console.note(f"nothing is learned from {self._making.cache_from}: {failure}")
+            return {}
+        return known_from(
+            [layer.blob for layer in older.layers], [layer.diff_id for layer in older.layers]
+        )
+
+    def _sources(
+        self, lock: Lock, base: Image, facts: BaseFacts, fetcher: Fetcher
+    ) -> tuple[Source, ...]:
+        """Every layer of ours, the lowest first; what changes often lies above."""
+        from images.layers.order import wheel_sources
+        from images.layers.own import lock_layer, site_of, skeleton_layer, suite_layer
+        from images.layers.toolkit import toolkit_layers
+
+        plan = lock.plan
+        python = plan.python or ""
+        wheels = wheel_sources(
+            lock.wheels,
+            python=python,
+            framework={PACKAGES[plan.framework]},
+            own=_asked_for(plan),
+            exclude_unneeded=self._making.exclude_unneeded,
+            fetch=fetcher.fetch,
+        )
+        links = toolkit_layers(
+            lock.wheels,
+            facts=facts,
+            arch=plan.arch or "",
+            site=site_of(python),
+            fetch=fetcher.fetch,
+        )
+        compiled: tuple[Source, ...] = ()
+        if self._making.bytecode:
+            from images.layers.bytecode import bytecode_groups, bytecode_layer
+            from images.layers.interpreter import Compiler
+            from images.sandbox.run import confine
+
+            compiler = Compiler(facts, python=python, base=base, confine=confine)
+            # in the order of the wheels' layers: of two files of one name the later one counts
+            compiled = tuple(
+                bytecode_layer(
+                    group,
+                    compiler=compiler,
+                    site=site_of(python),
+                    exclude_unneeded=self._making.exclude_unneeded,
+                    fetch=fetcher.fetch,
+                )
+                for group in bytecode_groups([source.wheels for source in wheels])
+            )
+        return (
+            skeleton_layer(facts, python=python),
+            *wheels,
+            *links,
+            *compiled,
+            suite_layer(suite_directory()),
+            lock_layer(lock.text.encode()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The store's memory, and behind it what another image told, and what everybody may know."""
+
+    store: Store
+    told: Mapping[str, Known]
+
+    def known(self, key: str) -> Known | None:
+        from images.layers.shared import shared_layer
+
+        return self.store.known(key) or self.told.get(key) or shared_layer(key)
+
+    def remember(self, key: str, known: Known) -> None:
+        self.store.remember(key, known)
+
+
+def _asked_for(plan: Plan) -> frozenset[str]:
+    """The packages that were asked for beside the framework: they change most often."""
+    from packaging.requirements import Requirement
+
+    return frozenset(Requirement(text).name for text in plan.requirements)
+
+
+def _prefetch(fetcher: Fetcher, sources: Sequence[Source], progress: TransferProgress) -> None:
+    wheels = [wheel for source in sources for wheel in source.wheels]
+    progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))
+    fetcher.prefetch(wheels)

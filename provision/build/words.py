@@ -1,0 +1,38 @@
+"""What a person types next, by where the image is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from provision.build.destination import Destination
+from provision.build.maker import Made
+from provision.build.pipeline import gigabytes
+from provision.verification.suite import run_command
+
+
+def made_in_short(made: Made) -> str:
+    """How large an image is, and how much of it was written: "2.37 GB in 27 layers, all new"."""
+    size = gigabytes(made.size_bytes)
+    if not made.layers:
+        return size
+    new = sum(layer["size"] for layer in made.layers if layer["how"] == "written")
+    old = sum(layer["size"] for layer in made.layers) - new
+    share = "all new" if not old else f"{gigabytes(new)} new" if new else "none new"
+    return f"{size} in {len(made.layers)} layers, {share}"
+
+
+def next_words(
+    destination: Destination, place: str, tag: str, *, gpus: str, notes: Sequence[str]
+) -> str:
+    """A command that runs the image. `place`: the layout's or the archive's path."""
+    if destination.kind == "registry":
+        return run_command(destination.where, gpus=gpus, notes=notes)
+    if destination.kind == "archive":
+        load = f"docker load --input {shlex.quote(place)}"
+        return f"{load} && {run_command(tag, gpus=gpus, notes=notes)}"
+    if destination.kind == "engine":
+        return run_command(tag, gpus=gpus, notes=notes)
+    by_podman = "none" if gpus == "none" else "cdi"
+    words = run_command(shlex.quote(f"oci:{place}:{tag}"), gpus=by_podman, notes=notes)
+    return words.replace("docker", "podman", 1)

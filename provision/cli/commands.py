@@ -1,0 +1,258 @@
+"""One function a command: read the options, do it, print the result, give the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import NoReturn
+
+from images.errors import Failure
+from provision.cli.consult import causes_of_report, tell
+from provision.cli.options import (
+    read_build,
+    read_catalog,
+    read_check,
+    read_hosts,
+    read_image,
+    read_order,
+    read_origin_check,
+    read_places,
+    read_request,
+    read_settings,
+    record_home,
+    this_host,
+)
+from provision.errors import BadInputError, Exit, exit_of_refusal
+from provision.model.frozen import replace
+from provision.model.plan import Cell
+from provision.model.request import quoted
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+# What a lock has decided already, and the options that would say otherwise.
+_DECIDED_BY_LOCK = {
+    "cuda": "--cuda",
+    "framework_version": "--framework-version",
+    "python": "--python",
+    "companions": "--with",
+    "base": "--base",
+    "host": "--host",
+    "driver": "--driver",
+    "gpus": "--gpu",
+}
+
+
+def do_detect(args: argparse.Namespace, console: Console) -> int:
+    """What is known of this machine."""
+    del console
+    from provision.host import describe, detect
+    from provision.model.facts import host_to_json
+
+    facts = detect()
+    if args.json:
+        print_json(host_to_json(facts))
+    else:
+        print_result(describe(facts))
+    return Exit.DONE
+
+
+def do_plan(args: argparse.Namespace, console: Console) -> int:
+    """What fits, or why nothing does; with --matrix every build and whether it fits."""
+    from provision.model.planfile import matrix_to_json, plan_to_json
+    from provision.resolve import matrix, resolve
+
+    catalog = read_catalog(console)
+    request = read_request(args, catalog)
+    if args.ca_bundle is not None:
+        from provision.lock.network import ca_bundle
+
+        ca_bundle(args.ca_bundle, {})
+    hosts = read_hosts(args, catalog)
+    plan = resolve(hosts, request, catalog)
+    cells: Sequence[Cell] = ()
+    if args.matrix:
+        cells = matrix(hosts, request, catalog)
+    elif args.explain:
+        cells = matrix(hosts, replace(request, cuda=None), catalog)
+    if args.json:
+        result = plan_to_json(plan)
+        print_json({**result, "matrix": matrix_to_json(cells)} if args.matrix else result)
+    else:
+        from provision.cli.render.plan import describe_matrix, describe_plan
+
+        if args.matrix:
+            print_result(describe_matrix(cells, plan))
+        else:
+            print_result(describe_plan(plan, explain=args.explain, considered=cells))
+    return Exit.DONE if plan.error is None else exit_of_refusal(plan.error.code)
+
+
+def do_lock(args: argparse.Namespace, console: Console) -> int:
+    """Plan, pin the base, choose the wheels, write the file."""
+    from pathlib import Path
+
+    from provision.build.pipeline import (
+        lock_for,
+        pin_base,
+        refuse_missing_places,
+        require_plan,
+        show_remarks,
+    )
+    from provision.lock.lockfile import LOCK_NAME, write_lock
+    from provision.model.planfile import plan_to_json
+    from provision.output.files import refuse_unwritable
+    from provision.resolve import resolve
+
+    catalog = read_catalog(console)
+    request, output = read_request(args, catalog), Path(args.output)
+    if not LOCK_NAME.fullmatch(output.name):
+        write_lock_name_error(output.name)
+    refuse_unwritable("--output", output)
+    refuse_missing_places(request.base)
+    settings = read_settings(args)
+    hosts = read_hosts(args, catalog)
+    plan = require_plan(resolve(hosts, request, catalog))
+    show_remarks(plan, console)
+    with console.step("base", "pinning the base image"):
+        plan, _ = pin_base(plan, hosts, request, catalog, settings, console, None)
+    with console.step("lock", "choosing the wheels"):
+        lock = lock_for(plan, hosts, request, catalog, settings, console)
+    write_lock(lock, output)
+    result = {
+        "schema": 1,
+        "path": str(output),
+        "sha256": lock.sha256,
+        "packages": len(lock.wheels),
+        "download_bytes": lock.download_bytes,
+        "plan": plan_to_json(lock.plan),
+        "error": None,
+    }
+    if args.json:
+        print_json(result)
+    else:
+        print_result(
+            f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}\n"
+            f"next: provision build --lock {shlex.quote(str(output))}"
+        )
+    return Exit.DONE
+
+
+def write_lock_name_error(name: str) -> NoReturn:
+    """Found out before the network is asked for anything."""
+    raise BadInputError(
+        f"--output {quoted(name)}: a lock must be named pylock.toml or pylock.NAME.toml.",
+        fix="Choose such a name (PEP 751: installers look for it).",
+    )
+
+
+def do_build(args: argparse.Namespace, console: Console) -> int:
+    """The main job."""
+    from provision.build.job import build
+
+    catalog = read_catalog(console)
+    if args.lock:
+        _refuse_against_lock(args)
+    result, code = build(
+        read_build(args, catalog),
+        hosts=lambda: read_hosts(args, catalog),
+        facts=this_host,
+        console=console,
+    )
+    causes = causes_of_report(result.get("verify") or {})
+    if args.json:
+        from provision.doctor.account import causes_json
+
+        print_json({**result, "doctor": causes_json(causes)} if causes else result)
+    else:
+        from provision.cli.render.build import describe_build
+
+        print_result(describe_build(result))
+    tell(causes, console)
+    return code
+
+
+def _refuse_against_lock(args: argparse.Namespace) -> None:
+    given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
+    if given:
+        raise BadInputError(
+            f"--lock already determines what {' and '.join(given)} would choose.",
+            fix=f"Remove {' and '.join(given)}, or write another lock: provision lock",
+        )
+
+
+def do_verify(args: argparse.Namespace, console: Console) -> int:
+    """The suite inside an image that is there, or what the record of an earlier run is worth."""
+    if args.check_record is not None:
+        return _check_record(args, console)
+    if args.check_provenance is not None:
+        return _check_provenance(args, console)
+    from provision.verification.command import verify
+    from provision.verification.report_files import page
+    from provision.verification.suite import in_numbers
+
+    order = read_order(args)
+    done = verify(
+        order,
+        places=read_places(args),
+        facts=this_host,
+        catalog=read_catalog(console),
+        console=console,
+    )
+    if args.json:
+        print_json(done.report)
+    else:
+        print_result(page(done.report) or in_numbers(done.report))
+    tell(causes_of_report(done.report), console)
+    if done.trouble is not None:
+        console.fail(done.trouble.message, done.trouble.fix, done.trouble.detail)
+    return done.code
+
+
+def _check_record(args: argparse.Namespace, console: Console) -> int:
+    from provision.cli.render.build import describe_check
+    from provision.verification.record_check import check_record, check_to_json
+
+    path, trust, level = read_check(args)
+    image = read_image(args.image)
+    checked = check_record(
+        image,
+        places=read_places(args),
+        facts=this_host(),
+        home=record_home(),
+        path=path,
+        trust=trust,
+        level=level,
+    )
+    result = check_to_json(checked)
+    if args.json:
+        print_json(result)
+    else:
+        print_result(describe_check(result))
+    if isinstance(checked.outcome, Failure):
+        console.fail(checked.outcome.message, checked.outcome.fix)
+    return checked.outcome.exit_code
+
+
+def _check_provenance(args: argparse.Namespace, console: Console) -> int:
+    from provision.attestation.provenance.check import check_to_json
+    from provision.cli.render.build import describe_origin
+    from provision.verification.origin_check import check_origin
+
+    path, trust, lock = read_origin_check(args)
+    checked = check_origin(
+        read_image(args.image),
+        places=read_places(args),
+        home=record_home(),
+        path=path,
+        trust=trust,
+        lock=lock,
+    )
+    result = check_to_json(checked.image, checked.outcome, checked.keyid)
+    if args.json:
+        print_json(result)
+    else:
+        print_result(describe_origin(result))
+    if isinstance(checked.outcome, Failure):
+        console.fail(checked.outcome.message, checked.outcome.fix)
+    return checked.outcome.exit_code

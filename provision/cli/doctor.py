@@ -1,0 +1,394 @@
+"""`provision doctor`: a machine, an error text, an image or a file, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from images.printable import printable
+from provision.cli.options import mended_home, read_catalog, read_places, this_host
+from provision.errors import BadInputError, Exit
+from provision.model.request import quoted
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from provision.doctor.account import Kind
+    from provision.doctor.model import Diagnosis, Facts
+
+COLLECT, EXPLAIN = "collect", "explain"
+STDIN = "-"
+_LOGS = frozenset({".log", ".out", ".err"})
+
+
+class UnreadableLogError(BadInputError):
+    """A log that cannot be opened."""
+
+    code = "unreadable-log"
+
+
+def doctor_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="*",
+        help="nothing: this machine; an image: as seen from inside a container of it; a "
+        "Dockerfile, compose or requirements file, a pyproject.toml or environment.yml: what will "
+        "fail in it; any other file: a log; "
+        "'collect FILE': write the facts of this machine, redacted, for somebody else to look at; "
+        "'explain CODE': what a cause means (no CODE: all of them)",
+    )
+    verb.add_argument(
+        "--log",
+        metavar="FILE",
+        dest="logs",
+        action="append",
+        default=[],
+        help="the output of any program; - for stdin (repeatable)",
+    )
+    verb.add_argument("--bundle", metavar="FILE", help="look at the machine of this bundle")
+    verb.add_argument(
+        "--no-host",
+        action="store_true",
+        help="do not look at this machine, only at the log",
+    )
+    verb.add_argument("--all", action="store_true", help="show all causes in full")
+    verb.add_argument("--sarif", metavar="FILE", help="write the findings in files as SARIF")
+    mend = verb.add_argument_group("fix")
+    mend.add_argument(
+        "--fix",
+        action="store_true",
+        help="show the commands, ask, run them, check that they helped",
+    )
+    mend.add_argument("--yes", action="store_true", help="do not ask")
+    mend.add_argument("--undo", metavar="FILE", help="restore the files that a fix changed")
+    network = verb.add_argument_group("network")
+    network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
+    network.add_argument("--offline", action="store_true", help="use only what is on this machine")
+
+
+def do_doctor(args: argparse.Namespace, console: Console) -> int:
+    """One of its jobs, by what was given."""
+    what: list[str] = args.what
+    verb = what[0] if what and what[0] in {COLLECT, EXPLAIN} else None
+    meant = set() if verb else {_meant(one) for one in what}
+    if meant == {"log"}:
+        args.logs, args.what, what = [*args.logs, *what], [], []
+    _refuse_contradictions(args)
+    if args.undo is not None:
+        return _undo(Path(args.undo), args, console)
+    if verb == COLLECT:
+        return _collect(what[1:], args, console)
+    if verb == EXPLAIN:
+        return _explain(what[1:], args)
+    if len(what) > 1 or meant == {"file"}:
+        return _lint(what, args, console)
+    return _diagnose(what[0] if what else None, args, console)
+
+
+def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor import load
+    from provision.doctor.mending import local_doors, undo
+
+    _refuse_missing_journal(path)
+    return undo(path, knowledge=load(), doors=local_doors(console.say), assume_yes=args.yes)
+
+
+def _refuse_missing_journal(path: Path) -> None:
+    from images.nearby import no_such, or_nearby
+
+    if not os.path.exists(path):  # noqa: PTH110  Path's raises for a name that is too long
+        kept = or_nearby(mended_home() / path.name, f"Journals are kept in {mended_home()}")
+        raise BadInputError(no_such("journal", path), fix=or_nearby(path, kept))
+
+
+# --- a diagnosis --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a diagnosis stands on: texts (opened when read), facts, and how to speak of it."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    about: str
+    facts: Facts
+    kernel_log: tuple[str, bytes] | None = None
+
+
+def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> int:
+    from provision.cli.render.doctor import describe_diagnosis
+    from provision.doctor import diagnose
+    from provision.doctor.account import MACHINES, account, host_is_unfit, verdict_of
+    from provision.doctor.overview import overview
+
+    with contextlib.ExitStack() as stack:
+        logs = [(_name(log), stack.enter_context(_opened(log))) for log in args.logs]
+        seen = _look(image, args, console, stack)
+        texts: list[tuple[str, BinaryIO | bytes | str]] = [*logs]
+        texts += [seen.kernel_log] if seen.kernel_log is not None else []
+        diagnosis = diagnose(texts, seen.facts)
+    verdict = verdict_of(diagnosis, asked_of_a_text=bool(logs))
+    if args.json:
+        print_json(
+            account(diagnosis, kind=seen.kind, names=seen.names, verdict=verdict, facts=seen.facts)
+        )
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        unfit = host_is_unfit(diagnosis)
+        readings = overview(seen.facts, unfit=unfit) if seen.kind in MACHINES else ()
+        print_result(
+            describe_diagnosis(
+                diagnosis,
+                verdict,
+                about=seen.about,
+                readings=readings,
+                whole=args.all,
+                colour=colour,
+            ),
+            coloured=colour,
+        )
+    if args.fix:
+        return _mend(diagnosis, args, console)
+    if verdict == "unknown":
+        return Exit.NO_VERDICT
+    if not logs and host_is_unfit(diagnosis):
+        return Exit.UNFIT if seen.kind == "image" else Exit.HOST_UNFIT
+    return Exit.DONE
+
+
+def _look(
+    image: str | None, args: argparse.Namespace, console: Console, stack: contextlib.ExitStack
+) -> _Seen:
+    """The facts of what was asked about: an image's inside, a bundle, this machine, or none."""
+    logs = tuple(_name(log) for log in args.logs)
+    about = ", ".join(logs)
+    if image is not None:
+        facts = _inside(image, args, console)
+        return _Seen(kind="image", names=(image,), about=about or image, facts=facts)
+    if args.no_host:
+        return _Seen(kind="log", names=logs, about=about, facts={})
+    from provision.doctor.probes import kernel_log, read_facts
+
+    if args.bundle is not None:
+        from provision.doctor.bundle import open_bundle
+
+        machine = stack.enter_context(open_bundle(Path(args.bundle)))
+        names: tuple[str, ...] = (args.bundle,)
+        kind: Kind = "bundle"
+    else:
+        from provision.doctor.here import this_machine
+
+        machine, names, kind = this_machine(), (), "host"
+    facts = read_facts(machine)
+    kernel = None if logs else kernel_log(machine)
+    return _Seen(
+        kind="log" if logs else kind,
+        names=(*logs, *names),
+        about=about or (args.bundle or "this machine"),
+        facts=facts,
+        kernel_log=kernel,
+    )
+
+
+def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
+    from provision.doctor.here import this_machine
+    from provision.doctor.inside import look_inside
+    from provision.doctor.probes import read_facts
+    from provision.verification.subject import FILE_OR_IMAGE, find_subject, ready
+    from provision.verification.suite import gpus_to_request
+
+    places = read_places(args)
+    subject = find_subject(image, places, what=FILE_OR_IMAGE)
+    with (
+        console.step("look", f"{image}, from inside a container of it"),
+        ready(subject, places, console) as (runner, handle),
+    ):
+        gpus = "none" if subject.emulator else gpus_to_request(this_host())
+        inside = look_inside(runner, handle, gpus)
+    return {**_gpus_of(read_facts(this_machine())), **inside}
+
+
+def _gpus_of(facts: Facts) -> Facts:
+    """What a container cannot see of the machine that it is on."""
+    return {name: fact for name, fact in facts.items() if name.startswith("gpu.")}
+
+
+def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor import load
+    from provision.doctor.mending import local_doors, mend
+
+    causes = diagnosis.causes
+    if args.what:  # the facts are those of an image, not of this machine
+        causes = tuple(replace(cause, machine="silent", in_text=True) for cause in causes)
+    return mend(
+        causes,
+        knowledge=load(),
+        doors=local_doors(console.say),
+        journals=mended_home(),
+        assume_yes=args.yes,
+    )
+
+
+# --- the other jobs -----------------------------------------------------------------------------
+
+
+def _collect(words: Sequence[str], args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor.bundle import collect
+    from provision.doctor.here import this_machine
+    from provision.output.files import refuse_unwritable
+
+    if len(words) != 1 or args.logs or args.bundle:
+        raise BadInputError(
+            "collect takes one argument: the file to write.",
+            fix="For example: provision doctor collect machine.tar.gz",
+        )
+    out = Path(words[0])
+    refuse_unwritable("collect", out)
+    with console.step("collect", "reads this machine; names and addresses are replaced"):
+        collect(this_machine(), out)
+    if args.json:
+        print_json({"schema": 1, "bundle": str(out)})
+    else:
+        print_result(f"{out}\nCheck what is in it (tar xf), then: provision doctor --bundle {out}")
+    return Exit.DONE
+
+
+def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
+    from images.nearby import alike, did_you_mean
+    from provision.cli.render.doctor import describe_known, list_known
+    from provision.doctor import load
+    from provision.doctor.account import causes_json
+    from provision.doctor.judge import explained
+
+    known = load()
+    unknown = [code for code in codes if code not in known.by_code]
+    if unknown:
+        raise BadInputError(
+            f"Unknown cause {quoted(unknown[0])}.",
+            fix=did_you_mean(alike(unknown[0], known.by_code))
+            or "List all causes: provision doctor explain",
+        )
+    chosen = [explained(known.by_code[code]) for code in codes or sorted(known.by_code)]
+    if args.json:
+        print_json({"schema": 1, "causes": causes_json(chosen)})
+    else:
+        print_result(describe_known(chosen) if codes else list_known(chosen))
+    return Exit.DONE
+
+
+def _lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> int:
+    from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
+    from provision.output.files import refuse_unwritable, write_whole
+    from provision.version import VERSION
+
+    if args.logs or args.bundle or args.fix:
+        raise BadInputError(
+            f"--log, --bundle and --fix cannot be used with a file to check ({paths[0]}).",
+            fix=f"Remove them: provision doctor {paths[0]}",
+        )
+    if args.sarif is not None:
+        refuse_unwritable("--sarif", Path(args.sarif))
+    catalog = read_catalog(console)
+    findings = [finding for path in paths for finding in lint_file(Path(path), catalog)]
+    if args.sarif is not None:
+        import json
+
+        text = json.dumps(to_sarif(findings, VERSION), indent=2) + "\n"
+        write_whole(Path(args.sarif), text.encode())
+    if args.json:
+        print_json(findings_json(findings))
+    else:
+        print_result(describe_findings(findings, tuple(paths)))
+    return Exit.UNFIT if any(one.level == "error" for one in findings) else Exit.DONE
+
+
+def _meant(text: str) -> Literal["image", "file", "log"]:
+    """What a word of the command line names. Images lie in directories and archives, too."""
+    from provision.doctor.lint import is_of_a_kind, kind_of
+
+    path = Path(text)
+    if text == STDIN:
+        return "log"
+    if text.startswith(("oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "docker://")):
+        return "image"
+    if os.path.isfile(path):  # noqa: PTH113  Path's raises for a name that is too long
+        if text.endswith((".tar", ".tar.gz", ".tgz")):
+            return "image"
+        # one line of a log may read like a requirement
+        return "log" if path.suffix in _LOGS or not is_of_a_kind(path) else "file"
+    is_directory = os.path.isdir(path)  # noqa: PTH112
+    if not is_directory and (kind_of(path) or text.startswith(("/", "./", "../"))):
+        raise _no_file(text, "Name a file, - for standard input, or an image.")
+    return "image"
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    asked = [
+        name
+        for name, given in (
+            ("--no-host", args.no_host),
+            ("--bundle", args.bundle is not None),
+            ("an image", bool(args.what) and args.what[:1] not in ([COLLECT], [EXPLAIN])),
+        )
+        if given
+    ]
+    if len(asked) > 1:
+        raise BadInputError(
+            f"{' and '.join(asked)} cannot be used together.", fix="Name one thing to look at."
+        )
+    if args.no_host and not args.logs:
+        raise BadInputError("--no-host requires --log.", fix="Add the log: --log FILE")
+    if args.fix and args.undo is not None:
+        raise BadInputError(
+            "--fix and --undo cannot be used together.", fix="provision doctor --undo FILE"
+        )
+    if args.yes and not args.fix and args.undo is None:
+        raise BadInputError("--yes requires --fix or --undo.", fix="provision doctor --fix --yes")
+    if args.fix and (args.bundle is not None or args.no_host):
+        raise BadInputError(
+            "--fix changes this machine, and cannot be used with --bundle or --no-host.",
+            fix="Run provision doctor --fix on that machine.",
+        )
+    if args.logs.count(STDIN) > 1:
+        raise BadInputError("stdin can be used only once.", fix='Pass "-" only once.')
+
+
+def _no_file(text: str, otherwise: str) -> UnreadableLogError:
+    from images.nearby import no_such, or_nearby
+
+    shown = printable(text, limit=200)
+    return UnreadableLogError(no_such("file", shown), fix=or_nearby(text, otherwise))
+
+
+def _name(log: str) -> str:
+    return "stdin" if log == STDIN else log
+
+
+@contextlib.contextmanager
+def _opened(log: str) -> Iterator[BinaryIO]:
+    if log == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = Path(log).open("rb")  # noqa: SIM115  closed below
+    except FileNotFoundError as error:
+        raise _no_file(log, "Name a file, or - for standard input.") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableLogError(
+            f"{log[:200]!r} cannot be read: {why}.", fix="Name a file, or - for stdin."
+        ) from error
+    with stream:
+        try:
+            yield stream
+        except IsADirectoryError as error:
+            raise UnreadableLogError(
+                f"{log[:200]!r} is a directory.", fix="Name a file in it."
+            ) from error

@@ -1,0 +1,235 @@
+"""`provision inspect`: what is in an image or a wheel, read and never run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from images.errors import Failure
+from images.scratch import scratch_directory
+from provision.cli.options import image_home, read_catalog, state_directory, what_if_gpu
+from provision.errors import BadInputError, Exit
+from provision.model.plan import Gpu
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from images.inspect.image import Inspection
+    from images.oci.model import Platform
+    from images.oci.sources import Image
+
+_ARCHITECTURES = ("x86_64", "aarch64")
+_FILES = ("report", "junit", "html", "markdown")
+_NAME_ONE = "Name a .whl file, a directory (OCI layout), a .tar archive, or an image."
+_EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
+
+
+def inspect_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "what",
+        metavar="IMAGE|WHEEL",
+        help="oci:DIR[:NAME], oci-archive:FILE, docker-archive:FILE, an engine's or a registry's "
+        "image; a .whl file, or its address",
+    )
+    verb.add_argument(
+        "--gpu",
+        dest="gpus",
+        metavar="NAME|CC",
+        action="append",
+        default=[],
+        help="check whether it would run on this GPU, by name or compute capability (repeatable)",
+    )
+    verb.add_argument("--arch", metavar="ARCH", help="of a multi-platform image: x86_64 or aarch64")
+    files = verb.add_argument_group("files, written whatever the verdict")
+    files.add_argument("--report", metavar="FILE", help="the report as JSON")
+    files.add_argument("--junit", metavar="FILE", help="JUnit XML, even without a report")
+    files.add_argument("--html", metavar="FILE", help="a page for people")
+    files.add_argument("--markdown", metavar="FILE", help="for a job's summary")
+    network = verb.add_argument_group("network")
+    network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
+    network.add_argument("--offline", action="store_true", help="use only what is on this machine")
+
+
+def do_inspect(args: argparse.Namespace, console: Console) -> int:
+    """Read it, judge it, print it; the exit code is the verdict's."""
+    from provision.verification.report_files import refuse_unusable, write_failure, write_files
+
+    files = _files(args)
+    refuse_unusable(files, None)
+    catalog = read_catalog(console)
+    gpus = [what_if_gpu(text, catalog) for text in args.gpus]
+    platform = _platform(args.arch)
+    try:
+        report, found = _inspect(args, gpus, platform, console)
+    except Exception as error:
+        with contextlib.suppress(OSError):  # why there is no report is the better thing to say
+            write_failure(files, args.what, error)
+        raise
+    if args.json:
+        print_json(report)
+    else:
+        from provision.cli.render.inspection import describe_inspection
+
+        print_result(describe_inspection(report, found, gpus))
+    write_files(report, files)
+    return _EXIT[report["verdict"]]
+
+
+def is_wheel(text: str) -> bool:
+    """Whether this is a wheel's path or address; everything else is an image."""
+    return re.fullmatch(r"https?://.*", text) is not None or (
+        text.endswith(".whl") and not text.startswith(("oci:", "oci-archive:", "docker-archive:"))
+    )
+
+
+def _inspect(
+    args: argparse.Namespace, gpus: Sequence[Gpu], platform: Platform | None, console: Console
+) -> tuple[dict[str, Any], Inspection]:
+    from images.inspect.image import inspect_image, inspect_wheel
+    from provision.inspection.report import make_report
+    from provision.lock.network import ca_bundle
+
+    ca = ca_bundle(args.ca_bundle, os.environ)
+    began = time.monotonic()
+    with console.step("read", f"{args.what}, without running it"):
+        if is_wheel(args.what):
+            if args.offline and "://" in args.what:
+                raise BadInputError(
+                    "--offline does not fetch a wheel.", fix="Download it, then name the file."
+                )
+            found = inspect_wheel(args.what, ca_bundle=ca)
+        else:
+            with _opened(args.what, platform, ca, offline=args.offline, console=console) as image:
+                found = inspect_image(image)
+    report = make_report(found, gpus, seconds=time.monotonic() - began)
+    return report, found
+
+
+@contextlib.contextmanager
+def _opened(
+    text: str, platform: Platform | None, ca: Path | None, *, offline: bool, console: Console
+) -> Iterator[Image]:
+    """Open the image. An engine's is written to a file first, which goes afterwards."""
+    from images.oci.opening import host_platform, open_image, parse_place
+    from images.store import Store
+    from provision.verification.subject import names_a_registry, nearest, own_image
+
+    place = parse_place(text)
+    wanted = platform
+    if wanted is None and place.path is None:  # a registry's are for several machines, mostly
+        wanted = host_platform()
+    with contextlib.ExitStack() as stack:
+        store = None
+        if offline and place.path is None:
+            store = stack.enter_context(Store.open(state_directory(), on_note=console.note))
+
+        saved = None
+        if place.kind in {"any", "engine"}:
+            directory = stack.enter_context(scratch_directory())
+            saved = _saved(place.name or text, directory, console)
+        own = None
+        if place.kind == "any" and saved is None:
+            found = partial(own_image, place.name or text, image_home())
+            own = found(platform) if platform is not None else nearest(found)
+        if own is not None:
+            yield own
+            return
+        is_asked_for = place.kind == "any" and saved is None
+        if is_asked_for:
+            _refuse_missing_file(text)
+        try:
+            image = open_image(
+                text,
+                platform=wanted,
+                store=store,
+                ca_bundle=ca,
+                engine_save=lambda _: saved,
+                offline=offline,
+            )
+        except Failure as failure:
+            if is_asked_for and not names_a_registry(text):
+                _say_where_it_is_not(text, failure)
+            raise
+        yield image
+
+
+def _refuse_missing_file(text: str) -> None:
+    """What is called as files are is not asked of a registry."""
+    from images.nearby import no_such, or_nearby
+    from images.oci.errors import ImagePlaceError
+    from provision.verification.subject import is_image_file, looks_like_file
+
+    if not looks_like_file(text):
+        return
+    if Path(text).exists():
+        raise ImagePlaceError(
+            f"{text} is neither an image nor a wheel.",
+            fix=_NAME_ONE,
+        )
+    raise ImagePlaceError(
+        no_such("file", text),
+        fix=or_nearby(
+            text,
+            _NAME_ONE,
+            keep=lambda path: path.suffix == ".whl" or is_image_file(path),
+        ),
+    )
+
+
+def _say_where_it_is_not(text: str, failure: Failure) -> None:
+    """A bare name is asked of a registry last, whose answer alone would mislead."""
+    from images.nearby import alike, did_you_mean
+    from images.oci.layout_reading import names_in
+
+    failure.message = f"There is no image {text} on this machine. {failure.message}"
+    near = did_you_mean(alike(text, names_in(image_home())))
+    failure.fix = f"{near} {failure.fix}".strip()
+
+
+def _saved(name: str, directory: Path, console: Console) -> Path | None:
+    """What the engine has under this name, as a file; None where there is no engine, or no such
+    image in it.
+    """
+    from images.docker import Docker
+
+    try:
+        engine = Docker.connect(fix="")
+        if not engine.has(name):
+            return None
+    except Failure:
+        return None
+    console.note(f"The engine exports {name} to a file.")
+    archive = directory / "image.tar"
+    engine.save(name, archive)
+    return archive
+
+
+def _files(args: argparse.Namespace) -> Mapping[str, Path]:
+    found = {}
+    for name in _FILES:
+        text: str | None = getattr(args, name)
+        if text is None:
+            continue
+        if not text:
+            raise BadInputError(
+                f"--{name} needs a file name.", fix=f"For example: --{name} DIR/FILE"
+            )
+        found[name] = Path(os.path.abspath(text))  # noqa: PTH100  links are not resolved
+    return found
+
+
+def _platform(arch: str | None) -> Platform | None:
+    if arch is None:
+        return None
+    if arch not in _ARCHITECTURES:
+        raise BadInputError(f"Unknown --arch {arch[:60]!r}.", fix="Use x86_64 or aarch64.")
+    from images.oci.opening import platform_of
+
+    return platform_of(arch)

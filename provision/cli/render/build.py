@@ -1,0 +1,141 @@
+"""Builds and reports for people: at most 80 columns, the answer first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.output.text import command, listed, row
+
+
+def describe_build(account: Mapping[str, Any]) -> str:
+    """What was made, what was proven and what not, and what to type next."""
+    if account["command"]:
+        return str(account["command"])
+    image, report = account["image"], account["verify"]
+    steps = ", ".join(f"{s['name']} {s['seconds']:.1f} s" for s in account["steps"])
+    lines = [
+        *row("image", _image_name(image)),
+        f"digest   {image['digest']}",  # 71 letters, and 80 columns
+        *[line for one in image["platforms"][1:] and image["platforms"] for line in _platform(one)],
+        *row("size", _size(image)),
+        *row("made by", _maker(account["builder"])),
+        *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
+        *_documents(account["documents"]),
+        *row("took", steps),
+        *row("verify", report["verdict"] if report else f"not run ({account['not_verified']})"),
+    ]
+    if report:
+        lines += [*_shown(report), *_failures(report)]
+    lines += listed("note", account["notes"])
+    lines.append(_next(account["next_on_arch"]) if image["tag"] else "to look inside:")
+    lines += command(account["next"])
+    if account["next_on_gpu_host"]:
+        lines += ["on a machine with NVIDIA GPUs:", *command(account["next_on_gpu_host"])]
+    return "\n".join(lines)
+
+
+def _next(arch: str | None) -> str:
+    return f"next, on a machine with NVIDIA GPUs ({arch}):" if arch else "next:"
+
+
+def _image_name(image: Mapping[str, Any]) -> str:
+    """The name, and where it is to be found under that name."""
+    name = image["tag"]
+    if name is None:
+        return "not named, since a check failed"
+    if image["destination"] == "registry":
+        return str(image["place"])
+    return f"{name} in {image['place']}" if image["destination"] in _FILES else str(name)
+
+
+_FILES = ("local", "layout", "archive")
+
+
+def _platform(one: Mapping[str, Any]) -> list[str]:
+    return [f"  {one['platform']}", f"         {one['digest']}"]
+
+
+def _size(image: Mapping[str, Any]) -> str:
+    """As its place counts: compressed layers, or what an engine has on its disk."""
+    layers = image["layers"]
+    size = f"{image['size_bytes'] / 1e9:.2f} GB"
+    if not layers:
+        return size
+    new = sum(layer["size"] for layer in layers if layer["how"] == "written")
+    return f"{size} in {len(layers)} layers, {_in_bytes(new)} of them written now"
+
+
+def _in_bytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"
+
+
+def _maker(builder: Mapping[str, Any]) -> str:
+    names = {"docker": "an engine (docker)", "oci": "no engine (oci)"}
+    return f"{names[builder['name']]}: {builder['why']}"
+
+
+def _documents(documents: Mapping[str, Any]) -> list[str]:
+    lines = row("sbom", documents["sbom"]) if documents["sbom"] else []
+    lines += row("stated", documents["provenance"]) if documents["provenance"] else []
+    return lines + (row("attached", "both, to the image") if documents["attached"] else [])
+
+
+def _shown(report: Mapping[str, Any]) -> list[str]:
+    """The names of what was shown, on what, and one reason for all that share it."""
+    passed = [check for check in report["checks"] if check["status"] == "pass"]
+    on_cpu = [check["id"] for check in passed if check["measured"].get("device") == "cpu"]
+    proven = [check["id"] for check in passed if check["id"] not in on_cpu]
+    skipped: dict[str, list[str]] = {}
+    for check in report["checks"]:
+        if check["status"] == "skip":
+            skipped.setdefault(check["message"], []).append(check["id"])
+    lines = row("proven", ", ".join(proven) or "nothing")
+    lines += row("on the CPU", f"{', '.join(on_cpu)}; no proof of a GPU") if on_cpu else []
+    return lines + listed("not run", [f"{', '.join(ids)}: {why}" for why, ids in skipped.items()])
+
+
+def describe_check(result: Mapping[str, Any]) -> str:
+    """What a record is worth here: the answer, what has changed since, what to type."""
+    lines = row("proven", "yes" if result["proven"] else "no")
+    lines += row("because", result["message"])
+    lines.append(f"image    {result['image']}")  # 71 letters, and 80 columns
+    lines += listed("changed", [_changed(change) for change in result["changed"]])
+    lines += row("record", result["record"])
+    if result["error"]:
+        lines += row("fix", result["error"]["fix"])
+    return "\n".join(lines)
+
+
+def describe_origin(result: Mapping[str, Any]) -> str:
+    """How an image was built, as a trusted key states it: the answer, and what to type."""
+    lines = row("stated", "yes" if result["stated"] else "no")
+    lines += row("because", result["message"])
+    lines.append(f"image    {result['image']}")  # 71 letters, and 80 columns
+    lines += row("lock", result["lock"]) if result["lock"] else []
+    lines += row("key", result["key"]) if result["key"] else []
+    if result["error"]:
+        lines += row("fix", result["error"]["fix"])
+    return "\n".join(lines)
+
+
+def _changed(change: Mapping[str, Any]) -> str:
+    was, now = change["was"] or "none", change["now"] or "none"
+    return f"{change['what']}: {was} -> {now}" + (
+        "" if change["matters"] else ", which is all right"
+    )
+
+
+def _failures(report: Mapping[str, Any]) -> list[str]:
+    """Checks that failed for one cause stand together; the cause and its fix are said once."""
+    together: dict[tuple[str | None, str | None], list[Mapping[str, Any]]] = {}
+    for check in report["checks"]:
+        if check["status"] in {"fail", "error"}:
+            together.setdefault((check.get("cause"), check.get("fix")), []).append(check)
+    lines: list[str] = []
+    for (cause, fix), checks in together.items():
+        for check in checks:
+            lines += row(check["status"], f"{check['id']}: {check['message']}")
+        lines += row("cause", cause) if cause else []
+        lines += row("fix", fix) if fix else []
+    return lines

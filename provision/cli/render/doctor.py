@@ -1,0 +1,179 @@
+"""The doctor's answer for a person: what it is, what to type, and what it was seen by.
+
+The fix stands first; the reasons follow. Commands are printed as they are, one a line, so that
+they can be copied, even where they are longer than a line.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from provision.doctor.account import COLLECT, Verdict
+from provision.doctor.model import Cause, Diagnosis, Evidence, Fix
+from provision.doctor.overview import Reading
+from provision.output.text import row
+
+THIS_MACHINE = "this machine"
+_OTHERS = 3
+_FIXES = 2
+_EVIDENCE = 3
+_LINKS = 2
+_SURE = {"high": "sure", "medium": "likely", "low": "possible"}
+_COLOURS = {"blocks": "31;1", "degrades": "33", "warns": "33"}
+_SEVERITIES = {"blocks": "error", "degrades": "degraded", "warns": "trap"}
+
+
+def describe_diagnosis(
+    diagnosis: Diagnosis,
+    verdict: Verdict,
+    *,
+    about: str,
+    readings: Sequence[Reading] = (),
+    whole: bool = False,
+    colour: bool = False,
+) -> str:
+    """The first cause in full and the next ones in short; all of them in full where asked. Last,
+    what a machine is.
+    """
+    causes = diagnosis.causes
+    lines: list[str] = []
+    in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
+    if verdict == "unknown":
+        lines += _unknown(about, diagnosis.telling)
+        in_full = causes if whole else ()
+    elif diagnosis.ended_well:
+        lines += [f"No failure found: {about} ends well.", *([""] if causes else [])]
+        in_full = causes if whole else ()
+    elif not causes:
+        lines += [_nothing(about)]
+    for cause in in_full:
+        lines += [*_in_full(cause, whole=whole, colour=colour), ""]
+    rest = [cause for cause in causes if cause not in in_full]
+    lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
+    if whole:
+        lines += _ruled_out(diagnosis)
+    if readings and rest:
+        lines += [""]
+    for one in readings:
+        lines += row(one.what, one.says)
+    return "\n".join(lines).rstrip()
+
+
+def _nothing(about: str) -> str:
+    where = "on this machine" if about == THIS_MACHINE else f"in {about}"
+    return f"No problems found {where}."
+
+
+def describe_known(causes: Sequence[Cause]) -> str:
+    """What is known of each, with the fixes for every distribution."""
+    return "\n\n".join("\n".join(_known(cause)) for cause in causes)
+
+
+def list_known(causes: Sequence[Cause]) -> str:
+    """All codes, layer by layer."""
+    lines: list[str] = []
+    for layer in sorted({cause.layer for cause in causes}):
+        lines += [layer, *(f"  {one.code}" for one in causes if one.layer == layer)]
+    return "\n".join([*lines, f"{len(causes)} causes; one of them: provision doctor explain CODE"])
+
+
+def describe_step(cause: Cause) -> str:
+    """Two or three lines below a step that failed."""
+    fix = next(iter(cause.fixes), None)
+    lines = row("cause", f"{cause.title} ({cause.layer}; {_SURE[cause.confidence]})")
+    if fix is not None:
+        lines += row("mend", fix.note or "type:")
+        lines += _commands(fix)
+    return "\n".join(lines)
+
+
+def _stands_out(cause: Cause) -> bool:
+    return cause.confidence == "high" and cause.follows_from is None and cause.severity == "blocks"
+
+
+def _in_full(cause: Cause, *, whole: bool, colour: bool) -> Iterator[str]:
+    name = _SEVERITIES[cause.severity]
+    label = f"\033[{_COLOURS[cause.severity]}m{name}\033[0m" if colour else name
+    first, *others = row(name, cause.title)
+    yield first.replace(name, label, 1)
+    yield from others
+    yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
+    shown = cause.fixes if whole else cause.fixes[:_FIXES]
+    for i, fix in enumerate(shown):
+        whom = f"({', '.join(fix.on)}) " if fix.on and len(cause.fixes) > 1 else ""
+        yield from row("fix" if i == 0 else "or", f"{whom}{fix.note or 'Type:'}")
+        yield from _commands(fix)
+    if len(shown) < len(cause.fixes):
+        more = len(cause.fixes) - len(shown)
+        yield from row("", f"{more} more: provision doctor explain {cause.code}")
+    if cause.confirm:
+        yield from row("then check", "")
+        yield from _indented(cause.confirm)
+    for i, evidence in enumerate(cause.evidence[:_EVIDENCE]):
+        yield from row("seen" if i == 0 else "", _seen(evidence))
+    yield from row("why", cause.cause)
+    if cause.follows_from:
+        yield from row("", f"It follows from {cause.follows_from}.")
+    for i, link in enumerate(cause.sources[:_LINKS]):
+        yield from row("more" if i == 0 else "", link)
+
+
+def _known(cause: Cause) -> Iterator[str]:
+    yield from row(_SEVERITIES[cause.severity], cause.title)
+    yield from row("", f"{cause.code}, {cause.layer}")
+    yield from row("why", cause.cause)
+    for fix in cause.fixes:
+        whom = f"({', '.join(fix.on)}) " if fix.on else ""
+        yield from row("fix", f"{whom}{fix.note or 'Type:'}")
+        yield from _commands(fix)
+    if cause.confirm:
+        yield from row("then check", "")
+        yield from _indented(cause.confirm)
+    for i, link in enumerate(cause.sources):
+        yield from row("more" if i == 0 else "", link)
+
+
+def _in_short(causes: Sequence[Cause], label: str) -> Iterator[str]:
+    for i, cause in enumerate(causes[:_OTHERS]):
+        sure = "follows" if cause.follows_from else _SURE[cause.confidence]
+        yield from row(label if i == 0 else "", f"{cause.title} ({cause.code}; {sure})")
+    if causes:
+        more = len(causes) - _OTHERS
+        yield from row("", f"{f'{more} more; ' if more > 0 else ''}in full: --all")
+
+
+def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
+    for i, one in enumerate(diagnosis.ruled_out):
+        why = f"{one.title}: {one.evidence.says} ({one.evidence.where})"
+        yield from row("not" if i == 0 else "", why)
+
+
+def _unknown(about: str, telling: Sequence[Evidence]) -> Iterator[str]:
+    yield from row("unknown", f"Nothing in {about} matches a known problem.")
+    for i, evidence in enumerate(telling):
+        yield from row("it ends by" if i == 0 else "", _seen(evidence))
+    for i, line in enumerate(COLLECT):
+        yield from row("collect" if i == 0 else "", line)
+
+
+def _seen(evidence: Evidence) -> str:
+    return f"{evidence.says}  [{evidence.where}]"
+
+
+_TOLD = {"removes": "removes packages", "deletes": "deletes files", "reboots": "reboots"}
+
+
+def _commands(fix: Fix) -> Iterator[str]:
+    from provision.doctor.mending.effects import effects
+
+    if fix.run:
+        told = [_TOLD[one] for one in effects(fix.run) if one in _TOLD]
+        if told:
+            yield from row("", f"This {' and '.join(told)}: look at it first.")
+        yield from _indented(fix.run)
+
+
+def _indented(commands: str) -> Iterator[str]:
+    for line in textwrap.dedent(commands).strip().splitlines():
+        yield f"    {line}".rstrip()

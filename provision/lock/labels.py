@@ -1,0 +1,128 @@
+"""What an image says about itself: the plan it was made from, and the lock's digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from provision.catalog.rows import GpuModel
+from provision.errors import BadInputError, LockFileError
+from provision.lock.lockfile import Lock
+from provision.model.plan import Gpu, HostFacts, Plan
+from provision.model.planfile import plan_from_json, plan_to_json
+
+PLAN = "org.gpu-provision.plan"
+LOCK_SHA256 = "org.gpu-provision.lock-sha256"
+VERSION = "org.gpu-provision.version"
+_ABOUT_THE_HOST = (
+    "reasons",
+    "warnings",
+    "notes",
+    "limited_by",
+    "alternatives",
+    "gpus",
+    "driver",
+    "error",
+    "verdict",
+)
+
+
+def labels_for(lock: Lock, version: str) -> dict[str, str]:
+    """The labels of an image built from this lock. The host's own data stays out of them."""
+    plan = plan_to_json(lock.plan)
+    for private in _ABOUT_THE_HOST:
+        plan.pop(private)
+    base = lock.plan.base
+    if base is not None and base.kind == "local":
+        # where it lay says nothing elsewhere, and would give equal images other digests
+        base = replace(base, reference="local")
+        plan["base"] = {**plan["base"], "reference": "local"}
+    return {
+        PLAN: json.dumps(plan, separators=(",", ":"), sort_keys=True),
+        LOCK_SHA256: lock.sha256,
+        VERSION: version,
+        "org.opencontainers.image.title": f"{lock.plan.framework} {lock.plan.framework_version} "
+        f"for CUDA {lock.plan.cuda}",
+        "org.opencontainers.image.base.name": base.reference if base else "",
+        "org.opencontainers.image.base.digest": (base.digest or "") if base else "",
+    }
+
+
+def plan_of(labels: Mapping[str, str], image: str) -> Plan:
+    """The plan that an image says it was built from."""
+    try:
+        data = json.loads(labels[PLAN])
+    except (KeyError, ValueError, RecursionError):
+        raise BadInputError(
+            f"{image} does not say what it was made to be: it has no {PLAN} label.",
+            fix="Build it with provision build, or install this package in it and run the suite "
+            "without expectations: python3 -m verify",
+        ) from None
+    try:
+        return plan_from_json({"verdict": "unverified", **data} if isinstance(data, dict) else {})
+    except LockFileError as error:
+        raise BadInputError(
+            f"The {PLAN} label of {image} is not as this version writes it: {error.message}",
+            fix="Build the image anew: provision build",
+        ) from error
+
+
+def expectations(
+    plan: Plan,
+    facts: HostFacts | None,
+    image_id: str | None,
+    models: Sequence[GpuModel] = (),
+    *,
+    emulator: str = "",
+) -> dict[str, Any]:
+    """What the suite must find inside the container: the plan, and the GPUs the host has, each
+    with its own figures where the catalog (`models`) has a card of exactly that name; and what
+    emulates the image's processor.
+    """
+    gpus = None
+    if facts is not None and facts.gpus is not None:
+        gpus = [_gpu(gpu, models) for gpu in facts.gpus]
+    return {
+        "schema": 1,
+        "framework": {"name": plan.framework, "version": plan.framework_version},
+        "wheel_tag": plan.wheel_tag,
+        "cuda": plan.cuda,
+        "cudnn": plan.cudnn,
+        "nccl": plan.nccl,
+        "python": plan.python,
+        "gpus": gpus,
+        "image": {"digest": image_id} if image_id else None,
+        **({"emulator": emulator} if emulator else {}),
+    }
+
+
+def _gpu(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any]:
+    capability = gpu.compute_capability
+    spec = _spec(gpu, models)
+    return {
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "compute_capability": "{}.{}".format(*capability) if capability else None,
+        **({"spec": spec} if spec else {}),
+    }
+
+
+def _spec(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any] | None:
+    """The card's figures, by the name that NVML prints, whole: a relative of it has others. Older
+    drivers print it without the maker. A part of a card (MIG) has no figures of its own.
+    """
+    names = {gpu.name, f"NVIDIA {gpu.name}"}
+    model = next((row for row in models if gpu.name and row.name in names), None)
+    return None if model is None or gpu.mig else spec_of(model)
+
+
+def spec_of(model: GpuModel) -> dict[str, Any]:
+    """A card's figures as the expectations file has them."""
+    return {
+        "memory_bandwidth_gbs": model.memory_bandwidth_gbs,
+        "tflops": {kind: rate for kind, rate in model.tflops.items() if rate is not None},
+        "nvlink": model.nvlink,
+        "sure": model.figures_confidence != "doubtful",
+    }

@@ -1,0 +1,100 @@
+"""What stands between this host and the indexes: CA bundles and logins, as a build needs them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from images.nearby import no_such, or_nearby
+from images.spec import Secrets
+from provision.errors import BadInputError
+from provision.host.indexes import netrc_logins, pip_index
+from provision.lock.lockfile import url_secrets
+
+# In the order in which a person would expect one to win over the next.
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
+
+# Where systems keep the authorities that they trust, a company's own among them: Debian, Fedora,
+# SUSE, Red Hat, Alpine. pip, curl and Docker read these; uv does not by itself.
+SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+_CA_LIMIT = 16 << 20
+_CA_FIX = "Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificates.crt"
+
+
+def ca_bundle(
+    option: str | None, env: Mapping[str, str], *, system: Iterable[str] = SYSTEM_BUNDLES
+) -> Path | None:
+    """The bundle that was named; else the first that the environment names and that exists; else
+    the system's.
+    """
+    if option is not None:
+        path = Path(option)
+        try:
+            with path.open(encoding="ascii", errors="replace") as file:
+                text = file.read(_CA_LIMIT)
+        except FileNotFoundError as error:
+            raise BadInputError(
+                no_such("file", path, option="--ca-bundle"), fix=or_nearby(path, _CA_FIX)
+            ) from error
+        except OSError as error:
+            raise BadInputError(
+                f"--ca-bundle {path} cannot be read: {error.strerror}.", fix=_CA_FIX
+            ) from error
+        if "-----BEGIN CERTIFICATE-----" not in text:
+            raise BadInputError(f"--ca-bundle {path} holds no PEM certificate.", fix=_CA_FIX)
+        return path
+    named = (value for name in _CA_VARIABLES if (value := env.get(name)))
+    return next((Path(name) for name in (*named, *system) if _is_readable_file(name)), None)
+
+
+def _is_readable_file(name: str) -> bool:
+    try:
+        return Path(name).is_file() and os.access(name, os.R_OK)
+    except OSError:  # a name that is too long, say
+        return False
+
+
+def make_secrets(
+    *, ca: Path | None, index: str | None, hosts: Iterable[str], env: Mapping[str, str]
+) -> Secrets:
+    """What the build must see to download: the CA bundle, and logins for the lock's hosts only."""
+    default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip_index(env) or ""
+    logins: dict[str, tuple[str, str]] = {}
+    words: set[str] = set()
+    wanted = set(hosts)
+    for host, login in netrc_logins(env).items():
+        if host in wanted and login[1]:
+            logins[host] = login
+            words.add(login[1])
+    for url in (default, index or ""):
+        parts = urlsplit(url)
+        if parts.hostname and parts.username is not None:
+            login = (unquote(parts.username), unquote(parts.password or ""))
+            logins[parts.hostname] = login
+            words |= set(url_secrets(url))
+    return Secrets(
+        ca_bundle=ca.read_text(encoding="utf-8", errors="replace") if ca else "",
+        netrc="".join(
+            f"machine {host} login {_netrc_word(user)} password {_netrc_word(word)}\n"
+            for host, (user, word) in sorted(logins.items())
+        ),
+        pip_index=default,
+        values=tuple(sorted(words)),
+    )
+
+
+def _netrc_word(text: str) -> str:
+    """As it must stand in a netrc file: what holds a blank, a quote or the like, in quotes."""
+    if re.fullmatch(r"[\w.@:/+~=!$%&*-]+", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,291 @@
+"""The values that travel: host facts and request in, plan out. All frozen, all plain.
+
+Parsing happens once, at the edges (`facts` and `request` beside this, `provision.catalog`); later
+code never sees a raw dict. A fact that could not be read is None here, and an `Absent` row
+says which source was asked and why it did not answer: never a plausible default.
+
+Versions are strings in the upstream spelling ("450.80.02"); decisions compare them through
+`packaging.version.Version`, which would print that one as 450.80.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.model.frozen import dataclass
+
+Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
+Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
+Flavour: TypeAlias = Literal["runtime", "devel"]
+ComputeCapability: TypeAlias = tuple[int, int]  # (8, 6) for 8.6
+
+TITLES: dict[Framework, str] = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+"""How the frameworks write their own names."""
+PACKAGES: dict[Framework, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+"""What their packages are called on an index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of the host. `memory_mib` in MiB; `mig` is whether MIG mode is on."""
+
+    name: str | None = None
+    compute_capability: ComputeCapability | None = None
+    memory_mib: int | None = None
+    uuid: str | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A fact that could not be read: which, who was asked, and what came back."""
+
+    fact: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A container engine seen on the host.
+
+    `gpu_runtime` is whether the NVIDIA runtime is registered with it; `cdi_devices` are the
+    CDI names it could inject ("nvidia.com/gpu=0"); None means it could not be asked.
+    """
+
+    name: Literal["docker", "podman"]
+    client: str | None = None
+    server: str | None = None
+    buildkit: str | None = None  # "buildx 0.13.1", "integrated", None: none
+    gpu_runtime: bool | None = None
+    cdi_devices: tuple[str, ...] | None = None
+    problem: str | None = None  # why `server` is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What is known of one machine. `gpus` None: not known; (): none there.
+
+    Three facts, never one: `driver` is the kernel module's version, `user_mode_driver` that of
+    libcuda / libnvidia-ml, `driver_cuda` the highest CUDA that the driver says it supports.
+    `sources` names who answered each fact ("nvml", "/proc/driver/nvidia/version", ...).
+    """
+
+    driver: str | None = None
+    user_mode_driver: str | None = None
+    driver_cuda: str | None = None
+    arch: str | None = None
+    glibc: str | None = None
+    os_id: str | None = None
+    os_version: str | None = None
+    python: str | None = None
+    wsl: bool | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    engines: tuple[Engine, ...] | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+    absent: tuple[Absent, ...] = ()
+    label: str = "this host"
+
+    @property
+    def driver_reports_gpus(self) -> bool:
+        """Whether the running driver itself listed these GPUs: then it drives them, whatever a
+        table says. A driver that somebody states (PROVISION_DRIVER, --driver) did not.
+        """
+        sources = dict(self.sources)
+        stated = sources.get("driver") in {None, "PROVISION_DRIVER"}
+        return not stated and sources.get("gpus") in {"nvml", "nvidia-smi"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for, parsed. Everything None or empty is free for us to choose."""
+
+    cuda: str | None = None
+    framework: Framework = "pytorch"
+    asked_as: str | None = None  # an old name of the framework ("tensorflow-gpu")
+    framework_version: str | None = None  # a PEP 440 specifier set
+    python: str | None = None
+    companions: tuple[str, ...] = ()  # PEP 508 requirements
+    flavour: Flavour = "runtime"
+    base: str | None = None  # image reference, "bootstrap", or None: we choose
+    index: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a choice was made, with the public source of the rule or the fact."""
+
+    code: str
+    message: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something true and unwelcome that does not stop the plan, with its fix."""
+
+    code: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something worth knowing about a plan, about which nothing has to be done."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A neighbouring combination that was itself resolved and found to work."""
+
+    cuda: str
+    wheel_tag: str | None
+    framework_version: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """One row of who blocks what: a GPU that shares no build with the others.
+
+    `host` None: the one host there is. `served_by` is what would serve it alone, in words; None:
+    nothing would.
+    """
+
+    host: str | None
+    gpu: str | None
+    compute_capability: str | None
+    served_by: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedBy:
+    """The hosts that hold the others back, why, and the build that would be chosen without them."""
+
+    hosts: tuple[str, ...]
+    because: str
+    cuda: str
+    wheel_tag: str | None
+    framework_version: str
+    verdict: Verdict
+
+    def words(self, framework: Framework, said: str = "") -> str:
+        """One or two sentences. What was `said` already is not repeated."""
+        more = len(self.hosts) - 3
+        hosts = ", ".join(self.hosts[:3]) + (f" and {more} more" if more > 0 else "")
+        why = "." if self.because in said else f": {self.because}"
+        tag = f" ({self.wheel_tag})" if self.wheel_tag else f" (CUDA {self.cuda})"
+        return (
+            f"{hosts}{why} Without {'it' if len(self.hosts) == 1 else 'them'}: "
+            f"{TITLES[framework]} {self.framework_version}{tag}, {self.verdict}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanError:
+    """Why nothing fits: stable code, sentence, what to type."""
+
+    code: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuVerdict:
+    """What one GPU will run: `runs` is "sm_86", "sm_80 binary", "PTX", "none" or "unknown"."""
+
+    name: str | None
+    compute_capability: str | None
+    runs: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexCandidate:
+    """A place that may have the wheels: `url` None is the installer's own default index.
+
+    `requirement` is the framework's requirement line as that place spells it
+    ("torch==2.0.1+cu117" on the PyTorch index, "torch==2.0.1" on PyPI).
+    """
+
+    name: str
+    url: str | None
+    requirement: str
+    why: str
+
+    @property
+    def address(self) -> str:
+        """The index as it can be shown: without credentials; "pypi" for the default one."""
+        if self.url is None:
+            return "pypi"
+        scheme, slashes, rest = self.url.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The image below the wheels.
+
+    `reference` is an image by tag, "bootstrap", or where it lies on this machine ("oci:DIR");
+    `suite` is the Debian suite that a bootstrap installs, `snapshot` the time whose packages it
+    takes ("20260301T000000Z"; None: today's); `glibc` decides which manylinux wheels fit.
+    """
+
+    kind: Literal["registry", "bootstrap", "local"]
+    reference: str
+    python: str
+    glibc: str | None
+    suite: str | None = None
+    digest: str | None = None
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a lock needs, decided; or, with verdict "none", why there is nothing."""
+
+    verdict: Verdict
+    framework: Framework
+    framework_version: str | None = None
+    cuda: str | None = None
+    wheel_tag: str | None = None
+    index: str | None = None
+    python: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    arch: str | None = None
+    flavour: Flavour = "runtime"
+    driver_have: str | None = None
+    driver_need: str | None = None
+    gpus: tuple[GpuVerdict, ...] = ()
+    base: Base | None = None
+    compat_package: str | None = None  # cuda-compat, which the base brings
+    requirements: tuple[str, ...] = ()  # beside the framework's own line
+    indexes: tuple[IndexCandidate, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    notes: tuple[Note, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    limited_by: LimitedBy | None = None
+    error: PlanError | None = None
+
+
+class Cell(NamedTuple):
+    """One build as these hosts see it: its verdict, and what stands against it if anything does."""
+
+    framework_version: str
+    cuda: str
+    wheel_tag: str | None
+    verdict: Verdict
+    existence: str
+    code: str | None = None
+    message: str | None = None

@@ -1,0 +1,237 @@
+"""What the user typed -> `Request`. Refuses what cannot be understood.
+
+Every message quotes at most the first characters of what was given: input may be 10 kB long or
+hold control characters, and it is echoed to a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from images.printable import printable
+from provision.errors import BadInputError
+from provision.model.plan import ComputeCapability, Flavour, Framework, Request
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
+_WHEEL_TAG = re.compile(r"cu(\d{2,3})", re.ASCII)
+_DRIVER = re.compile(r"\d{3,4}(?:\.\d{1,4}){0,3}", re.ASCII)
+_BUILD = re.compile(r"(?:==)?(\d[\w.]{0,40})\+(cu\d{2,3})", re.ASCII)
+_REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]{0,300}", re.ASCII)
+
+FRAMEWORKS: dict[str, Framework] = {
+    "pytorch": "pytorch",
+    "torch": "pytorch",
+    "tensorflow": "tensorflow",
+    "tf": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
+    "jax": "jax",
+}
+"""What people call the frameworks, in lower case."""
+RENAMED = frozenset({"tensorflow-gpu"})
+"""Names that packages once had; taken, and answered with what became of them."""
+
+
+def quoted(text: str, limit: int = 40) -> str:
+    """The text as it can be shown to a person: one line, printable, shortened."""
+    clean = printable(text[: limit + 1])
+    return repr(clean[:limit] + ("..." if len(text) > limit else ""))
+
+
+def parse_cuda(text: str) -> str:
+    """ "11.7" or "cu117" -> "11.7"."""
+    if match := _VERSION.fullmatch(text):
+        return f"{int(match[1])}.{int(match[2])}"
+    if match := _WHEEL_TAG.fullmatch(text):
+        return f"{int(match[1][:-1])}.{match[1][-1]}"
+    raise BadInputError(
+        f"--cuda {quoted(text)} is not a CUDA version (MAJOR.MINOR).",
+        fix="For example: --cuda 11.7. Without --cuda the plan takes the newest that fits.",
+    )
+
+
+def parse_python(text: str) -> str:
+    """ "3.11" -> "3.11"; a patch release or another major is refused."""
+    match = _VERSION.fullmatch(text)
+    if match is None or match[1] != "3":
+        raise BadInputError(
+            f"--python {quoted(text)} is not a Python version (3.MINOR).",
+            fix="For example: --python 3.11",
+        )
+    return f"3.{int(match[2])}"
+
+
+def parse_driver(text: str) -> str:
+    """An NVIDIA driver version, in the driver's own spelling ("515.65.01")."""
+    if _DRIVER.fullmatch(text):
+        return text
+    cuda = " It looks like a CUDA version." if re.fullmatch(r"1\d\.\d", text) else ""
+    raise BadInputError(
+        f"--driver {quoted(text)} is not an NVIDIA driver version.{cuda}",
+        fix="Give it as nvidia-smi prints it, for example --driver 515.65.01",
+    )
+
+
+def parse_compute_capability(text: str) -> ComputeCapability | None:
+    """ "8.6" -> (8, 6); None when the text is not of that form (a GPU's name, say)."""
+    match = _VERSION.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def parse_framework(text: str) -> Framework:
+    """A framework by any of its names, in upper or lower case: "JAX", "torch", "tf"."""
+    found = FRAMEWORKS.get(text.casefold())
+    if found is not None:
+        return found
+    from difflib import get_close_matches
+
+    near = get_close_matches(text.casefold()[:40], FRAMEWORKS, n=1)
+    maybe = f" Did you mean {FRAMEWORKS[near[0]]}?" if near else ""
+    raise BadInputError(
+        f"--framework {quoted(text)} is not known.{maybe}",
+        fix="Use one of: pytorch, tensorflow, jax",
+    )
+
+
+def parse_specifier(text: str) -> str:
+    """A PEP 440 specifier set; a bare version means that version exactly."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        if len(text) > 200:
+            raise InvalidSpecifier(text)  # noqa: TRY301  one message for every bad specifier
+        if text[:1].isdigit():
+            return f"=={Version(text)}"
+        if not text.strip():
+            raise InvalidSpecifier(text)  # noqa: TRY301
+        return str(SpecifierSet(text))
+    except (InvalidSpecifier, InvalidVersion):
+        raise BadInputError(
+            f"--framework-version {quoted(text)} is not a version specifier.",
+            fix="Give it as PEP 440 writes it, for example --framework-version 2.0.1 or '>=2,<2.1'",
+        ) from None
+
+
+def parse_requirement(text: str) -> str:
+    """A PEP 508 requirement by name; URLs and local paths cannot be locked and are refused."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        if len(text) > 200:
+            raise InvalidRequirement(text)  # noqa: TRY301
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise BadInputError(
+            f"--with {quoted(text)} is not a valid requirement.",
+            fix="Give a package name or a requirement, for example --with torchvision "
+            "or --with 'transformers>=4.40'",
+        ) from None
+    if requirement.url:
+        raise BadInputError(
+            f"--with {quoted(text)} names a URL; only packages of an index can be locked.",
+            fix="Publish the package to an index and name it there (see --index)",
+        )
+    return str(requirement)
+
+
+def parse_index(text: str) -> str:
+    """An http(s) or file URL of a package index. Credentials stay in it until it is shown."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        usable = False
+    if not usable or len(text) > 2000 or any(c.isspace() or not c.isprintable() for c in text):
+        raise BadInputError(
+            "--index is not an http or https URL.",
+            fix="Give the address of a simple index, for example "
+            "--index https://mirror.example/pytorch/whl/cu117",
+        )
+    return text
+
+
+def _names_an_image(text: str) -> bool:
+    from images.registry import BadReference, parse_reference
+
+    try:
+        parse_reference(text)
+    except BadReference:
+        return False
+    return True
+
+
+_LOCAL = ("oci:", "oci-archive:", "docker-archive:")
+
+
+def is_local(reference: str) -> bool:
+    """Whether a base lies on this machine, as skopeo names such places."""
+    return reference.startswith(_LOCAL)
+
+
+def parse_base(text: str) -> str:
+    """ "bootstrap", an image reference, or a place on this machine, whose path is made whole."""
+    if is_local(text) and len(text) <= 4096 and text.isprintable():
+        kind, _, path = text.partition(":")
+        if path:
+            return f"{kind}:{os.path.abspath(path)}"  # noqa: PTH100  links are not resolved
+    elif text == "bootstrap" or (_REFERENCE.fullmatch(text) and _names_an_image(text)):
+        return text
+    raise BadInputError(
+        f"--base {quoted(text)} is not a valid image reference.",
+        fix="Give an image such as python:3.11-slim-bookworm, oci:DIR, or --base bootstrap",
+    )
+
+
+def parse_snapshot(text: str, now: float) -> str:
+    """A time whose Debian a base is made of: a date, a snapshot's own name, or "today"."""
+    from images.bootstrap import stamp_before
+
+    if text == "today":
+        return stamp_before(now)
+    if match := re.fullmatch(r"(\d{4})-?(\d\d)-?(\d\d)(T\d{6}Z)?", text):
+        return f"{match[1]}{match[2]}{match[3]}{match[4] or 'T000000Z'}"
+    raise BadInputError(
+        f"--snapshot {quoted(text)} is not a date.",
+        fix="For example: --snapshot 2026-03-01, or --snapshot today",
+    )
+
+
+def parse_request(
+    *,
+    cuda: str | None = None,
+    framework: str = "pytorch",
+    framework_version: str | None = None,
+    python: str | None = None,
+    companions: Sequence[str] = (),
+    flavour: Flavour = "runtime",
+    base: str | None = None,
+    index: str | None = None,
+) -> Request:
+    """Each word checked, in the order in which they are usually typed."""
+    name = framework.casefold()
+    wanted = None if cuda is None else parse_cuda(cuda)
+    if framework_version is not None and (build := _BUILD.fullmatch(framework_version)):
+        framework_version, theirs = build[1], parse_cuda(build[2])
+        if wanted not in {None, theirs}:
+            raise BadInputError(
+                f"--framework-version {quoted(build[0])} is a build for CUDA {theirs}, not for "
+                f"--cuda {wanted}.",
+                fix=f"Use --cuda {theirs}, or --framework-version {framework_version}",
+            )
+        wanted = theirs
+    return Request(
+        cuda=wanted,
+        framework=parse_framework(framework),
+        asked_as=name if name in RENAMED else None,
+        framework_version=None if framework_version is None else parse_specifier(framework_version),
+        python=None if python is None else parse_python(python),
+        companions=tuple(parse_requirement(word) for word in companions),
+        flavour=flavour,
+        base=None if base is None else parse_base(base),
+        index=None if index is None else parse_index(index),
+    )

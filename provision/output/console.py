@@ -1,0 +1,385 @@
+"""What a person sees on stderr. Nothing here decides; results go to stdout, by `stdout`.
+
+On a terminal, and with --verbose, a stage announces itself and then tells what happens in it. In a
+file or a CI log it is one line when it has ended: its name, its time, what came of it; then what a
+reader has to know (`note`, `warn`). A stage that takes long says every minute how far it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from images.printable import printable, printable_lines
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+
+    from rich.progress import Progress, TaskID
+else:
+    from provision.model.frozen import dataclass
+
+WIDTH = 80
+PULSE_S = 60.0
+_CHECK = re.compile(r"\s*\d+/\d+\s+(?:fail|error)\s")  # a line of the suite
+_BUILDKIT_STEP = re.compile(r"#(\d+) \[(?:[^\]]*?)(\d+)/(\d+)\] (.*)")
+_EXPORTED = re.compile(r"#\d+ exporting layers ([\d.]+)s done")
+_BUILDKIT_DONE = re.compile(r"#(\d+) DONE (\d+(?:\.\d+)?)s")
+# Steps of Dockerfile.cuda that take time, by what their command holds.
+_STEPS = (
+    ("apt-get install", "Python into the base"),
+    ("uv pip install", "wheels: download, check, unpack, byte code"),
+    ("uv.txt", "uv, which installs the wheels"),
+)
+_UV_INSTALLING = re.compile(r" Prepared \d+ packages")
+_UV_DOWNLOADED = re.compile(r" Downloaded ([A-Za-z0-9_.\-]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a job and how long it took, in seconds."""
+
+    name: str
+    seconds: float
+
+
+class _Stage:
+    """A step under way, of which a log shows the end only."""
+
+    def __init__(self, *, name: str, what: str, named: bool) -> None:
+        self.name = name
+        self.what = what
+        self.named = named
+        self.results: list[str] = []
+        self.texts: list[str] = []
+        self.status: Callable[[], str] = str
+        self.over = threading.Event()
+
+    def ending(self, problem: str) -> str:
+        """What its line says: what came of it, and what it was about where that is not plain."""
+        result = problem or "; ".join(self.results)
+        what = self.what if self.named or not result else ""
+        return ": ".join(filter(None, (what, result)))
+
+
+class Console:
+    """stderr for people."""
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        self.steps: list[Step] = []
+        self._verbose = verbose
+        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._colour = self._terminal and not os.environ.get("NO_COLOR")
+        self._is_brief = not self._terminal and not verbose
+        self._stage: _Stage | None = None
+
+    def say(self, text: str) -> None:
+        """Lines of text, from whomever: no control character gets through."""
+        self._write(printable_lines(text))
+
+    @staticmethod
+    def _write(text: str) -> None:
+        """The one place that writes: our own colours, and text that is printable already. A job
+        does not end because nobody reads along (2>&1 | head).
+        """
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """A remark about the current step, shown on a terminal and in a log."""
+        self._tell(_wrapped(printable_lines(text), "    ", "      "))
+
+    def result(self, text: str) -> None:
+        """What came of the step under way."""
+        if self._is_brief and self._stage is not None:
+            self._stage.results.append(printable(text))
+        else:
+            self.note(text)
+
+    def progress(self, text: str) -> None:
+        """How the step under way goes, for who looks on; not in a file."""
+        if not self._is_brief:
+            self.note(text)
+        elif self._stage is not None:
+            words = printable(text).strip()
+            self._stage.status = lambda: words
+
+    def suite_line(self, line: str) -> None:
+        """A line that the suite prints as it runs: in a file, a check that failed."""
+        if _CHECK.match(line):
+            self.note(line.strip() if self._is_brief else line)
+        else:
+            self.progress(line)
+
+    def warn(self, message: str, fix: str) -> None:
+        """Something unwelcome that does not stop the job."""
+        words = _wrapped(printable_lines(message), "warning: ", " " * 9)
+        told = words.replace("warning:", self._paint("33", "warning:"), 1)
+        self._tell(f"{told}\n{_wrapped(printable_lines(fix), ' ' * 9 + 'fix: ', ' ' * 14)}")
+
+    def fail(self, message: str, fix: str, detail: str = "") -> None:
+        """Why the job ends here, and the way out."""
+        if detail:
+            self.say("\n".join(f"    | {line}" for line in detail.splitlines()))
+        words = f"{printable_lines(message)}\n  fix: {printable_lines(fix)}"
+        self._write(f"{self._paint('31;1', 'error:')} {words}")
+
+    def detail(self, line: str) -> None:
+        """Raw output, for those who asked for it."""
+        if self._verbose:
+            self.say(f"    | {line}")
+
+    @contextlib.contextmanager
+    def step(self, name: str, what: str, *, named: bool = False) -> Iterator[None]:
+        """A stage of a job: what it does, how long it took, what came of it. `named`: the line of
+        its end says what it was about, too.
+        """
+        if not self._is_brief:
+            self._write(f"{self._paint('36', f'{name:<8}')} {printable(what)}")
+        began = time.monotonic()
+        stage = _Stage(name=name, what=printable(what), named=named)
+        with self._staged(stage, began) if self._is_brief else contextlib.nullcontext():
+            try:
+                yield
+            finally:
+                self.steps.append(Step(name=name, seconds=time.monotonic() - began))
+
+    @contextlib.contextmanager
+    def _staged(self, stage: _Stage, began: float) -> Iterator[None]:
+        """Tell of a stage when it has ended, and that it goes on while it takes long."""
+        self._stage = stage
+        threading.Thread(target=self._pulse, args=(stage, began), daemon=True).start()
+        problem = ""
+        try:
+            yield
+        except BaseException as error:
+            problem = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            raise
+        finally:
+            stage.over.set()
+            self._stage = None
+            self._say_stage(stage, began, stage.ending(problem))
+            for text in stage.texts:
+                self._write(text)
+
+    def _pulse(self, stage: _Stage, began: float) -> None:
+        while not stage.over.wait(PULSE_S):
+            status = stage.status()
+            self._say_stage(stage, began, f"... {status}" if status else "...")
+
+    def _say_stage(self, stage: _Stage, began: float, text: str) -> None:
+        # not wrapped: a line of a log is found, sorted and counted by its beginning
+        self.say(f"{stage.name:<8} {time.monotonic() - began:6.1f} s  {text}")
+
+    def _tell(self, text: str) -> None:
+        """Now, or below the line of the stage under way."""
+        if self._stage is not None:
+            self._stage.texts.append(text)
+        else:
+            self._write(text)
+
+    @contextlib.contextmanager
+    def build_progress(self, sizes: dict[str, int]) -> Iterator[BuildProgress]:
+        """Follow a build: a bar of the bytes downloaded on a terminal, a line a step with -v."""
+        if not self._terminal or self._verbose:
+            yield BuildProgress(self, sizes, None, None)
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        columns = (
+            TextColumn("    {task.description:<26.26}", markup=False),
+            BarColumn(bar_width=None),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=RichConsole(stderr=True), transient=True) as progress:
+            task = progress.add_task("starting", total=sum(sizes.values()) or None)
+            yield BuildProgress(self, sizes, progress, task)
+
+    @contextlib.contextmanager
+    def transfer(self) -> Iterator[TransferProgress]:
+        """Follow wheels that come and layers that go: two bars on a terminal, a line each after
+        them.
+        """
+        if not self._terminal or self._verbose:
+            quiet = TransferProgress(None)
+            if self._stage is not None:
+                self._stage.status = quiet.status
+            yield quiet
+            for words in quiet.summary():
+                self.progress(words)
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("    {task.description:<7.7}", markup=False),
+            BarColumn(bar_width=None),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[last]:<14.14}", markup=False),
+        )
+        with Progress(*columns, console=RichConsole(stderr=True), transient=True) as progress:
+            shown = TransferProgress(progress)
+            yield shown
+        for words in shown.summary():
+            self.note(words)
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+
+class TransferProgress:
+    """Counts the bytes that came and those that went; any thread may tell."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._bytes = {"fetched": 0, "written": 0}
+        self._expected = {"fetched": 0, "written": 0}
+        self._last = {"fetched": 0.0, "written": 0.0}
+
+    def will_fetch(self, total_bytes: int) -> None:
+        """So much has to come, what is here already included."""
+        self._add("fetched", total_bytes)
+
+    def fetched(self, name: str, count: int) -> None:
+        """So many more bytes of a wheel are here; fewer than none where it begins anew."""
+        self._advance("fetched", name, count)
+
+    def expect(self, total_bytes: int) -> None:
+        """So much has to go, roughly: how large a layer is shows when it is written."""
+        self._add("written", total_bytes)
+
+    def wrote(self, title: str, count: int) -> None:
+        """So many more bytes of a layer are where they belong."""
+        self._advance("written", title, count)
+
+    def status(self) -> str:
+        """How much came and went by now: "1.20 of 2.33 GB of wheels fetched"."""
+        with self._lock:
+            parts = [
+                f"{count / 1e9:.2f} of {self._expected[name] / 1e9:.2f} GB {_WORDS[name]}"
+                for name, count in self._bytes.items()
+                if count > 0
+            ]
+        return ", ".join(parts)
+
+    def summary(self) -> Iterator[str]:
+        """What came and what went, and how long after the start the last of it did."""
+        for name, count in self._bytes.items():
+            if count > 0:
+                seconds = self._last[name] - self._began
+                yield f"{seconds:5.1f} s  {_in_bytes(count)} {_WORDS[name]}"
+
+    def _add(self, name: str, total: int) -> None:
+        with self._lock:
+            self._expected[name] += total
+        if self._progress is not None and total:
+            self._tasks[name] = self._progress.add_task(name, total=total, last="")
+
+    def _advance(self, name: str, what: str, count: int) -> None:
+        with self._lock:
+            self._bytes[name] += count
+            self._last[name] = time.monotonic()
+        if self._progress is not None and name in self._tasks:
+            self._progress.update(self._tasks[name], advance=count, last=printable(what))
+
+
+_WORDS = {"fetched": "of wheels fetched", "written": "of layers written"}
+
+
+def _in_bytes(count: int) -> str:
+    """2331452000 -> "2.33 GB" (powers of ten, as docker prints)."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _wrapped(text: str, first: str, rest: str) -> str:
+    """Lines of at most 80 columns; what cannot be broken (an address, a command) stays whole."""
+    lines = text.splitlines() or [""]
+    if len(lines) > 1 or len(first) + len(text) <= WIDTH:
+        return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+class BuildProgress:
+    """Reads BuildKit's plain progress, line by line."""
+
+    def __init__(
+        self,
+        console: Console,
+        sizes: dict[str, int],
+        progress: Progress | None,
+        task: TaskID | None,
+    ) -> None:
+        self._console = console
+        self._sizes = sizes
+        self._progress = progress
+        self._task = task
+        self._names: dict[str, str] = {}
+
+    def line(self, text: str) -> None:
+        """One line of the builder's output."""
+        self._console.detail(text)
+        if match := _BUILDKIT_STEP.match(text):
+            self._names[match[1]] = _step_words(match[4])
+            self._describe(f"step {match[2]}/{match[3]}")
+        elif match := _BUILDKIT_DONE.match(text):
+            self._done(self._names.pop(match[1], ""), float(match[2]))
+        elif match := _UV_DOWNLOADED.search(text):
+            self._downloaded(match[1])
+        elif _UV_INSTALLING.search(text):
+            self._describe("unpacking")
+        elif match := _EXPORTED.match(text):
+            self._done("layers written", float(match[1]))
+        elif "exporting layers" in text:
+            self._describe("writing layers")
+
+    def _describe(self, words: str) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=printable(words))
+
+    def _downloaded(self, name: str) -> None:
+        size = self._sizes.get(name.lower().replace("_", "-"), 0)
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, advance=size, description=printable(name))
+
+    def _done(self, name: str, seconds: float) -> None:
+        if self._progress is None and name and seconds >= 1:
+            self._console.progress(f"{seconds:5.1f} s  {name[:62]}")
+
+
+def _step_words(command: str) -> str:
+    known = next((words for sign, words in _STEPS if sign in command), None)
+    return known or re.sub(r"--mount=\S+ ", "", command)

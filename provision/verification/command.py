@@ -1,0 +1,270 @@
+"""`provision verify`: the suite in an image, its report in files, and a record of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from images.errors import Failure
+from provision.attestation.provenance.attach import registry_manifest
+from provision.attestation.provenance.public import public_name
+from provision.attestation.record.errors import RecordError
+from provision.attestation.record.keys import Signer
+from provision.attestation.record.statement import make_statement
+from provision.attestation.record.store import host_now, record_path, signer_of, write_record
+from provision.catalog import Catalog
+from provision.errors import BadInputError, Exit
+from provision.lock.labels import LOCK_SHA256, plan_of
+from provision.model.plan import HostFacts, Plan
+from provision.output.console import Console
+from provision.output.files import refuse_unwritable
+from provision.verification.report_files import (
+    compared,
+    refuse_unusable,
+    write_failure,
+    write_files,
+)
+from provision.verification.subject import Places, Subject, find_subject, ready
+from provision.verification.suite import (
+    Asked,
+    check_names,
+    gpus_to_request,
+    report_bytes,
+    run_suite,
+)
+
+_EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Whether and where a record is kept. `home` is the directory of this user's own records and
+    key; `path` and `key` are what was named instead; `attach`: to the image in its registry, too.
+    """
+
+    home: Path
+    wanted: bool = True
+    path: Path | None = None
+    key: Path | None = None
+    attach: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One verification: of what, how, and what is kept of it."""
+
+    image: str
+    asked: Asked
+    recording: Recording
+    files: Mapping[str, Path] = field(default_factory=dict)
+    baseline: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What came of it. `trouble` is what failed after the report was there, which the exit code
+    tells where nothing worse does.
+    """
+
+    report: dict[str, Any]
+    code: Exit
+    trouble: Failure | None = None
+
+
+def verify(
+    order: Order,
+    *,
+    places: Places,
+    facts: Callable[[], HostFacts],
+    catalog: Catalog,
+    console: Console,
+) -> Verified:
+    """Check what was asked, run the suite, and keep what it said."""
+    refuse_unusable(order.files, order.baseline)
+    if order.recording.wanted and order.recording.path is not None:
+        refuse_unwritable("--record", order.recording.path)
+    with _failure_in_files(order):
+        signer = _signer(order.recording, console)
+        subject = find_subject(order.image, places)
+        if order.recording.attach and subject.registry is None:
+            raise BadInputError(
+                f"{order.image} is in no registry, and --attach-record attaches to what is.",
+                fix="Name it by its registry: docker://REGISTRY/PATH:TAG",
+            )
+        plan = plan_of(subject.labels, order.image)
+        check_names(order.asked, plan.framework)
+        here = facts()
+        with (
+            console.step("verify", f"{order.image}, level {order.asked.level}", named=True),
+            ready(subject, places, console) as (runner, handle),
+        ):
+            report, notes = run_suite(
+                runner,
+                handle,
+                plan,
+                here,
+                order.asked,
+                image_id=subject.image_id,
+                gpus=gpus_to_request(here),
+                catalog=catalog,
+                console=console,
+                emulator=subject.emulator,
+            )
+            host = host_now(here, runner.name)
+    for note in notes:
+        console.note(note)
+    trouble = _keep_files(order, report)
+    if signer is not None:
+        kept = _Kept(subject, plan, subject.labels.get(LOCK_SHA256), host)
+        trouble = _keep_record(order, report, kept, signer, places, console) or trouble
+    return Verified(report=report, code=_exit_code(report, trouble), trouble=trouble)
+
+
+@contextmanager
+def _failure_in_files(order: Order) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):  # why there is no report is the better thing to say
+            write_failure(order.files, order.image, error)
+        raise
+
+
+def _signer(recording: Recording, console: Console) -> Signer | None:
+    """Who will sign. What was named must be of use; the default is kept where that is possible."""
+    if not recording.wanted:
+        return None
+    try:
+        return signer_of(recording.home, recording.key)
+    except (RecordError, OSError) as error:
+        if recording.path is not None or recording.key is not None:
+            if isinstance(error, OSError):
+                raise _no_key(recording, error) from error
+            raise
+        _warn_no_record(error, console)
+        return None
+
+
+def _keep_files(order: Order, report: dict[str, Any]) -> Failure | None:
+    """Compare, write the files; trouble with them does not lose the report."""
+    trouble = None
+    try:
+        if order.baseline is not None:
+            report["comparison"] = compared(report, order.baseline)
+    except Failure as failure:
+        trouble = failure
+    try:
+        write_files(report, order.files)
+    except Failure as failure:
+        trouble = failure
+    return trouble
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the record says beside the report."""
+
+    subject: Subject
+    plan: Plan
+    lock: str | None
+    host: dict[str, Any]
+
+
+def _keep_record(
+    order: Order,
+    report: Mapping[str, Any],
+    kept: _Kept,
+    signer: Signer,
+    places: Places,
+    console: Console,
+) -> Failure | None:
+    recording = order.recording
+    statement = make_statement(
+        report,
+        report_sha256=hashlib.sha256(report_bytes(report)).hexdigest(),
+        name=public_name(order.image) or "image",
+        image=kept.subject.image_id,
+        also=(kept.subject.digest,) if kept.subject.digest else (),
+        plan=kept.plan,
+        lock=kept.lock,
+        host=kept.host,
+        level=order.asked.level,
+        now=datetime.now(timezone.utc),
+    )
+    path = recording.path or record_path(recording.home, kept.subject.image_id, kept.host)
+    try:
+        write_record(path, statement, signer)
+    except OSError as error:
+        if recording.path is None:
+            _warn_no_record(error, console)
+            return None
+        return RecordNotWrittenError(
+            f"The record could not be written to {path}: {error.strerror}.",
+            fix="Make room there, or name another place: --record FILE",
+        )
+    console.note(f"record: {path}")
+    return _attach_record(kept.subject, path, places, console) if recording.attach else None
+
+
+def _attach_record(
+    subject: Subject, path: Path, places: Places, console: Console
+) -> Failure | None:
+    """Beside the image in its registry, where whoever is about to run it finds it."""
+    from images.registry.target import RegistryTarget
+    from provision.attestation.provenance.attach import attach_signed
+
+    assert subject.registry is not None
+    try:
+        repository = _repository(subject.registry)
+        manifest = registry_manifest(f"{repository}@{subject.digest}", places.ca)
+        with closing(RegistryTarget.open(repository, ca_bundle=places.ca)) as registry:
+            attach_signed(registry, manifest, path.read_bytes())
+    except (Failure, OSError) as error:
+        if isinstance(error, Failure):
+            return error
+        raise
+    console.note(f"attached to {subject.registry}")
+    return None
+
+
+def _repository(reference: str) -> str:
+    """The name without tag and digest."""
+    from images.registry import parse_reference
+
+    parsed = parse_reference(reference)
+    return f"{parsed.registry}/{parsed.repository}"
+
+
+class RecordNotWrittenError(Failure):
+    """A record that was asked for by name could not be kept."""
+
+    code = "record-not-written"
+    exit_code = Exit.USAGE
+
+
+def _no_key(recording: Recording, error: OSError) -> RecordNotWrittenError:
+    return RecordNotWrittenError(
+        f"No key can be kept in {recording.home / 'keys'}: {error.strerror}.",
+        fix="Make that directory writable, name a key (--key FILE), or give --no-record.",
+    )
+
+
+def _warn_no_record(error: Failure | OSError, console: Console) -> None:
+    why = error.message if isinstance(error, Failure) else f"{error.strerror}: {error.filename}"
+    fix = "Make the place writable, name another (--record FILE), or give --no-record."
+    console.warn(
+        f"No record of this run is kept: {why}", error.fix if isinstance(error, Failure) else fix
+    )
+
+
+def _exit_code(report: Mapping[str, Any], trouble: Failure | None) -> Exit:
+    """Worse than the baseline is unfit; what could not be kept counts where all else is well."""
+    code = _EXIT[report["verdict"]]
+    if report.get("comparison", {}).get("worse"):
+        code = Exit.UNFIT
+    return Exit(trouble.exit_code) if trouble is not None and code is not Exit.UNFIT else code

@@ -1,0 +1,107 @@
+"""`provision verify IMAGE --check-provenance`: what is stated of how an image was built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from images.nearby import no_such, or_nearby
+from images.oci.model import MANIFEST, Descriptor
+from provision.attestation.provenance.check import Origin, judge, missing, read_statement
+from provision.attestation.provenance.errors import ProvenanceError
+from provision.attestation.record.errors import RecordError
+from provision.attestation.record.keys import PublicKey
+from provision.attestation.record.store import trusted_keys
+from provision.errors import BadInputError
+from provision.lock.lockfile import read_lock_file
+from provision.verification.subject import Places, Subject, find_subject
+
+if TYPE_CHECKING:
+    from provision.attestation.provenance.attach import Referrers
+
+_MOST_BYTES = 4 << 20
+_NAME_IT = "Name the FILE.sigstore.json that the build left, or push the image with it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedOrigin:
+    """What became of it. `image`: the digest that was held against the statement."""
+
+    image: str
+    outcome: Origin | ProvenanceError | RecordError
+    keyid: str | None = None
+
+
+def check_origin(
+    name: str,
+    *,
+    places: Places,
+    home: Path,
+    path: Path | None,
+    trust: Sequence[Path],
+    lock: Path | None,
+) -> CheckedOrigin:
+    """Hold the statement of a file, or those attached in the image's registry, against the image.
+
+    `lock`: the image should have been built from that one. Nothing is run, and nothing is loaded.
+    """
+    wanted = read_lock_file(lock).sha256 if lock is not None else None
+    subject = find_subject(name, places)
+    images = [digest for digest in (subject.digest, subject.image_id) if digest]
+    try:
+        trusted = trusted_keys(home, trust)
+        if path is not None:
+            provenance, keyid = read_statement(_read(path), trusted)
+            outcome: Origin | ProvenanceError = judge(
+                provenance, name=name, images=images, lock=wanted
+            )
+        else:
+            outcome, keyid_ = _attached(subject, places, trusted, images, wanted)
+            return CheckedOrigin(image=images[0], outcome=outcome, keyid=keyid_)
+    except (ProvenanceError, RecordError) as error:
+        return CheckedOrigin(image=images[0], outcome=error)
+    return CheckedOrigin(image=images[0], outcome=outcome, keyid=keyid)
+
+
+def _attached(
+    subject: Subject,
+    places: Places,
+    trusted: dict[str, PublicKey],
+    images: Sequence[str],
+    lock: str | None,
+) -> tuple[Origin | ProvenanceError, str | None]:
+    if subject.registry is None or subject.digest is None:
+        return missing(subject.name), None
+    from images.registry.reader import RepositoryReader
+    from provision.attestation.provenance.attach import find_provenance
+
+    # a subject is looked up by its digest alone
+    manifest = Descriptor(media_type=MANIFEST, digest=subject.digest, size=0)
+    with closing(RepositoryReader.open(subject.registry, ca_bundle=places.ca)) as registry:
+        return find_provenance(
+            cast("Referrers", registry),  # which only reads
+            [manifest],
+            name=subject.name,
+            images=images,
+            trusted=trusted,
+            lock=lock,
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise BadInputError(
+            no_such("file", path, option="--check-provenance"), fix=or_nearby(path, _NAME_IT)
+        ) from error
+    except OSError as error:
+        raise BadInputError(
+            f"--check-provenance {path} cannot be read: {error.strerror}.",
+            fix=_NAME_IT,
+        ) from error
+    return data[:_MOST_BYTES]

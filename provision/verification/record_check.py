@@ -1,0 +1,204 @@
+"""`provision verify IMAGE --check-record`: what an earlier record is worth here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from images.oci.model import MANIFEST, Descriptor
+from provision.attestation.record.errors import RecordError
+from provision.attestation.record.judge import Judgement, judge, missing
+from provision.attestation.record.keys import PublicKey
+from provision.attestation.record.statement import Statement, lock_digest
+from provision.attestation.record.store import (
+    elsewhere,
+    host_now,
+    read_record,
+    record_path,
+    trusted_keys,
+)
+from provision.lock.labels import LOCK_SHA256
+from provision.model.plan import HostFacts
+from provision.verification.subject import Places, Subject, engine_name, find_subject
+from provision.verification.suite import BadReportError, recompute
+
+if TYPE_CHECKING:
+    from provision.attestation.provenance.attach import Referrers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What became of a record: a judgement, or why it is not believed. `keyid`: who signed it."""
+
+    image: str
+    path: Path
+    outcome: Judgement | RecordError
+    keyid: str | None = None
+
+
+def check_record(
+    name: str,
+    *,
+    places: Places,
+    facts: HostFacts,
+    home: Path,
+    path: Path | None,
+    trust: Sequence[Path],
+    level: str | None,
+) -> Checked:
+    """Judge the record of an image: the one named, or this user's own of this kind of machine.
+    No container runs.
+    """
+    subject = find_subject(name, places)
+    image = subject.image_id
+    host = host_now(facts, engine_name(subject, places))
+    held = partial(
+        judge,
+        image=image,
+        name=name,
+        lock=lock_digest(subject.labels.get(LOCK_SHA256)),
+        host=host,
+        level=level,
+        now=datetime.now(timezone.utc),
+        contradiction=contradiction,
+    )
+    found = path or record_path(home, image, host)
+    try:
+        trusted = trusted_keys(home, trust)
+        if not found.exists() and path is None and subject.registry is not None:
+            manifest = (subject.digest or "",)
+            attached = _attached(subject, places, trusted, partial(held, also=manifest))
+            if attached is not None:
+                return attached
+        if not found.exists():
+            known = path is None and elsewhere(home, image)
+            absent = missing(name=name, image=image, host=host, elsewhere=known)
+            return Checked(image=image, path=found, outcome=absent)
+        statement, keyid = read_record(found, trusted)
+    except RecordError as error:
+        return Checked(image=image, path=found, outcome=error)
+    return Checked(image=image, path=found, outcome=held(statement), keyid=keyid)
+
+
+def contradiction(statement: Statement) -> str | None:
+    """Where the verdict of a record is not the one that its checks amount to, by the suite's rules.
+
+    They are held against the suite of this version: a record of fewer checks proves less.
+    """
+    try:
+        found = recompute(_as_report(statement), _words(statement), _given(statement))
+    except BadReportError as error:
+        return f"The record is not that of a whole run: {error.why}."
+    if found.verdict == statement.verdict:
+        return None
+    return (
+        f"The record says {statement.verdict}, but its checks amount to {found.verdict}: "
+        f"{found.why}."
+    )
+
+
+def _words(statement: Statement) -> list[str]:
+    """What was required ran, too, whatever the level."""
+    ran = ",".join(row["id"] for row in statement.checks if row["status"] != "skip")
+    return ["--level", statement.level, *(["--require", ran] if ran else [])]
+
+
+def _given(statement: Statement) -> dict[str, Any]:
+    """The expectations of the run, as far as its GPUs go: none is not the same as not known."""
+    gpus = statement.host["gpus"]
+    return {"schema": 1, "gpus": None if gpus is None else [{} for _ in gpus]}
+
+
+def _as_report(statement: Statement) -> dict[str, Any]:
+    """The report of the run, as far as the record keeps it; what it does not keep is not judged."""
+    gpus = statement.host["gpus"] or []
+    absent = ("glibc", "shm_bytes", "container", "visible_devices", "cuda_driver", "driver_error")
+    environment = {
+        "started": statement.time,
+        "image": statement.image,
+        "python": "3.0",
+        "framework": {"name": statement.framework, "version": None},
+        "kernel": statement.host["kernel"] or "",
+        "arch": statement.host["arch"] or "",
+        "cpus": 1,
+        "device_nodes": 0,
+        "driver": None,
+        "gpus": [dict.fromkeys(("name", "uuid", "compute_capability", "mig")) for _ in gpus],
+        **dict.fromkeys(absent),
+    }
+    return {
+        "schema": 1,
+        "verdict": statement.verdict,
+        "level": statement.level,
+        "environment": environment,
+        "checks": [_as_row(check) for check in statement.checks],
+    }
+
+
+def _as_row(check: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": check["id"],
+        "title": check["id"],
+        "status": check["status"],
+        "seconds": 0,
+        "message": check["id"],
+        "cause": "not kept" if check["status"] == "fail" else None,
+        "fix": None,
+        "measured": {"device": "cpu"} if check["on_cpu"] else {},
+        "expected": {},
+    }
+
+
+def _attached(
+    subject: Subject,
+    places: Places,
+    trusted: Mapping[str, PublicKey],
+    held: Callable[[Statement], Judgement],
+) -> Checked | None:
+    """What is attached to the image in its registry, by a machine like this one."""
+    from images.registry.reader import RepositoryReader
+    from provision.attestation.provenance.attach import find_record
+
+    assert subject.registry is not None
+    assert subject.digest is not None
+    # a subject is looked up by its digest alone
+    manifest = Descriptor(media_type=MANIFEST, digest=subject.digest, size=0)
+    with closing(RepositoryReader.open(subject.registry, ca_bundle=places.ca)) as registry:
+        outcome, keyid = find_record(
+            cast("Referrers", registry),  # which only reads
+            [manifest],
+            trusted=trusted,
+            judged=held,
+        )
+    if outcome is None:
+        return None
+    place = Path(f"{subject.registry} (attached)")
+    return Checked(image=subject.image_id, path=place, outcome=outcome, keyid=keyid)
+
+
+def check_to_json(checked: Checked) -> dict[str, Any]:
+    """The result of the command, of the same shape whatever was found."""
+    outcome = checked.outcome
+    sound = outcome if isinstance(outcome, Judgement) else None
+    statement = sound.statement if sound else None
+    wrong = None if sound and sound.proven else outcome
+    return {
+        "schema": 1,
+        "proven": wrong is None,
+        "verdict": statement.verdict if statement else None,
+        "level": statement.level if statement else None,
+        "when": statement.time if statement else None,
+        "image": checked.image,
+        "record": str(checked.path),
+        "key": checked.keyid,
+        "message": outcome.message,
+        "changed": [asdict(change) for change in sound.changed] if sound else [],
+        "error": {"code": wrong.code, "message": wrong.message, "fix": wrong.fix}
+        if wrong
+        else None,
+    }

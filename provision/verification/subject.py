@@ -1,0 +1,282 @@
+"""The image that `provision verify` and `inspect` are given: on an engine, or anywhere else.
+
+A name is the engine's where the engine has it, then this user's own (made without an engine), then
+a registry's if it names one. A path, or `oci:DIR:NAME`, is what lies there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from images.errors import Failure
+from images.machine import check_runs, emulator_of
+from images.oci.errors import PlatformMissingError
+from images.oci.model import Platform
+from images.oci.sources import Image
+from provision.output.console import Console
+
+if TYPE_CHECKING:
+    from images.runner import DockerRunner, Runner
+    from provision.verification.suite import Runs
+
+
+T = TypeVar("T")
+IMAGE, FILE_OR_IMAGE = "image", "file or image"
+_NAME_ONE = "Name an image, or what holds one: a directory (OCI layout) or a .tar archive."
+_FILE_ENDINGS = frozenset(
+    {".tar", ".gz", ".tgz", ".zip", ".whl", ".log", ".txt", ".out", ".err", ".json", ".toml"}
+    | {".yml", ".yaml", ".md", ".py", ".sif"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where images may be: the engine (`connect` fails where none answers), the layout of this
+    user's own, and what a registry needs; `state` is where a sandbox unpacks.
+    """
+
+    connect: Callable[[], DockerRunner]
+    images: Path
+    state: Path
+    ca: Path | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One image. `engine` has it, or `image` can be read; `registry`: it is there by that name;
+    `digest`: of its manifest, where it has one; `emulator`: what would run it here, where that is
+    not this machine's own processor.
+    """
+
+    name: str
+    image_id: str
+    labels: Mapping[str, str]
+    engine: DockerRunner | None = None
+    image: Image | None = None
+    registry: str | None = None
+    digest: str | None = None
+    emulator: str = ""
+
+
+def find_subject(text: str, places: Places, *, what: str = IMAGE) -> Subject:
+    """Find the image that was meant; a failure says where it was looked for. `what` a person may
+    have meant by the name.
+    """
+    from images.oci.opening import open_path, parse_place
+
+    place = parse_place(text)
+    if place.path is not None:
+        return _read(text, nearest(partial(open_path, place)))
+    name = place.name or text
+    if place.kind == "registry":
+        return _in_registry(name, places)
+    engine, problem = _engine(places.connect)
+    if engine is not None and engine.has(name):
+        image_id = engine.image_id(name)
+        labels = engine.labels(image_id)
+        emulator = "the engine's emulator" if engine.emulates(image_id) else ""
+        return Subject(
+            name=text, image_id=image_id, labels=labels, engine=engine, emulator=emulator
+        )
+    if place.kind == "any" and (own := nearest(partial(own_image, name, places.images))):
+        return _read(text, own)
+    if place.kind == "any" and names_a_registry(name):
+        return _in_registry(name, places)
+    raise nowhere(text, places, engine, problem, what)
+
+
+def engine_name(subject: Subject, places: Places) -> str:
+    """What would run the image here; "" where nothing can."""
+    if subject.engine is not None:
+        return subject.engine.name
+    from images.runner import choose_runner
+
+    try:
+        return choose_runner(cache=places.state).runner.name
+    except Failure:
+        return ""
+
+
+@contextmanager
+def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[Runs, str]]:
+    """What can run the image here, and what it calls the image."""
+    if subject.emulator:
+        console.note(
+            f"{subject.name} is for another processor and runs under emulation here "
+            f"({subject.emulator}): its times say nothing, and it gets no GPU."
+        )
+    if subject.engine is not None:
+        yield subject.engine, subject.image_id
+        return
+    assert subject.image is not None
+    with prepared(subject.image, runner_here(places.state, console), console) as found:
+        yield found
+
+
+def runner_here(cache: Path, console: Console) -> Runner:
+    """What can run an image that no engine has; who cannot is named, with the reason. `cache`:
+    where a sandbox keeps what it unpacks.
+    """
+    from images.runner import choose_runner
+
+    chosen = choose_runner(cache=cache)
+    for passed in chosen.passed_over:
+        console.progress(f"not by {passed.name}: {passed.problem.message}")
+    console.progress(f"by {chosen.runner.name}")
+    return chosen.runner
+
+
+@contextmanager
+def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[Runner, str]]:
+    """Have an image where it can be run, and what it is called there; it goes afterwards, but for
+    the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
+    """
+    from images.sandbox.run import Sandbox
+
+    check_runs(image.platform, image.shown)
+    with console.transfer() as progress:
+        progress.expect(sum(layer.blob.size for layer in image.layers))
+        handle = runner.prepare(image, lambda count: progress.wrote("for the suite", count))
+    try:
+        yield runner, handle
+    finally:
+        if not isinstance(runner, Sandbox):
+            runner.remove(handle)
+
+
+def _read(text: str, image: Image, registry: str | None = None) -> Subject:
+    config = image.config.get("config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    found = labels.items() if isinstance(labels, dict) else ()
+    return Subject(
+        name=text,
+        image_id=image.image_id,
+        labels={str(key): str(value) for key, value in found},
+        image=image,
+        registry=registry,
+        digest=image.digest,
+        emulator=emulator_of(image.platform),
+    )
+
+
+def nearest(opened: Callable[[Platform], T]) -> T:
+    """The image for this machine; where there is none, one that is emulated here, else any."""
+    from images.oci.opening import host_platform
+
+    try:
+        return opened(host_platform())
+    except PlatformMissingError as missing:
+        offered = missing.offered
+        if not offered:
+            raise
+    return opened(next(filter(emulator_of, offered), offered[0]))
+
+
+def _in_registry(name: str, places: Places) -> Subject:
+    from images.oci.opening import open_registry
+
+    def opened(platform: Platform) -> Image:
+        return open_registry(
+            name, platform=platform, store=None, ca_bundle=places.ca, offline=places.offline
+        )
+
+    return _read(name, nearest(opened), registry=name)
+
+
+def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, Failure | None]:
+    try:
+        return connect(), None
+    except Failure as failure:
+        return None, failure
+
+
+def nowhere(
+    text: str, places: Places, engine: DockerRunner | None, problem: Failure | None, what: str
+) -> Failure:
+    """The failure of a name that nothing here has: where it was looked for, and what is like it."""
+    from images.docker import NoEngineError
+    from images.nearby import alike, did_you_mean, no_such, or_nearby
+    from images.oci.errors import ImagePlaceError
+    from images.oci.layout_reading import names_in
+    from images.oci.opening import parse_place
+    from images.registry import ImageNotFoundError
+
+    place = parse_place(text)
+    name = place.name or text
+    is_any = place.kind == "any"
+    # Path.exists raises for a name that is too long
+    if is_any and os.path.exists(name):  # noqa: PTH110
+        kind = "directory" if Path(name).is_dir() else "file"
+        return ImagePlaceError(f"The {kind} {name} does not hold an image.", fix=_NAME_ONE)
+    own = names_in(places.images) if is_any else ()
+    near = did_you_mean(alike(name, [*_names_on(engine), *own]))
+    files = or_nearby(name, "", keep=lambda path: what != IMAGE or is_image_file(path))
+    if is_any and not near and (looks_like_file(name) or (files and what != IMAGE)):
+        return ImagePlaceError(no_such("file", name), fix=files or _NAME_ONE)
+    looked = "the engine does not have it" if engine else _sentence_end(problem)
+    ways = [] if near or files else ["build one (provision build --cuda 11.7)"]
+    if is_any:
+        looked = f"it is not among the images built here, and {looked}"
+        ways += [f"name one in a registry (docker://{name})"]
+    if engine is None:
+        ways += ["start Docker if it is one of Docker's (provision doctor says how)"]
+    otherwise = ", or ".join([", ".join(ways[:-1]), ways[-1]] if ways[1:] else ways)
+    meant = near or files
+    if meant:
+        fix = f"{meant} Otherwise {otherwise}." if otherwise else meant
+    else:
+        fix = f"{otherwise[:1].upper()}{otherwise[1:]}"
+    missing: type[Failure] = ImageNotFoundError if engine else NoEngineError
+    return missing(f"There is no {what} {name}: {looked}.", fix=fix)
+
+
+def looks_like_file(name: str) -> bool:
+    """Whether a name ends as files do, and as few images would."""
+    return Path(name).suffix.lower() in _FILE_ENDINGS
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file or a directory may hold an image, by its looks."""
+    return path.suffix == ".tar" or (path / "oci-layout").is_file()
+
+
+def _sentence_end(problem: Failure | None) -> str:
+    """ "No container engine answers at X." -> "no container engine answers at X"."""
+    message = problem.message.rstrip(".") if problem else "no engine was asked"
+    return message[:1].lower() + message[1:]
+
+
+def _names_on(engine: DockerRunner | None) -> tuple[str, ...]:
+    try:
+        return engine.names() if engine is not None else ()
+    except Failure:
+        return ()
+
+
+def own_image(name: str, images: Path, platform: Platform | None) -> Image | None:
+    """The image of that name in the layout of this user's own, if there is one.
+    PlatformMissingError: there is, but not for this platform.
+    """
+    from images.oci.layout_reading import open_layout
+
+    if not (images / "oci-layout").exists():
+        return None
+    try:
+        return open_layout(images, name, platform)
+    except PlatformMissingError:
+        raise
+    except Failure:
+        return None
+
+
+def names_a_registry(name: str) -> bool:
+    """Whether the first word is a host; "team/torch" is not asked of Docker Hub unasked."""
+    first, slash, _ = name.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")

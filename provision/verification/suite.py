@@ -1,0 +1,363 @@
+"""The suite, from outside: what it is asked, how it is run in an image, and what its report shows.
+
+The suite is never imported: inside an image it is a command, and here a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from images import process
+from images.errors import Failure
+from images.printable import printable, printable_json
+from images.scratch import scratch_directory
+from images.spec import RunJob, RunResult
+from provision.catalog import Catalog
+from provision.errors import BadInputError, Exit
+from provision.lock.labels import expectations
+from provision.model.plan import HostFacts, Plan, Warned
+from provision.output.console import Console
+
+_EXPECT_PATH = "/run/gpu-provision/expect.json"
+_ENDED = {"pass": "passed", "fail": "failed", "error": "in error", "skip": "not run"}
+_VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
+_SHM_BYTES = 1 << 30
+_STACK_BYTES = 64 << 20
+
+
+_REPORT_CHARACTERS = 16 << 20  # a report has some hundred thousand
+_DEEPEST = 64
+_TOO_DEEP = "it is nested too deeply"
+_MOST_LINES, _LONGEST_LINE = 1000, 500  # a run at the full level writes some hundred
+
+
+class BrokenReportError(Failure):
+    """The suite ended without a report."""
+
+    code = "no-report"
+    exit_code = Exit.UNFIT
+
+
+class BadReportError(BrokenReportError):
+    """A report that is malformed, or of another run than the one that was asked for."""
+
+    code = "bad-report"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"The image's report is refused: {why}.",
+            fix="If the image was built by another version, build it again: provision build. "
+            "Otherwise do not rely on it.",
+        )
+
+
+class ContradictoryReportError(BrokenReportError):
+    """A report whose verdict is not the one that its checks amount to."""
+
+    code = "report-contradiction"
+
+    def __init__(self, claimed: str, found: str) -> None:
+        super().__init__(
+            f"The image's report says {claimed}, but {found}.",
+            fix="Do not rely on this image. Build it again: provision build",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of the suite: how thorough, what may not be skipped, and what alone to run
+    (empty: everything). `timeout_s` is for the whole run.
+    """
+
+    level: str = "standard"
+    require: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    timeout_s: float = 1800.0
+
+    def words(self) -> list[str]:
+        """The suite's options that name checks."""
+        named = (("--require", self.require), ("--only", self.only))
+        return [word for option, names in named if names for word in (option, ",".join(names))]
+
+
+def run_here(words: Sequence[str]) -> process.Completed:
+    """The suite's own command line on this machine: for what it knows, not for what it proves."""
+    argv = [sys.executable, "-m", "verify", *words]
+    return process.run(argv, timeout_s=120.0, cwd=suite_directory().parent, apart=True)
+
+
+def suite_directory() -> Path:
+    """Where the verify package lies; it is copied, never imported."""
+    from importlib.util import find_spec
+
+    found = find_spec("verify")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def check_names(asked: Asked, framework: str) -> None:
+    """Refuse, before anything slow, the names of checks that the suite would refuse after it."""
+    if not asked.words():
+        return
+    done = run_here(["--list", "--framework", framework, *asked.words()])
+    if not done.ok:
+        raise BadInputError(
+            done.last_lines(1).removeprefix("verify: "),
+            fix=f"All of them: verify --list --framework {framework}",
+        )
+
+
+def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
+    """Told before the build, since the verification after it would be the first to fail. Only a
+    warning: an engine that uses the toolkit's hook does not say so.
+    """
+    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
+    if not facts.gpus or docker is None or docker.gpu_runtime is not False or docker.cdi_devices:
+        return None
+    return Warned(
+        code="gpu-runtime-not-seen",
+        message="This host has GPUs, but its Docker engine shows neither the NVIDIA runtime nor "
+        "CDI devices; the suite may not get to them.",
+        fix="Install the NVIDIA Container Toolkit, then: "
+        "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
+    )
+
+
+def gpus_to_request(facts: HostFacts | None) -> str:
+    """How the engine is asked for GPUs: not at all where there are none, by CDI where only that
+    is set up, by the NVIDIA runtime else.
+    """
+    if facts is None or not facts.gpus:
+        return "none"
+    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
+    if docker and not docker.gpu_runtime and docker.cdi_devices:
+        return "cdi"
+    return "runtime"
+
+
+class Runs(Protocol):
+    """What can run a command in an image: an engine, or a sandbox."""
+
+    @property
+    def name(self) -> str:
+        """For people, and for the record: "docker 20.10.24"."""
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        """Run it to its end."""
+
+
+def run_suite(
+    runner: Runs,
+    image: str,
+    plan: Plan,
+    facts: HostFacts | None,
+    asked: Asked,
+    *,
+    image_id: str,
+    gpus: str,
+    catalog: Catalog,
+    console: Console,
+    emulator: str = "",
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not
+    be granted. `gpus`: how they are asked for (`RunJob.gpus`). `emulator`: what emulates the
+    image's processor; such an image is given no GPU, since this machine's driver is not for it.
+    """
+    from images.layers.own import SUITE
+
+    if emulator:
+        gpus, facts = "none", None
+    expect = expectations(plan, facts, image_id, catalog.gpus, emulator=emulator)
+    command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
+    job = RunJob(
+        image=image,
+        command=(*command, *asked.words()),
+        gpus=gpus,
+        files={_EXPECT_PATH: json.dumps(expect).encode()},
+        environment={"GPU_PROVISION_PROGRESS": "1"},  # a line for each check
+        shm_bytes=_SHM_BYTES,
+        stack_bytes=_STACK_BYTES,
+        timeout_s=asked.timeout_s,
+    )
+    by = runner.name  # asked now: an engine that has gone later must not cost the report
+    lines = _Lines(console)
+    try:
+        result = runner.run(job, lines.pass_on)
+    finally:
+        lines.tell_the_rest()
+    report = read_report(result.stdout)
+    if report is None:
+        raise BrokenReportError(
+            f"The suite ended with exit code {result.exit_code} and without a report.",
+            fix="Its last lines say why. Run it by hand in the image: verify",
+            detail=result.stderr_tail or result.stdout[-2000:],
+        )
+    _refuse_untrue(report, result.exit_code, asked, expect)
+    console.result(f"{in_numbers(report)}, by {by}")
+    return report, result.notes
+
+
+class _Lines:
+    """What an image writes to standard error as it runs, as far as it is shown: so many lines, each
+    so long. The end of all of it is kept by who runs the image.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._count = 0
+
+    def pass_on(self, line: str) -> None:
+        self._count += 1
+        if self._count <= _MOST_LINES:
+            self._console.suite_line(printable(line, limit=_LONGEST_LINE, keep="\t"))
+
+    def tell_the_rest(self) -> None:
+        left_out = self._count - _MOST_LINES
+        if left_out > 0:
+            self._console.note(f"{left_out:,} more lines of the image's output were left out")
+
+
+def _refuse_untrue(
+    report: Mapping[str, Any], exit_code: int, asked: Asked, expect: Mapping[str, Any]
+) -> None:
+    """Hold a report against its own checks, and against what was asked for."""
+    claimed = report["verdict"]
+    if "comparison" in report:
+        raise BadReportError("it has a comparison, which was not asked for")
+    found = recompute(report, ["--level", asked.level, *asked.words()], expect)
+    if found.verdict != claimed:
+        raise ContradictoryReportError(
+            claimed, f"its checks amount to {found.verdict}: {found.why}"
+        )
+    if _VERDICTS.get(exit_code) != claimed:
+        raise ContradictoryReportError(claimed, f"the suite ended with exit code {exit_code}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """The verdict that the checks of a report amount to, and why."""
+
+    verdict: str
+    why: str
+
+
+def recompute(
+    report: Mapping[str, Any], words: Sequence[str], expect: Mapping[str, Any]
+) -> Recomputed:
+    """The verdict by this version's suite, which runs here and not in the image. `words` are the
+    suite's options. BadReportError: the report is malformed, or of another run.
+    """
+    with scratch_directory() as made:
+        path, wanted = made / "report.json", made / "expect.json"
+        path.write_bytes(report_bytes(report))
+        wanted.write_text(json.dumps(expect), encoding="utf-8")
+        done = run_here(["judge", str(path), "--json", "--expect", str(wanted), *words])
+    if done.code not in _VERDICTS:
+        said = done.last_lines(1).removeprefix("verify: ").removeprefix(f"{path}: ")
+        raise BadReportError(said or "the suite of this version cannot read it")
+    found = json.loads(done.stdout)
+    return Recomputed(verdict=found["verdict"], why=found["why"])
+
+
+def in_numbers(report: Mapping[str, Any]) -> str:
+    """The verdict and how many checks ended how: "no-verdict: 9 passed, 27 not run"."""
+    ended = Counter(
+        "passed on the CPU"
+        if check["status"] == "pass" and check["measured"].get("device") == "cpu"
+        else _ENDED[check["status"]]
+        for check in report["checks"]
+    )
+    order = ("passed", "passed on the CPU", "failed", "in error", "not run")
+    counts = ", ".join(f"{ended[word]} {word}" for word in order if ended[word])
+    return f"{report['verdict']}: {counts}"
+
+
+def read_report(stdout: str) -> dict[str, Any] | None:
+    """The report in what the suite wrote, or None: the last JSON object that begins and ends on a
+    line of its own. An entrypoint may print its banner before it (those of nvidia/cuda do).
+
+    The text is searched once, from its end: it is the image's, and may be made to be slow to read.
+    """
+    if len(stdout) > _REPORT_CHARACTERS:
+        raise BadReportError(
+            f"the image wrote more than {_REPORT_CHARACTERS >> 20} MiB to standard output"
+        )
+    text = f"\n{stdout}\n"
+    end = text.rfind("\n}\n")
+    start = text.rfind("\n{\n", 0, end + 1)
+    if end < 0 or start < 0:
+        return None
+    try:
+        found = json.loads(text[start : end + 2], parse_constant=_double, parse_float=_double)
+    except ValueError:
+        return None
+    except RecursionError:
+        raise BadReportError(_TOO_DEEP) from None
+    if _is_too_deep(found):
+        raise BadReportError(_TOO_DEEP)
+    is_report = isinstance(found, dict) and {"verdict", "checks"} <= found.keys()
+    return found if is_report else None
+
+
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            child
+            for one in level
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _double(text: str) -> float:
+    """JSON has numbers only, and a report only those that a double can hold."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def report_bytes(report: Mapping[str, Any]) -> bytes:
+    """The report as a file holds it and --json prints it."""
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+    return f"{printable_json(text)}\n".encode()
+
+
+def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What the checks have shown, and what none has: a check that did not run, or that had to
+    make do with the CPU, has shown nothing of the GPU.
+    """
+    shown: list[str] = []
+    missing: list[str] = []
+    for check in report["checks"]:
+        line = f"{check['id']}: {check['message']}"
+        if check["status"] == "skip" or check["measured"].get("device") == "cpu":
+            missing.append(line)
+        elif check["status"] == "pass":
+            shown.append(line)
+    return shown, missing
+
+
+def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
+    """What a person types next."""
+    words = ["docker", "run", "--rm", "-it"]
+    words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(gpus, [])
+    words += ["--shm-size", "1g"]
+    refused = " ".join(notes)
+    for name, value in (("memlock", -1), ("stack", _STACK_BYTES)):
+        if f"ulimit {name}" not in refused:
+            words += ["--ulimit", f"{name}={value}"]
+    return " ".join([*words, image])

@@ -26,7 +26,8 @@ from provision.errors import (
 )
 from provision.lock import network
 from provision.lock.labels import labels_for
-from provision.lock.lockfile import Lock, ask_index, make_lock
+from provision.lock.lockfile import Lock
+from provision.lock.solve import ask_index, make_lock
 from provision.model.plan import TITLES, Base, HostFacts, Plan, Request, Warned
 from provision.model.request import is_local, quoted
 from provision.output.console import Console

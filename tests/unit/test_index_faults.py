@@ -21,7 +21,7 @@ from images import process
 from provision.build.pipeline import Settings, lock_for
 from provision.catalog import load
 from provision.errors import IndexUnreachableError
-from provision.lock import lockfile as lock
+from provision.lock import solve as lock
 from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from images.inspect import WheelUnreachableError, measure
-from provision.lock.lockfile import uv_environment, uv_program
 from provision.lock.network import ca_bundle
+from provision.lock.solve import uv_environment, uv_program
 from tests.need import lacking
 
 if sys.version_info >= (3, 11):

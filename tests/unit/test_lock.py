@@ -9,7 +9,8 @@ import pytest
 
 from images.errors import Failure
 from provision.errors import BadInputError, LockFileError
-from provision.lock import lockfile as lock
+from provision.lock import solve as lock
+from provision.lock.lockfile import read_lock, read_lock_file, write_lock
 from provision.lock.network import make_secrets
 from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.model.planfile import (
@@ -65,7 +66,7 @@ def finished() -> str:
 
 
 def test_a_finished_lock_is_read_back_whole() -> None:
-    read = lock.read_lock(finished())
+    read = read_lock(finished())
     assert read.plan == PLAN
     assert read.wheels[0].sha256 == "1" * 64
     assert read.download_bytes == 7
@@ -177,7 +178,7 @@ def test_another_build_under_the_same_version_is_noticed(version: str, *, fine: 
 )
 def test_bad_locks_are_refused(text: str) -> None:
     with pytest.raises(LockFileError) as caught:
-        lock.read_lock(text)
+        read_lock(text)
     assert caught.value.exit_code == 2
     assert "provision lock" in caught.value.fix
 
@@ -185,26 +186,26 @@ def test_bad_locks_are_refused(text: str) -> None:
 def test_a_wheel_without_hash_is_refused() -> None:
     text = finished().replace(f'sha256 = "{"1" * 64}"', f'md5 = "{"1" * 32}"')
     with pytest.raises(LockFileError):
-        lock.read_lock(text)
+        read_lock(text)
 
 
 @pytest.mark.parametrize("name", ["lock.toml", "pylock.a.b.toml", "pylock.toml.txt"])
 def test_names_that_installers_do_not_know_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInputError):
-        lock.write_lock(lock.read_lock(finished()), tmp_path / name)
+        write_lock(read_lock(finished()), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_is_written_whole(tmp_path: Path) -> None:
-    made = lock.read_lock(finished())
-    lock.write_lock(made, tmp_path / "pylock.toml")
-    assert lock.read_lock_file(tmp_path / "pylock.toml") == made
+    made = read_lock(finished())
+    write_lock(made, tmp_path / "pylock.toml")
+    assert read_lock_file(tmp_path / "pylock.toml") == made
     assert [p.name for p in tmp_path.iterdir()] == ["pylock.toml"]
 
 
 def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be written"):
-        lock.write_lock(lock.read_lock(finished()), tmp_path / "no" / "pylock.toml")
+        write_lock(read_lock(finished()), tmp_path / "no" / "pylock.toml")
 
 
 def test_plans_survive_json_and_toml() -> None:

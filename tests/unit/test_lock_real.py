@@ -11,8 +11,9 @@ import pytest
 
 from images.errors import Failure
 from provision.catalog import load
-from provision.lock.lockfile import Lock, make_lock
+from provision.lock.lockfile import Lock
 from provision.lock.network import ca_bundle
+from provision.lock.solve import make_lock
 from provision.model.plan import HostFacts, Request
 from provision.model.request import parse_request
 from provision.resolve import resolve

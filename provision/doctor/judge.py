@@ -67,6 +67,7 @@ class _Candidate:
     beaten_by: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     survived: bool = False  # the program went on
+    at_end: bool = True  # what ended the run is near
 
     @property
     def severity(self) -> Severity:
@@ -127,6 +128,14 @@ class Reading:
             and (one.lines > hit.number + _SOON or one.ends_after(hit.number + 1, one.lines))
             for one in self.outlines
         )
+
+    def is_at_end(self, hit: Hit) -> bool:
+        """Whether a line is near to the lines by which its text ends, if it ends badly."""
+        for one in self.outlines:
+            end = one.last_end() if one.source == hit.source else []
+            if end and not end[0][0] - _SOON <= hit.number:
+                return False
+        return True
 
     def is_apart(self, hit: Hit) -> bool:
         """Whether something ended badly in the text, and nothing near a line: a hint there is no
@@ -305,6 +314,7 @@ def _candidate(
         refuted=refuted,
         groups=groups,
         survived=bool(shown) and not proven and all(one.survived for one in shown),
+        at_end=proven or not seen or any(map(reading.is_at_end, seen)),
     )
 
 
@@ -329,7 +339,7 @@ def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[
             continue
         near = len(seen) == 1 or is_together(symptom, seen)
         over = all(map(reading.is_over, seen))
-        survivable = symptom.survived or all(map(reading.warned_early, seen))
+        survivable = symptom.survived or any(map(reading.warned_early, seen))
         gone_on = survivable and all(map(reading.has_gone_on, seen))
         strength = symptom.strength if near else "hint"
         if strength == "hint" and all(map(reading.is_apart, seen)):
@@ -358,14 +368,15 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     return Evidence(says=said.replace("{value}", _words(fact)), where=fact.where)
 
 
-def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, int, int, str]:
+def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, int, int, str]:
     """What the text shows goes before what the machine shows besides, and that before a hint. What
     does no harm does not stand before what does, and what the run survived before nothing.
     """
     kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
     first = min((hit.number for hit in one.hits), default=0)
     harmless = one.severity == "warns"
-    after = (harmless, -one.points, first, one.failure.code)
+    elsewhere = not one.at_end and one.strength != "proof"
+    after = (harmless, elsewhere, -one.points, first, one.failure.code)
     return (one.beaten_by is not None, one.survived, kind, *after)
 
 

@@ -71,6 +71,16 @@ class Outline:
     lines: int = 0
     raised: tuple[int, str] | None = None  # the first exception that nothing caught
 
+    def last_end(self) -> list[tuple[int, str]]:
+        """The lines of the last end: those near to one another, back from the last one."""
+        ends = list(self.ends)
+        found = ends[-1:]
+        for one in ends[-2::-1]:
+            if found[0][0] - one[0] > _TOGETHER:
+                break
+            found.insert(0, one)
+        return found
+
     def ends_after(self, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
         """Whether a line from `first` to `last`, `but` some, says that something ended badly."""
         return any(
@@ -109,22 +119,12 @@ def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:
     """By which lines the texts ended badly, each once: the first two of each end, and the last."""
     shown: dict[str, Evidence] = {}
     for one in outlines:
-        each = {line: number for number, line in reversed(_last_end(one.ends))}
+        each = {line: number for number, line in reversed(one.last_end())}
         lines = sorted(each.items(), key=lambda said: said[1])
         few = len(lines) <= _MOST_SHOWN
         for line, number in lines if few else [*lines[:2], *lines[2 - _MOST_SHOWN :]]:
             shown[line] = Evidence(says=line, where=f"{one.source}:{number}")
     return tuple(shown.values())[-_MOST_SHOWN:]
-
-
-def _last_end(ends: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The lines of one end: those near to one another, back from the last one."""
-    found = [*ends][-1:]
-    for one in [*ends][-2::-1]:
-        if found[0][0] - one[0] > _TOGETHER:
-            break
-        found.insert(0, one)
-    return found
 
 
 def _shown(line: bytes) -> str:

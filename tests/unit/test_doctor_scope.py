@@ -438,6 +438,13 @@ def test_a_warning_of_pythons_with_much_behind_it_was_survived() -> None:
     assert (cause.code, cause.severity) == ("xformers-other-torch", "warns")
 
 
+def test_what_is_near_the_end_stands_before_what_is_not() -> None:
+    early = "ModuleNotFoundError: No module named 'flash_attn'\n"
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert codes(early)[0] == "flash-attn-not-installed"
+    assert codes(early + STEPS + memory)[0] == "gpu-out-of-memory"
+
+
 def test_a_hint_far_from_every_end_is_none() -> None:
     hint = "WARNING: NVML_ERROR_UNKNOWN was ignored\n"
     assert codes(hint)

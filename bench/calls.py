@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.cli import main as cli
+from provision.cli.parser import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLS = 20_000
@@ -117,7 +118,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], list[argparse.Action]]]:
             for name, one in action.choices.items():
                 yield from below(one, (*words, name))
 
-    yield from below(cli.build_parser(), ())
+    yield from below(build_parser(), ())
 
 
 def words_for(

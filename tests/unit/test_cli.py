@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.cli import main as cli
+from provision.cli.parser import build_parser
 from provision.version import VERSION
 from tests import need
 from tests.unit.test_index_faults import LocalIndex
@@ -451,7 +452,7 @@ def test_directories_of_another_user_are_passed_over(here: Path) -> None:
 OPTIONS = sorted(
     {
         option
-        for verb in cli.build_parser()._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+        for verb in build_parser()._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
         for option in verb._option_string_actions
     }
     - {"--host"}
@@ -632,7 +633,7 @@ def test_help_lists_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_option_has_its_help() -> None:
-    verbs: Any = cli.build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    verbs: Any = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     verbs = {**verbs, **verbs["catalog"]._subparsers._group_actions[0].choices}
     bare = [
         f"{name} {action.option_strings or action.dest}"

@@ -16,7 +16,7 @@ import images
 import provision
 from images.errors import Failure
 from provision.cli import main as cli
-from provision.cli.main import COMMANDS
+from provision.cli.parser import COMMANDS
 from provision.model.plan import HostFacts
 from verify.checks import CHECKS
 from verify.frameworks import FRAMEWORKS

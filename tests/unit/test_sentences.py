@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from provision.cli.main import build_parser
+from provision.cli.parser import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLE = "\N{WHITE SQUARE}"
@@ -239,6 +239,7 @@ PLAIN = (
     "images/runner.py",
     "provision/cli/catalog.py",
     "provision/cli/main.py",
+    "provision/cli/parser.py",
     "provision/cli/commands.py",
     "provision/cli/doctor.py",
     "provision/cli/inspect.py",

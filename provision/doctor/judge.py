@@ -52,7 +52,8 @@ _ORDINARY = re.compile(
     r"\b(?:File(?:NotFound|Exists)|NotADirectory|IsADirectory|Key|Index|Name|Type|Attribute"
     r"|ZeroDivision|JSONDecode|UnicodeDecode|UnboundLocal)Error\b|\bKeyboardInterrupt\b"
 )
-_WARNING = re.compile(r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(")  # of Python
+# of Python, and of TensorFlow and XLA
+_WARNING = re.compile(r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,7 +376,8 @@ def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, int, int, str]:
     kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
     first = min((hit.number for hit in one.hits), default=0)
     harmless = one.severity == "warns"
-    elsewhere = not one.at_end and one.strength != "proof"
+    root = one.strength == "proof" and one.severity == "blocks"
+    elsewhere = not one.at_end and not root
     after = (harmless, elsewhere, -one.points, first, one.failure.code)
     return (one.beaten_by is not None, one.survived, kind, *after)
 

@@ -6,13 +6,13 @@ import contextlib
 import io
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, cast
 
 from provision.doctor.judge import Reading, judge
 from provision.doctor.knowledge import Knowledge, load
 from provision.doctor.model import Diagnosis, Fact, Facts, Hit, Symptom, Value
-from provision.doctor.outline import Outline, outline
+from provision.doctor.outline import Outline, is_warning, outline
 from provision.doctor.scope import closest, is_together
 
 _KEPT_IN_MEMORY = 8 << 20
@@ -30,6 +30,7 @@ def diagnose(
     found: dict[str, Hit] = {}
     stated: dict[str, Fact] = {}
     together: dict[tuple[str, ...], tuple[Hit, ...]] = {}
+    last: dict[str, Hit] = {}
     outlines: list[Outline] = []
     for name, content in texts:
         with _again(content) as stream:
@@ -37,20 +38,38 @@ def diagnose(
             stream.seek(0)
             hits = known.patterns.in_text(stream, name)
             apart = _apart(known, hits)
-            if apart:
+            wanted = _complete(known, hits) if apart or outlines[-1].ends else ()
+            if wanted:
                 stream.seek(0)
-                wanted = {part for symptom in apart for part in symptom.parts}
                 every = known.patterns.every_hit(stream, name, wanted)
                 every = {part: every[part] or [hits[part]] for part in wanted}
+                last = {**{part: each[-1] for part, each in every.items()}, **last}
                 for symptom in apart:
                     chosen = closest(symptom.parts, every)
                     if chosen and is_together(symptom, chosen):
                         together.setdefault(symptom.parts, chosen)
+                hits.update((part, _worst(each)) for part, each in every.items())
             stream.seek(0)
             stated = {**_stated(known, hits, stream, name), **stated}
         found = {**hits, **found}
-    reading = Reading(together=together, outlines=outlines, stated=stated)
+    reading = Reading(together=together, last=last, outlines=outlines, stated=stated)
     return judge(known, found, facts or {}, reading)
+
+
+def _complete(knowledge: Knowledge, hits: Mapping[str, Hit]) -> set[str]:
+    """The parts of the symptoms whose parts are all there."""
+    return {
+        part
+        for failure in knowledge.failures
+        for symptom in failure.symptoms
+        if all(part in hits for part in symptom.parts)
+        for part in symptom.parts
+    }
+
+
+def _worst(hits: Sequence[Hit]) -> Hit:
+    """The first hit that is more than a warning, else the first one."""
+    return next((hit for hit in hits if not is_warning(hit.line)), hits[0])
 
 
 def _stated(

@@ -37,7 +37,7 @@ from provision.doctor.model import (
     Strength,
     Value,
 )
-from provision.doctor.outline import Outline, telling
+from provision.doctor.outline import Outline, is_warning, telling
 from provision.doctor.scope import MESSAGE, is_near, is_together
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ _ORDINARY = re.compile(
     r"\b(?:File(?:NotFound|Exists)|NotADirectory|IsADirectory|Key|Index|Name|Type|Attribute"
     r"|ZeroDivision|JSONDecode|UnicodeDecode|UnboundLocal)Error\b|\bKeyboardInterrupt\b"
 )
-# of Python, and of TensorFlow and XLA
-_WARNING = re.compile(r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +97,12 @@ class _Candidate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What is known of the texts besides the first hit of each pattern. `together`: hits near to
-    one another of symptoms whose first ones are not; `outlines`: how each text ends; `stated`: what
-    the texts say of the machine that they were written on.
+    one another of symptoms whose first ones are not; `last`: the last hits; `outlines`: how
+    each text ends; `stated`: what the texts say of the machine that they were written on.
     """
 
     together: Mapping[tuple[str, ...], tuple[Hit, ...]] = field(default_factory=dict)
+    last: Mapping[str, Hit] = field(default_factory=dict)
     outlines: Sequence[Outline] = ()
     stated: Facts = field(default_factory=dict)
 
@@ -124,7 +123,7 @@ class Reading:
 
     def warned_early(self, hit: Hit) -> bool:
         """Whether a line is a warning of Python's with much behind it."""
-        return _WARNING.search(hit.line) is not None and any(
+        return is_warning(hit.line) and any(
             one.source == hit.source
             and (one.lines > hit.number + _SOON or one.ends_after(hit.number + 1, one.lines))
             for one in self.outlines
@@ -315,7 +314,7 @@ def _candidate(
         refuted=refuted,
         groups=groups,
         survived=bool(shown) and not proven and all(one.survived for one in shown),
-        at_end=proven or not seen or any(map(reading.is_at_end, seen)),
+        at_end=proven or not shown or any(one.at_end for one in shown),
     )
 
 
@@ -326,6 +325,7 @@ class _Shown:
     strength: Strength
     hits: Sequence[Hit]
     survived: bool
+    at_end: bool
 
 
 def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[_Shown]:
@@ -348,7 +348,9 @@ def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[
         joined = len(seen) == 1 and seen[0].joined  # two lines that may not belong together
         if strength == "proof" and (over or gone_on or joined):
             strength = "typical"
-        found.append(_Shown(strength=strength, hits=seen, survived=over or gone_on))
+        latest = [*seen, *(reading.last[part] for part in symptom.parts if part in reading.last)]
+        at_end = any(map(reading.is_at_end, latest))
+        found.append(_Shown(strength=strength, hits=seen, survived=over or gone_on, at_end=at_end))
     return sorted(found, key=lambda one: -_POINTS[one.strength])
 
 

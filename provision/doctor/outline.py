@@ -54,6 +54,11 @@ _DONE = (
     r"^\[100%\] Built target|^-- Build files have been written to|^-- Installing: ",
     r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
 )
+# A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp.
+_WARNING = re.compile(
+    r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/|\[W \w+\.cpp|^warning: "
+    r"|\bIgnor(?:e|ing) \w+ error\b"
+)
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
 _MOST_SHOWN = 6
 _TOGETHER = 60  # lines: as far apart as the lines of one message may be (scope.py)
@@ -113,6 +118,11 @@ def outline(stream: BinaryIO, source: str) -> Outline:
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
     return found
+
+
+def is_warning(line: str) -> bool:
+    """Whether a program says so of its line."""
+    return _WARNING.search(line) is not None
 
 
 def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from provision.doctor import Fact, diagnose, load  # noqa: E402  the checkout's, wherever it is run
-from tests.doctor_texts import VARIATIONS  # noqa: E402
+from tests.kit.doctor_texts import VARIATIONS  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "doctor"
 
@@ -63,7 +63,8 @@ def ask(
         name: Fact(value=tuple(value) if isinstance(value, list) else value, where="the case")
         for name, value in case.get("facts", {}).items()
     }
-    first = next(iter(diagnose([("log", text)], facts).causes), None)
+    diagnosis = diagnose([("log", text)], facts)
+    first = None if diagnosis.unexplained else next(iter(diagnosis.causes), None)
     return Answer(
         case=case,
         expected=frozenset(expected),

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from provision.catalog import load
+from provision.catalog.loading import load
 from provision.model.plan import Gpu, HostFacts, Request
 from provision.resolve import resolve
 

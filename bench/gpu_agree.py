@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
-from verify import nvml
 from verify.checks import rates
 from verify.checks.compute import describe
 from verify.checks.place import Place, find_gpus
-from verify.core import Context
-from verify.frameworks import FRAMEWORKS
-from verify.maps import mapped, read_maps
+from verify.device import nvml
+from verify.device.maps import mapped, read_maps
+from verify.model.check import Context
+from verify.model.frameworks import FRAMEWORKS
 
 TOLERANCE = 0.03
 ROUNDS, REPEATS = 5, 9

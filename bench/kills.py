@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.docker.lab import Done, World, finish, new_world
-from tests.docker.private_index import Authority, Index, make_authority, make_wheel, serve
-from tests.docker.small_build import NUMPY, PASSWORD, PIP, TORCH
+from tests.engines.lab import Done, World, finish, new_world
+from tests.engines.private_index import Authority, Index, make_authority, make_wheel, serve
+from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH
 
 ROUNDS = 100
 BLOB = re.compile("[0-9a-f]{64}")

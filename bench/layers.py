@@ -25,8 +25,8 @@ from packaging.utils import parse_wheel_filename
 
 from images.layers import wheel_file, wheel_layer
 from images.oci.sources import Unpacked
-from images.spec import Wheel
 from images.wheels.directory import DEFLATED, Member
+from images.wheels.locked import Wheel
 
 PIECE_BYTES = 1 << 20
 Way = Callable[[Path], int]

@@ -24,11 +24,11 @@ sys.path.insert(0, str(ROOT))
 
 from bench.recorded_machines import NotRecordedError, Recorded, offered  # noqa: E402
 from bench.recorded_rates import judge_rate  # noqa: E402
-from verify import symptoms  # noqa: E402  the checkout's, wherever it is run
 from verify.checks import CHECKS, devices, memory  # noqa: E402
 from verify.checks.sight import Sight  # noqa: E402
-from verify.core import Context, Outcome, Status  # noqa: E402
-from verify.telemetry import State  # noqa: E402
+from verify.device.telemetry import State  # noqa: E402
+from verify.model.check import Context, Outcome, Status  # noqa: E402
+from verify.running import symptoms  # noqa: E402  the checkout's, wherever it is run
 
 DATA = ROOT / "tests" / "data" / "verify" / "recorded"
 JUDGED = ("health.", "devices.", "memory.")
@@ -98,10 +98,10 @@ def _outcomes(context: Context, usable: int) -> Iterator[tuple[str, Outcome]]:
         yield "memory.free", memory.judge_free(held)
 
 
-def _held(seen: State) -> list[memory.Held]:
+def _held(seen: State) -> list[memory.HeldMemory]:
     """Each GPU's memory, as CUDA would report it."""
     return [
-        memory.Held(
+        memory.HeldMemory(
             gpu.index,
             gpu.name or "",
             gpu.memory_total_bytes - gpu.memory_used_bytes,

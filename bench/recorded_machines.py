@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verify import nvml_types
-from verify.kernel_log import Log
-from verify.machine import Machine
-from verify.telemetry import State
+from verify.device import nvml_types
+from verify.device.kernel_log import Log
+from verify.device.machine import Machine
+from verify.device.telemetry import State
 
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE = 0, 2, 3, 4, 7
 GPU_IS_LOST, RESET_REQUIRED, CORRUPTED_INFOROM, DEPRECATED, UNKNOWN = 15, 16, 14, 26, 999

@@ -12,14 +12,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from provision import catalog
+from provision.catalog.catalog import Catalog
+from provision.catalog.loading import load
+from provision.catalog.rows import GpuModel
 from provision.lock.labels import spec_of
-from verify.checks import links
-from verify.checks.pace import Card, Rate, judge_rates
+from verify.checks import links, nvlinks, pcie
+from verify.checks.pace import MeasuredRate, RatedCard, judge_rates
 from verify.checks.speed import link_gbs
-from verify.core import Outcome, Status
-from verify.expectations import Spec
-from verify.telemetry import GpuState, NvLink, Pair, State
+from verify.device.telemetry import GpuState, NvLink, Pair, State
+from verify.model.check import Outcome, Status
+from verify.model.expectations import Spec
 
 Judgement = tuple[str, str]  # "pass", "fail" or "not judged", and the words for it
 NOT_JUDGED = "not judged"
@@ -36,7 +38,7 @@ def judge_rate(row: Mapping[str, Any]) -> Judgement:
     if "stencil" in what:
         return NOT_JUDGED, "a stencil reaches a part of what a copy does"
     if "transmit" in what:
-        return _judgement(links.judge_pcie(State(gpus=(_gpu(row),), found=True)))
+        return _judgement(pcie.judge_pcie(State(gpus=(_gpu(row),), found=True)))
     if "all_reduce" in what:
         return _judge_all_reduce(row)
     if re.search(r"alltoall|broadcast|peer", what):
@@ -56,11 +58,11 @@ def _judgement(outcome: Outcome) -> Judgement:
 
 
 @cache
-def _catalog() -> catalog.Catalog:
-    return catalog.load()
+def _catalog() -> Catalog:
+    return load()
 
 
-def _rows(row: Mapping[str, Any]) -> tuple[catalog.GpuModel, ...]:
+def _rows(row: Mapping[str, Any]) -> tuple[GpuModel, ...]:
     """What the catalog has under the card's name, without what stands in brackets."""
     name = re.sub(r"\s*\(.*?\)", "", row["card"]).removesuffix(" class")
     return _catalog().find_gpu(name).rows
@@ -113,8 +115,8 @@ def _judge_one(
     spec = _spec(row)
     sure = metric == "h2d_pinned" or spec is None or spec.sure  # a link's figure is not the card's
     samples = (float(row["value"]),) * 3
-    rate = Rate(metric, 0, samples, row["unit"], label, figure=figure, sure=sure)
-    card = Card(0, row["card"], _gpu(row), spec)
+    rate = MeasuredRate(metric, 0, samples, row["unit"], label, figure=figure, sure=sure)
+    card = RatedCard(0, row["card"], _gpu(row), spec)
     return _judgement(judge_rates([rate], [card], device="cuda", what="rates"))
 
 
@@ -147,7 +149,7 @@ def _judge_host_copy(row: Mapping[str, Any], what: str) -> Judgement:
     if not re.search(r"pinned|nvbandwidth|floor", what):
         return NOT_JUDGED, "ordinary memory is copied twice and has no figure"
     gpu = _gpu(row)
-    figure = link_gbs("h2d_pinned", Card(0, row["card"], gpu))
+    figure = link_gbs("h2d_pinned", RatedCard(0, row["card"], gpu))
     return _judge_one(row, "h2d_pinned", figure)
 
 
@@ -158,7 +160,7 @@ def _judge_all_reduce(row: Mapping[str, Any]) -> Judgement:
     if _number(row.get("size"), LARGE) < LARGE:
         return NOT_JUDGED, "small messages are not judged"
     gpus = [_gpu(row, i) for i in range(count)]
-    joined = "bridged" in row["card"] or "NVLink" in way or links.is_wired(gpus[0])
+    joined = "bridged" in row["card"] or "NVLink" in way or nvlinks.is_wired(gpus[0])
     if joined and "no NVLink" not in row["card"]:
         major = (gpus[0].compute_capability or "").partition(".")[0]
         wired = tuple(NvLink(i, active=True) for i in range(_LINKS.get(major, 0)))

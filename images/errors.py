@@ -5,7 +5,7 @@ It lives in the lowest room, so that each room can raise it and `provision.cli.m
 
 from __future__ import annotations
 
-from images.printable import printable_lines
+from images.text.printable import printable_lines
 
 
 class Failure(Exception):  # noqa: N818  a user meets it as a failure, and the subclasses say Error

@@ -21,25 +21,24 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import need
+from tests import ROOT, need
 
-ROOT = Path(__file__).parents[1]
 # Seconds for one test with its fixtures, by lane (a directory here): for what hangs, not for what
 # is slow. A fixture of a session counts for the first test that needs it: an image of gigabytes, a
 # framework's installation, a machine on which all tests run.
 LIMIT_S = 300
-LIMITS_S = {"bare": 4800, "docker": 900, "frameworks": 2400, "gpu": 2400, "wheels": 900}
+LIMITS_S = {"bare": 4800, "engines": 900, "frameworks": 2400, "gpu": 2400, "wheels": 900}
 # The lanes that take minutes, the longest first. Those of one word run one after the other: they
 # share an engine, or load all cores by themselves.
 LONG = {
-    "docker": "engine",
+    "engines": "engine",
     "wheels": "engine",
     "frameworks": "cores",
     "gpu": "cores",
     "bare": "cores",
 }
 # Which lanes ask the package index.
-ONLINE = ("bare", "docker", "frameworks", "wheels")
+ONLINE = ("bare", "engines", "frameworks", "wheels")
 
 # Started in the background of a script, or by nohup, we inherit ignored signals, and so would every
 # program that the tests start and interrupt.
@@ -129,6 +128,17 @@ def pytest_configure(config: pytest.Config) -> None:
         "chance", max_examples=fuzz or 100, database=None, deadline=None, print_blob=True
     )
     hypothesis.settings.load_profile("chance" if fuzz else "same")
+
+
+def pytest_sessionstart() -> None:
+    """A row of the catalog that cannot be read is said once, not by every test that needs it."""
+    from provision.catalog.loading import load
+    from provision.errors import CatalogError
+
+    try:
+        load()
+    except CatalogError as error:
+        pytest.exit(f"The catalog cannot be read. {error}", returncode=1)
 
 
 def pytest_unconfigure() -> None:

@@ -15,7 +15,7 @@ if not __package__:
     # stand before others of their name. In an image the folder above holds this package alone.
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from verify.cli import main
+from verify.commands.main import main
 
 
 def run() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from images.bootstrap.errors import BootstrapUnfitError
-from images.bootstrap.index import Package, PackageIndex
+from images.bootstrap.index import PackageIndex, SuitePackage
 from images.bootstrap.versions import OPERATORS, compare
 
 _RELATION = re.compile(
@@ -66,7 +66,7 @@ def _relation(text: str) -> Relation:
 
 def choose_packages(
     indexes: Sequence[PackageIndex], named: Iterable[str], *, suite: str
-) -> tuple[Package, ...]:
+) -> tuple[SuitePackage, ...]:
     """Choose the packages of a base, sorted by name.
 
     BootstrapUnfitError: a package does not exist, or needs what does not, or two of them conflict.
@@ -84,9 +84,9 @@ class _Chooser:
     def __init__(self, indexes: Sequence[PackageIndex], suite: str) -> None:
         self._indexes = indexes
         self._suite = suite
-        self._chosen: dict[str, Package] = {}
+        self._chosen: dict[str, SuitePackage] = {}
         self._provided: dict[str, list[str | None]] = {}
-        self._open: list[tuple[Package, tuple[Relation, ...]]] = []
+        self._open: list[tuple[SuitePackage, tuple[Relation, ...]]] = []
         self.candidate = functools.cache(self._candidate)
 
     def want(self, name: str) -> None:
@@ -98,7 +98,7 @@ class _Chooser:
             )
         self._take(package)
 
-    def complete(self) -> list[Package]:
+    def complete(self) -> list[SuitePackage]:
         """Add what the chosen ones need. A need with one way to meet it comes first: it may meet
         one with several.
         """
@@ -109,7 +109,7 @@ class _Chooser:
                 self._take(self._first(package, group))
         return list(self._chosen.values())
 
-    def _take(self, package: Package) -> None:
+    def _take(self, package: SuitePackage) -> None:
         if package.name in self._chosen:
             return
         self._chosen[package.name] = package
@@ -123,7 +123,7 @@ class _Chooser:
             return True
         return any(relation.accepts(version) for version in self._provided.get(relation.name, ()))
 
-    def _first(self, package: Package, group: tuple[Relation, ...]) -> Package:
+    def _first(self, package: SuitePackage, group: tuple[Relation, ...]) -> SuitePackage:
         for relation in sorted(group, key=lambda relation: relation.name not in _PREFERRED):
             found = self.candidate(relation.name)
             if found is not None and relation.accepts(found.version):
@@ -136,7 +136,7 @@ class _Chooser:
             fix="The mirror may be in the middle of an update: try again later, or use another.",
         )
 
-    def _providers(self, relation: Relation) -> Iterator[Package]:
+    def _providers(self, relation: Relation) -> Iterator[SuitePackage]:
         names = {p.name for index in self._indexes for p in index.providing(relation.name)}
         for name in sorted(names):
             package = self.candidate(name)
@@ -144,9 +144,9 @@ class _Chooser:
             if package and any(n == relation.name and relation.accepts(v) for n, v in offers):
                 yield package
 
-    def _candidate(self, name: str) -> Package | None:
+    def _candidate(self, name: str) -> SuitePackage | None:
         """Find the newest version; of equal ones that of the first index that has it."""
-        newest: Package | None = None
+        newest: SuitePackage | None = None
         for index in self._indexes:
             for package in index.named(name):
                 if newest is None or compare(package.version, newest.version) > 0:
@@ -154,13 +154,13 @@ class _Chooser:
         return newest
 
 
-def provided_by(package: Package) -> tuple[tuple[str, str | None], ...]:
+def provided_by(package: SuitePackage) -> tuple[tuple[str, str | None], ...]:
     """Return the names that a package provides, each with its version where it has one."""
     groups = parse_relations(package.provides)
     return tuple((group[0].name, group[0].version or None) for group in groups)
 
 
-def _check_conflicts(chosen: Sequence[Package]) -> None:
+def _check_conflicts(chosen: Sequence[SuitePackage]) -> None:
     versions = {package.name: package.version for package in chosen}
     for package in chosen:
         for relation, *_ in parse_relations(package.conflicts):

@@ -18,23 +18,25 @@ from pathlib import Path
 from images.bootstrap.deb import decompress_xz
 from images.bootstrap.errors import BootstrapError, BootstrapUnfitError, MirrorError
 from images.bootstrap.host import AptSettings
-from images.bootstrap.index import Package, PackageIndex
-from images.bootstrap.mirrors import Source
+from images.bootstrap.index import PackageIndex, SuitePackage
+from images.bootstrap.mirrors import MirrorSuite
 from images.bootstrap.release import IndexFile, Release, parse_release
 from images.bootstrap.signature import debian_keys, keys_in, unverified, verified
 from images.errors import Failure
-from images.inspect.transfer import BrokenOff, head_of, pieces_of
-from images.registry.http import proxy_for
-from images.spec import RemoteFile, Secrets
+from images.net.address import shown_url
+from images.net.connections import proxy_for
+from images.net.errors import BrokenOff
+from images.net.logins import authorization, read_logins
+from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.secrets import Secrets
+from images.net.transfer import Transfers, head_of, pieces_of, transfer_client
 from images.store import Fetcher, Store
-from images.store.exchange import Exchange, Pools
 from images.store.local import local_path
-from images.store.logins import authorization, read_logins
+from images.wheels.locked import RemoteFile
 
 _MOST_RELEASE_BYTES = 16 << 20
 _PATIENCE_S = 20.0
-_PAUSES_S: tuple[float | None, ...] = (0.5, 2.0, None)
-"""Before the next try; None: there is none."""
+TRIES = Patience(tries=3, first_wait_s=0.8)
 _CONNECTIONS = 8
 _ABSENT = "does not have it (HTTP 404)"
 _REACH_FIX = (
@@ -47,7 +49,7 @@ _REACH_FIX = (
 class Suite:
     """A suite whose Release was checked: the mirror that has it, and its index of packages."""
 
-    source: Source
+    source: MirrorSuite
     index: IndexFile
     by_hash: bool
 
@@ -69,7 +71,9 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
         self._on_line = on_line
         self._now = now
         self._logins = read_logins(settings.netrc)
-        self._pools = Pools(ca_bundle=bundle, connections=_CONNECTIONS, proxy=self._proxy)
+        self._client = transfer_client(
+            ca_bundle=bundle, patience_s=_PATIENCE_S, connections=_CONNECTIONS, proxy=self._proxy
+        )
         self._fetcher = Fetcher(
             store,
             kind="blob",
@@ -81,11 +85,11 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
 
     def __exit__(self, *error: object) -> None:
         self._fetcher.close()
-        self._pools.clear()
+        self._client.close()
 
-    def suites(self, sources: Iterable[Source], arch: str) -> tuple[Suite, ...]:
+    def suites(self, sources: Iterable[MirrorSuite], arch: str) -> tuple[Suite, ...]:
         """Read the Releases of all suites that the sources name, each of its first good mirror."""
-        by_suite: dict[str, list[Source]] = {}
+        by_suite: dict[str, list[MirrorSuite]] = {}
         for source in sources:
             by_suite.setdefault(source.suite, []).append(source)
         with ThreadPoolExecutor(len(by_suite)) as pool:
@@ -96,7 +100,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
         with ThreadPoolExecutor(len(suites)) as pool:
             return tuple(pool.map(self._index, suites))
 
-    def packages(self, packages: Sequence[Package]) -> Iterator[tuple[Package, Path]]:
+    def packages(self, packages: Sequence[SuitePackage]) -> Iterator[tuple[SuitePackage, Path]]:
         """Download packages, and give each with its file, in their order."""
         wanted = [_remote(package) for package in packages]
         self._fetcher.prefetch(wanted)
@@ -106,7 +110,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
     def _proxy(self, url: str) -> str | None:
         return self._settings.proxy(url, proxy_for)
 
-    def _suite(self, sources: Sequence[Source], arch: str) -> Suite:
+    def _suite(self, sources: Sequence[MirrorSuite], arch: str) -> Suite:
         first, *others = sources
         try:
             release = self._release(first)
@@ -118,7 +122,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
                     return self._suite(others, arch)
             raise
 
-    def _release(self, source: Source) -> Release:
+    def _release(self, source: MirrorSuite) -> Release:
         signed = self.read(f"{_directory(source)}/InRelease")
         if source.on("trusted"):
             text = unverified(signed)
@@ -173,7 +177,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
                 fix="The mirror may be in the middle of an update: try again in a few minutes."
                 if mismatch
                 else _REACH_FIX,
-                detail=failure.detail or _shown(url),
+                detail=failure.detail or shown_url(url),
             ) from failure
 
     def read(self, url: str) -> bytes:
@@ -186,31 +190,25 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
                 raise MirrorError(
                     f"{path} could not be read: {error.strerror}.", fix=_REACH_FIX
                 ) from error
-        for pause in _PAUSES_S:
-            found = self._try(url)
-            if isinstance(found, bytes):
-                return found
-            if found.final or pause is None:
-                raise _failure(found, url)
-            time.sleep(pause)
-        raise AssertionError
-
-    def _try(self, url: str) -> bytes | BrokenOff:
-        try:
-            return self._read(url)
-        except BrokenOff as error:
-            return error
+        tries = Tries(TRIES)
+        while True:
+            try:
+                return self._read(url)
+            except BrokenOff as error:  # noqa: PERF203  at most three times
+                if not tries.again(error):
+                    raise _failure(error, url) from error
 
     def _read(self, url: str) -> bytes:
         login = authorization(url, self._logins)
-        exchange = Exchange(url, self._pools, login=login, patience_s=_PATIENCE_S)
-        with contextlib.closing(exchange.ask_from(0, None)) as answer:
+        transfers = Transfers(url, self._client, login=login, patience_s=_PATIENCE_S)
+        with contextlib.closing(transfers.ask(0)) as answer:
             head = head_of(answer)
             if head.status != 200:
                 known = {404: _ABSENT, 401: "asks for a login (HTTP 401)",
                          403: "denies access (HTTP 403)"}  # fmt: skip
-                why = known.get(head.status, f"answered HTTP {head.status}")
-                raise BrokenOff(why, final=head.status < 500 and head.status not in {408, 429})
+                if head.status in AGAIN:
+                    raise busy(head)
+                raise BrokenOff(known.get(head.status, f"answered HTTP {head.status}"), final=True)
             content = bytearray()
             for piece in pieces_of(answer):
                 content += piece
@@ -229,16 +227,16 @@ def _failure(error: BrokenOff, url: str) -> Failure:
             f"The Debian mirror {parts.hostname} does not have the suite {suite}.",
             fix="Use a suite that it has (they are listed in its dists/ directory), or another"
             " mirror.",
-            detail=_shown(url),
+            detail=shown_url(url),
         )
     return MirrorError(
         f"The Debian mirror {parts.hostname} {error.why}.",
-        fix=error.fix if "certificate" in error.why else _REACH_FIX,
-        detail=_shown(url),
+        fix=error.fix if error.kind == "certificate" else _REACH_FIX,
+        detail=shown_url(url),
     )
 
 
-def _remote(package: Package) -> RemoteFile:
+def _remote(package: SuitePackage) -> RemoteFile:
     return RemoteFile(
         name=package.name,
         version=package.version,
@@ -248,7 +246,7 @@ def _remote(package: Package) -> RemoteFile:
     )
 
 
-def _directory(source: Source) -> str:
+def _directory(source: MirrorSuite) -> str:
     return f"{source.uri.rstrip('/')}/dists/{source.suite}"
 
 
@@ -266,8 +264,3 @@ def _decompressed(content: bytes, path: str) -> bytes:
             fix="Use another mirror of Debian.",
         ) from error
     return content
-
-
-def _shown(url: str) -> str:
-    parts = urllib.parse.urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from images import process
 from images.bootstrap.errors import BootstrapUnfitError, MirrorError, NoSpaceError
 from images.bootstrap.mirrors import (
-    Source,
+    MirrorSuite,
     debian_sources,
     parse_deb822,
     parse_one_line,
@@ -26,6 +25,7 @@ from images.bootstrap.mirrors import (
     standard_sources,
 )
 from images.errors import Failure
+from images.system import process
 
 NEEDED_BYTES = 700_000_000
 """Free space that making a base takes at most: its packages, its layer, and the archive with it.
@@ -69,7 +69,7 @@ def debian_arch(machine: str) -> str:
     return _DEBIAN_ARCH.get(machine, machine)
 
 
-def sources_for(suite: str, root: Path = Path("/")) -> tuple[Source, ...]:
+def sources_for(suite: str, root: Path = Path("/")) -> tuple[MirrorSuite, ...]:
     """Choose the mirrors for a suite: those the user named, else apt's, else Debian's own."""
     named = os.environ.get(MIRROR_VARIABLE, "").strip()
     if named:
@@ -94,9 +94,9 @@ def debians_own() -> str:
     return mirror
 
 
-def read_sources(root: Path = Path("/")) -> tuple[Source, ...]:
+def read_sources(root: Path = Path("/")) -> tuple[MirrorSuite, ...]:
     """Read the host's apt sources."""
-    found: list[Source] = []
+    found: list[MirrorSuite] = []
     for file in _source_files(root):
         parse = {".list": parse_one_line, ".sources": parse_deb822}.get(file.suffix)
         if parse is not None:
@@ -110,7 +110,7 @@ def _source_files(root: Path) -> tuple[Path, ...]:
     return (apt / "sources.list", *sorted(apt.glob("sources.list.d/*")))
 
 
-def _expanded(source: Source, root: Path) -> Iterable[Source]:
+def _expanded(source: MirrorSuite, root: Path) -> Iterable[MirrorSuite]:
     """Replace a list of mirrors, as cloud images have it, by those that a local file names."""
     if not source.uri.startswith(_MIRROR_LIST):
         return (source,)
@@ -202,5 +202,5 @@ def no_space(directory: Path) -> NoSpaceError:
     return NoSpaceError(
         f"{directory} has {free / 1e9:.1f} GB free; making a base needs {NEEDED_BYTES / 1e9:.1f}"
         " GB.",
-        fix=f"Make room (df -h {directory}), or keep the store on another disk: XDG_CACHE_HOME.",
+        fix=f"Free space (df -h {directory}), or keep the store on another disk: XDG_CACHE_HOME.",
     )

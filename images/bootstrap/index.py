@@ -22,7 +22,7 @@ _SAFE_PATH = re.compile(r"[A-Za-z0-9_+~%.:-]+(?:/[A-Za-z0-9_+~%.:-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class SuitePackage:
     """A package that a suite has. `url` is where, `size` in bytes, `sha256` in hex digits.
 
     `depends` and `conflicts` are relations as the index writes them: "libc6 (>= 2.36), a | b".
@@ -53,7 +53,7 @@ class PackageIndex:
             self._begins.setdefault(name, []).append(at + 1)
         self._provides: list[tuple[bytes, int]] | None = None
 
-    def named(self, name: str) -> Iterator[Package]:
+    def named(self, name: str) -> Iterator[SuitePackage]:
         """Return all versions of a package."""
         return (self._package(begin) for begin in self._begins.get(name.encode(), ()))
 
@@ -63,7 +63,7 @@ class PackageIndex:
             for at in _places(self._text, line):
                 yield self._package(self._begin_before(at)).name
 
-    def providing(self, name: str) -> Iterator[Package]:
+    def providing(self, name: str) -> Iterator[SuitePackage]:
         """Return the packages that provide a name, which may be no package's own."""
         if self._provides is None:
             self._provides = [
@@ -78,7 +78,7 @@ class PackageIndex:
     def _begin_before(self, at: int) -> int:
         return self._text.rfind(b"\nPackage: ", 0, at + 1) + 1
 
-    def _package(self, begin: int) -> Package:
+    def _package(self, begin: int) -> SuitePackage:
         end = self._text.find(b"\n\n", begin)
         fields = read_fields(self._text[begin : end if end >= 0 else None].decode())
         name, path = fields.get("Package", ""), fields.get("Filename", "").removeprefix("./")
@@ -89,7 +89,7 @@ class PackageIndex:
                 " Filename, a Size and a SHA256.",
                 fix="Use another mirror of Debian: see the host's /etc/apt/sources.list.d",
             )
-        return Package(
+        return SuitePackage(
             name=name,
             version=fields.get("Version", ""),
             url=f"{self._base_url}/{path}",

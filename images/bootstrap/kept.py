@@ -14,43 +14,43 @@ from dataclasses import asdict
 from typing import Any
 
 from images.bootstrap.deb import ControlFile
-from images.bootstrap.index import Package
-from images.bootstrap.unpack import Unpacked
-from images.layers.tar import Entry
+from images.bootstrap.index import SuitePackage
+from images.bootstrap.unpack import UnpackedPackage
+from images.layers.tar import TarEntry
 from images.store import Store
 
 _CHOSEN, _UNPACKED = "debian-chosen", "debian-unpacked"
 _LENGTH_BYTES = 8
 
 
-class Kept:
+class KeptBases:
     """What is kept of bases whose layers are written in one way (`key`: whatever decides that)."""
 
     def __init__(self, store: Store, *, key: str) -> None:
         self._store = store
         self._key = key
 
-    def chosen(self, request: str) -> tuple[Package, ...] | None:
+    def chosen(self, request: str) -> tuple[SuitePackage, ...] | None:
         """Return the packages that were chosen for a request."""
         found = self._store.facts(_CHOSEN, request)
         try:
-            return tuple(Package(**row) for row in found["packages"]) if found else None
+            return tuple(SuitePackage(**row) for row in found["packages"]) if found else None
         except (KeyError, TypeError):
             return None
 
-    def remember_chosen(self, request: str, packages: Iterable[Package]) -> None:
+    def remember_chosen(self, request: str, packages: Iterable[SuitePackage]) -> None:
         """Keep them."""
         self._store.remember_facts(_CHOSEN, request, {"packages": [asdict(p) for p in packages]})
 
-    def unpacked(self, packages: Sequence[Package]) -> dict[str, Unpacked]:
+    def unpacked(self, packages: Sequence[SuitePackage]) -> dict[str, UnpackedPackage]:
         """Return those of the packages that were unpacked before, by name."""
-        places: dict[str, list[tuple[Package, int, int]]] = {}
+        places: dict[str, list[tuple[SuitePackage, int, int]]] = {}
         for package in packages:
             found = self._store.facts(_UNPACKED, self._key + package.sha256)
             if found is not None:
                 place = (package, int(found["begin"]), int(found["end"]))
                 places.setdefault(str(found["blob"]), []).append(place)
-        known: dict[str, Unpacked] = {}
+        known: dict[str, UnpackedPackage] = {}
         for blob, parts in places.items():
             path = self._store.blob(blob, check=True)
             content = memoryview(path.read_bytes() if path else b"")
@@ -59,7 +59,7 @@ class Kept:
                     known[package.name] = _read(content[begin:end], package)
         return known
 
-    def remember_unpacked(self, parts: Sequence[Unpacked]) -> None:
+    def remember_unpacked(self, parts: Sequence[UnpackedPackage]) -> None:
         """Keep them, in one file."""
         if not parts:
             return
@@ -73,7 +73,7 @@ class Kept:
             self._store.remember_facts(_UNPACKED, self._key + part.package.sha256, place)
 
 
-def _written(part: Unpacked) -> bytes:
+def _written(part: UnpackedPackage) -> bytes:
     """Write a part: the length of its description, that, and its compressed tar."""
     described = {
         "control": {name: [one.mode, _text(one.content)] for name, one in part.control.items()},
@@ -89,11 +89,11 @@ def _written(part: Unpacked) -> bytes:
     return len(head).to_bytes(_LENGTH_BYTES, "big") + head + part.packed
 
 
-def _read(piece: memoryview, package: Package) -> Unpacked:
+def _read(piece: memoryview, package: SuitePackage) -> UnpackedPackage:
     length = int.from_bytes(piece[:_LENGTH_BYTES], "big")
     end = _LENGTH_BYTES + length
     found: Mapping[str, Any] = json.loads(bytes(piece[_LENGTH_BYTES:end]))
-    return Unpacked(
+    return UnpackedPackage(
         package=package,
         control={
             name: ControlFile(mode, _bytes(text)) for name, (mode, text) in found["control"].items()
@@ -101,7 +101,7 @@ def _read(piece: memoryview, package: Package) -> Unpacked:
         packed=bytes(piece[end:]),
         listed=tuple(found["listed"]),
         directories=tuple(
-            Entry(path=path, kind="dir", mode=mode, owner=(owner[0], owner[1]), mtime=mtime)
+            TarEntry(path=path, kind="dir", mode=mode, owner=(owner[0], owner[1]), mtime=mtime)
             for path, mode, owner, mtime in found["directories"]
         ),
         files=frozenset(found["files"]),

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from images.bootstrap.configure import configure
 from images.bootstrap.errors import BootstrapError
-from images.bootstrap.tree import Tree
-from images.bootstrap.unpack import Unpacked, compress
-from images.layers.tar import END, Entry, padding
+from images.bootstrap.tree import PackageTree
+from images.bootstrap.unpack import UnpackedPackage, compress
+from images.layers.tar import END, TarEntry, padding
 
 _PYTHON = re.compile(r"usr/bin/python(\d+\.\d+)")
 _MERGED = re.compile(r"(bin|sbin|lib|lib32|lib64|libo32|libx32)(?=/|$)")
@@ -42,7 +42,7 @@ class Layer:
 
 
 def write_layer(
-    path: Path, parts: Sequence[Unpacked], *, suite: str, arch: str, epoch: int
+    path: Path, parts: Sequence[UnpackedPackage], *, suite: str, arch: str, epoch: int
 ) -> Layer:
     """Write the layer of packages that are unpacked, sorted by name."""
     tree = _tree_of(parts, suite=suite, arch=arch, epoch=epoch)
@@ -68,8 +68,10 @@ def write_layer(
     )
 
 
-def _tree_of(unpacked: Iterable[Unpacked], *, suite: str, arch: str, epoch: int) -> Tree:
-    tree = Tree(epoch=epoch, arch=arch, suite=suite)
+def _tree_of(
+    unpacked: Iterable[UnpackedPackage], *, suite: str, arch: str, epoch: int
+) -> PackageTree:
+    tree = PackageTree(epoch=epoch, arch=arch, suite=suite)
     merged = set()
     owners: dict[str, str] = {}
     for one in unpacked:
@@ -92,11 +94,11 @@ def _tree_of(unpacked: Iterable[Unpacked], *, suite: str, arch: str, epoch: int)
             tree.add_directory(name, mode=0o1777 if name == "tmp" else 0o755)
     for name in sorted(merged - set(tree.links)):
         tree.add_link(name, f"usr/{name}")
-        tree.directories.setdefault(f"usr/{name}", Entry(path=f"usr/{name}", kind="dir"))
+        tree.directories.setdefault(f"usr/{name}", TarEntry(path=f"usr/{name}", kind="dir"))
     return tree
 
 
-def _tar(entries: Iterable[Entry]) -> Iterator[bytes]:
+def _tar(entries: Iterable[TarEntry]) -> Iterator[bytes]:
     for entry in entries:
         yield from (entry.header, entry.content, padding(len(entry.content)))
 

@@ -17,7 +17,7 @@ from images.bootstrap.configure import wanted_paths
 from images.bootstrap.dependencies import choose_packages
 from images.bootstrap.download import Downloads, Suite
 from images.bootstrap.errors import BootstrapError, BootstrapUnfitError
-from images.bootstrap.kept import Kept
+from images.bootstrap.kept import KeptBases
 from images.bootstrap.layer import write_layer
 from images.bootstrap.mirrors import Snapshot, is_stamp, snapshot_sources
 from images.bootstrap.store import (
@@ -29,7 +29,7 @@ from images.bootstrap.store import (
     remove_leftovers,
     work_directory,
 )
-from images.bootstrap.unpack import Unpacked, unpack_all
+from images.bootstrap.unpack import UnpackedPackage, unpack_all
 from images.store import OfflineError, Store
 
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
@@ -194,12 +194,12 @@ def _make(job: _Job, store: Path, ca_bundle: str, clock: Callable[[], float]) ->
 
 def _parts(
     job: _Job, downloads: Downloads, suites: Sequence[Suite], store: Store
-) -> list[Unpacked]:
+) -> list[UnpackedPackage]:
     """Choose the packages and unpack them, as far as the store does not know them yet."""
     for suite in suites:
         job.on_line(f"packages of {suite.source.shown}")
     wanted = wanted_paths()
-    kept = Kept(store, key=canonical_json([FORMAT, job.epoch, wanted]).decode())
+    kept = KeptBases(store, key=canonical_json([FORMAT, job.epoch, wanted]).decode())
     request = canonical_json(
         [FORMAT, job.packages, [[one.source.uri, one.index.sha256] for one in suites]]
     ).decode()

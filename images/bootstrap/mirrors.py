@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, timezone
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MirrorSuite:
     """A suite on a mirror. `uri` may hold a login, which `shown` omits."""
 
     uri: str
@@ -60,7 +60,7 @@ _SNAPSHOT_ADDRESS = re.compile(
 _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<rest>.+)")
 
 
-def parse_one_line(text: str) -> tuple[Source, ...]:
+def parse_one_line(text: str) -> tuple[MirrorSuite, ...]:
     """Read a sources.list; lines that are not understood are left out."""
     found = []
     for raw in text.splitlines():
@@ -69,11 +69,11 @@ def parse_one_line(text: str) -> tuple[Source, ...]:
             suite, *components = match["rest"].split()
             pairs = (option.partition("=") for option in (match["options"] or "").split())
             options = {name.lower(): value for name, _, value in pairs}
-            found.append(Source(match["uri"], suite, tuple(components), options))
+            found.append(MirrorSuite(match["uri"], suite, tuple(components), options))
     return tuple(found)
 
 
-def parse_deb822(text: str) -> tuple[Source, ...]:
+def parse_deb822(text: str) -> tuple[MirrorSuite, ...]:
     """Read a .sources file; disabled and source-only paragraphs are left out."""
     found = []
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
@@ -94,14 +94,14 @@ def parse_deb822(text: str) -> tuple[Source, ...]:
         options = {key: value for key, value in fields.items() if key not in known}
         components = tuple(fields.get("components", "").split())
         found += [
-            Source(uri, suite, components, options)
+            MirrorSuite(uri, suite, components, options)
             for uri in fields.get("uris", "").split()
             for suite in fields.get("suites", "").split()
         ]
     return tuple(found)
 
 
-def _likely_debian(source: Source) -> int | None:
+def _likely_debian(source: MirrorSuite) -> int | None:
     """Rank how likely a source is a mirror of Debian itself, 0 the most; None: it is not.
 
     Somebody's packages for Debian may be at an address that looks the same. Whether a source is
@@ -120,7 +120,7 @@ def _likely_debian(source: Source) -> int | None:
     return 1 if parts[-1:] and parts[-1] in _NAMES and not signed_by else 2
 
 
-def debian_sources(sources: Iterable[Source], suite: str) -> tuple[Source, ...]:
+def debian_sources(sources: Iterable[MirrorSuite], suite: str) -> tuple[MirrorSuite, ...]:
     """Choose the host's Debian mirrors, as sources of a suite; none where it has no mirror.
 
     A mirror keeps all suites, so the host's own suite does not matter; what matters is which kinds
@@ -128,7 +128,7 @@ def debian_sources(sources: Iterable[Source], suite: str) -> tuple[Source, ...]:
     the most likely comes first.
     """
     ranked = [(rank, source) for source in sources if (rank := _likely_debian(source)) is not None]
-    found: list[Source] = []
+    found: list[MirrorSuite] = []
     for _, source in sorted(ranked, key=lambda pair: pair[0]):
         kind = "".join(source.suite.partition("-")[1:])
         if kind not in _KINDS:
@@ -140,21 +140,21 @@ def debian_sources(sources: Iterable[Source], suite: str) -> tuple[Source, ...]:
             if (name == "signed-by" and "debian-archive" not in value and "\n" not in value)
             or name in {"trusted", "check-valid-until"}
         }
-        chosen = Source(source.uri, f"{suite}{kind}", ("main",), kept)
+        chosen = MirrorSuite(source.uri, f"{suite}{kind}", ("main",), kept)
         if chosen not in found:
             found.append(chosen)
     # without the release itself the others are of no use
     return tuple(found) if any(source.suite == suite for source in found) else ()
 
 
-def standard_sources(address: str, suite: str) -> tuple[Source, ...]:
+def standard_sources(address: str, suite: str) -> tuple[MirrorSuite, ...]:
     """Return the sources of a suite on a mirror at `address` ("http://HOST/debian"), beside which
     security updates are in "debian-security".
     """
     address = address.rstrip("/")
     security = f"{address.removesuffix('/debian')}/debian-security"
     return tuple(
-        Source(uri, f"{suite}{kind}", ("main",), {})
+        MirrorSuite(uri, f"{suite}{kind}", ("main",), {})
         for uri, kind in zip((address, address, security), _KINDS, strict=True)
     )
 
@@ -186,13 +186,13 @@ def snapshot_address(sources: str) -> str | None:
     return found[1] if found else None
 
 
-def snapshot_sources(snapshot: Snapshot, suite: str) -> tuple[Source, ...]:
+def snapshot_sources(snapshot: Snapshot, suite: str) -> tuple[MirrorSuite, ...]:
     """Return the sources of a suite as it was: the release, its updates, its security updates."""
     end = f"{snapshot.stamp}/"
     main, security = f"{snapshot.address}/debian/{end}", f"{snapshot.address}/debian-security/{end}"
     return tuple(
         # what was signed for some days is read years later
-        Source(uri, f"{suite}{kind}", ("main",), {"check-valid-until": "no"})
+        MirrorSuite(uri, f"{suite}{kind}", ("main",), {"check-valid-until": "no"})
         for uri, kind in zip((main, main, security), _KINDS, strict=True)
     )
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from images.layers.tar import Entry, parents
+from images.layers.tar import TarEntry, parents
 
 _ALIASED = re.compile(r"(bin|sbin|lib|lib32|lib64|libo32|libx32)(?=/|$)")
 _DROPPED = re.compile(
@@ -40,7 +40,7 @@ def is_kept(path: str) -> bool:
 
 
 @dataclass(slots=True)
-class Tree:
+class PackageTree:
     """A tree without the content of its files, but for those in `texts`.
 
     `epoch` is the latest time of a file, in seconds since 1970.
@@ -50,7 +50,7 @@ class Tree:
     arch: str
     """Debian's name of the architecture: "amd64"."""
     suite: str
-    directories: dict[str, Entry] = field(default_factory=dict)
+    directories: dict[str, TarEntry] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     """Symbolic links, and what they say."""
     files: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Tree:
     """The contents of those files that others are made from."""
     sonames: dict[str, str | None] = field(default_factory=dict)
     """Shared libraries, and the names that they have in themselves."""
-    added: dict[str, Entry] = field(default_factory=dict)
+    added: dict[str, TarEntry] = field(default_factory=dict)
     """What no package brings."""
 
     @property
@@ -86,7 +86,7 @@ class Tree:
         self, path: str, content: bytes, *, mode: int = 0o644, owner: tuple[int, int] = (0, 0)
     ) -> None:
         """Add a file, or replace one that was added."""
-        self._add(Entry(
+        self._add(TarEntry(
             path=merged_path(plain_path(path)),
             mode=mode,
             owner=owner,
@@ -100,7 +100,7 @@ class Tree:
         # the links that merge /usr are the only ones at the paths that they merge
         place = plain if _ALIASED.fullmatch(plain) else merged_path(plain)
         self.directories.pop(place, None)
-        self._add(Entry(path=place, kind="symlink", target=target, mtime=self.epoch))
+        self._add(TarEntry(path=place, kind="symlink", target=target, mtime=self.epoch))
 
     def add_directory(
         self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)
@@ -108,18 +108,18 @@ class Tree:
         """Add a directory, or change one that a package brings."""
         path = merged_path(plain_path(path))
         self._need_parents(path)
-        self.directories[path] = Entry(
+        self.directories[path] = TarEntry(
             path=path, kind="dir", mode=mode, owner=owner, mtime=self.epoch
         )
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: TarEntry) -> None:
         self._need_parents(entry.path)
         self.added[entry.path] = entry
 
     def _need_parents(self, path: str) -> None:
         for parent in parents(path):
             if parent not in self.directories:
-                self.directories[parent] = Entry(path=parent, kind="dir", mtime=self.epoch)
+                self.directories[parent] = TarEntry(path=parent, kind="dir", mtime=self.epoch)
 
 
 def file_names(names: Mapping[str, object], directory: str) -> list[str]:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from images.bootstrap.deb import ControlFile, read_deb
 from images.bootstrap.errors import BootstrapError
-from images.bootstrap.index import Package
+from images.bootstrap.index import SuitePackage
 from images.bootstrap.tree import is_kept, merged_path, plain_path
 from images.errors import Failure
 from images.inspect.dynamic import DamagedElf, read_dynamic
-from images.layers.tar import Entry, Kind, header, padding
+from images.layers.tar import Kind, TarEntry, header, padding
 from images.oci.tarstream import scan
 
 _LEVEL = 6
@@ -36,7 +36,7 @@ _MOST_WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
+class UnpackedPackage:
     """A package, unpacked. `packed` is one gzip member: the tar of its files without directories.
 
     `listed` are the paths as dpkg lists them, with those that the image does not keep. `links`
@@ -44,11 +44,11 @@ class Unpacked:
     libraries to their own names, `digests` configuration files to their MD5 sums.
     """
 
-    package: Package
+    package: SuitePackage
     control: Mapping[str, ControlFile]
     packed: bytes
     listed: tuple[str, ...]
-    directories: tuple[Entry, ...]
+    directories: tuple[TarEntry, ...]
     files: frozenset[str]
     links: Mapping[str, str]
     texts: Mapping[str, bytes]
@@ -56,7 +56,9 @@ class Unpacked:
     digests: Mapping[str, str]
 
 
-def unpack(path: Path, package: Package, *, epoch: int, wanted: re.Pattern[str]) -> Unpacked:
+def unpack(
+    path: Path, package: SuitePackage, *, epoch: int, wanted: re.Pattern[str]
+) -> UnpackedPackage:
     """Unpack a package's file. `wanted` fits the paths whose contents the base is made from."""
     shown = f"{package.name} {package.version}"
     deb = read_deb(path, shown=shown)
@@ -66,7 +68,7 @@ def unpack(path: Path, package: Package, *, epoch: int, wanted: re.Pattern[str])
         reading.run(f"The package {shown}")
     except Failure as failure:
         raise BootstrapError(failure.message, fix=failure.fix) from failure
-    return Unpacked(
+    return UnpackedPackage(
         package=package,
         control=deb.control,
         packed=compress(reading.tar) if reading.tar else b"",
@@ -81,12 +83,12 @@ def unpack(path: Path, package: Package, *, epoch: int, wanted: re.Pattern[str])
 
 
 def unpack_all(
-    packages: Iterable[tuple[Package, Path]], *, epoch: int, wanted: str
-) -> Iterator[Unpacked]:
+    packages: Iterable[tuple[SuitePackage, Path]], *, epoch: int, wanted: str
+) -> Iterator[UnpackedPackage]:
     """Unpack packages as their files arrive, a few at once, in their order."""
     pattern = re.compile(wanted)
     workers = max(2, min(_MOST_WORKERS, os.cpu_count() or 2))
-    ahead: list[Future[Unpacked]] = []
+    ahead: list[Future[UnpackedPackage]] = []
     with ThreadPoolExecutor(workers) as pool:
         try:
             for package, file in packages:
@@ -119,7 +121,7 @@ class _Reading:
         self._conffiles = conffiles
         self.tar: list[bytes | memoryview] = []
         self.listed: list[str] = []
-        self.directories: list[Entry] = []
+        self.directories: list[TarEntry] = []
         self.files: set[str] = set()
         self.links: dict[str, str] = {}
         self.texts: dict[str, bytes] = {}
@@ -148,7 +150,7 @@ class _Reading:
             mtime = min(int(member.mtime), self._epoch)
             if member.isdir():
                 self.directories.append(
-                    Entry(path=path, kind="dir", mode=member.mode, owner=owner, mtime=mtime)
+                    TarEntry(path=path, kind="dir", mode=member.mode, owner=owner, mtime=mtime)
                 )
             elif member.isreg():
                 self._add_file(path, member.mode, owner, mtime, content)

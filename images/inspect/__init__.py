@@ -16,9 +16,9 @@ How data flows, and which module does what:
 
 from __future__ import annotations
 
-from images.inspect.errors import WheelUnreachableError, WheelUnreadableError
 from images.inspect.measuring import measure
 from images.inspect.model import Capability, How, LibraryCode, WheelCode
+from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 
 __all__ = [
     "Capability",

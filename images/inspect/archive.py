@@ -11,9 +11,8 @@ import contextlib
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 
-from images.inspect.errors import ANEW_FIX, WheelUnreadableError
-from images.inspect.source import Source
-from images.printable import printable
+from images.inspect.source import ByteSource
+from images.text.printable import printable
 from images.wheels.directory import (
     DEFLATED,
     ENCRYPTED,
@@ -21,19 +20,20 @@ from images.wheels.directory import (
     MOST_TEXT,
     STORED,
     TAIL_BYTES,
-    BrokenError,
     Member,
+    ZipBrokenError,
     data_begins,
     read_directory,
 )
+from images.wheels.errors import ANEW_FIX, WheelUnreadableError
 
 _INFLATED_BYTES = 1 << 20
 
 
-class Archive:
+class WheelArchive:
     """A wheel's members, by name."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._tail_at = max(0, source.size - TAIL_BYTES)
         self._tail = b"".join(source.stream(self._tail_at, source.size - self._tail_at))
@@ -42,7 +42,7 @@ class Archive:
                 printable(member.name): member
                 for member in read_directory(self._tail, self._tail_at, self._read_part)
             }
-        except BrokenError as error:
+        except ZipBrokenError as error:
             raise self._unreadable(printable(str(error))) from error
 
     def read(self, name: str, limit: int) -> bytes:
@@ -61,7 +61,7 @@ class Archive:
         """
         try:
             yield from _checked(member, self._raw(member, on_compressed))
-        except BrokenError as error:
+        except ZipBrokenError as error:
             raise self._unreadable(f"{printable(member.name)} {error}") from error
 
     def _raw(self, member: Member, on_compressed: Callable[[int], None]) -> Iterator[bytes]:
@@ -86,7 +86,7 @@ class Archive:
                 if part:
                     yield part
         if begin is None or left:
-            raise BrokenError("reaches into what comes behind it")
+            raise ZipBrokenError("overlaps what follows it")
 
     def _bytes(self, offset: int, length: int) -> Generator[bytes, None, None]:
         """Give a part of the file, of which the end is here already: what is small lies there."""
@@ -103,27 +103,29 @@ class Archive:
 
     def _unreadable(self, why: str) -> WheelUnreadableError:
         return WheelUnreadableError(
-            f"{self._source.shown} is no wheel that can be read: {why}.", fix=ANEW_FIX
+            f"{self._source.shown} is not a readable wheel: {why}.", fix=ANEW_FIX
         )
 
 
 def _checked(member: Member, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Give the content, which must have the size and the checksum of the directory."""
     if member.flags & ENCRYPTED:
-        raise BrokenError("is encrypted")
+        raise ZipBrokenError("is encrypted")
     if member.method not in (STORED, DEFLATED):
-        raise BrokenError(f"is packed by method {member.method}; a wheel's are stored or deflated")
+        raise ZipBrokenError(
+            f"is packed by method {member.method}; a wheel's are stored or deflated"
+        )
     crc = size = 0
     for piece in _inflated(raw) if member.method == DEFLATED else raw:
         size += len(piece)
         if size > member.size:
-            raise BrokenError(f"has more than the {member.size} bytes that the directory says")
+            raise ZipBrokenError(f"has more than the {member.size} bytes that the directory says")
         crc = zlib.crc32(piece, crc)
         yield piece
     if size < member.size:
-        raise BrokenError(f"has {size} bytes, not the {member.size} that the directory says")
+        raise ZipBrokenError(f"has {size} bytes, not the {member.size} that the directory says")
     if crc != member.crc:
-        raise BrokenError("does not have the checksum that the directory says")
+        raise ZipBrokenError("does not have the checksum that the directory says")
 
 
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
@@ -137,7 +139,7 @@ def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
         while not inflater.eof:  # what is inflated already and did not fit into the last piece
             rest = inflater.decompress(b"", _INFLATED_BYTES)
             if not rest:
-                raise BrokenError("ends in the middle of its compressed form")
+                raise ZipBrokenError("ends in the middle of its compressed form")
             yield rest
     except zlib.error as error:
-        raise BrokenError(f"cannot be inflated ({error})") from error
+        raise ZipBrokenError(f"cannot be inflated ({error})") from error

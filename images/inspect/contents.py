@@ -18,12 +18,21 @@ from posixpath import basename, dirname, join
 from typing import IO, Any, Literal
 
 from images.errors import Failure
-from images.inspect.archive import Archive
+from images.inspect.archive import WheelArchive
 from images.inspect.dynamic import MAGIC, DamagedElf, DynamicReader, Machine
 from images.inspect.library import read_library
-from images.inspect.source import Source
+from images.inspect.source import ByteSource
 from images.inspect.texts import find_flags, parse_tags
-from images.inspect.tree import OPAQUE, WHITEOUT, Directory, File, Link, Node, Other, Tree
+from images.inspect.tree import (
+    OPAQUE,
+    WHITEOUT,
+    Directory,
+    ImageFile,
+    ImageTree,
+    Node,
+    Other,
+    SymbolicLink,
+)
 from images.inspect.windows import HEAD_BYTES
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import Image, ImageLayer
@@ -33,7 +42,7 @@ PIECE_BYTES = 1 << 20
 _WORKERS = 2
 _MOST_FILES = 3_000_000
 _MOST_TEXT_BYTES = 512 << 20
-_ANEW_FIX = "Make or fetch the image anew."
+_ANEW_FIX = "Rebuild the image or pull it again."
 _TORCH_FLAGS = "/torch/lib/libtorch_python.so"
 # What is read as a text, and at most how much of it.
 _TEXTS: tuple[tuple[re.Pattern[str], int], ...] = (
@@ -70,7 +79,7 @@ class Contents:
     shown: str
     digest: str | None
     machine: Machine | None
-    tree: Tree
+    tree: ImageTree
     config: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[LayerFacts, ...] = ()
     tags: tuple[str, ...] = ()
@@ -102,7 +111,7 @@ def read_image(image: Image, *, on_bytes: OnBytes | None = None) -> Contents:
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    tree = Tree()
+    tree = ImageTree()
     for number, layer in enumerate(read):
         _apply(tree, layer, number)
     makers = _makers(image)
@@ -118,7 +127,7 @@ def read_image(image: Image, *, on_bytes: OnBytes | None = None) -> Contents:
                 digest=layer.blob.digest,
                 size=layer.blob.size,
                 files=len(found.nodes),
-                unpacked=sum(n.size for _, n in found.nodes if isinstance(n, File)),
+                unpacked=sum(n.size for _, n in found.nodes if isinstance(n, ImageFile)),
                 created_by=made_by,
             )
             for layer, found, made_by in zip(image.layers, read, makers, strict=True)
@@ -169,18 +178,18 @@ class _Counted:
             )
 
 
-def read_wheel(source: Source, *, on_bytes: OnBytes | None = None) -> Contents:
+def read_wheel(source: ByteSource, *, on_bytes: OnBytes | None = None) -> Contents:
     """Read every member of an opened wheel, laid out as it would be in a site directory."""
     counted = _Counted(on_bytes or (lambda _: None))
-    archive = Archive(source)
-    tree = Tree()
+    archive = WheelArchive(source)
+    tree = ImageTree()
     for member in sorted(archive.members.values(), key=lambda member: member.offset):
         counted.file()
         path = _in_site(member.name)
         if member.name.endswith("/"):
             tree.add(path, Directory(layer=0))
             continue
-        file = File(size=member.size, layer=0)
+        file = ImageFile(size=member.size, layer=0)
         reader = read_content(path, file, _heard(archive.stream(member), counted.on_bytes))
         counted.text(len(file.text or b""))
         while reader is not None and not _read_again(file, reader, archive.stream(member)):
@@ -198,7 +207,7 @@ def read_wheel(source: Source, *, on_bytes: OnBytes | None = None) -> Contents:
     )
 
 
-def _platforms(file_name: str, tree: Tree) -> tuple[str, ...]:
+def _platforms(file_name: str, tree: ImageTree) -> tuple[str, ...]:
     """Read the platform tags off the file's name, as pip does; else what WHEEL says."""
     parts = file_name.removesuffix(".whl").split("-")
     if file_name.endswith(".whl") and len(parts) in (5, 6):
@@ -206,7 +215,7 @@ def _platforms(file_name: str, tree: Tree) -> tuple[str, ...]:
     return tuple(
         platform
         for path, node in tree.walk()
-        if path.endswith(".dist-info/WHEEL") and isinstance(node, File)
+        if path.endswith(".dist-info/WHEEL") and isinstance(node, ImageFile)
         for _, platform in parse_tags(node.text or b"")
     )
 
@@ -218,7 +227,7 @@ def _in_site(name: str) -> str:
 
 def _read_layer(number: int, layer: ImageLayer, counted: _Counted) -> _Layer:
     found = _Layer()
-    again: dict[str, tuple[File, DynamicReader]] = {}
+    again: dict[str, tuple[ImageFile, DynamicReader]] = {}
     with contextlib.closing(layer_members(layer)) as members:
         for member, content in members:
             counted.file()
@@ -237,7 +246,7 @@ def _read_layer(number: int, layer: ImageLayer, counted: _Counted) -> _Layer:
 
 def _read_member(
     found: _Layer,
-    again: dict[str, tuple[File, DynamicReader]],
+    again: dict[str, tuple[ImageFile, DynamicReader]],
     number: int,
     member: tarfile.TarInfo,
     content: IO[bytes] | None,
@@ -252,13 +261,13 @@ def _read_member(
     elif member.isdir():
         found.nodes.append((path, Directory(layer=number)))
     elif member.issym():
-        found.nodes.append((path, Link(target=member.linkname, layer=number)))
+        found.nodes.append((path, SymbolicLink(target=member.linkname, layer=number)))
     elif member.islnk():
         found.nodes.append((path, _HardLink(member.linkname)))
     elif content is None:
         found.nodes.append((path, Other(layer=number)))
     else:
-        file = File(size=member.size, layer=number, executable=bool(member.mode & 0o111))
+        file = ImageFile(size=member.size, layer=number, executable=bool(member.mode & 0o111))
         reader = read_content(path, file, _heard(_pieces(content), counted.on_bytes))
         counted.text(len(file.text or b""))
         found.nodes.append((path, file))
@@ -267,7 +276,7 @@ def _read_member(
             again[path] = file, reader
 
 
-def read_content(path: str, file: File, pieces: Iterator[bytes]) -> DynamicReader | None:
+def read_content(path: str, file: ImageFile, pieces: Iterator[bytes]) -> DynamicReader | None:
     """Look into one file. What is given back wants to read it again, from its begin."""
     limit = next((most for pattern, most in _TEXTS if pattern.search(path)), None)
     if limit is not None:
@@ -285,7 +294,7 @@ def read_content(path: str, file: File, pieces: Iterator[bytes]) -> DynamicReade
     return _read_elf(path, file, chain([start], pieces))
 
 
-def _read_elf(path: str, file: File, pieces: Iterable[bytes]) -> DynamicReader | None:
+def _read_elf(path: str, file: ImageFile, pieces: Iterable[bytes]) -> DynamicReader | None:
     held: Iterable[bytes] = pieces
     if path.endswith(_TORCH_FLAGS) and file.size <= HEAD_BYTES:
         held = list(pieces)
@@ -300,7 +309,7 @@ def _read_elf(path: str, file: File, pieces: Iterable[bytes]) -> DynamicReader |
     return _finished(file, reader)
 
 
-def _tapped(pieces: Iterable[bytes], file: File, reader: DynamicReader) -> Iterator[bytes]:
+def _tapped(pieces: Iterable[bytes], file: ImageFile, reader: DynamicReader) -> Iterator[bytes]:
     """Let the reader see what goes by."""
     for piece in pieces:
         if file.problem is None:
@@ -312,7 +321,7 @@ def _tapped(pieces: Iterable[bytes], file: File, reader: DynamicReader) -> Itera
         yield piece
 
 
-def _finished(file: File, reader: DynamicReader) -> DynamicReader | None:
+def _finished(file: ImageFile, reader: DynamicReader) -> DynamicReader | None:
     if file.problem is not None:
         return None
     try:
@@ -323,14 +332,14 @@ def _finished(file: File, reader: DynamicReader) -> DynamicReader | None:
     return None if file.elf is not None else reader
 
 
-def _read_again(file: File, reader: DynamicReader, pieces: Iterable[bytes]) -> bool:
+def _read_again(file: ImageFile, reader: DynamicReader, pieces: Iterable[bytes]) -> bool:
     """Feed a file once more; False where that is not the last time."""
     for _ in _tapped(pieces, file, reader):
         pass
     return _finished(file, reader) is None
 
 
-def _apply(tree: Tree, layer: _Layer, number: int) -> None:
+def _apply(tree: ImageTree, layer: _Layer, number: int) -> None:
     for path in layer.opaque:
         tree.opaque(path)
     for path in layer.whiteouts:

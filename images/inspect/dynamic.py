@@ -118,7 +118,9 @@ class DynamicReader:
 
 
 def read_dynamic(read: Read) -> ElfFile:
-    """Read a file of which `read(begin, end)` gives any part."""
+    """Read a file of which `read(begin, end)` gives any part. DamagedElf: it is cut off, or its
+    tables lead outside of it.
+    """
     ident, kind, number, *_, programs_at, _, _, _, entry, count, _, _, _ = _HEADER.unpack(
         read(0, _HEADER.size)
     )

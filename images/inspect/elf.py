@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-from images.inspect.errors import ANEW_FIX, WheelUnreadableError
+from images.wheels.errors import ANEW_FIX, WheelUnreadableError
 
 HEADER_BYTES = 64
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -38,7 +38,7 @@ def parse_header(data: bytes, name: str) -> ElfHeader:
     """Read the first 64 bytes of the library `name`, or say why it is none for us."""
     if len(data) < HEADER_BYTES or not data.startswith(b"\x7fELF"):
         raise WheelUnreadableError(
-            f"{name} is no ELF library: it begins with {data[:4].hex(' ') or 'nothing'}.",
+            f"{name} is not an ELF library: it begins with {data[:4].hex(' ') or 'nothing'}.",
             fix=f"{_LINUX_FIX} If it is one: {ANEW_FIX}",
         )
     if data[4] != 2 or data[5] != 1:

@@ -15,7 +15,7 @@ from images.inspect.needs import Needs, python_version, survey
 from images.inspect.packages import (
     Damage,
     Distribution,
-    Packages,
+    ImagePackages,
     Share,
     distinct_files,
     find_damage,
@@ -26,9 +26,9 @@ from images.inspect.packages import (
 )
 from images.inspect.remote import is_url, open_url
 from images.inspect.source import open_file
-from images.inspect.tree import File
-from images.layers.ldcache import FLAGS, read_cache
+from images.inspect.tree import ImageFile
 from images.oci.sources import Image
+from images.system.ldcache import FLAGS, read_cache
 
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "pytorch": ("torch",),
@@ -45,7 +45,7 @@ class Inspection:
     """
 
     contents: Contents
-    packages: Packages
+    packages: ImagePackages
     python: str | None
     framework: str | None
     framework_package: Distribution | None
@@ -131,7 +131,7 @@ def conclude(contents: Contents) -> Inspection:
     )
 
 
-def _framework(packages: Packages) -> tuple[str | None, Distribution | None]:
+def _framework(packages: ImagePackages) -> tuple[str | None, Distribution | None]:
     for framework, names in FRAMEWORKS.items():
         if (found := packages.named(*names)) is not None:
             return framework, found
@@ -139,7 +139,7 @@ def _framework(packages: Packages) -> tuple[str | None, Distribution | None]:
 
 
 def _must_run(
-    packages: Packages, framework: Distribution | None, file: File, contents: Contents
+    packages: ImagePackages, framework: Distribution | None, file: ImageFile, contents: Contents
 ) -> bool:
     """Say whether a library has to have code for a GPU that the image is to run on.
 

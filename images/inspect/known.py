@@ -18,7 +18,7 @@ _DATA = Path(__file__).parent / "data" / "known_libraries.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownLibraries:
     """Some libraries of a kind: patterns of names, what they are, and who says so.
 
     "driver": an engine brings them from the host. "base": a wheel may count on them by the
@@ -32,11 +32,11 @@ class Known:
 
 
 @cache
-def known_libraries() -> tuple[Known, ...]:
+def known_libraries() -> tuple[KnownLibraries, ...]:
     """Read the table."""
     groups: dict[Group, list[dict[str, object]]] = json.loads(_DATA.read_text(encoding="utf-8"))
     return tuple(
-        Known(
+        KnownLibraries(
             group=group,
             names=tuple(map(str, _listed(row["names"]))),
             what=str(row["what"]),
@@ -48,7 +48,7 @@ def known_libraries() -> tuple[Known, ...]:
 
 
 @cache
-def find_known(name: str, group: Group) -> Known | None:
+def find_known(name: str, group: Group) -> KnownLibraries | None:
     """Give the row of this group that the library is in, if there is one."""
     for row in known_libraries():
         if row.group == group and any(fnmatchcase(name, pattern) for pattern in row.names):

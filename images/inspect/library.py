@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from images.inspect import elf
-from images.inspect.errors import ANEW_FIX, WheelUnreadableError
 from images.inspect.fatbin import Census, DamagedFatbin, FatbinScanner
 from images.inspect.model import LibraryCode
+from images.wheels.errors import ANEW_FIX, WheelUnreadableError
 
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 # The sections' names stand close to their table: 300 bytes before it where nothing touched the

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from images.inspect.archive import Archive
-from images.inspect.errors import ANEW_FIX, WheelUnreadableError
+from images.inspect.archive import WheelArchive
 from images.inspect.judge import (
     Verdict,
     judge_libraries,
@@ -20,9 +19,9 @@ from images.inspect.judge import (
 from images.inspect.library import read_library
 from images.inspect.model import How, LibraryCode, WheelCode
 from images.inspect.remote import is_url, open_url
-from images.inspect.source import Progress, Source, open_file
+from images.inspect.source import ByteSource, Progress, open_file
 from images.inspect.texts import (
-    Metadata,
+    WheelMetadata,
     assigned,
     find_flags,
     parse_build_info,
@@ -32,8 +31,9 @@ from images.inspect.texts import (
     two_parts,
     versions_of,
 )
-from images.printable import printable
+from images.text.printable import printable
 from images.wheels.directory import Member
+from images.wheels.errors import ANEW_FIX, WheelUnreadableError
 
 _TEXT_BYTES = 4 << 20
 _LIBRARY_BYTES = 16 << 30
@@ -82,9 +82,9 @@ def measure(
         opened.close()
 
 
-def measure_source(source: Source, *, deep: bool, on_progress: Progress) -> WheelCode:
+def measure_source(source: ByteSource, *, deep: bool, on_progress: Progress) -> WheelCode:
     """Measure an opened wheel."""
-    archive = Archive(source)
+    archive = WheelArchive(source)
     metadata = _metadata(archive, source)
     python_tag, platforms = _tags(archive, source)
     told = _told(archive, metadata, on_progress)
@@ -123,7 +123,7 @@ def measure_source(source: Source, *, deep: bool, on_progress: Progress) -> Whee
     )
 
 
-def _metadata(archive: Archive, source: Source) -> Metadata:
+def _metadata(archive: WheelArchive, source: ByteSource) -> WheelMetadata:
     names = [name for name in archive.members if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
     found = parse_metadata(archive.read(names[0], _TEXT_BYTES)) if len(names) == 1 else None
     if found is None:
@@ -135,7 +135,7 @@ def _metadata(archive: Archive, source: Source) -> Metadata:
     return found
 
 
-def _tags(archive: Archive, source: Source) -> tuple[str, tuple[str, ...]]:
+def _tags(archive: WheelArchive, source: ByteSource) -> tuple[str, tuple[str, ...]]:
     """Read the tags off the file's name, which may be narrower than what WHEEL says, or there."""
     parts = source.file_name.removesuffix(".whl").split("-")
     if source.file_name.endswith(".whl") and len(parts) in (5, 6):
@@ -155,7 +155,7 @@ def _arch(platforms: tuple[str, ...]) -> Literal["x86_64", "aarch64"] | None:
     return None
 
 
-def _told(archive: Archive, metadata: Metadata, on_progress: Progress) -> _Told:
+def _told(archive: WheelArchive, metadata: WheelMetadata, on_progress: Progress) -> _Told:
     told = _Told(version=metadata.version, cudnn=pinned_cudnn(metadata.requires))
     top = re.sub(r"[-.]+", "_", metadata.name).lower()
     own = f"{top}/version.py"
@@ -169,7 +169,7 @@ def _told(archive: Archive, metadata: Metadata, on_progress: Progress) -> _Told:
     return told
 
 
-def _told_by_torch(archive: Archive, told: _Told, on_progress: Progress) -> _Told:
+def _told_by_torch(archive: WheelArchive, told: _Told, on_progress: Progress) -> _Told:
     values = assigned(archive.read(_TORCH_VERSION, _TEXT_BYTES))
     cuda = two_parts(values.get("cuda"))
     if cuda is None:
@@ -182,7 +182,7 @@ def _told_by_torch(archive: Archive, told: _Told, on_progress: Progress) -> _Tol
     return replace(told, flags=flags, verdict=judge_words(flags), how="flags")
 
 
-def _told_by_tensorflow(archive: Archive, told: _Told) -> _Told:
+def _told_by_tensorflow(archive: WheelArchive, told: _Told) -> _Told:
     info = parse_build_info(archive.read(_TENSORFLOW, _TEXT_BYTES))
     if info.cuda_build is False:
         return _without_cuda(told, _TENSORFLOW)
@@ -203,7 +203,7 @@ def _without_cuda(told: _Told, name: str) -> _Told:
     return replace(told, cudnn=None, verdict=verdict, how="build-info")
 
 
-def _library_members(archive: Archive, source: Source) -> list[Member]:
+def _library_members(archive: WheelArchive, source: ByteSource) -> list[Member]:
     """List the shared libraries, in the order in which they lie in the file."""
     found = [
         member
@@ -230,10 +230,10 @@ def _library_members(archive: Archive, source: Source) -> list[Member]:
 
 
 def _library(
-    archive: Archive, member: Member, on_progress: Progress
+    archive: WheelArchive, member: Member, on_progress: Progress
 ) -> tuple[LibraryCode, Literal["x86_64", "aarch64"]]:
     return read_library(member.name, member.size, _pieces(archive, member, on_progress))
 
 
-def _pieces(archive: Archive, member: Member, on_progress: Progress) -> Iterator[bytes]:
+def _pieces(archive: WheelArchive, member: Member, on_progress: Progress) -> Iterator[bytes]:
     return archive.stream(member, lambda done: on_progress(member.name, done, member.compressed))

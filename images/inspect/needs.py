@@ -20,64 +20,21 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import basename, dirname
-from typing import Literal
 
 from images.inspect.contents import Contents
-from images.inspect.dynamic import ElfFile, Machine
+from images.inspect.dynamic import Machine
 from images.inspect.known import find_known
-from images.inspect.packages import Distribution, Packages, distinct_files
-from images.inspect.tree import File
+from images.inspect.loader import Loader, Mapped, NeededLibrary, Status, Unreadable, VersionMissing
+from images.inspect.packages import Distribution, ImagePackages, distinct_files
+from images.inspect.tree import ImageFile
 
-Status = Literal["found", "driver", "loaded-before", "base", "optional", "elsewhere", "missing"]
-"""Where a needed library comes from. "loaded-before": a package that belongs to it has it, and is
-imported first. "base": a wheel may count on it. "elsewhere": it is in the image, and nothing tells
-the loader where. "optional": it is not there, and what needs it is for some machines only."""
 _TAGGED_MODULE = re.compile(r"\.(cpython-\d+\w*-[\w-]+|abi3)\.so$")
 _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d+\.\d+/lib-dynload/")
 _PYTHON = re.compile(r"python\d+\.\d+")
-_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
 _STUBS = re.compile(r"/stubs/")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """One library that a file needs. `root` is what was loaded for it; `required` tells whether
-    that must work. `where` is the file that was found.
-    """
-
-    file: str
-    name: str
-    status: Status
-    root: str
-    required: bool
-    where: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionMissing:
-    """A version ("GLIBC_2.38") that a file asks of a library, and that the one found has not.
-
-    `newest` is the newest of the same series that it has.
-    """
-
-    file: str
-    version: str
-    library: str
-    newest: str | None
-    root: str
-    required: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """An ELF file that could not be read, and whether something that must work is made of it."""
-
-    file: str
-    why: str
-    required: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,100 +43,11 @@ class Needs:
 
     roots: int
     files: int
-    needs: tuple[Need, ...]
+    needs: tuple[NeededLibrary, ...]
     versions: tuple[VersionMissing, ...]
     unreadable: tuple[Unreadable, ...]
     newest_asked: Mapping[str, str] = field(default_factory=dict)
     """The newest version of each series that anything asks for, and who: "2.34 (by /x.so)"."""
-
-
-@dataclass(eq=False, slots=True)
-class _Object:
-    """A file that the loader has mapped. `loader` is who needed it."""
-
-    path: str
-    file: File
-    elf: ElfFile
-    loader: _Object | None
-
-    @property
-    def rpath(self) -> tuple[str, ...]:
-        return () if self.elf.runpath else self.elf.rpath
-
-
-class Loader:
-    """Finds libraries in one image."""
-
-    def __init__(
-        self, contents: Contents, machine: Machine, cache: Mapping[str, Sequence[str]]
-    ) -> None:
-        self._tree = contents.tree
-        self._machine = machine
-        self._cache = cache
-        self._seen: dict[tuple[str, str], tuple[str, File] | None] = {}
-        listed = re.split("[:;]", contents.environment.get("LD_LIBRARY_PATH", ""))
-        self._library_path = [path for path in listed if path.startswith("/")]
-        triplet = f"{machine}-linux-gnu"
-        self._libs = (f"lib/{triplet}", "lib64", "lib")
-        self._default = [
-            f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
-        ]  # fmt: skip
-        if self._tree.file(f"/lib/ld-musl-{machine}.so.1") is not None:
-            self._default += ["/usr/local/lib"]
-
-    def search(self, name: str, asker: _Object, program: _Object | None) -> tuple[str, File] | None:
-        """Find a library as the loader would for `asker`."""
-        if "/" in name:
-            return self._usable(name) if name.startswith("/") else None
-        for directory in self._directories(asker, program):
-            if found := self._in(directory, name):
-                return found
-        if asker.elf.default_directories:
-            for path in self._cache.get(name, ()):
-                if found := self._usable(path):
-                    return found
-            for directory in self._default:
-                if found := self._in(directory, name):
-                    return found
-        return None
-
-    def _directories(self, asker: _Object, program: _Object | None) -> Iterator[str]:
-        if not asker.elf.runpath:
-            chain = [asker]
-            while (above := chain[-1].loader) is not None:
-                chain.append(above)
-            if program is not None and program is not chain[-1]:
-                chain.append(program)
-            for one in chain:
-                yield from self._expanded(one.rpath, one)
-        yield from self._library_path
-        yield from self._expanded(asker.elf.runpath, asker)
-
-    def _expanded(self, entries: Sequence[str], owner: _Object) -> Iterator[str]:
-        for entry in entries:
-            for lib in self._libs if "LIB" in entry else ("",):
-                path = _expand(
-                    entry,
-                    {"ORIGIN": dirname(owner.path), "LIB": lib, "PLATFORM": self._machine},
-                )
-                if path.startswith("/"):  # others depend on where the process happens to be
-                    yield path
-
-    def _in(self, directory: str, name: str) -> tuple[str, File] | None:
-        key = directory, name
-        if key not in self._seen:
-            self._seen[key] = self._usable(f"{directory.rstrip('/')}/{name}")
-        return self._seen[key]
-
-    def _usable(self, path: str) -> tuple[str, File] | None:
-        file = self._tree.file(path)
-        mine = file is not None and file.elf is not None and file.elf.machine == self._machine
-        return (path, file) if mine and file is not None else None
-
-
-def _expand(entry: str, values: Mapping[str, str]) -> str:
-    """Put in what $ORIGIN, $LIB and $PLATFORM stand for."""
-    return _TOKEN.sub(lambda match: values[match[1] or match[2]], entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +55,7 @@ class _Root:
     """Something that is loaded by itself: a program, a module, a library that is opened by name."""
 
     path: str
-    file: File
+    file: ImageFile
     required: bool
     by_python: bool
 
@@ -195,21 +63,21 @@ class _Root:
 class _Survey:
     """Loads one root after the other and notes what came of it."""
 
-    def __init__(self, contents: Contents, packages: Packages, loader: Loader) -> None:
+    def __init__(self, contents: Contents, packages: ImagePackages, loader: Loader) -> None:
         self._contents = contents
         self._packages = packages
         self._loader = loader
-        self.needs: dict[tuple[str, str], Need] = {}
+        self.needs: dict[tuple[str, str], NeededLibrary] = {}
         self.versions: dict[tuple[str, str, str], VersionMissing] = {}
-        self.visited: set[File] = set()
-        self.broken: set[File] = set()
+        self.visited: set[ImageFile] = set()
+        self.broken: set[ImageFile] = set()
         self._by_name = _by_name(contents, packages)
         self._names = {file: path for path, file in distinct_files(contents.tree)}
         python = _interpreter(contents)
-        self._python: dict[str, _Object] = {}
-        self._program: _Object | None = None
+        self._python: dict[str, Mapped] = {}
+        self._program: Mapped | None = None
         if python is not None and python[1].elf is not None:
-            self._program = _Object(python[0], python[1], python[1].elf, None)
+            self._program = Mapped(python[0], python[1], python[1].elf, None)
             self._load(self._program, self._python, required=True)
 
     def load(self, root: _Root) -> None:
@@ -217,10 +85,10 @@ class _Survey:
         loaded = dict(self._python) if root.by_python else {}
         loader = self._program if root.by_python else None
         self._load(
-            _Object(root.path, root.file, root.file.elf, loader), loaded, required=root.required
+            Mapped(root.path, root.file, root.file.elf, loader), loaded, required=root.required
         )
 
-    def _load(self, root: _Object, loaded: dict[str, _Object], *, required: bool) -> None:
+    def _load(self, root: Mapped, loaded: dict[str, Mapped], *, required: bool) -> None:
         """Do what the loader does: breadth first, each library once."""
         program = self._program if root.loader is not None else root
         by_file = {one.file: one for one in loaded.values()}
@@ -239,7 +107,7 @@ class _Survey:
                     found = by_file.get(file)
                     if found is None:
                         assert file.elf is not None
-                        found = _Object(path, file, file.elf, one)
+                        found = Mapped(path, file, file.elf, one)
                         queue.append(found)
                     self._enter(found, loaded, by_file, name)
                 where = self._names[found.file]
@@ -247,14 +115,14 @@ class _Survey:
                 self._compare(name, one, found.file, root, required=required)
 
     def _enter(
-        self, one: _Object, loaded: dict[str, _Object], by_file: dict[File, _Object], name: str
+        self, one: Mapped, loaded: dict[str, Mapped], by_file: dict[ImageFile, Mapped], name: str
     ) -> None:
         by_file.setdefault(one.file, one)
         loaded.setdefault(name, one)
         if one.elf.soname:
             loaded.setdefault(one.elf.soname, one)
 
-    def _absent(self, name: str, asker: _Object, root: _Object, *, required: bool) -> None:
+    def _absent(self, name: str, asker: Mapped, root: Mapped, *, required: bool) -> None:
         """Say where a library comes from that the loader does not find."""
         if find_known(name, "driver"):
             self._found(name, asker, None, root, "driver", required=required)
@@ -283,15 +151,15 @@ class _Survey:
     def _found(
         self,
         name: str,
-        asker: _Object,
+        asker: Mapped,
         where: str | None,
-        root: _Object,
+        root: Mapped,
         status: Status,
         *,
         required: bool,
     ) -> None:
         """Keep the worst that came of one file's need."""
-        need = Need(
+        need = NeededLibrary(
             file=self._names[asker.file],
             name=name,
             status=status,
@@ -304,7 +172,7 @@ class _Survey:
             self.needs[need.file, name] = need
 
     def _compare(
-        self, name: str, asker: _Object, file: File, root: _Object, *, required: bool
+        self, name: str, asker: Mapped, file: ImageFile, root: Mapped, *, required: bool
     ) -> None:
         """Hold the versions that are asked for against those that are there.
 
@@ -329,7 +197,7 @@ class _Survey:
 
 def survey(
     contents: Contents,
-    packages: Packages,
+    packages: ImagePackages,
     *,
     machine: Machine,
     cache: Mapping[str, Sequence[str]] | None = None,
@@ -366,7 +234,7 @@ def survey(
     )
 
 
-def _root(contents: Contents, packages: Packages, path: str, file: File) -> _Root | None:
+def _root(contents: Contents, packages: ImagePackages, path: str, file: ImageFile) -> _Root | None:
     """Say whether a file is one that must load: a program on the PATH, or a part of a package that
     is a program or a module. A package's library is loaded for these, or opened by name if ever.
     """
@@ -392,7 +260,7 @@ def search_path(contents: Contents) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in real if path is not None))
 
 
-def _interpreter(contents: Contents) -> tuple[str, File] | None:
+def _interpreter(contents: Contents) -> tuple[str, ImageFile] | None:
     """Find the Python that imports the modules: the first on the PATH."""
     for directory in search_path(contents):
         for name in ("python3", "python"):
@@ -410,9 +278,9 @@ def python_version(contents: Contents) -> str | None:
     return match[0].removeprefix("python") if match else None
 
 
-def _by_name(contents: Contents, packages: Packages) -> dict[str, list[tuple[str, File]]]:
+def _by_name(contents: Contents, packages: ImagePackages) -> dict[str, list[tuple[str, ImageFile]]]:
     """List the libraries of the image by each of their names, those of packages first."""
-    found: dict[str, list[tuple[str, File]]] = {}
+    found: dict[str, list[tuple[str, ImageFile]]] = {}
     for path, file in distinct_files(contents.tree):
         if file.elf is None or file.elf.kind != "library" or _STUBS.search(path):
             continue
@@ -428,11 +296,11 @@ _ORDER: tuple[Status, ...] = (
 )  # fmt: skip
 
 
-def _badness(need: Need) -> tuple[int, bool]:
+def _badness(need: NeededLibrary) -> tuple[int, bool]:
     return _ORDER.index(need.status), need.required
 
 
-def _unreadable(contents: Contents, packages: Packages) -> tuple[Unreadable, ...]:
+def _unreadable(contents: Contents, packages: ImagePackages) -> tuple[Unreadable, ...]:
     return tuple(
         Unreadable(
             file=path,
@@ -468,7 +336,7 @@ def newest_of(version: str, have: Sequence[str]) -> str | None:
     return max(same)[1] if same else None
 
 
-def _newest_asked(elves: Sequence[tuple[str, File]]) -> dict[str, str]:
+def _newest_asked(elves: Sequence[tuple[str, ImageFile]]) -> dict[str, str]:
     best: dict[str, tuple[tuple[int, ...], str, str]] = {}
     for path, file in elves:
         assert file.elf is not None

@@ -13,7 +13,7 @@ from posixpath import basename, dirname, join, normpath
 
 from images.inspect.contents import Contents
 from images.inspect.texts import assigned, parse_metadata
-from images.inspect.tree import File, Tree
+from images.inspect.tree import ImageFile, ImageTree
 
 _MOST_ROWS = 2_000_000
 _INFO = re.compile(r"^(?P<site>.*)/[^/]+\.dist-info/METADATA$")
@@ -52,12 +52,12 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packages:
+class ImagePackages:
     """All packages, and whose each file is."""
 
     distributions: tuple[Distribution, ...]
-    owners: Mapping[File, Distribution]
-    debian: Mapping[File, str]
+    owners: Mapping[ImageFile, Distribution]
+    debian: Mapping[ImageFile, str]
     cuda: str | None = None
     """The CUDA that torch says it was built with."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class Packages:
         return any(pair <= self.reach(found.name) for found in self.distributions)
 
 
-def read_packages(contents: Contents) -> Packages:
+def read_packages(contents: Contents) -> ImagePackages:
     """Find the packages that are installed."""
     tree = contents.tree
     found: list[Distribution] = []
-    debian: dict[File, str] = {}
+    debian: dict[ImageFile, str] = {}
     cuda: str | None = None
     for path, node in tree.walk():
-        if not isinstance(node, File) or node.text is None:
+        if not isinstance(node, ImageFile) or node.text is None:
             continue
         if match := _INFO.match(path):
             if distribution := _distribution(tree, path, match["site"] or "/", node.text):
@@ -106,15 +106,15 @@ def read_packages(contents: Contents) -> Packages:
                     debian[file] = match["name"]
         elif path.endswith("/torch/version.py"):
             cuda = assigned(node.text).get("cuda") or cuda
-    owners: dict[File, Distribution] = {}
+    owners: dict[ImageFile, Distribution] = {}
     for distribution in found:
         for path in distribution.recorded or ():
             if (file := tree.file(path)) is not None:
                 owners.setdefault(file, distribution)
-    return Packages(distributions=tuple(found), owners=owners, debian=debian, cuda=cuda)
+    return ImagePackages(distributions=tuple(found), owners=owners, debian=debian, cuda=cuda)
 
 
-def _distribution(tree: Tree, path: str, site: str, text: bytes) -> Distribution | None:
+def _distribution(tree: ImageTree, path: str, site: str, text: bytes) -> Distribution | None:
     metadata = parse_metadata(text)
     if metadata is None:
         return None
@@ -161,7 +161,7 @@ class Damage:
     why: str
 
 
-def find_damage(contents: Contents, packages: Packages) -> tuple[list[Damage], int]:
+def find_damage(contents: Contents, packages: ImagePackages) -> tuple[list[Damage], int]:
     """Name what is missing or cut off of what the packages list, and count what is missing else.
 
     Libraries count: a package without them does not work. Byte code, tests and headers may be
@@ -183,7 +183,7 @@ def find_damage(contents: Contents, packages: Packages) -> tuple[list[Damage], i
     return found, left_out
 
 
-def find_twins(packages: Packages) -> list[tuple[Distribution, Distribution]]:
+def find_twins(packages: ImagePackages) -> list[tuple[Distribution, Distribution]]:
     """Find packages of which two versions are in one place, where one has overwritten the other."""
     seen: dict[tuple[str, str], Distribution] = {}
     twins = []
@@ -198,7 +198,7 @@ def _is_library(path: str) -> bool:
     return re.search(r"\.so(\.\d+)*$", path) is not None
 
 
-def shares(contents: Contents, packages: Packages) -> list[Share]:
+def shares(contents: Contents, packages: ImagePackages) -> list[Share]:
     """Say whose the bytes are, the largest first; each file counts once, whatever its names."""
     files: dict[tuple[str, str], int] = {}
     sizes: dict[tuple[str, str], int] = {}
@@ -223,16 +223,16 @@ def shares(contents: Contents, packages: Packages) -> list[Share]:
     return sorted(found, key=lambda share: (-share.size, share.name))
 
 
-def distinct_files(tree: Tree) -> Iterator[tuple[str, File]]:
+def distinct_files(tree: ImageTree) -> Iterator[tuple[str, ImageFile]]:
     """Give every file once, by the first of its names."""
-    seen: set[File] = set()
+    seen: set[ImageFile] = set()
     for path, node in tree.walk():
-        if isinstance(node, File) and node not in seen:
+        if isinstance(node, ImageFile) and node not in seen:
             seen.add(node)
             yield path, node
 
 
-def toolkits(tree: Tree, packages: Packages) -> tuple[str, ...]:
+def toolkits(tree: ImageTree, packages: ImagePackages) -> tuple[str, ...]:
     """Name the places from which CUDA's runtime could be taken: two are one too many."""
     found = {
         "its wheels" if node in packages.owners else dirname(path)

@@ -6,33 +6,27 @@ import contextlib
 import re
 import shutil
 import tempfile
-import time
 import urllib.parse
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO
 
-from images.inspect.errors import REACH_FIX, WheelUnreachableError, WheelUnreadableError
-from images.inspect.source import FileSource, Progress, Source
-from images.inspect.transfer import (
-    Answer,
-    BrokenOff,
-    Head,
-    Transfers,
-    head_of,
-    pieces_of,
-    shown_url,
-)
+from images.inspect.source import ByteSource, FileSource, Progress
+from images.net.address import shown_url
+from images.net.errors import REACH_FIX, BrokenOff
+from images.net.head import Head
+from images.net.logins import authorization
+from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.transfer import Answer, Transfers, head_of, pieces_of, transfer_client
+from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 
 PATIENCE_S = 20.0
 """For the answer's first piece, and from one piece of 256 KiB to the next."""
 MAX_DOWNLOAD_BYTES = 8 << 30
 """The largest wheel that is downloaded whole, where the server gives no parts."""
-_PAUSES_S = (0.2, 1.0)
-"""Before the second try, and before the third and last."""
+TRIES = Patience(tries=3, first_wait_s=0.4, longest_wait_s=5.0)
 _PROBE_BYTES = 4
 _ZIP_MAGIC = b"PK\x03\x04"
-_BUSY = {429, 500, 502, 503, 504}
 
 
 def is_url(source: str) -> bool:
@@ -46,7 +40,7 @@ def open_url(
     ca_bundle: Path | None = None,
     patience_s: float | None = None,
     on_progress: Progress = lambda *_: None,
-) -> Source:
+) -> ByteSource:
     """Open a wheel on a server; where it gives no parts, fetch the whole into a nameless file.
 
     `on_progress` hears of that: the file's name, the bytes that are here, and of how many (0 where
@@ -87,7 +81,9 @@ class RemoteSource:
         self.size = 0
         self.bytes_read = 0
         self.notes: tuple[str, ...] = ()
-        self._transfers = Transfers(url, ca_bundle=ca_bundle, patience_s=patience_s)
+        self._client = transfer_client(ca_bundle=ca_bundle, patience_s=patience_s)
+        login = authorization(url, {})
+        self._transfers = Transfers(url, self._client, login=login, patience_s=patience_s)
         self._here = self._transfers.origin
         self._tag: str | None = None
         self._on_progress = on_progress
@@ -95,20 +91,21 @@ class RemoteSource:
     def close(self) -> None:
         """Close the connections."""
         self._transfers.close()
+        self._client.close()
 
     def probe(self) -> FileSource | None:
         """Learn the size; a server that answers with the whole is read to its end."""
-        pauses = iter(_PAUSES_S)
+        tries = Tries(TRIES)
         while True:
             try:
                 return self._probe_once()
             except BrokenOff as error:  # noqa: PERF203  at most three times
-                self._pause(error, pauses)
+                self._pause(error, tries)
 
     def stream(self, offset: int, length: int) -> Generator[bytes, None, None]:
         """Give `length` bytes from `offset` on; what breaks off is taken up where it stopped."""
         end = offset + length
-        pauses = iter(_PAUSES_S)
+        tries = Tries(TRIES)
         while offset < end:
             try:
                 for piece in self._part(offset, end - offset):
@@ -116,17 +113,15 @@ class RemoteSource:
                     self.bytes_read += len(piece)
                     yield piece
             except BrokenOff as error:  # noqa: PERF203
-                self._pause(error, pauses)
+                self._pause(error, tries)
 
-    def _pause(self, error: BrokenOff, pauses: Iterator[float]) -> None:
+    def _pause(self, error: BrokenOff, tries: Tries) -> None:
         """Wait before the next try, if there is to be one."""
-        pause_s = None if error.final else next(pauses, None)
-        if pause_s is None:
+        if not tries.again(error):
             raise self._unreachable(error.why, fix=error.fix) from error
-        time.sleep(pause_s)
 
     def _probe_once(self) -> FileSource | None:
-        with contextlib.closing(self._transfers.ask(self._here, 0, _PROBE_BYTES)) as answer:
+        with contextlib.closing(self._transfers.ask(0, _PROBE_BYTES, url=self._here)) as answer:
             head = head_of(answer)
             self._refuse(head)
             if head.status == 416:
@@ -136,7 +131,7 @@ class RemoteSource:
             if head.status == 200:
                 return self._download(head, answer)
             found = head.range
-            if found is None or found[:2] != (0, min(_PROBE_BYTES, found[2]) - 1):
+            if not found or not found[2] or found[:2] != (0, min(_PROBE_BYTES, found[2]) - 1):
                 raise self._contradiction(head, 0, _PROBE_BYTES)
             start = b"".join(pieces_of(answer))
         self.bytes_read += len(start)
@@ -146,7 +141,7 @@ class RemoteSource:
 
     def _part(self, offset: int, length: int) -> Iterator[bytes]:
         """Ask once for a part, and give it; BrokenOff where it ends too early."""
-        with contextlib.closing(self._transfers.ask(self._here, offset, length)) as answer:
+        with contextlib.closing(self._transfers.ask(offset, length, url=self._here)) as answer:
             head = head_of(answer)
             if head.status in {401, 403, 404, 410} and self._here != self._transfers.origin:
                 self._here = self._transfers.origin  # a redirect's target may be good for a while
@@ -170,8 +165,9 @@ class RemoteSource:
         expected = head.length
         if expected is not None and expected > min(MAX_DOWNLOAD_BYTES, free):
             raise WheelUnreachableError(
-                f"The server gives {self.shown} only as a whole, of {expected} bytes; "
-                f"{place} has {free} free, and more than {MAX_DOWNLOAD_BYTES} are never fetched.",
+                f"The server does not support range requests for {self.shown}, of {expected} "
+                f"bytes; {place} has {free} free, and more than {MAX_DOWNLOAD_BYTES} are never "
+                "fetched.",
                 fix="Name a place with room: TMPDIR=DIRECTORY; "
                 "or give the wheel from a server that answers range requests.",
             )
@@ -215,27 +211,26 @@ class RemoteSource:
             raise self._unreachable("compresses what was asked for as it is")
         if status in {200, 206} or (status == 416 and not self.size):
             return
-        if status in _BUSY:
-            raise BrokenOff(f"answered HTTP {status}", fix=f"Try again later. {REACH_FIX}")
+        if status in AGAIN:
+            raise busy(head)
         if status in {401, 403, 407}:
             raise self._unreachable(
                 f"does not hand it to us (HTTP {status})",
                 fix="Give an address with a login that may read it: https://USER:TOKEN@HOST/...",
             )
         if status in {404, 410}:
-            raise self._unreachable(
-                f"does not have it (HTTP {status})", fix="See that the address is right."
-            )
+            raise self._unreachable(f"does not have it (HTTP {status})", fix="Check the URL.")
         if status == 416:
             raise self._unreachable(
-                f"first told a size of {self.size} bytes, and now that this part does not exist",
+                f"first reported a size of {self.size} bytes, and now says that this part does "
+                "not exist",
                 fix="Try again.",
             )
         raise self._unreachable(f"answered HTTP {status}")
 
     def _refuse_other_file(self, head: Head) -> None:
         tag = head.headers.get("etag")
-        size = head.range[2] if head.range else self.size
+        size = (head.range[2] if head.range else None) or self.size
         if size != self.size or (self._tag and tag and tag != self._tag):
             raise WheelUnreachableError(
                 f"{self.shown} changed while it was read: it was {self.size} bytes "
@@ -249,8 +244,8 @@ class RemoteSource:
             raise WheelUnreadableError(
                 f"{self.shown} is {what}: it begins with {start[:4].hex(' ')}, "
                 f"a wheel with {_ZIP_MAGIC.hex(' ')}.",
-                fix="Give the address of the .whl file itself; "
-                "a proxy or a login page may stand in between.",
+                fix="Give the URL of the .whl file itself; "
+                "a proxy or a login page may have answered instead.",
             )
 
     def _contradiction(self, head: Head, offset: int, length: int) -> WheelUnreachableError:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from images.inspect.errors import WheelUnreadableError
-from images.nearby import no_such, or_nearby
+from images.net.http import PIECE_BYTES
+from images.text.nearby import no_such, or_nearby
+from images.wheels.errors import WheelUnreadableError
 
-PIECE_BYTES = 1 << 18
 _FIX = "Give the path or the address of a .whl file."
 Progress = Callable[[str, int, int], None]
 """Hears what is read, how many bytes of it went by, and of how many."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes that can be read from any place; `shown` may be shown to anyone."""
 
     shown: str
@@ -81,7 +81,7 @@ def open_file(name: str) -> FileSource:
     path = Path(name)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
-            raise _unreadable(name, "it is no regular file")
+            raise _unreadable(name, "it is not a regular file")
         file = path.open("rb")
     except FileNotFoundError as error:
         raise WheelUnreadableError(no_such("wheel", name), fix=or_nearby(name, _FIX)) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from images.inspect.model import Capability
-from images.printable import printable
+from images.text.printable import printable
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9.!+_-]{1,100}")
@@ -21,7 +21,7 @@ _LONGEST_FLAGS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class WheelMetadata:
     """What METADATA says; `requires` are its Requires-Dist lines."""
 
     name: str
@@ -30,7 +30,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildInfo:
+class TensorflowBuildInfo:
     """What TensorFlow's build_info.py says; None and () where it does not."""
 
     cuda_build: bool | None
@@ -39,7 +39,7 @@ class BuildInfo:
     capabilities: tuple[str, ...]
 
 
-def parse_metadata(data: bytes) -> Metadata | None:
+def parse_metadata(data: bytes) -> WheelMetadata | None:
     """Read METADATA's header; None without a name and a version that are such."""
     head = re.split(r"\r?\n\r?\n", data.decode("utf-8", "replace"), maxsplit=1)[0]
     fields: dict[str, list[str]] = {}
@@ -49,7 +49,9 @@ def parse_metadata(data: bytes) -> Metadata | None:
     name, version = fields.get("name", [""])[0], fields.get("version", [""])[0]
     if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
         return None
-    return Metadata(name=name, version=version, requires=tuple(fields.get("requires-dist", ())))
+    return WheelMetadata(
+        name=name, version=version, requires=tuple(fields.get("requires-dist", ()))
+    )
 
 
 def parse_tags(data: bytes) -> tuple[tuple[str, str], ...]:
@@ -66,7 +68,7 @@ def assigned(data: bytes) -> dict[str, str | None]:
     return {name: None if none else single or double for name, none, single, double in found}
 
 
-def parse_build_info(data: bytes) -> BuildInfo:
+def parse_build_info(data: bytes) -> TensorflowBuildInfo:
     """Read TensorFlow's build_info.py, a list of pairs; capabilities only where all are targets."""
     text = data.decode("utf-8", "replace")
 
@@ -76,7 +78,7 @@ def parse_build_info(data: bytes) -> BuildInfo:
 
     listed = re.search(r"""["']cuda_compute_capabilities["']\s*[:,]\s*\[([^\]]*)\]""", text)
     words = tuple(re.findall(r"""["']([^"']*)["']""", listed[1])) if listed else ()
-    return BuildInfo(
+    return TensorflowBuildInfo(
         cuda_build={"True": True, "False": False}.get(value("is_cuda_build") or ""),
         cuda=two_parts(value("cuda_version")),
         cudnn=_number(value("cudnn_version")),

@@ -20,7 +20,7 @@ _MOST_STEPS = 4096
 
 
 @dataclass(slots=True, eq=False)
-class File:
+class ImageFile:
     """A regular file. `elf` and `code` are of libraries and programs; `problem` says why an ELF
     file could not be read; `text` is the content of a small file that was asked for.
     """
@@ -36,7 +36,7 @@ class File:
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class SymbolicLink:
     """A symbolic link."""
 
     target: str
@@ -58,10 +58,10 @@ class Directory:
     children: dict[str, Node] = field(default_factory=dict)
 
 
-Node = File | Link | Other | Directory
+Node = ImageFile | SymbolicLink | Other | Directory
 
 
-class Tree:
+class ImageTree:
     """Files by their paths; symbolic links lead to other places inside, never out."""
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ class Tree:
         """Give what is there, links followed."""
         return self._walk(_split(path))[0]
 
-    def file(self, path: str) -> File | None:
+    def file(self, path: str) -> ImageFile | None:
         """Give the regular file that is there, links followed."""
         found = self.find(path)
-        return found if isinstance(found, File) else None
+        return found if isinstance(found, ImageFile) else None
 
     def real(self, path: str) -> str | None:
         """Give the path without any link in it."""
@@ -144,7 +144,7 @@ class Tree:
         here = self.root
         for at, name in enumerate(parts):
             child = here.children.get(name)
-            if isinstance(child, Link):
+            if isinstance(child, SymbolicLink):
                 followed, _ = self._walk(parts[: at + 1])
                 child = followed if isinstance(followed, Directory) else None
             if not isinstance(child, Directory):
@@ -170,7 +170,7 @@ class Tree:
             node = here.children.get(name)
             if node is None:
                 return None, []
-            if isinstance(node, Link):
+            if isinstance(node, SymbolicLink):
                 hops += 1
                 if hops > _MOST_HOPS:
                     return None, []
@@ -191,7 +191,7 @@ def _parts(path: str) -> list[str]:
     if len(path.encode("utf-8", "surrogateescape")) > _MOST_PATH:
         raise ImageUnreadableError(
             f"A layer holds a path of {len(path)} characters, which no system can unpack.",
-            fix="Make or fetch the image anew.",
+            fix="Rebuild the image or pull it again.",
         )
     parts: list[str] = []
     for part in _split(path):

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from images.layers.errors import WheelRefusedError
 from images.layers.order import arrange, wheel_sources
-from images.layers.tar import Entry, file_layer
+from images.layers.tar import TarEntry, file_layer
 from images.layers.transcode import WheelLayer, spared_in, wheel_layer, written_twice
 from images.layers.unneeded import Spared
 
 __all__ = [
-    "Entry",
     "Spared",
+    "TarEntry",
     "WheelLayer",
     "WheelRefusedError",
     "arrange",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import IO, Any
 
-from images.layers.base_tree import Node, Tree, read_tree, search
+from images.layers.base_tree import BaseNode, BaseTree, read_tree, search
 from images.layers.own_errors import BaseUnfitError
 from images.oci.sources import Image
 
@@ -130,7 +130,9 @@ def _are_texts(found: object) -> bool:
 
 
 def read_base_facts(image: Image, python: str) -> BaseFacts:
-    """Read a base's layers for what an image with Python `python` ("3.11") needs to know of it."""
+    """Read a base's layers for what an image with Python `python` ("3.11") needs to know of it.
+    BaseUnfitError: it has no such Python, or one that cannot be used.
+    """
     version = re.compile(
         rb"\x00(" + re.escape(python.encode()) + rb"\.\d+(?:[abrc]+\d+)?\+?)[\x00 ]"
     )
@@ -188,7 +190,7 @@ def search_path(config: Mapping[str, Any]) -> str:
     return DEFAULT_PATH
 
 
-def _interpreter(tree: Tree, image: Image, python: str) -> tuple[str, str | None]:
+def _interpreter(tree: BaseTree, image: Image, python: str) -> tuple[str, str | None]:
     """Find the program, and its full version: in itself, or in the library that it is a door to."""
     others = []
     directories = [part for part in search_path(image.config).split(":") if part.startswith("/")]
@@ -210,7 +212,7 @@ def _interpreter(tree: Tree, image: Image, python: str) -> tuple[str, str | None
     )
 
 
-def _version(tree: Tree, path: str, node: Node, python: str) -> str | None:
+def _version(tree: BaseTree, path: str, node: BaseNode, python: str) -> str | None:
     if node.found:
         return node.found.decode()
     prefix = posixpath.dirname(posixpath.dirname(path))
@@ -221,14 +223,14 @@ def _version(tree: Tree, path: str, node: Node, python: str) -> str | None:
     return None
 
 
-def _glibc(tree: Tree) -> str | None:
+def _glibc(tree: BaseTree) -> str | None:
     for at, node in sorted(tree.nodes.items()):
         if node.found and _LIBC.fullmatch(posixpath.basename(at)):
             return node.found.decode()
     return None
 
 
-def _stdlib(tree: Tree, path: str, python: str) -> str:
+def _stdlib(tree: BaseTree, path: str, python: str) -> str:
     prefix = posixpath.dirname(posixpath.dirname(path))
     for lib in ("lib", "lib64"):
         found = tree.file(f"{prefix}/{lib}/python{python}/os.py")
@@ -237,7 +239,7 @@ def _stdlib(tree: Tree, path: str, python: str) -> str:
     return ""
 
 
-def _loader(tree: Tree, architecture: str) -> str:
+def _loader(tree: BaseTree, architecture: str) -> str:
     if architecture not in _MACHINES:
         return ""
     found = tree.file(_MACHINES[architecture][1])
@@ -245,7 +247,7 @@ def _loader(tree: Tree, architecture: str) -> str:
 
 
 def _runtime(
-    tree: Tree, architecture: str, dirs: tuple[str, ...], path: str, stdlib: str
+    tree: BaseTree, architecture: str, dirs: tuple[str, ...], path: str, stdlib: str
 ) -> dict[str, str]:
     """Find the libraries of the interpreter, by name, each where the loader would find it."""
     if architecture not in _MACHINES or not stdlib:

@@ -30,7 +30,7 @@ _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class BaseNode:
     """A link (with its `target`), or a file; `found` is what was looked for in its content."""
 
     target: str | None = None
@@ -48,17 +48,17 @@ Look = Callable[[str, IO[bytes]], "bytes | None"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Tree:
+class BaseTree:
     """The root of an image. `wanted` matches the paths ("usr/bin/python3") that are kept."""
 
     wanted: re.Pattern[str]
     look: Look
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, BaseNode] = field(default_factory=dict)
     _bytes: int = 0
 
     def add(self, layer: ImageLayer) -> None:
         """Put a layer on top. What it hides, it hides of the layers below, not of itself."""
-        fresh: dict[str, Node] = {}
+        fresh: dict[str, BaseNode] = {}
         gone: set[str] = set()
         emptied: set[str] = set()
         hideable = {parent for path in self.nodes for parent in _parents(path)} | set(self.nodes)
@@ -89,16 +89,16 @@ class Tree:
         path: str,
         member: tarfile.TarInfo,
         content: IO[bytes] | None,
-        fresh: dict[str, Node],
-    ) -> Node | None:
+        fresh: dict[str, BaseNode],
+    ) -> BaseNode | None:
         if member.issym():
-            return Node(target=member.linkname)
+            return BaseNode(target=member.linkname)
         if member.islnk():
             other = plain_path(member.linkname)
             return fresh.get(other) or self.nodes.get(other)
         if content is None or not self.wanted.fullmatch(path):
             return None
-        return Node(mode=member.mode, found=self.look(path, content))
+        return BaseNode(mode=member.mode, found=self.look(path, content))
 
     def _check_bounds(self, fresh: int, layer: ImageLayer) -> None:
         if fresh + len(self.nodes) > MOST_KEPT or self._bytes > MOST_UNPACKED_BYTES:
@@ -116,7 +116,7 @@ class Tree:
             if path in gone or not gone.isdisjoint(above) or not emptied.isdisjoint(above):
                 del self.nodes[path]
 
-    def _merge(self, fresh: dict[str, Node]) -> None:
+    def _merge(self, fresh: dict[str, BaseNode]) -> None:
         """Add the new ones; a directory that the layer only implies may be a link below."""
         real: dict[str, str] = {"": ""}
         for path, node in fresh.items():
@@ -150,7 +150,7 @@ class Tree:
             left += [part for part in node.target.split("/") if part][::-1]
         return "/".join(at)
 
-    def file(self, path: str) -> tuple[str, Node] | None:
+    def file(self, path: str) -> tuple[str, BaseNode] | None:
         """Find a file that is kept: where it is in truth, and what is known of it."""
         try:
             real = self.resolve(path)
@@ -191,9 +191,9 @@ def _parents(path: str) -> Iterator[str]:
     yield ""
 
 
-def read_tree(layers: Iterable[ImageLayer], wanted: re.Pattern[str], look: Look) -> Tree:
+def read_tree(layers: Iterable[ImageLayer], wanted: re.Pattern[str], look: Look) -> BaseTree:
     """Read the layers of an image."""
-    tree = Tree(wanted=wanted, look=look)
+    tree = BaseTree(wanted=wanted, look=look)
     for layer in layers:
         tree.add(layer)
     return tree

@@ -28,14 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.layers import compiling, gzip, tar
-from images.layers.install import File, Place, file_name, plan
+from images.layers.install import InstalledFile, InstallLocation, file_name, plan
 from images.layers.interpreter import Compiler, Interpreter
 from images.layers.own import PREFIX, key_of
 from images.layers.own_errors import BytecodeError
 from images.layers.wheel_file import WheelFile
 from images.oci.sources import Stream, Unpacked
-from images.spec import Wheel
 from images.wheels.directory import Member
+from images.wheels.locked import Wheel
 
 FORMAT = 1
 """Part of every key: raise it when the same wheels and the same Python shall give other bytes."""
@@ -132,8 +132,10 @@ class BytecodeLayer:
     def stream(self, known: Unpacked | None) -> Stream:
         """Write it; what is known spares inflating what the interpreter has deflated."""
         with contextlib.ExitStack() as opened:
-            place = Place(site=self.site, prefix=PREFIX, interpreter=f"/{PREFIX}/bin/python")
-            files: dict[str, File] = {}
+            place = InstallLocation(
+                site=self.site, prefix=PREFIX, interpreter=f"/{PREFIX}/bin/python"
+            )
+            files: dict[str, InstalledFile] = {}
             for locked in self.wheels:
                 wheel = WheelFile(self.fetch(locked), shown=file_name(locked))
                 opened.callback(wheel.close)
@@ -150,12 +152,12 @@ class BytecodeLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PythonSource:
     """A source in a wheel: its `path` in the image, the `cached` one of its byte code."""
 
     path: str
     cached: str
-    file: File
+    file: InstalledFile
 
     def read(self) -> bytes:
         member = self.file.parts[0]
@@ -172,10 +174,10 @@ class Packed:
     content: bytes
 
 
-def _sources(files: dict[str, File], site: str, python: str) -> list[Source]:
+def _sources(files: dict[str, InstalledFile], site: str, python: str) -> list[PythonSource]:
     """Choose what is compiled, in the layer's order."""
     sources = [
-        Source(path=path, cached=cached_path(path, python), file=file)
+        PythonSource(path=path, cached=cached_path(path, python), file=file)
         for path, file in files.items()
         if is_compiled(path, site)
         and len(file.parts) == 1
@@ -200,7 +202,7 @@ def cached_path(path: str, python: str) -> str:
 
 
 def compile_all(
-    sources: Sequence[Source], interpreter: Interpreter
+    sources: Sequence[PythonSource], interpreter: Interpreter
 ) -> Generator[tuple[str, Packed], None, None]:
     """Compile sources, and give the byte code of those that are such, in their order.
 
@@ -241,7 +243,7 @@ def compile_all(
 class _Feeder(threading.Thread):
     """Writes sources to a process that compiles them."""
 
-    def __init__(self, process: subprocess.Popen[bytes], sources: Sequence[Source]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], sources: Sequence[PythonSource]) -> None:
         super().__init__(name="bytecode", daemon=True)
         assert process.stdin is not None
         self._pipe = process.stdin
@@ -269,7 +271,7 @@ class _Feeder(threading.Thread):
             view = view[self._pipe.write(view) or 0 :]
 
 
-def _answer(process: subprocess.Popen[bytes], source: Source) -> Packed | None:
+def _answer(process: subprocess.Popen[bytes], source: PythonSource) -> Packed | None:
     head = _read(process, _HEAD, source)
     crc, size, length = (int.from_bytes(head[at : at + 4], "little") for at in (1, 5, 9))
     content = _read(process, length, source)
@@ -278,7 +280,7 @@ def _answer(process: subprocess.Popen[bytes], source: Source) -> Packed | None:
     return None
 
 
-def _read(process: subprocess.Popen[bytes], size: int, source: Source) -> bytes:
+def _read(process: subprocess.Popen[bytes], size: int, source: PythonSource) -> bytes:
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     parts = []
@@ -294,7 +296,7 @@ def _read(process: subprocess.Popen[bytes], size: int, source: Source) -> bytes:
     return b"".join(parts)
 
 
-def _failure(source: Source, why: str) -> BytecodeError:
+def _failure(source: PythonSource, why: str) -> BytecodeError:
     return BytecodeError(
         f"No byte code could be made of {source.path.rpartition('/site-packages/')[2]} in "
         f"{source.file.wheel.shown}: {why}.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from images.errors import Failure
-from images.printable import printable
+from images.text.printable import printable
 
 
 class WheelRefusedError(Failure):
@@ -16,7 +16,7 @@ class WheelRefusedError(Failure):
         """`wheel`: its file's name; `why`: the rest of a sentence that begins with it."""
         super().__init__(
             printable(f"{wheel} {why}."),
-            fix="Download it anew and compare its sha256 with the lock's. If they are equal, the "
+            fix="Download it again and compare its sha256 with the lock's. If they are equal, the "
             "wheel was made so: lock another version of the package, or let pip install it "
             "(--builder docker).",
         )

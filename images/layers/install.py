@@ -21,8 +21,8 @@ from functools import cached_property
 from images.layers import record, scripts, unneeded
 from images.layers.record import Row
 from images.layers.wheel_file import WheelFile
-from images.spec import Wheel
 from images.wheels.directory import Member
+from images.wheels.locked import Wheel
 
 INSTALLER = b"gpu-provision\n"
 EXECUTABLE, PLAIN = 0o755, 0o644
@@ -32,7 +32,7 @@ _MAJOR = 1  # of the wheel format
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class InstallLocation:
     """Where wheels are installed: "opt/venv/lib/python3.11/site-packages", "opt/venv" and
     "/opt/venv/bin/python".
     """
@@ -75,7 +75,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class InstalledFile:
     """A file as it is installed: members of the wheel and bytes of ours, one behind the other.
 
     `digest` is what RECORD promises of the member in it.
@@ -97,18 +97,18 @@ class _Plan:
     """A wheel's files while they are decided on."""
 
     wheel: WheelFile
-    place: Place
+    place: InstallLocation
     info: str
     """The wheel's .dist-info directory."""
     taken: frozenset[str]
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, InstalledFile] = field(default_factory=dict)
     kept: list[Row] = field(default_factory=list)
     """The rows of the wheel's RECORD, as they are now."""
     made: list[Row] = field(default_factory=list)
     as_listed: bool = True
     """Whether the wheel's RECORD is right as it stands, but for what is made."""
 
-    def add(self, file: File) -> None:
+    def add(self, file: InstalledFile) -> None:
         path = file.path
         if path in self.taken:
             raise self.wheel.refused(f"would replace /{path}, which is the environment's own")
@@ -118,7 +118,7 @@ class _Plan:
 
     def add_made(self, path: str, content: bytes, mode: int = PLAIN) -> None:
         """Add a file of ours, with its row."""
-        self.add(File(path=path, mode=mode, parts=(content,), wheel=self.wheel))
+        self.add(InstalledFile(path=path, mode=mode, parts=(content,), wheel=self.wheel))
         self.made.append(record.row_of(self.listed(path), content))
 
     def listed(self, path: str) -> str:
@@ -127,8 +127,13 @@ class _Plan:
 
 
 def plan(
-    locked: Wheel, wheel: WheelFile, place: Place, *, exclude_unneeded: bool, direct: bool = False
-) -> dict[str, File]:
+    locked: Wheel,
+    wheel: WheelFile,
+    place: InstallLocation,
+    *,
+    exclude_unneeded: bool,
+    direct: bool = False,
+) -> dict[str, InstalledFile]:
     """Decide on the files of a wheel, by path. `direct`: the lock names its file, not an index."""
     info = _find_info(locked, wheel)
     _check_metadata(locked, wheel, info)
@@ -182,7 +187,7 @@ def _add_member(
             interpreter = decided.place.interpreter
             decided.add_made(path, scripts.with_interpreter(content, interpreter), mode)
             return
-    decided.add(File(path=path, mode=mode, parts=(member,), wheel=wheel, digest=digest))
+    decided.add(InstalledFile(path=path, mode=mode, parts=(member,), wheel=wheel, digest=digest))
     if row:
         decided.kept.append(row)
 
@@ -220,7 +225,7 @@ def _add_record(decided: _Plan, listing: bytes, *, is_listed: bool) -> None:
     else:
         parts = (record.write_rows((*decided.kept, *decided.made, own)),)
     path = f"{decided.place.site}/{name}"
-    decided.add(File(path=path, mode=PLAIN, parts=parts, wheel=decided.wheel))
+    decided.add(InstalledFile(path=path, mode=PLAIN, parts=parts, wheel=decided.wheel))
 
 
 def _find_info(locked: Wheel, wheel: WheelFile) -> str:
@@ -256,7 +261,7 @@ def _check_metadata(locked: Wheel, wheel: WheelFile, info: str) -> None:
         try:
             named, versioned, _, _ = parse_wheel_filename(file)
         except InvalidWheelFilename as error:
-            raise wheel.refused("has a name that is none of a wheel") from error
+            raise wheel.refused("has a name that a wheel cannot have") from error
         _compare_identity(locked, wheel, f"the name {file}", named, str(versioned))
 
 
@@ -271,7 +276,7 @@ def _compare_identity(locked: Wheel, wheel: WheelFile, where: str, name: str, ve
         raise wheel.refused(f"has {where}, but is locked as {locked.name} {locked.version}")
 
 
-def _read_calls(wheel: WheelFile, info: str, place: Place) -> dict[str, scripts.Call]:
+def _read_calls(wheel: WheelFile, info: str, place: InstallLocation) -> dict[str, scripts.Call]:
     member = wheel.members.get(f"{info}/entry_points.txt")
     if member is None:
         return {}

@@ -31,8 +31,8 @@ from images.layers.base_tree import plain_path
 from images.layers.own_errors import BytecodeError
 from images.oci.sources import Image
 from images.oci.tarstream import layer_members
-from images.sandbox.errors import NoRunnerError
-from images.scratch import scratch_directory
+from images.system.errors import NoRunnerError
+from images.system.scratch import scratch_directory
 
 ORIGINAL_ZLIB = "9809ebd5 136628"
 """Checksum and size of what zlib makes of `compiling.sample`. Recorded from 1.2.13; the same from

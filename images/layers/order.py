@@ -17,8 +17,8 @@ from pathlib import Path
 
 from images.layers.install import canonicalized
 from images.layers.transcode import wheel_layer
-from images.oci.sources import Source
-from images.spec import Wheel
+from images.oci.sources import LayerSource
+from images.wheels.locked import Wheel
 
 MOST_LAYERS = 80
 """Of wheels. Engines take 127 in all, and a base has some of its own."""
@@ -42,7 +42,7 @@ def wheel_sources(
     fetch: Callable[[Wheel], Path],
     direct: Collection[str] = (),
     prefix: str = "opt/venv",
-) -> tuple[Source, ...]:
+) -> tuple[LayerSource, ...]:
     """Describe the layers of all wheels, the lowest first.
 
     `python`: "3.11"; `framework`, `own` and `direct`: names of packages, of the framework, of what

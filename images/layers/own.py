@@ -17,10 +17,10 @@ from typing import Any
 
 from images.layers.base_facts import BaseFacts, search_path
 from images.layers.own_errors import OwnFilesError
-from images.layers.tar import Entry, file_layer, sort_key
-from images.oci.assemble import Settings
+from images.layers.tar import TarEntry, file_layer, sort_key
+from images.oci.assemble import ContainerSettings
 from images.oci.sources import Stream, Unpacked
-from images.spec import Wheel
+from images.wheels.locked import Wheel
 
 FORMAT = 1
 """Part of every key here: raise it when the same files shall give other bytes."""
@@ -55,7 +55,7 @@ class FilesLayer:
 
     title: str
     created_by: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TarEntry, ...]
     wheels: tuple[Wheel, ...] = ()
 
     @property
@@ -91,7 +91,7 @@ def site_of(python: str) -> str:
     return f"{PREFIX}/lib/python{python}/site-packages"
 
 
-def ordered(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def ordered(entries: Iterable[TarEntry]) -> tuple[TarEntry, ...]:
     """Put entries into the order in which a layer has them."""
     return tuple(sorted(entries, key=lambda one: sort_key(one.path)))
 
@@ -106,21 +106,21 @@ def skeleton_layer(facts: BaseFacts, *, python: str) -> FilesLayer:
         "include-system-site-packages = false\n"
     )
     entries = [
-        Entry(path=f"{PREFIX}/pyvenv.cfg", content=configuration.encode()),
-        Entry(path=f"{PREFIX}/lib64", kind="symlink", target="lib"),
-        Entry(path=f"{PREFIX}/bin/python", kind="symlink", target=facts.python),
+        TarEntry(path=f"{PREFIX}/pyvenv.cfg", content=configuration.encode()),
+        TarEntry(path=f"{PREFIX}/lib64", kind="symlink", target="lib"),
+        TarEntry(path=f"{PREFIX}/bin/python", kind="symlink", target=facts.python),
         *(
-            Entry(path=f"{PREFIX}/bin/{name}", kind="symlink", target="python")
+            TarEntry(path=f"{PREFIX}/bin/{name}", kind="symlink", target="python")
             for name in ("python3", f"python{python}")
         ),
-        Entry(path=f"{PREFIX}/bin/activate", content=_ACTIVATE.format(prefix=PREFIX).encode()),
-        Entry(path=site_of(python), kind="dir"),
-        Entry(
+        TarEntry(path=f"{PREFIX}/bin/activate", content=_ACTIVATE.format(prefix=PREFIX).encode()),
+        TarEntry(path=site_of(python), kind="dir"),
+        TarEntry(
             path="usr/local/bin/verify",
             mode=0o755,
             content=f'#!/bin/sh\nexec python3 {SUITE} "$@"\n'.encode(),
         ),
-        Entry(path="workspace", kind="dir"),
+        TarEntry(path="workspace", kind="dir"),
     ]
     return FilesLayer(
         title=f"environment for Python {python}",
@@ -138,7 +138,7 @@ def suite_layer(directory: Path) -> FilesLayer:
     )
 
 
-def _package_entries(directory: Path, target: str) -> list[Entry]:
+def _package_entries(directory: Path, target: str) -> list[TarEntry]:
     """Read a package. What a checkout does to modes does not matter: nothing of it is a program."""
     entries = []
     try:
@@ -151,20 +151,22 @@ def _package_entries(directory: Path, target: str) -> list[Entry]:
                 continue
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_FILE_BYTES:
                 raise OwnFilesError(
-                    f"{path} is no file of the suite: plain files of up to "
+                    f"{path} is not a file of the suite: only regular files of up to "
                     f"{_MOST_FILE_BYTES >> 20} MB are.",
-                    fix="Install gpu-provision anew, or remove what was put there.",
+                    fix="Reinstall gpu-provision, or remove the extra files.",
                 )
-            entries.append(Entry(path=f"{target}/{inside.as_posix()}", content=path.read_bytes()))
+            entries.append(
+                TarEntry(path=f"{target}/{inside.as_posix()}", content=path.read_bytes())
+            )
     except OSError as error:
         raise OwnFilesError(
             f"The suite in {directory} cannot be read: {error.strerror or error}.",
-            fix="Install gpu-provision anew.",
+            fix="Reinstall gpu-provision.",
         ) from error
     if not any(entry.path == f"{target}/__main__.py" for entry in entries):
         raise OwnFilesError(
             f"{directory} holds no suite: its __main__.py is missing.",
-            fix="Install gpu-provision anew.",
+            fix="Reinstall gpu-provision.",
         )
     return entries
 
@@ -174,7 +176,9 @@ def _is_left_out(part: str) -> bool:
 
 
 def lock_layer(text: bytes, name: str = "pylock.toml") -> FilesLayer:
-    """Give the lock that the image was made from, byte for byte; `name` is its file's name."""
+    """Give the lock that the image was made from, byte for byte; `name` is its file's name.
+    OwnFilesError: the name is not that of one file.
+    """
     if not name or "/" in name or name in {".", ".."} or "\0" in name:
         raise OwnFilesError(
             f"{name!r} cannot be the name of a lock in an image.",
@@ -183,18 +187,18 @@ def lock_layer(text: bytes, name: str = "pylock.toml") -> FilesLayer:
     return FilesLayer(
         title="lock",
         created_by=f"gpu-provision: the lock {name}",
-        entries=(Entry(path=f"opt/gpu-provision/{name}", content=text),),
+        entries=(TarEntry(path=f"opt/gpu-provision/{name}", content=text),),
     )
 
 
 def image_environment(
     base_config: Mapping[str, Any], *, nvcc_flags: str, labels: Mapping[str, str]
-) -> Settings:
+) -> ContainerSettings:
     """Give what a container starts with: the environment first, and all that a GPU can be used for.
 
     `base_config` is the base's configuration: its PATH goes on behind ours.
     """
-    return Settings(
+    return ContainerSettings(
         env={
             "PATH": f"/{PREFIX}/bin:/usr/local/cuda/bin:{search_path(base_config)}",
             "VIRTUAL_ENV": f"/{PREFIX}",

@@ -12,13 +12,6 @@ class BaseUnfitError(Failure):
     exit_code = 3
 
 
-class LoaderCacheError(Failure):
-    """The loader's cache cannot be written for this image."""
-
-    code = "loader-cache-unwritable"
-    exit_code = 6
-
-
 class BytecodeError(Failure):
     """The wheels' sources cannot be compiled such that every machine gets the same bytes."""
 

@@ -56,9 +56,11 @@ def read_calls(text: str) -> dict[str, Call]:
         for name, value in parser.items(group) if parser.has_section(group) else ():
             call = _CALL.fullmatch(value.strip())
             if not call:
-                raise ValueError(f"a command {name!r} that calls {value!r}, which is no function")
+                raise ValueError(
+                    f"a command {name!r} that calls {value!r}, which is not a function"
+                )
             if not _NAME.fullmatch(name) or name in {".", ".."} or not name.isprintable():
-                raise ValueError(f"a command {name!r}, which is no name of a file")
+                raise ValueError(f"a command {name!r}, which is not a valid file name")
             found[name] = Call(module=call[1], function=call[2])
     return found
 

@@ -26,25 +26,25 @@ from packaging.utils import parse_wheel_filename
 from images.layers.order import wheel_sources
 from images.layers.transcode import FORMAT
 from images.oci.blobfiles import take
-from images.oci.sources import Known, Source, Unpacked
-from images.spec import Wheel
+from images.oci.sources import KnownLayer, LayerSource, Unpacked
+from images.wheels.locked import Wheel
 
 TABLE = Path(__file__).parent / "data" / "known_layers.json"
 _LEAST_BYTES = 5_000_000  # what is smaller is quickly found out again
 
 
-def shared_layer(key: str) -> Known | None:
+def shared_layer(key: str) -> KnownLayer | None:
     """What the table knows of the layer that is made of this."""
     return _table().get(key)
 
 
 @cache
-def _table() -> dict[str, Known]:
+def _table() -> dict[str, KnownLayer]:
     document = json.loads(TABLE.read_bytes())
     if document["format"] != FORMAT:
         return {}
     return {
-        row["key"]: Known(
+        row["key"]: KnownLayer(
             digest=row["digest"],
             size=row["size"],
             unpacked=Unpacked(diff_id=row["diff_id"], size=row["unpacked"]),
@@ -69,7 +69,7 @@ def rows_of(python: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
             yield _row(source, python)
 
 
-def _row(source: Source, python: str) -> dict[str, Any]:
+def _row(source: LayerSource, python: str) -> dict[str, Any]:
     with Path(os.devnull).open("wb") as nowhere:
         made = take(source.stream(None), nowhere, None, lambda _: None)
     return {

@@ -35,7 +35,7 @@ _SEARCH_FROM, _SEARCH_TO = 200, 8 << 20  # bytes of a file in which it is worth 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TarEntry:
     """A file, a directory or a link; `path` as "opt/venv/bin/python".
 
     `mode` None: the usual one of its kind. `target` is what a symbolic link says, or the path that
@@ -64,7 +64,7 @@ class Entry:
         )
 
 
-def file_layer(entries: Iterable[Entry]) -> Stream:
+def file_layer(entries: Iterable[TarEntry]) -> Stream:
     """Write a layer of entries, which come in the order of `sort_key`; parents are added."""
     digest, size = hashlib.sha256(), 0
     for plain, packed in _packed(_tar(entries)):
@@ -139,7 +139,7 @@ def parents(path: str) -> Iterator[str]:
         at = path.find("/", at + 1)
 
 
-def _tar(entries: Iterable[Entry]) -> Iterator[tuple[bytes, bool]]:
+def _tar(entries: Iterable[TarEntry]) -> Iterator[tuple[bytes, bool]]:
     """Give the plain tar in parts, and whether a part is a content in which to look for repeats."""
     written: set[str] = set()
     last: list[str] = []

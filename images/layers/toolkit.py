@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from images.layers import ldcache
 from images.layers.base_facts import BaseFacts, directories_of
-from images.layers.install import File, Place, file_name, plan
+from images.layers.install import InstalledFile, InstallLocation, file_name, plan
 from images.layers.own import PREFIX, key_of, ordered
-from images.layers.tar import Entry, file_layer
+from images.layers.tar import TarEntry, file_layer
 from images.layers.wheel_file import WheelFile
-from images.oci.sources import Source, Stream, Unpacked
-from images.spec import Wheel
+from images.oci.sources import LayerSource, Stream, Unpacked
+from images.system import ldcache
 from images.wheels.directory import Member
+from images.wheels.locked import Wheel
 
 FORMAT = 1
 """Part of the key: raise it when the same wheels and base shall give other bytes."""
@@ -47,7 +47,7 @@ def toolkit_layers(
     arch: str,
     site: str,
     fetch: Callable[[Wheel], Path],
-) -> tuple[Source, ...]:
+) -> tuple[LayerSource, ...]:
     """Describe the layer of links, where these wheels need one; nothing is fetched for that.
 
     `arch` is the machine ("x86_64"), `site` where packages lie, without a leading slash.
@@ -116,22 +116,22 @@ class ToolkitLayer:
         )  # fmt: skip
         return (yield from file_layer(entries))
 
-    def _files(self) -> tuple[Found, ...]:
-        place = Place(site=self.site, prefix=PREFIX, interpreter=f"/{PREFIX}/bin/python")
-        found: dict[str, Found] = {}
+    def _files(self) -> tuple[ToolkitFile, ...]:
+        place = InstallLocation(site=self.site, prefix=PREFIX, interpreter=f"/{PREFIX}/bin/python")
+        found: dict[str, ToolkitFile] = {}
         for locked in self.wheels:
             with WheelFile(self.fetch(locked), shown=file_name(locked)) as wheel:
                 files = plan(locked, wheel, place, exclude_unneeded=False)
                 for path, file in files.items():
                     if path.startswith(f"{self.site}/nvidia/"):
-                        found[path] = Found(
+                        found[path] = ToolkitFile(
                             path=path, runs=bool(file.mode & 0o111), is_library=_is_library(file)
                         )
         return tuple(found[path] for path in sorted(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ToolkitFile:
     """A file of NVIDIA's in the image, by its path without a leading slash."""
 
     path: str
@@ -139,7 +139,7 @@ class Found:
     is_library: bool = False
 
 
-def _is_library(file: File) -> bool:
+def _is_library(file: InstalledFile) -> bool:
     """Whether the loader could load it; a linker's script has such a name, too."""
     if not _LIBRARY.fullmatch(posixpath.basename(file.path)):
         return False
@@ -148,16 +148,16 @@ def _is_library(file: File) -> bool:
 
 
 def toolkit_entries(
-    files: Sequence[Found], *, facts: BaseFacts, arch: str, site: str, all_directories: bool
-) -> tuple[Entry, ...]:
+    files: Sequence[ToolkitFile], *, facts: BaseFacts, arch: str, site: str, all_directories: bool
+) -> tuple[TarEntry, ...]:
     """Decide on links, configuration and cache for NVIDIA's files."""
     toolkit = _toolkit(files, site)
     configuration = dict(facts.ld_conf)
-    entries: list[Entry] = []
+    entries: list[TarEntry] = []
     if toolkit:
         entries += _links(files, toolkit)
         if not facts.cuda:
-            entries.append(Entry(path="usr/local/cuda", kind="symlink", target=f"/{toolkit}"))
+            entries.append(TarEntry(path="usr/local/cuda", kind="symlink", target=f"/{toolkit}"))
         configuration[_CONFIGURATION] = f"/{toolkit}/lib\n"
     if all_directories:
         inside = re.compile(re.escape(f"{site}/nvidia/") + r"[^/]+/lib")
@@ -172,16 +172,16 @@ def toolkit_entries(
         for file in files
         if file.is_library and f"/{posixpath.dirname(file.path)}" in covered
     ]
-    entries += [Entry(path=path[1:], content=text.encode()) for path, text in added.items()]
+    entries += [TarEntry(path=path[1:], content=text.encode()) for path, text in added.items()]
     if added:
         cache = ldcache.with_libraries(
             facts.ld_cache, libraries, arch=arch, directories=tuple(directories_of(configuration))
         )
-        entries.append(Entry(path="etc/ld.so.cache", content=cache))
+        entries.append(TarEntry(path="etc/ld.so.cache", content=cache))
     return ordered(entries)
 
 
-def _toolkit(files: Iterable[Found], site: str) -> str:
+def _toolkit(files: Iterable[ToolkitFile], site: str) -> str:
     """Find where the compiler's toolkit lies; "" where there is none."""
     compilers = [
         file.path for file in files if file.runs and _NVCC.fullmatch(file.path[len(site) + 1 :])
@@ -189,7 +189,7 @@ def _toolkit(files: Iterable[Found], site: str) -> str:
     return posixpath.dirname(posixpath.dirname(min(compilers))) if compilers else ""
 
 
-def _links(files: Iterable[Found], toolkit: str) -> list[Entry]:
+def _links(files: Iterable[ToolkitFile], toolkit: str) -> list[TarEntry]:
     """Link what a linker asks for ("libcudart.so") to the first file of that name."""
     paths = {file.path for file in files}
     entries = {}
@@ -201,7 +201,7 @@ def _links(files: Iterable[Found], toolkit: str) -> list[Entry]:
         short = f"{directory}/{match[1]}.so" if match else ""
         if match and directory == f"{toolkit}/lib" and short not in paths:
             entries.setdefault(short, name)
-    return [Entry(path=path, kind="symlink", target=to) for path, to in entries.items()]
+    return [TarEntry(path=path, kind="symlink", target=to) for path, to in entries.items()]
 
 
 def _parents(path: str) -> Iterable[str]:

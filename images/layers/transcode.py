@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from images.layers import gzip, record, tar, unneeded
-from images.layers.install import File, Place, canonicalized, file_name, plan
+from images.layers.install import InstalledFile, InstallLocation, canonicalized, file_name, plan
 from images.layers.unneeded import Spared
-from images.layers.wheel_file import Check, WheelFile
-from images.oci.sources import Source, Stream, Unpacked
-from images.spec import Wheel
+from images.layers.wheel_file import MemberCheck, WheelFile
+from images.oci.sources import LayerSource, Stream, Unpacked
 from images.wheels.directory import DEFLATED, Member
+from images.wheels.locked import Wheel
 
 FORMAT = 1
 """Raised whenever the same wheels give other bytes than before: it is a part of each key."""
@@ -46,7 +46,7 @@ def wheel_layer(
     exclude_unneeded: bool,
     fetch: Callable[[Wheel], Path],
     direct: frozenset[str] = frozenset(),
-) -> Source:
+) -> LayerSource:
     """Describe the layer of one wheel, or of several.
 
     `fetch` gives a wheel's file, of which the sha256 was compared. It is called when the layer is
@@ -55,7 +55,7 @@ def wheel_layer(
     """
     return WheelLayer(
         wheels=tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))),
-        place=Place(site=site, prefix=prefix, interpreter=interpreter),
+        place=InstallLocation(site=site, prefix=prefix, interpreter=interpreter),
         exclude_unneeded=exclude_unneeded,
         fetch=fetch,
         direct=direct & {wheel.name for wheel in wheels},
@@ -67,7 +67,7 @@ class WheelLayer:
     """A layer that is made of wheels."""
 
     wheels: tuple[Wheel, ...]
-    place: Place
+    place: InstallLocation
     exclude_unneeded: bool
     fetch: Callable[[Wheel], Path] = field(repr=False)
     direct: frozenset[str] = frozenset()
@@ -105,7 +105,7 @@ class WheelLayer:
     def stream(self, known: Unpacked | None) -> Stream:
         """Write the layer; see the module's text for what `known` spares."""
         with contextlib.ExitStack() as opened:
-            files: dict[str, File] = {}
+            files: dict[str, InstalledFile] = {}
             for locked in self.wheels:
                 wheel = WheelFile(self.fetch(locked), shown=file_name(locked))
                 opened.callback(wheel.close)
@@ -159,7 +159,7 @@ def written_twice(
     )
 
 
-def _refuse_blocked(files: Mapping[str, File]) -> None:
+def _refuse_blocked(files: Mapping[str, InstalledFile]) -> None:
     """Refuse a file that is a directory of another one."""
     directories = {path[: path.rfind("/")]: path for path in files}
     for directory, path in directories.items():
@@ -169,7 +169,7 @@ def _refuse_blocked(files: Mapping[str, File]) -> None:
                 raise files[path].wheel.refused(why)
 
 
-def _layer(files: Mapping[str, File], known: Unpacked | None) -> Stream:
+def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream:
     writer = _Writer(is_learning=known is None)
     directories: set[str] = set()
     for path in sorted(files, key=lambda path: path.replace("/", "\0")):  # see tar.sort_key
@@ -276,7 +276,7 @@ class _Learning:
 
     def __init__(self, wheel: WheelFile, member: Member, promised: str, digest: Any) -> None:  # noqa: ANN401
         self._wheel, self._member, self._promised = wheel, member, promised
-        self._check = Check(wheel, member)
+        self._check = MemberCheck(wheel, member)
         self._layer = digest
         self._own = record.hasher(promised)
 

@@ -22,8 +22,8 @@ from images.wheels.directory import (
     STORED,
     TAIL_BYTES,
     UTF_8,
-    BrokenError,
     Member,
+    ZipBrokenError,
     read_directory,
 )
 
@@ -55,9 +55,9 @@ class WheelFile:
             raise self.refused(f"cannot be read: {_reason(error)}") from error
         try:
             self.members = self._read_members()
-        except BrokenError as error:
+        except ZipBrokenError as error:
             self.close()
-            raise self.refused(f"is no wheel that can be read: {error}") from error
+            raise self.refused(f"is not a readable wheel: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,7 @@ class WheelFile:
 
     def contents(self, member: Member) -> Iterator[bytes]:
         """Give a member's content in pieces of at most a megabyte, checked at its end."""
-        check = Check(self, member)
+        check = MemberCheck(self, member)
         for piece in self.packed(member):
             yield from check.take(piece)
         yield from check.finish()
@@ -134,7 +134,7 @@ class WheelFile:
             raise self.refused(f"says other things before {member.name} than in its directory")
         end = member.offset + at + member.compressed
         if end > member.boundary:
-            raise self.refused(f"has a {member.name} that reaches into what comes behind it")
+            raise self.refused(f"has a {member.name} that overlaps what follows it")
         if flags & DESCRIBED_BEHIND:
             if (crc, packed, size) != (0, 0, 0) or end < member.boundary:
                 self._compare_behind(member, (crc, packed, size), end)
@@ -168,19 +168,19 @@ class WheelFile:
     def _read_members(self) -> dict[str, Member]:
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
-            raise BrokenError("it is no regular file")
+            raise ZipBrokenError("it is not a regular file")
         tail_at = max(0, status.st_size - TAIL_BYTES)
         tail = self._read_at(tail_at, status.st_size - tail_at)
         found: dict[str, Member] = {}
         members = read_directory(tail, tail_at, self._read_at)
         if len(members) > _MOST_MEMBERS:
-            raise BrokenError(f"it has {len(members)} members; {_MOST_MEMBERS} are allowed")
+            raise ZipBrokenError(f"it has {len(members)} members; {_MOST_MEMBERS} are allowed")
         for member in members:
             why = _problem(member)
             if why:
-                raise BrokenError(f"{member.name!r} {why}")
+                raise ZipBrokenError(f"{member.name!r} {why}")
             if member.name in found:
-                raise BrokenError(f"it has two members {member.name}")
+                raise ZipBrokenError(f"it has two members {member.name}")
             found[member.name] = member
         return {name: member for name, member in found.items() if not name.endswith("/")}
 
@@ -198,7 +198,7 @@ class WheelFile:
         return found
 
 
-class Check:
+class MemberCheck:
     """Inflates a member piece by piece, and holds it to the size and checksum of its directory."""
 
     def __init__(self, wheel: WheelFile, member: Member) -> None:

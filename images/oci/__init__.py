@@ -1,14 +1,13 @@
-"""Makes images without an engine: known bytes under known names, written in the order they need.
+"""The formats of images: read and written, without an engine.
 
-How data flows, and which module does what:
+    model       descriptors, platforms, media types: the words of the specification
+    sources     what a layer, an image and a target are to each other (protocols)
+    reference   the names of images
+    assemble    base and layers -> configuration, manifest, index (pure)
+    layout, layout_reading, archive, archive_reading   images on a disk
+    reading, inflate, tarstream, blobfiles              their layers' bytes
 
-    wheels --layers--> layers that are written at the speed of copying   (images.layers)
-    base   --base----> layers and a configuration that somebody made      (base)
-    both   --assemble-> configuration, manifest, index                    (assemble, pure)
-    all    --build---> a target: a directory, an archive, a registry
-
-`model` holds the words of the OCI image specification, `sources` what a layer and a target are to
-each other, `errors` how it can fail. Nothing here knows a wheel.
+Imports `images.wheels` (the name of a locked file), `images.text` and `images.errors` alone.
 
 https://github.com/opencontainers/image-spec/blob/main/spec.md
 """

@@ -37,7 +37,7 @@ from images.oci.errors import ImagePlaceError, TargetError
 from images.oci.layout import name_annotations
 from images.oci.layout_reading import CONTAINERD_NAME, INDEX_FILE, MARK_FILE, VERSION
 from images.oci.model import INDEX, Descriptor, descriptor_of, read_object, to_bytes
-from images.oci.reading import Found, check_platform, children_of, parse_manifest
+from images.oci.reading import ParsedManifest, check_platform, children_of, parse_manifest
 from images.oci.sources import Stream, Written
 
 DOCKER_FILE = "manifest.json"
@@ -146,7 +146,7 @@ class ArchiveTarget:
     def _told(self) -> contextlib.AbstractContextManager[None]:
         return told_as_failure(self._spool, f"The archive {self.shown}")
 
-    def _files(self, found: Found, blob: Descriptor, name: str) -> dict[str, bytes | Path]:
+    def _files(self, found: ParsedManifest, blob: Descriptor, name: str) -> dict[str, bytes | Path]:
         """Say what is in the archive: each file's path in it, and its content or where it lies."""
         blobs = {blob.digest, *self._reachable(found.document)}
         files: dict[str, bytes | Path] = {
@@ -171,7 +171,7 @@ class ArchiveTarget:
         files[MARK_FILE] = VERSION
         return files
 
-    def _config(self, found: Found) -> str:
+    def _config(self, found: ParsedManifest) -> str:
         return next(children_of(found.document, self.shown)).digest
 
     def _reachable(self, document: Mapping[str, Any]) -> Iterator[str]:

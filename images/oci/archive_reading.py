@@ -46,7 +46,7 @@ _MOST_LINKS = 8
 _TYPES = {"": LAYER, "gzip": LAYER_GZIP, "zstd": LAYER_ZSTD}
 
 
-class Archive:
+class ImageArchive:
     """The members of an archive, by name."""
 
     def __init__(self, path: Path, shown: str) -> None:
@@ -73,7 +73,7 @@ class Archive:
     def _within(self, number: int) -> bool:
         if number >= _MOST_MEMBERS:
             raise ImageUnreadableError(
-                f"{self._path} is no archive of an image: it has more than {number} files.",
+                f"{self._path} is not an image archive: it has more than {number} files.",
                 fix=ANEW_FIX,
             )
         return True
@@ -124,9 +124,11 @@ def _normal(name: str) -> str:
 
 
 def open_archive(path: Path, name: str | None = None, platform: Platform | None = None) -> Image:
-    """Open an image of an archive: the one of that name, or the only one."""
+    """Open an image of an archive: the one of that name, or the only one. ImageUnreadableError:
+    there is no such image in it, or the archive is damaged.
+    """
     shown = f"{path}{f':{name}' if name else ''}"
-    archive = Archive(path, shown)
+    archive = ImageArchive(path, shown)
     if MARK_FILE in archive and INDEX_FILE in archive:
         index = read_object(archive.read(INDEX_FILE, MOST_CONFIG_BYTES), f"{path}: its index")
         entries = read_descriptors(index.get("manifests"), f"{path}: its index")
@@ -137,12 +139,12 @@ def open_archive(path: Path, name: str | None = None, platform: Platform | None 
     if DOCKER_FILE in archive:
         return _docker_image(archive, name, platform)
     raise ImageUnreadableError(
-        f"{path} is no archive of an image: it has neither {INDEX_FILE} nor {DOCKER_FILE}.",
+        f"{path} is not an image archive: it has neither {INDEX_FILE} nor {DOCKER_FILE}.",
         fix="Write one with: docker save IMAGE > FILE.tar",
     )
 
 
-def _docker_image(archive: Archive, name: str | None, platform: Platform | None) -> Image:
+def _docker_image(archive: ImageArchive, name: str | None, platform: Platform | None) -> Image:
     shown = archive.shown
     # a list, which the reader of objects takes in a wrapping
     text = archive.read(DOCKER_FILE, MOST_CONFIG_BYTES)
@@ -168,7 +170,7 @@ def _docker_image(archive: Archive, name: str | None, platform: Platform | None)
     )
 
 
-def _docker_layer(archive: Archive, path: str, diff_id: str) -> ImageLayer:
+def _docker_layer(archive: ImageArchive, path: str, diff_id: str) -> ImageLayer:
     member = archive.member(path)
     pieces = archive.pieces(member)
     start = next(pieces, b"")
@@ -186,7 +188,7 @@ def _docker_layer(archive: Archive, path: str, diff_id: str) -> ImageLayer:
 class _Layer:
     """One layer of the old form, which its path leads to."""
 
-    def __init__(self, archive: Archive, member: tarfile.TarInfo) -> None:
+    def __init__(self, archive: ImageArchive, member: tarfile.TarInfo) -> None:
         self._archive = archive
         self._member = member
         self.shown = archive.shown
@@ -202,7 +204,7 @@ class _Layer:
         return self._archive.pieces(self._member)
 
 
-def _digest(archive: Archive, member: tarfile.TarInfo) -> str:
+def _digest(archive: ImageArchive, member: tarfile.TarInfo) -> str:
     digest = hashlib.sha256()
     for piece in archive.pieces(member):
         digest.update(piece)

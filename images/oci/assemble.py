@@ -40,7 +40,7 @@ _NO_TIME = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ContainerSettings:
     """What a container of the image starts with; `env` is laid over the base's."""
 
     env: Mapping[str, str]
@@ -65,7 +65,7 @@ def base_blob(blob: Descriptor) -> Descriptor:
     )
 
 
-def image_config(base: Image, added: Sequence[Added], settings: Settings) -> bytes:
+def image_config(base: Image, added: Sequence[Added], settings: ContainerSettings) -> bytes:
     """The configuration; its digest is the image id."""
     inherited = base.config.get("config")
     config = {

@@ -69,7 +69,7 @@ def current_umask() -> int:
 def take(
     stream: Stream, file: IO[bytes], expected: Descriptor | None, on_bytes: Callable[[int], None]
 ) -> Written:
-    """Write a layer to a file. Other bytes than the expected ones are refused."""
+    """Write a layer to a file. DigestMismatchError: other bytes than the expected ones."""
     digest = hashlib.sha256()
     size = 0
     unpacked: Unpacked
@@ -106,7 +106,7 @@ def told_as_failure(target: Path, shown: str) -> Iterator[None]:
             raise _full(target, shown, error) from error
         raise TargetError(
             f"{shown} cannot be written: {error.strerror or error}.",
-            fix=f"See that you may write there (ls -ld {target.parent}), or name another place.",
+            fix=f"Check that you may write there (ls -ld {target.parent}), or name another place.",
         ) from error
 
 
@@ -117,7 +117,7 @@ def _full(target: Path, shown: str, error: OSError) -> TargetError:
     return TargetError(
         f"{shown} cannot be written: {why}; {existing} has {free / 1e9:.2f} GB free, which was not"
         " enough. Nothing of it was kept.",
-        fix=f"Make room (df -h {existing}; provision store gc), or name a place on another disk.",
+        fix=f"Free space (df -h {existing}; provision store gc), or name a place on another disk.",
     )
 
 

@@ -56,3 +56,10 @@ class ImagePlaceError(Failure):
 
     code = "bad-image-place"
     exit_code = 2
+
+
+class BadReference(Failure):
+    """A text that does not name an image."""
+
+    code = "bad-reference"
+    exit_code = 2

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 from images.oci.errors import ImageUnreadableError, LayerCompressionError
 
 PIECE_BYTES = 1 << 20
-ANEW_FIX = "Make or fetch the image anew."
+ANEW_FIX = "Rebuild the image or pull it again."
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = (b"\x2a\x4d\x18", 0x50)  # a frame with anything in it: its first byte is 0x5?
 

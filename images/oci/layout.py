@@ -64,7 +64,7 @@ def name_annotations(name: str) -> dict[str, str]:
     A whole reference is meant where a name has a tag; a bare word is only a word.
     """
     from images.errors import Failure
-    from images.registry.reference import parse_reference
+    from images.oci.reference import parse_reference
 
     annotations = {REF_NAME: name}
     if ":" in name:
@@ -255,7 +255,7 @@ def _make(root: Path) -> Literal["", "all", "content"]:
         return "content"
     some = ", ".join(sorted(names)[:3])
     raise ImagePlaceError(
-        f"{root} is no OCI image layout, and not empty: it has {some}.",
+        f"{root} is not an OCI image layout, and not empty: it has {some}.",
         fix="Name a directory that is not there yet, is empty, or is an OCI image layout.",
     )
 

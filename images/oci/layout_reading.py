@@ -25,8 +25,8 @@ from images.oci.model import (
     to_bytes,
 )
 from images.oci.reading import (
-    Found,
-    Parts,
+    ImageParts,
+    ParsedManifest,
     choose,
     parse_manifest,
     read_image,
@@ -63,7 +63,7 @@ class LayoutParts:
             size = os.fstat(file.fileno()).st_size
         if size != blob.size:
             raise ImageUnreadableError(
-                f"{self.shown}: {blob.digest} has {size} bytes, where {blob.size} are promised.",
+                f"{self.shown}: {blob.digest} has {size} bytes instead of {blob.size}.",
                 fix=ANEW_FIX,
             )
 
@@ -87,7 +87,7 @@ def open_inside(root: Path, path: Path) -> IO[bytes]:
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise ImageUnreadableError(f"{path} is no regular file.", fix=ANEW_FIX)
+        raise ImageUnreadableError(f"{path} is not a regular file.", fix=ANEW_FIX)
     return file
 
 
@@ -97,7 +97,7 @@ def check_mark(root: Path) -> None:
         content = _read(root, MARK_FILE)
     except OSError as error:
         raise ImagePlaceError(
-            f"{root} is no OCI image layout: it has no file {MARK_FILE}.",
+            f"{root} is not an OCI image layout: it has no file {MARK_FILE}.",
             fix="Name the directory that holds oci-layout, index.json and blobs.",
         ) from error
     version = read_object(content, f"{root / MARK_FILE}").get("imageLayoutVersion")
@@ -129,7 +129,9 @@ def _read(root: Path, name: str) -> bytes:
 
 
 def open_layout(path: Path, name: str | None = None, platform: Platform | None = None) -> Image:
-    """Open an image of a layout: the one of that name, or the only one."""
+    """Open an image of a layout: the one of that name, or the only one. ImageUnreadableError: there
+    is no such image in it, or the layout is damaged.
+    """
     root = path.absolute()
     shown = f"oci:{path}{f':{name}' if name else ''}"
     try:
@@ -155,7 +157,7 @@ def names_in(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def pick(parts: Parts, entries: Sequence[Descriptor], name: str | None) -> Found:
+def pick(parts: ImageParts, entries: Sequence[Descriptor], name: str | None) -> ParsedManifest:
     """Pick an image's manifest from an index's entries. Those of one name, or all of them without
     names, may be its forms for several platforms.
     """
@@ -174,7 +176,7 @@ def pick(parts: Parts, entries: Sequence[Descriptor], name: str | None) -> Found
     if not one_image or len(set(platforms)) != len(different):
         raise ImagePlaceError(
             f"{parts.shown} has several images: {', '.join(all_names(named)) or len(different)}.",
-            fix="Say which: oci:DIR:NAME",
+            fix="Choose one: oci:DIR:NAME",
         )
     index = {"manifests": [one.to_json() for one in different.values()]}
     return parse_manifest(to_bytes(index), INDEX, parts.shown)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ MOST_MANIFEST_BYTES = 4 << 20
 
 REF_NAME = "org.opencontainers.image.ref.name"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_ANEW = "Make or fetch the image anew."
+_ANEW = "Rebuild the image or pull it again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ def descriptor_of(media_type: str, content: bytes, **more: Any) -> Descriptor:  
 
 
 def digest_of(content: bytes) -> str:
+    """The digest of bytes as OCI writes it: "sha256:" and 64 hex digits."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -102,7 +104,7 @@ def to_bytes(document: Mapping[str, Any]) -> bytes:
 
 
 def read_object(content: bytes, where: str) -> dict[str, Any]:
-    """Read a JSON object; `where` says whose, for the error."""
+    """Read a JSON object; `where` says whose. ImageUnreadableError: it is not one."""
     try:
         document = json.loads(content)
         if b"\\u" in content:
@@ -110,7 +112,7 @@ def read_object(content: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise ImageUnreadableError(f"{where} is no JSON object.", fix=_ANEW)
+        raise ImageUnreadableError(f"{where} is not a JSON object.", fix=_ANEW)
     return document
 
 
@@ -129,9 +131,11 @@ def _in_whole_characters(found: object) -> object:
 
 
 def read_descriptor(found: object, where: str) -> Descriptor:
-    """Read one descriptor; what is missing or of another kind is an error that names `where`."""
+    """Read one descriptor; what is missing or of another kind is an error that names `where`.
+    Raises ImageUnreadableError.
+    """
     if not isinstance(found, dict):
-        raise ImageUnreadableError(f"{where} is no descriptor.", fix=_ANEW)
+        raise ImageUnreadableError(f"{where} is not a descriptor.", fix=_ANEW)
     digest, size, kind = found.get("digest"), found.get("size"), found.get("mediaType")
     if not is_digest(digest) or not isinstance(digest, str):
         raise ImageUnreadableError(f"{where} has no sha256 digest.", fix=_ANEW)
@@ -151,9 +155,11 @@ def read_descriptor(found: object, where: str) -> Descriptor:
 
 
 def read_descriptors(found: object, where: str) -> tuple[Descriptor, ...]:
-    """Read a list of descriptors; `where` is the list's name."""
+    """Read a list of descriptors; `where` is the list's name. ImageUnreadableError: it is not a
+    list, or one of them is wrong.
+    """
     if not isinstance(found, list):
-        raise ImageUnreadableError(f"{where} is no list.", fix=_ANEW)
+        raise ImageUnreadableError(f"{where} is not a list.", fix=_ANEW)
     return tuple(read_descriptor(one, f"{where}[{i}]") for i, one in enumerate(found))
 
 
@@ -171,3 +177,16 @@ def _platform(found: object) -> Platform | None:
         os=str(found.get("os", "linux")),
         variant=variant if isinstance(variant, str) else None,
     )
+
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def platform_of(arch: str) -> Platform:
+    """Give the platform of a machine ("x86_64"), or of what images call it ("amd64")."""
+    return Platform(architecture=_ARCHITECTURES.get(arch, arch))
+
+
+def host_platform() -> Platform:
+    """Give the platform that this machine runs."""
+    return platform_of(os.uname().machine)

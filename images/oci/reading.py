@@ -46,7 +46,7 @@ LAYERS = frozenset(
 _DEFAULT_VARIANTS = {"arm64": "v8"}
 
 
-class Parts(Protocol):
+class ImageParts(Protocol):
     """Where the parts of an image are. What is asked for by a descriptor may still lie."""
 
     @property
@@ -64,7 +64,7 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ParsedManifest:
     """A manifest that was read: what describes it, its bytes, and what is in them."""
 
     descriptor: Descriptor
@@ -96,8 +96,8 @@ def checked_pieces(
     if size != blob.size:
         more = "more than " if size > blob.size else ""
         raise DigestMismatchError(
-            f"{shown}: {blob.digest} has {more}{min(size, blob.size)} bytes, where {blob.size} are"
-            " promised.",
+            f"{shown}: {blob.digest} has {more}{min(size, blob.size)} bytes instead of"
+            f" {blob.size}.",
             fix=ANEW_FIX,
         )
     if found != blob.digest:
@@ -106,7 +106,7 @@ def checked_pieces(
         )
 
 
-def read_small(parts: Parts, blob: Descriptor, most: int, what: str) -> bytes:
+def read_small(parts: ImageParts, blob: Descriptor, most: int, what: str) -> bytes:
     """Read a manifest or a configuration whole, and hold it to its descriptor."""
     if blob.size > most:
         raise ImageUnreadableError(
@@ -116,7 +116,7 @@ def read_small(parts: Parts, blob: Descriptor, most: int, what: str) -> bytes:
     return b"".join(checked_pieces([parts.small(blob)], blob, parts.shown))
 
 
-def read_manifest(parts: Parts, blob: Descriptor) -> Found:
+def read_manifest(parts: ImageParts, blob: Descriptor) -> ParsedManifest:
     """Read a manifest or an index by its descriptor."""
     content = read_small(parts, blob, MOST_MANIFEST_BYTES, "manifest")
     return parse_manifest(content, blob.media_type, parts.shown, blob)
@@ -124,22 +124,24 @@ def read_manifest(parts: Parts, blob: Descriptor) -> Found:
 
 def parse_manifest(
     content: bytes, media_type: str, shown: str, blob: Descriptor | None = None
-) -> Found:
-    """Say of which kind a manifest is; what two readers could take for two things is refused."""
+) -> ParsedManifest:
+    """Say of which kind a manifest is; what two readers could take for two things is refused.
+    Raises ImageUnreadableError for that and for unknown kinds, DigestMismatchError for other bytes.
+    """
     document = read_object(content, f"{shown}: its manifest")
     says = document.get("mediaType")
     kind = says if isinstance(says, str) and says else media_type
     if kind.startswith(_SCHEMA_1) or document.get("schemaVersion") == 1:
         raise ImageUnreadableError(
-            f"{shown} is an image of Docker's first schema, whose parts have no checksums that"
-            " hold; it was replaced in 2015.",
-            fix="Push it anew with a current docker, or name another image.",
+            f"{shown} is an image of Docker's first schema, which has no content"
+            " digests and was replaced in 2015.",
+            fix="Push it again with a current docker, or name another image.",
         )
     is_index, is_manifest = "manifests" in document, "layers" in document or "config" in document
     wrong = (kind in INDEXES and not is_index) or (kind in MANIFESTS and not is_manifest)
     if kind not in INDEXES | MANIFESTS or wrong or is_index == is_manifest:
         raise ImageUnreadableError(
-            f"{shown} has a manifest of a kind that cannot be read ({kind or 'no media type'}); an"
+            f"{shown} has a manifest of an unsupported type ({kind or 'no media type'}); an"
             " OCI or Docker version 2 image was needed.",
             fix="Name another image.",
         )
@@ -148,7 +150,7 @@ def parse_manifest(
         raise DigestMismatchError(
             f"{shown}: the manifest {blob.digest} is {described.digest}.", fix=ANEW_FIX
         )
-    return Found(descriptor=described, content=content, document=document)
+    return ParsedManifest(descriptor=described, content=content, document=document)
 
 
 def children_of(document: Mapping[str, Any], shown: str) -> Generator[Descriptor, None, None]:
@@ -160,13 +162,15 @@ def children_of(document: Mapping[str, Any], shown: str) -> Generator[Descriptor
     yield from read_descriptors(document.get("layers"), f"{shown}: its layers")
 
 
-def read_image(parts: Parts, found: Found, platform: Platform | None) -> Image:
+def read_image(parts: ImageParts, found: ParsedManifest, platform: Platform | None) -> Image:
     """Read the image of a platform from a manifest, or from the one that an index has for it."""
     return _image(parts, choose(parts, found, platform), platform)
 
 
-def choose(parts: Parts, found: Found, platform: Platform | None) -> Found:
-    """Follow an index to the manifest of a platform. Without one there must be just one image."""
+def choose(parts: ImageParts, found: ParsedManifest, platform: Platform | None) -> ParsedManifest:
+    """Follow an index to the manifest of a platform. Without one there must be just one image.
+    PlatformMissingError: the index has none for it; ImageUnreadableError: there are several.
+    """
     if not found.is_index:
         return found
     images = list(_images_of(parts, found, {found.descriptor.digest}, 0))
@@ -184,13 +188,13 @@ def choose(parts: Parts, found: Found, platform: Platform | None) -> Found:
         raise ImageUnreadableError(
             f"{parts.shown} exists for several platforms"
             f" ({', '.join(str(one.platform) for one in candidates)}); one was needed.",
-            fix="Say which: --arch x86_64 or --arch aarch64",
+            fix="Choose one: --arch x86_64 or --arch aarch64",
         )
     return read_manifest(parts, candidates[0])
 
 
 def _images_of(
-    parts: Parts, found: Found, seen: set[str], depth: int
+    parts: ImageParts, found: ParsedManifest, seen: set[str], depth: int
 ) -> Generator[Descriptor, None, None]:
     """Give the descriptors of all images in an index, and in the indexes in it."""
     entries = read_descriptors(found.document.get("manifests"), f"{parts.shown}: its index")
@@ -198,7 +202,7 @@ def _images_of(
         seen.add(entry.digest)
         if len(seen) > _MOST_MANIFESTS or depth >= _MOST_DEPTH:
             raise ImageUnreadableError(
-                f"{parts.shown}: its index holds indexes without end.", fix=ANEW_FIX
+                f"{parts.shown}: its index is nested too deeply.", fix=ANEW_FIX
             )
         if entry.media_type in INDEXES:
             yield from _images_of(parts, read_manifest(parts, entry), seen, depth + 1)
@@ -215,13 +219,13 @@ def _fits(offered: Platform | None, wanted: Platform | None) -> bool:
     return (offered.variant or default) == (wanted.variant or default) or wanted.variant is None
 
 
-def _image(parts: Parts, found: Found, platform: Platform | None) -> Image:
+def _image(parts: ImageParts, found: ParsedManifest, platform: Platform | None) -> Image:
     shown = parts.shown
     document = found.document
     described = read_descriptor(document.get("config"), f"{shown}: its configuration")
     if described.media_type not in {CONFIG, DOCKER_CONFIG}:
         raise ImageUnreadableError(
-            f"{shown} is no image that can be run: its configuration is of the kind"
+            f"{shown} is not an image that can run: its configuration is of type"
             f" {described.media_type}.",
             fix="Name an image, not something that is attached to one.",
         )
@@ -250,7 +254,7 @@ def _image(parts: Parts, found: Found, platform: Platform | None) -> Image:
     )
 
 
-def checked_layer(parts: Parts, blob: Descriptor) -> Generator[bytes, None, None]:
+def checked_layer(parts: ImageParts, blob: Descriptor) -> Generator[bytes, None, None]:
     """Give a layer's bytes, which fail at their end if they are not those of its descriptor."""
     return checked_pieces(parts.stream(blob), blob, parts.shown)
 
@@ -265,7 +269,7 @@ def check_layer_type(blob: Descriptor, shown: str) -> None:
         )
     if kind not in LAYERS:
         raise ImageUnreadableError(
-            f"{shown} has a layer of a kind that cannot be read ({kind}).",
+            f"{shown} has a layer of an unsupported type ({kind}).",
             fix="Name an image whose layers are tar files, plain or compressed by gzip or zstd.",
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from images.oci.model import LAYER_GZIP, Descriptor, Platform
-from images.spec import Wheel
+from images.wheels.locked import Wheel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Unpacked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownLayer:
     """All that has to be known of a layer to build from it without having it."""
 
     digest: str
@@ -37,7 +37,7 @@ Stream = Generator[bytes, None, Unpacked]
 end is known only then (`found = yield from ...`). Closing it early is allowed at any time."""
 
 
-class Source(Protocol):
+class LayerSource(Protocol):
     """A layer that can be written."""
 
     @property

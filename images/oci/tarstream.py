@@ -67,7 +67,9 @@ def layer_members(layer: ImageLayer) -> Generator[Member, None, None]:
 
 
 def layer_tar(layer: ImageLayer) -> Generator[bytes, None, None]:
-    """Give a layer as the plain tar that its diffID describes; an error at the end if it is not."""
+    """Give a layer as the plain tar that its diffID describes; an error at the end if it is not.
+    Raises DigestMismatchError in that case.
+    """
     digest = hashlib.sha256()
     shown = f"The layer {layer.diff_id[:19]}"
     with contextlib.closing(inflate(layer.stream(), shown)) as pieces:
@@ -78,7 +80,7 @@ def layer_tar(layer: ImageLayer) -> Generator[bytes, None, None]:
     if found != layer.diff_id:
         raise DigestMismatchError(
             f"The layer {layer.blob.digest} unpacks to {found}, where the image's configuration"
-            f" promises {layer.diff_id}.",
+            f" says {layer.diff_id}.",
             fix=ANEW_FIX,
         )
 
@@ -165,7 +167,7 @@ class _Forward:
                 raise self._unreadable("something follows its end")
 
     def _unreadable(self, why: str) -> ImageUnreadableError:
-        return ImageUnreadableError(f"{self._shown} is no tar that holds: {why}.", fix=ANEW_FIX)
+        return ImageUnreadableError(f"{self._shown} is not a complete tar: {why}.", fix=ANEW_FIX)
 
 
 class _Seekable(_Forward):

@@ -1,39 +1,38 @@
-"""Asks a container registry which digest a tag stands for today.
+"""Talks to container registries: which digest a tag stands for, and images in both directions.
 
-The protocol is small (OCI distribution): one GET of the manifest, a token fetched when the registry
-asks for one, the login read from docker's own configuration. No question waits for longer than its
-time limit, whatever the network does: the work is done by a thread that is left behind if need be,
-because neither a name look-up nor a credential helper can be told to hurry.
+Every request goes the same way: `session` shows what the registry asks for (`tokens`, of docker's
+own configuration: `auth`), asks again where that helps, and says what a refusal means (`answers`).
+The network itself is `images.net`.
 
 How data flows, and which module does what:
 
-    a name  --reference-->  registry, repository, tag or digest
-            --client----->  the manifest (by `http`; with a login by `auth`)
-            --digest----->  its digest, once it fits the architecture and the digest announced
+    a name  --oci.reference-->  registry, repository, tag or digest
+            --reader-------->  manifests and blobs, checked; from `mirrors` first
+            --digest-------->  the digest of a tag, once it fits the architecture
+            --tags---------->  the tags of a repository
+    layers  --target-------->  `upload` of each `body`, then the manifest; `referrers` beside it
 
-`digest` imports `client`, which imports the others; `errors` says how it can fail.
+`errors` says how it can fail. No small question waits for longer than its time limit, whatever the
+network does: the work is done by a thread that is left behind if need be, because neither a name
+look-up nor a credential helper can be told to hurry.
 """
 
 from __future__ import annotations
 
+from images.net.errors import BadCaBundle
+from images.oci.errors import BadReference
+from images.oci.reference import Reference, parse_reference
 from images.registry.auth import Login
-from images.registry.digest import resolve_digest
 from images.registry.errors import (
-    BadCaBundle,
-    BadReference,
     ImageNotFoundError,
     RegistryAnswerError,
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.http import Answer, Http, proxy_for
-from images.registry.reference import Reference, parse_reference
 
 __all__ = [
-    "Answer",
     "BadCaBundle",
     "BadReference",
-    "Http",
     "ImageNotFoundError",
     "Login",
     "Reference",
@@ -41,6 +40,4 @@ __all__ = [
     "RegistryDeniedError",
     "RegistryUnreachableError",
     "parse_reference",
-    "proxy_for",
-    "resolve_digest",
 ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from typing import Literal
+from typing import Any, Literal
 
 from images.errors import Failure
-from images.printable import printable
+from images.net.address import host_of
+from images.net.head import Reply
+from images.oci.reference import Reference
 from images.registry.errors import (
     CONNECT_FIX,
     PUSH_FIX,
@@ -19,15 +20,14 @@ from images.registry.errors import (
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.reference import Reference
-from images.registry.wire import Reply, host_of
+from images.text.printable import printable
 
 Purpose = Literal["push", "pull"]
 _MOST_SAID = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RegistryRequest:
     """What was asked of a registry, for the sentence that tells how it failed.
 
     `what` completes "could not"/"did not": "take the manifest 1.2". `clean` blots out secrets.
@@ -63,18 +63,23 @@ def said(reply: Reply) -> tuple[tuple[str, ...], str]:
     return tuple(codes), printable(line)[:_MOST_SAID]
 
 
-def retry_after(reply: Reply, now: float) -> float | None:
-    """Read for how many seconds a registry wants to be left alone."""
-    text = reply.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit() and len(text) < 10:
-        return float(text)
+def parse_json_object(body: bytes, where: str) -> dict[str, Any]:
+    """Read an answer that must be a JSON object; `where` is who gave it."""
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now) if text else None
-    except (ValueError, OverflowError):
-        return None
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise RegistryAnswerError(
+            f"{where} did not answer like a registry: JSON was expected. "
+            "A proxy or a login page may have answered instead.",
+            fix=CONNECT_FIX,
+            detail=printable_block(body),
+        )
+    return document
 
 
-def refusal(asked: Asked, reply: Reply) -> Failure:
+def refusal(asked: RegistryRequest, reply: Reply) -> Failure:
     """Make the failure of an answer that is not what was asked for."""
     registry, status = asked.reference.registry, reply.status
     codes, words = said(reply)
@@ -98,11 +103,11 @@ def refusal(asked: Asked, reply: Reply) -> Failure:
         )
     if status == 429:
         return RegistryDeniedError(
-            f"{registry} has had too many requests from here for now (HTTP 429){told}.",
+            f"{registry} is rate-limiting requests from here (HTTP 429){told}.",
             fix=f"Log in, which raises the limit: docker login {registry}; or wait.",
             detail=detail,
         )
-    if status == 507 or status < 500:
+    if asked.purpose == "push" and (status == 507 or status < 500):
         return PushRefusedError(
             f"{registry} did not {asked.what} (HTTP {status}){told}.",
             fix=_refusal_fix(asked, status, codes, words),
@@ -116,23 +121,24 @@ def refusal(asked: Asked, reply: Reply) -> Failure:
     )
 
 
-def _denied(asked: Asked, status: int, told: str, detail: str) -> RegistryDeniedError:
+def _denied(asked: RegistryRequest, status: int, told: str, detail: str) -> RegistryDeniedError:
     registry, repository = asked.reference.registry, asked.reference.repository
     right = "push to" if asked.purpose == "push" else "read"
     problem = f" ({asked.problem})" if asked.problem else ""
+    gone = "" if asked.purpose == "push" else "it is not there, or "
     login = (
         f"the login that docker's configuration holds may not {right} it"
         if asked.has_login
-        else f"a login that may {right} it is needed{problem}"
+        else f"{gone}a login that may {right} it is needed{problem}"
     )
     return RegistryDeniedError(
-        f"{registry} does not let us {right} {repository} (HTTP {status}){told}: {login}.",
+        f"{registry} denies permission to {right} {repository} (HTTP {status}){told}: {login}.",
         fix=f"docker login {registry}",
         detail=detail,
     )
 
 
-def _refusal_fix(asked: Asked, status: int, codes: tuple[str, ...], words: str) -> str:
+def _refusal_fix(asked: RegistryRequest, status: int, codes: tuple[str, ...], words: str) -> str:
     registry, repository = asked.reference.registry, asked.reference.repository
     lower = words.lower()
     if status == 404 or "NAME_UNKNOWN" in codes:
@@ -143,11 +149,9 @@ def _refusal_fix(asked: Asked, status: int, codes: tuple[str, ...], words: str) 
             "(nginx: client_max_body_size 0)."
         )
     if status == 507 or "quota" in lower or "insufficient storage" in lower:
-        return f"Make room at {registry}, or have its quota raised."
+        return f"Free space at {registry}, or have its quota raised."
     if "TAG_INVALID" in codes or "immutable" in lower or status == 409:
         return "Give another tag: this one may not be changed."
-    if asked.purpose == "pull":
-        return asked.fix
     return f"See what {registry} says; its administrator can tell the rule."
 
 

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from images.net.logins import basic
+
 _CHALLENGE = re.compile(r"(?:^|,)\s*(?P<scheme>[A-Za-z][\w-]*)\s+(?=[A-Za-z_]+\s*=)")
 _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
@@ -50,10 +52,7 @@ class Login:
 
     def basic(self) -> str:
         """Write it as the Authorization header of HTTP's basic scheme."""
-        import urllib3
-
-        headers = urllib3.make_headers(basic_auth=f"{self.username}:{self.password}")
-        return headers["authorization"]
+        return basic(self.username, self.password)["Authorization"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ def token_request(challenge: Challenge, login: Login, scopes: Iterable[str]) -> 
     """
     realm = challenge.parameters["realm"]
     service = challenge.parameters.get("service", "")
-    headers = {"User-Agent": "gpu-provision"}
+    headers: dict[str, str] = {}
     if login.identity_token:
         form = {
             "service": service,

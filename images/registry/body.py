@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
+from images.net.http import PIECE_BYTES
 from images.oci.errors import DigestMismatchError
 from images.oci.model import Descriptor
 from images.oci.sources import Stream, Unpacked
-from images.registry.wire import PIECE_BYTES
 
 
-class SourceError(Exception):
+class BodySourceError(Exception):
     """The source failed, not the connection; `Body.failure` says how."""
 
 
@@ -141,10 +141,10 @@ class Body:
         except BaseException as error:
             raise self._fail(error) from error
 
-    def _fail(self, error: BaseException) -> SourceError:
+    def _fail(self, error: BaseException) -> BodySourceError:
         # its own kind: an OSError of the source must not look like one of the connection
         self.failure = error
-        return SourceError(str(error))
+        return BodySourceError(str(error))
 
     def _mismatch(self, digest: str) -> DigestMismatchError:
         if self.expected is None:

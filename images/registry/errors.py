@@ -7,23 +7,9 @@ from images.errors import Failure
 CONNECT_FIX = "Check that this host can reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE)."
 
 PUSH_FIX = (
-    "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE) and push again: "
+    "Check that this host can reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE) and push again: "
     "blobs that have arrived are not sent twice."
 )
-
-
-class BadReference(Failure):
-    """A text that does not name an image."""
-
-    code = "bad-reference"
-    exit_code = 2
-
-
-class BadCaBundle(Failure):
-    """A file of certificates that cannot be used."""
-
-    code = "bad-ca-bundle"
-    exit_code = 2
 
 
 class RegistryUnreachableError(Failure):

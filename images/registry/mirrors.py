@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from images.errors import Failure
-from images.registry.reference import Reference, is_loopback, parse_reference
+from images.net.address import is_loopback
+from images.oci.reference import Reference, parse_reference
 
 if sys.version_info >= (3, 11):
     import tomllib

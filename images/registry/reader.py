@@ -8,35 +8,36 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pull
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from images.errors import Failure
+from images.net.address import host_of
+from images.net.errors import BrokenOff
+from images.net.head import Reply
+from images.net.http import MAX_BYTES, HttpClient, Incoming
+from images.net.patience import AGAIN, Patience, busy
 from images.oci.errors import DigestMismatchError
 from images.oci.model import INDEXES, MANIFESTS, MOST_MANIFEST_BYTES, Descriptor, is_digest
+from images.oci.reference import DIGEST, Reference, parse_reference
 from images.registry import referrers
+from images.registry.answers import parse_json_object
 from images.registry.auth import Login, read_login
-from images.registry.client import parse_json_object
 from images.registry.errors import CONNECT_FIX, RegistryAnswerError
-from images.registry.http import MAX_BYTES
 from images.registry.mirrors import Mirror, Mirrors, read_mirrors
-from images.registry.reference import DIGEST, Reference, parse_reference
-from images.registry.session import AGAIN, Session
-from images.registry.wire import BrokenError, Incoming, Patience, Reply, Wire
+from images.registry.session import RepositorySession
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
 _ACCEPT = ", ".join((*sorted(INDEXES), *sorted(MANIFESTS)))
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?:\d{1,18}|\*)")
 _PROGRESS_BYTES = 1 << 20
-_ANEW_FIX = "Something in between changed it, or the registry is damaged; try another."
+_ANEW_FIX = "A proxy changed it, or the registry is damaged; try another."
 
 
-class Manifest(NamedTuple):
+class ManifestBytes(NamedTuple):
     """A manifest or an index, as its bytes; `digest` is that of these."""
 
     content: bytes
@@ -47,7 +48,9 @@ class Manifest(NamedTuple):
 class RepositoryReader:
     """One repository that is read, and the mirrors that may have it, too."""
 
-    def __init__(self, session: Session, mirrors: Sequence[Session] = ()) -> None:
+    def __init__(
+        self, session: RepositorySession, mirrors: Sequence[RepositorySession] = ()
+    ) -> None:
         self._session = session
         self._mirrors = list(mirrors)
         self.reference = session.reference
@@ -69,25 +72,25 @@ class RepositoryReader:
         `login` is for the registry itself; a mirror is shown the login that docker has for it.
         """
         parsed = parse_reference(reference) if isinstance(reference, str) else reference
-        wire = Wire(ca_bundle=ca_bundle, patience=patience or Patience())
+        client = HttpClient(ca_bundle=ca_bundle, patience=patience)
         table = read_mirrors() if mirrors is None else mirrors
         found = [] if parsed.is_loopback else table.get(parsed.registry, ())
         return cls(
-            Session(parsed, wire, purpose="pull", login=login),
-            [_mirror_session(mirror, parsed, wire) for mirror in found],
+            RepositorySession(parsed, client, purpose="pull", login=login),
+            [_mirror_session(mirror, parsed, client) for mirror in found],
         )
 
     def close(self) -> None:
         """Let go of its connections."""
-        self._session.wire.close()
+        self._session.client.close()
 
-    def manifest(self, reference: str | None = None) -> Manifest:
+    def manifest(self, reference: str | None = None) -> ManifestBytes:
         """Read a manifest or an index by its tag or digest; that of the reference for None.
 
         ImageNotFoundError: there is none. RegistryAnswerError: it is not what it should be.
         """
         wanted = reference or self.reference.pinned
-        return self._from_any(lambda session: _manifest(session, wanted))
+        return self._from_any(lambda session: read_manifest(session, wanted))
 
     def blob(
         self, digest: str, size: int, *, offset: int = 0, hashed: _Hash | None = None
@@ -120,7 +123,7 @@ class RepositoryReader:
         """The content of something attached, checked against its digests."""
         return referrers.read_artifact(self._session, artifact)
 
-    def _from_any(self, ask: Callable[[Session], Manifest]) -> Manifest:
+    def _from_any(self, ask: Callable[[RepositorySession], ManifestBytes]) -> ManifestBytes:
         for session in list(self._mirrors):
             try:
                 return ask(session)
@@ -128,7 +131,7 @@ class RepositoryReader:
                 self._pass_over(session, error)
         return ask(self._session)
 
-    def _pass_over(self, session: Session, error: Failure) -> None:
+    def _pass_over(self, session: RepositorySession, error: Failure) -> None:
         self.notes.append(f"The mirror {session.reference.registry} was passed over: {error}")
 
 
@@ -140,19 +143,20 @@ class _Progress:
     state: _Hash
 
 
-def _mirror_session(mirror: Mirror, reference: Reference, wire: Wire) -> Session:
+def _mirror_session(mirror: Mirror, reference: Reference, client: HttpClient) -> RepositorySession:
     """Ask a mirror with less patience: there is somewhere else to go."""
-    patience = replace(wire.patience, tries=min(2, wire.patience.tries))
-    return Session(
+    patience = replace(client.patience, tries=min(2, client.patience.tries))
+    return RepositorySession(
         mirror.of(reference),
-        wire,
+        client,
         purpose="pull",
         login=lambda: read_login(mirror.registry),
         patience=patience,
     )
 
 
-def _manifest(session: Session, wanted: str) -> Manifest:
+def read_manifest(session: RepositorySession, wanted: str) -> ManifestBytes:
+    """Read a manifest or an index by its tag or digest; DigestMismatchError: it is another."""
     what = f"give the manifest {wanted}"
     reply = session.request("GET", f"manifests/{wanted}", what=what, headers={"Accept": _ACCEPT})
     if reply.status != 200:
@@ -166,17 +170,19 @@ def _manifest(session: Session, wanted: str) -> Manifest:
     digest = f"sha256:{hashlib.sha256(reply.body).hexdigest()}"
     told = reply.headers.get("docker-content-digest")
     for promised in filter(None, (wanted if DIGEST.fullmatch(wanted) else None, told)):
-        if not _fits(reply.body, promised):
+        if not has_digest(reply.body, promised):
             raise DigestMismatchError(
-                f"{where} was answered with {digest}, {promised[:140]} was promised.",
+                f"{where} was answered with {digest}, {promised[:140]} was expected: "
+                "it was damaged in transit, or a proxy changed it.",
                 fix=_ANEW_FIX,
             )
     document = parse_json_object(reply.body, where)
     kind = document.get("mediaType") or reply.headers.get("content-type", "").partition(";")[0]
-    return Manifest(reply.body, str(kind).strip(), digest)
+    return ManifestBytes(reply.body, str(kind).strip(), digest)
 
 
-def _fits(content: bytes, digest: str) -> bool:
+def has_digest(content: bytes, digest: str) -> bool:
+    """Whether bytes are those of a sha256 or sha512 digest."""
     algorithm, _, value = digest.partition(":")
     return (
         algorithm in {"sha256", "sha512"} and hashlib.new(algorithm, content).hexdigest() == value
@@ -184,34 +190,39 @@ def _fits(content: bytes, digest: str) -> bool:
 
 
 def _blob(
-    session: Session, digest: str, size: int, progress: _Progress
+    session: RepositorySession, digest: str, size: int, progress: _Progress
 ) -> Generator[bytes, None, None]:
     """Give the rest of a blob; a broken connection is gone on from, a few times in a row."""
-    failures, what = 0, f"give {digest}"
+    tries, what = session.tries(session.patience.tries), f"give {digest}"
     while progress.at < size:
-        before = progress.at
-        trouble: BrokenError | Reply
+        before, refused = progress.at, None
         try:
             refused = yield from _rest(session, digest, size, progress)
             if refused is None:
                 continue
-            trouble = refused
-        except BrokenError as error:
+            trouble = busy(refused)
+        except BrokenOff as error:
             trouble = error
-        failures = 1 if progress.at - before >= _PROGRESS_BYTES else failures + 1
-        if failures >= session.patience.tries or not _may_help(trouble):
-            raise _given_up(session, trouble, what, f"{progress.at} of {size} bytes had arrived")
-        session.pause(failures, trouble)
+        may_help = refused is None or refused.status in AGAIN
+        if not may_help or not tries.again(
+            trouble, progress=progress.at - before >= _PROGRESS_BYTES
+        ):
+            how_far = f" {progress.at} of {size} bytes had arrived."
+            raise (
+                session.refusal(refused, what)
+                if refused
+                else session.unreachable(trouble, what, how_far)
+            )
     found = f"sha256:{progress.state.hexdigest()}"
     if found != digest:
         raise DigestMismatchError(
-            f"{session.reference.registry} gave {found} for {digest}: it is not used.",
+            f"{session.reference.registry} gave {found} for {digest}; the answer was discarded.",
             fix=_ANEW_FIX,
         )
 
 
 def _rest(
-    session: Session, digest: str, size: int, progress: _Progress
+    session: RepositorySession, digest: str, size: int, progress: _Progress
 ) -> Generator[bytes, None, Reply | None]:
     """Give as much as one connection does; return an answer that refuses."""
     headers = {"Accept": "*/*"}
@@ -220,10 +231,7 @@ def _rest(
     with session.open(f"blobs/{digest}", headers) as incoming:
         start = _start_of(incoming, progress.at)
         if start is None:
-            body = incoming.read(MAX_BYTES, session.patience.answer_s)
-            return Reply(
-                status=incoming.status, headers=incoming.headers, body=body, url=incoming.url
-            )
+            return incoming.reply(MAX_BYTES, session.patience.answer_s)
         skipped = progress.at - start
         for received in incoming.pieces():
             piece = received
@@ -240,7 +248,7 @@ def _rest(
                 progress.state.update(piece)
                 yield piece
     if progress.at < size:
-        raise BrokenError(incoming.url, EOFError("it ended early"))
+        raise BrokenOff("broke off: it ended early", host=host_of(incoming.url))
     return None
 
 
@@ -248,17 +256,5 @@ def _start_of(incoming: Incoming, wanted: int) -> int | None:
     """At which byte an answer begins; None: it is no such answer."""
     if incoming.status == 200:
         return 0
-    found = _CONTENT_RANGE.fullmatch(incoming.headers.get("content-range", ""))
-    if incoming.status == 206 and found and int(found[1]) == wanted:
-        return wanted
-    return None
-
-
-def _may_help(trouble: BrokenError | Reply) -> bool:
-    return trouble.status in AGAIN if isinstance(trouble, Reply) else not trouble.is_final
-
-
-def _given_up(session: Session, trouble: BrokenError | Reply, what: str, how_far: str) -> Failure:
-    if isinstance(trouble, Reply):
-        return session.refusal(trouble, what)
-    return session.unreachable(trouble, what, f" {how_far.capitalize()}.")
+    found = incoming.range
+    return wanted if incoming.status == 206 and found and found[0] == wanted else None

@@ -27,9 +27,8 @@ from images.oci.model import (
     to_bytes,
 )
 from images.registry.errors import RegistryAnswerError
-from images.registry.session import Session
+from images.registry.session import RepositorySession
 from images.registry.tags import next_page
-from images.registry.wire import Reply
 
 EMPTY_CONFIG = b"{}"
 MOST_ARTIFACT_BYTES = 64 << 20
@@ -60,10 +59,10 @@ def fallback_tag(subject: Descriptor) -> str:
     return subject.digest.replace(":", "-")
 
 
-def list_in_tag(session: Session, subject: Descriptor, artifact: Descriptor) -> None:
+def list_in_tag(session: RepositorySession, subject: Descriptor, artifact: Descriptor) -> None:
     """Add an artifact to the list under the fallback tag, and see that it is there."""
     path = f"manifests/{fallback_tag(subject)}"
-    what = f"take the list of what is attached to {subject.digest}"
+    what = f"take the list of artifacts attached to {subject.digest}"
     for _ in range(_MOST_ROUNDS):
         entries = _entries(_read_tag(session, subject), subject)
         if any(entry.get("digest") == artifact.digest for entry in entries):
@@ -75,8 +74,8 @@ def list_in_tag(session: Session, subject: Descriptor, artifact: Descriptor) -> 
         })  # fmt: skip
         if len(index) > MOST_MANIFEST_BYTES:
             raise RegistryAnswerError(
-                f"The list of what is attached to {subject.digest} is full.",
-                fix="Remove what is attached and not needed any more.",
+                f"The list of artifacts attached to {subject.digest} is full.",
+                fix="Remove attached artifacts that are no longer needed.",
             )
         reply = session.request("PUT", path, what=what, headers={"Content-Type": INDEX}, body=index)
         if reply.status not in {200, 201}:
@@ -86,25 +85,25 @@ def list_in_tag(session: Session, subject: Descriptor, artifact: Descriptor) -> 
         for entry in _entries(_read_tag(session, subject), subject)
     ):
         raise RegistryAnswerError(
-            f"{session.reference.registry} does not keep the list of what is attached to "
-            f"{subject.digest}: each time it was written, it was another one.",
-            fix="See that nobody else writes to it, and attach it again.",
+            f"{session.reference.registry} does not keep the list of artifacts attached to "
+            f"{subject.digest}: each time it was written, it changed again.",
+            fix="Make sure that nothing else writes to it, then attach it again.",
         )
 
 
 def list_referrers(
-    session: Session, subject: Descriptor, artifact_type: str | None
+    session: RepositorySession, subject: Descriptor, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
     """What is attached to an image, from the registry's own list or from the fallback tag."""
     entries = _from_api(session, subject, artifact_type)
     if entries is None:
         entries = _entries(_read_tag(session, subject), subject)
-    where = f"the list of what is attached to {subject.digest}"
+    where = f"the list of artifacts attached to {subject.digest}"
     found = {one.digest: one for one in read_descriptors(entries, where)}
     return tuple(one for one in found.values() if artifact_type in {None, one.artifact_type})
 
 
-def read_artifact(session: Session, artifact: Descriptor) -> bytes:
+def read_artifact(session: RepositorySession, artifact: Descriptor) -> bytes:
     """The content of something attached: the first layer of its manifest, checked."""
     what = f"give {artifact.digest}"
     reply = session.request(
@@ -122,13 +121,12 @@ def read_artifact(session: Session, artifact: Descriptor) -> bytes:
         raise RegistryAnswerError(
             f"The artifact {artifact.digest} has {content.size} bytes; "
             f"at most {MOST_ARTIFACT_BYTES} are read.",
-            fix="It is none that this program has attached.",
+            fix="This program did not attach it.",
         )
     parts = bytearray()
     with session.open(f"blobs/{content.digest}", {"Accept": "*/*"}) as incoming:
         if incoming.status != 200:
-            body = incoming.read(20_000, session.patience.answer_s)
-            refused = Reply(status=incoming.status, headers=incoming.headers, body=body)
+            refused = incoming.reply(20_000, session.patience.answer_s)
             raise session.refusal(refused, f"give {content.digest}")
         for piece in incoming.pieces():
             parts += piece
@@ -137,19 +135,19 @@ def read_artifact(session: Session, artifact: Descriptor) -> bytes:
     return checked(bytes(parts), content, session)
 
 
-def checked(content: bytes, wanted: Descriptor, session: Session) -> bytes:
+def checked(content: bytes, wanted: Descriptor, session: RepositorySession) -> bytes:
     """Give bytes that are those of the descriptor. DigestMismatchError: they are others."""
     if len(content) != wanted.size or digest_of(content) != wanted.digest:
         raise DigestMismatchError(
-            f"{session.reference.registry} gave other bytes than {wanted.digest} "
-            f"({wanted.size} bytes): what it gave is not used.",
-            fix="Something in between changed them, or the registry is damaged; try another.",
+            f"{session.reference.registry} returned other bytes than {wanted.digest} "
+            f"({wanted.size} bytes): the answer was discarded.",
+            fix="A proxy changed them, or the registry is damaged; try another.",
         )
     return content
 
 
 def _from_api(
-    session: Session, subject: Descriptor, artifact_type: str | None
+    session: RepositorySession, subject: Descriptor, artifact_type: str | None
 ) -> list[dict[str, Any]] | None:
     """Read every page of the registry's own list; None: it keeps none."""
     what = f"list what is attached to {subject.digest}"
@@ -174,13 +172,13 @@ def _from_api(
             break
         query = following
     raise RegistryAnswerError(
-        f"{session.reference.registry}: the list of what is attached to {subject.digest} "
+        f"{session.reference.registry}: the list of artifacts attached to {subject.digest} "
         "does not end.",
-        fix="See whether a proxy stands in between; else this registry cannot be used.",
+        fix="Check whether a proxy answers in its place; otherwise this registry is not supported.",
     )
 
 
-def _read_tag(session: Session, subject: Descriptor) -> bytes | None:
+def _read_tag(session: RepositorySession, subject: Descriptor) -> bytes | None:
     what = f"list what is attached to {subject.digest}"
     path = f"manifests/{fallback_tag(subject)}"
     reply = session.request("GET", path, what=what, headers={"Accept": INDEX})
@@ -195,7 +193,7 @@ def _entries(content: bytes | None, subject: Descriptor) -> list[dict[str, Any]]
     """Read a list; what is no list is not taken for an empty one, which would delete it."""
     if content is None:
         return []
-    where = f"the list of what is attached to {subject.digest}"
+    where = f"the list of artifacts attached to {subject.digest}"
     manifests = read_object(content, where).get("manifests")
     for i, entry in enumerate(manifests if isinstance(manifests, list) else [manifests]):
         read_descriptor(entry, f"{where}[{i}]")

@@ -7,48 +7,46 @@ upload, is asked without one when it lies at another host.
 from __future__ import annotations
 
 import contextlib
-import random
+import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from images.errors import Failure
-from images.printable import printable
-from images.registry.answers import Asked, Purpose, refusal, retry_after
+from images.net.address import followed, origin_of
+from images.net.errors import TRUST_FIX, BrokenOff
+from images.net.head import Head, Reply
+from images.net.http import MAX_BYTES, HttpClient, Incoming
+from images.net.patience import Patience, Tries
+from images.oci.reference import Reference
+from images.registry.answers import Purpose, RegistryRequest, refusal
 from images.registry.auth import Login, TokenRequest, read_login
-from images.registry.client import describe, fix_for
-from images.registry.errors import RegistryAnswerError, RegistryUnreachableError
-from images.registry.reference import Reference, is_loopback
-from images.registry.tokens import Authorizer, Right, origin_of, scope
-from images.registry.wire import BrokenError, Incoming, Patience, Reply, Wire, host_of
+from images.registry.errors import CONNECT_FIX, RegistryAnswerError, RegistryUnreachableError
+from images.registry.tokens import Authorizer, Right, scope
+from images.text.printable import printable
 
-_MOST_REDIRECTS = 4
-# A first try that failed, and a short pause, are not worth a word.
-_SILENT_S = 2.0
-_MOST_URL = 16_000
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_KEPT_METHOD = frozenset({307, 308})
-AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may do better."""
+_T = TypeVar("_T")
 
 
-class Session:
+class RepositorySession:
     """One repository, asked for one purpose; several threads may use it."""
 
     def __init__(
         self,
         reference: Reference,
-        wire: Wire,
+        client: HttpClient,
         *,
         purpose: Purpose,
         login: Callable[[], Login] | None = None,
         patience: Patience | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        ends: float = float("inf"),
     ) -> None:
+        """Make ready; nothing is sent yet, and nothing after `ends` (by the monotonic clock)."""
         self.reference = reference
-        self.wire = wire
-        self.patience = patience or wire.patience
+        self.client = client
+        self.patience = patience or client.patience
         self.purpose: Purpose = purpose
         self.sleep = sleep
         scheme = "http" if reference.is_loopback else "https"
@@ -57,6 +55,7 @@ class Session:
         actions = ("pull", "push") if purpose == "push" else ("pull",)
         self.right: Right = (scope(reference.repository, *actions),)
         self._answered = False
+        self._ends = ends
         self._authorizer = Authorizer(
             reference, login or (lambda: read_login(reference.registry)), self._ask_for_token
         )
@@ -68,24 +67,9 @@ class Session:
     def locate(self, location: str, base: str) -> str:
         """Read an address that the registry gave, relative to `base`; refuse what is unsafe."""
         try:
-            target = urllib.parse.urljoin(base, location)
-            parts = urllib.parse.urlsplit(target)
-            usable = origin_of(target) is not None and location.isascii()
-            near = is_loopback(parts.hostname or "")
-        except ValueError:
-            raise self._odd_place(location) from None
-        if not location or not usable or len(target) > _MOST_URL or not target.isprintable():
-            raise self._odd_place(location)
-        if parts.scheme == "http" and (base.startswith("https:") or not near):
-            raise RegistryAnswerError(
-                f"{self.reference.registry} sends us on to http://{host_of(target)}, "
-                "which is not encrypted; this is not done.",
-                fix="A registry behind a proxy must be told its own address: "
-                "X-Forwarded-Proto, or the registry's setting for its URL.",
-            )
-        if parts.scheme not in {"http", "https"}:
-            raise self._odd_place(location)
-        return target
+            return followed(base, location)
+        except BrokenOff as error:
+            raise self._astray(error) from error
 
     def request(
         self,
@@ -104,64 +88,38 @@ class Session:
         `path`: of the repository, or a whole address. `what` completes "could not" for the error.
         """
         url = path if "://" in path else self.url(path)
-        failures = 0
-        while True:
-            trouble: BrokenError | Reply
-            try:
-                reply = self._logged_in(method, url, headers or {}, body, right, wait_s)
-            except BrokenError as error:
-                failures += 1
-                if error.is_final or failures >= (tries or self._tries()):
-                    raise self.unreachable(error, what) from error
-                trouble = error
-            else:
-                self._answered = True
-                if reply.status not in AGAIN:
-                    return reply
-                failures += 1
-                if failures >= (tries or self._tries()):
-                    return reply
-                trouble = reply
-            self.pause(failures, trouble)
+
+        def ask() -> Reply:
+            if time.monotonic() > self._ends:
+                raise BrokenOff("did not answer in time", host=self.reference.host, final=True)
+            with self._open(method, url, headers or {}, body, right, wait_s) as incoming:
+                return incoming.reply(MAX_BYTES, wait_s or self.patience.answer_s)
+
+        try:
+            return self.tries(tries).run(ask)
+        except BrokenOff as error:
+            raise self.unreachable(error, what) from error
 
     def once(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: Iterator[memoryview],
-        *,
-        wait_s: float | None = None,
+        self, method: str, url: str, headers: Mapping[str, str], body: Iterator[memoryview]
     ) -> tuple[Reply, str | None]:
         """Send a streamed body, once; give the answer, and what was shown for it.
 
-        BrokenError: it broke off. What follows then is the caller's, who knows how far it got.
+        BrokenOff: it broke off. What follows then is the caller's, who knows how far it got.
         """
         shown = self._show(url, self.right)
-        reply = self.wire.send(method, url, {**headers, **_header(shown)}, body, wait_s=wait_s)
+        headers = {**headers, **_header(shown)}
+        reply = self.client.send(method, url, headers, body, follow=False)
         self._answered = True
         return reply, shown
 
-    @contextlib.contextmanager
-    def open(self, path: str, headers: Mapping[str, str]) -> Iterator[Incoming]:
+    def open(
+        self, path: str, headers: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager[Incoming]:
         """Get something whose body is to be read in pieces, with its redirects and its login."""
-        url, renewed = self.url(path), False
-        for _ in range(_MOST_REDIRECTS + 2):
-            shown = self._show(url, self.right)
-            with self.wire.open("GET", url, {**headers, **_header(shown)}) as incoming:
-                self._answered = True
-                reply = Reply(status=incoming.status, headers=incoming.headers, url=url)
-                if reply.status == 401 and not renewed and self._may_log_in(url):
-                    renewed = self.renew(reply, shown)
-                    if renewed:
-                        continue
-                if reply.status not in _REDIRECTS:
-                    yield incoming
-                    return
-            url = self.locate(reply.headers.get("location", ""), url)
-        raise self._endless()
+        return self._open("GET", self.url(path), headers)
 
-    def renew(self, refused: Reply, used: str | None, right: Right | None = None) -> bool:
+    def renew(self, refused: Head, used: str | None, right: Right | None = None) -> bool:
         """After a 401: get a newer token. False: there is nothing that has not been tried."""
         return self._authorizer.renew(right or self.right, refused, used)
 
@@ -169,9 +127,9 @@ class Session:
         """Make the failure of an answer that says no."""
         return refusal(self.asked(what), reply)
 
-    def asked(self, what: str) -> Asked:
+    def asked(self, what: str) -> RegistryRequest:
         """Describe a request, for the sentence about how it failed."""
-        return Asked(
+        return RegistryRequest(
             reference=self.reference,
             purpose=self.purpose,
             what=what,
@@ -180,64 +138,57 @@ class Session:
             clean=self._authorizer.clean,
         )
 
-    def unreachable(
-        self, error: BrokenError, what: str, more: str = ""
-    ) -> RegistryUnreachableError:
+    def unreachable(self, error: BrokenOff, what: str, more: str = "") -> RegistryUnreachableError:
         """Make the failure of an exchange that did not come to its end."""
         registry = self.reference.registry
         return RegistryUnreachableError(
-            f"The registry {registry} could not {what}: {self.trouble(error)}.{more}",
-            fix=fix_for(error.reason, self.asked(what).fix),
+            f"The registry {registry} could not {what}: {error}.{more}",
+            fix=TRUST_FIX if error.kind == "certificate" else self.asked(what).fix,
         )
 
-    def trouble(self, error: BrokenError) -> str:
-        """Say what went wrong on the way: "127.0.0.1:5000 refuses connections"."""
-        text = " ".join(describe(error.reason).split())[:300]
-        return f"{error.host} {self._authorizer.clean(printable(text))}"
+    def tries(self, most: int | None = None) -> Tries:
+        """Count the tries of one request, and pause in between."""
 
-    def pause(self, failures: int, trouble: BrokenError | Reply | str) -> None:
-        """Wait before the next try, longer each time, and as long as the registry asks, up to the
-        longest wait; say so.
-        """
-        if isinstance(trouble, Reply):
-            asked_s = retry_after(trouble, time.time())
-            why = f"{self.reference.registry} answered HTTP {trouble.status}"
-        else:
-            asked_s = None
-            why = trouble if isinstance(trouble, str) else self.trouble(trouble)
-        # not all at once again: many clients may have been refused at the same time
-        spread = random.uniform(0.8, 1.0)  # noqa: S311
-        seconds = self.patience.wait_s(failures, asked_s) * spread
-        if failures > 1 or seconds > _SILENT_S:
-            self.patience.on_wait(f"{why}; trying again in {seconds:.0f} s")
-        self.sleep(seconds)
+        def allowed() -> int:
+            """A registry that has never answered is not waited for as long as one that has."""
+            return most or (self.patience.tries if self._answered else min(2, self.patience.tries))
 
-    def _tries(self) -> int:
-        """A registry that has never answered is not waited for as long as one that has."""
-        return self.patience.tries if self._answered else min(2, self.patience.tries)
+        return Tries(self.patience, most=allowed, sleep=self.sleep)
 
-    def _logged_in(
+    @contextlib.contextmanager
+    def _open(
         self,
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: bytes | None,
-        right: Right | None,
-        wait_s: float | None,
-    ) -> Reply:
+        body: bytes | None = None,
+        right: Right | None = None,
+        wait_s: float | None = None,
+    ) -> Iterator[Incoming]:
+        """Ask with what is known of the login, and once more with what the registry asks for."""
         right, renewed = right or self.right, False
-        for _ in range(_MOST_REDIRECTS + 2):
-            shown = self._show(url, right)
-            reply = self.wire.send(method, url, {**headers, **_header(shown)}, body, wait_s=wait_s)
-            if reply.status == 401 and not renewed and self._may_log_in(url):
-                renewed = self._authorizer.renew(right, reply, shown)
-                if renewed:
-                    continue
-            follows = _REDIRECTS if method in {"GET", "HEAD"} else _KEPT_METHOD
-            if reply.status not in follows:
-                return reply
-            url = self.locate(reply.headers.get("location", ""), url)
-        raise self._endless()
+        try:
+            while True:
+                shown = self._show(url, right)
+                login, wait_s = self._only_here(shown), wait_s or self.patience.answer_s
+                with self.client.open(
+                    method, url, headers, body, login=login, wait_s=wait_s
+                ) as incoming:
+                    self._answered = True
+                    if incoming.status == 401 and not renewed and self._may_log_in(incoming.url):
+                        renewed = self._authorizer.renew(right, incoming, shown)
+                        if renewed:
+                            incoming.drain()
+                            continue
+                    yield incoming
+                    return
+        except BrokenOff as error:
+            if error.kind in {"redirect", "unencrypted"}:
+                raise self._astray(error) from error
+            raise
+
+    def _only_here(self, shown: str | None) -> Callable[[str], Mapping[str, str]]:
+        return lambda url: _header(shown) if self._may_log_in(url) else {}
 
     def _show(self, url: str, right: Right) -> str | None:
         return self._authorizer.header(right) if self._may_log_in(url) else None
@@ -247,50 +198,76 @@ class Session:
 
     def _ask_for_token(self, request: TokenRequest) -> Reply:
         what = f"give a token for {self.reference.repository}"
-        reply = Reply(status=0, headers={})
-        trouble: BrokenError | Reply
-        for failures in range(1, self.patience.tries + 1):
-            try:
-                reply = self.wire.send(request.method, request.url, request.headers, request.body)
-            except BrokenError as error:
-                if error.is_final or failures == self.patience.tries:
-                    raise self.unreachable(error, what) from error
-                trouble = error
-            else:
-                if reply.status not in AGAIN:
-                    break
-                trouble = reply
-            self.pause(failures, trouble)
+
+        def ask() -> Reply:
+            # a login or a token in it is for this address alone
+            return self.client.send(
+                request.method, request.url, request.headers, request.body, follow=False
+            )
+
+        try:
+            reply = Tries(self.patience, sleep=self.sleep).run(ask)
+        except BrokenOff as error:
+            raise self.unreachable(error, what) from error
         if reply.status != 200:
             raise self.refusal(reply, what)
         return reply
 
-    def _odd_place(self, location: str) -> RegistryAnswerError:
-        shown = printable(location.partition("?")[0][:200])
-        return RegistryAnswerError(
-            f"{self.reference.registry} sends us on to {shown or 'nowhere'}, which is no address.",
-            fix=self.asked("").fix,
-        )
-
-    def _endless(self) -> RegistryAnswerError:
-        return RegistryAnswerError(
-            f"{self.reference.host} redirects more than {_MOST_REDIRECTS} times.",
-            fix=self.asked("").fix,
-        )
+    def _astray(self, error: BrokenOff) -> RegistryAnswerError:
+        fix = self.asked("").fix
+        if error.kind == "unencrypted":
+            fix = (
+                "Tell a registry behind a proxy its own address: "
+                "X-Forwarded-Proto, or the registry's setting for its URL."
+            )
+        return RegistryAnswerError(f"{self.reference.registry}: {error}.", fix=fix)
 
 
 def _header(shown: str | None) -> dict[str, str]:
     return {} if shown is None else {"Authorization": shown}
 
 
-def open_session(
+def ask_within(
+    timeout_s: float,
     reference: Reference,
+    work: Callable[[RepositorySession], _T],
     *,
-    purpose: Purpose,
+    what: str,
     ca_bundle: Path | None = None,
     login: Callable[[], Login] | None = None,
-    patience: Patience | None = None,
-) -> Session:
-    """Make ready to talk to a registry; nothing is sent yet."""
-    wire = Wire(ca_bundle=ca_bundle, patience=patience or Patience())
-    return Session(reference, wire, purpose=purpose, login=login)
+    client: HttpClient | None = None,
+) -> _T:
+    """Ask a registry small questions in a thread, and wait for it no longer than this.
+
+    `what` completes "gave no complete".
+    """
+    patience = Patience(
+        connect_s=min(timeout_s, 5.0), answer_s=timeout_s, tries=2, longest_wait_s=0.5
+    )
+    opened = client or HttpClient(ca_bundle=ca_bundle, patience=patience)
+    ends = time.monotonic() + timeout_s
+    session = RepositorySession(
+        reference, opened, purpose="pull", login=login, patience=patience, ends=ends
+    )
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            results.append(work(session))
+        except BaseException as exc:  # noqa: BLE001  raised again in the caller's thread
+            errors.append(exc)
+        if client is None:
+            opened.close()
+
+    thread = threading.Thread(target=body, name="registry", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if results:
+        return results[0]
+    if errors:
+        raise errors[0]
+    raise RegistryUnreachableError(
+        f"The registry {reference.registry} gave no complete {what} within {timeout_s:g} s.",
+        fix=CONNECT_FIX,
+    )

@@ -12,22 +12,25 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from images.net.head import Reply
+from images.net.http import HttpClient
+from images.net.patience import Patience
+from images.oci.errors import BadReference
 from images.oci.model import EMPTY, MANIFEST, MOST_MANIFEST_BYTES, Descriptor, descriptor_of
+from images.oci.reference import TAG, Reference, parse_reference
 from images.oci.sources import Stream, Unpacked, Written
 from images.registry import referrers
 from images.registry.auth import Login
-from images.registry.errors import BadReference, PushRefusedError, RegistryDeniedError
-from images.registry.reference import TAG, Reference, parse_reference
-from images.registry.session import Session, open_session
+from images.registry.errors import PushRefusedError, RegistryDeniedError
+from images.registry.session import RepositorySession
 from images.registry.tokens import scope
 from images.registry.upload import Upload, cancel, lying
-from images.registry.wire import Patience, Reply
 
 
 class RegistryTarget:
     """One repository that is pushed to. See `images.oci.sources.Target`."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RepositorySession) -> None:
         self._session = session
         self.reference = session.reference
         self._lock = threading.Lock()
@@ -50,14 +53,11 @@ class RegistryTarget:
         parsed = parse_reference(reference) if isinstance(reference, str) else reference
         if parsed.digest is not None:
             raise BadReference(
-                f"{parsed} cannot be pushed to: a digest follows from what is pushed.",
+                f"{parsed} cannot be pushed to a digest: the digest follows from the content.",
                 fix="Give a tag: REGISTRY/PATH:TAG",
             )
-        return cls(
-            open_session(
-                parsed, purpose="push", ca_bundle=ca_bundle, login=login, patience=patience
-            )
-        )
+        client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+        return cls(RepositorySession(parsed, client, purpose="push", login=login))
 
     def close(self) -> None:
         """Let go of its connections, and of uploads that a mount began."""
@@ -65,7 +65,7 @@ class RegistryTarget:
             begun, self._begun = self._begun, {}
         for location in begun.values():
             cancel(self._session, location)
-        self._session.wire.close()
+        self._session.client.close()
 
     @property
     def shown(self) -> str:
@@ -180,9 +180,9 @@ class RegistryTarget:
     ) -> tuple[Descriptor, Reply]:
         if len(manifest) > MOST_MANIFEST_BYTES:
             raise PushRefusedError(
-                f"A manifest of {len(manifest)} bytes is more than registries take "
+                f"A manifest of {len(manifest)} bytes is larger than registries accept "
                 f"({MOST_MANIFEST_BYTES}).",
-                fix="Give the image fewer layers, or shorter labels.",
+                fix="Use fewer layers or shorter labels.",
             )
         described = descriptor_of(media_type, manifest)
         place = described.digest if name is None else self._tag(name)

@@ -8,17 +8,20 @@ https://distribution.github.io/distribution/spec/auth/
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from images.net.address import host_of, is_loopback
+from images.net.head import Head, Reply
+from images.oci.reference import Reference
+from images.registry.answers import parse_json_object
 from images.registry.auth import Challenge, Login, TokenRequest, parse_challenges, token_request
-from images.registry.client import check_realm, parse_json_object
-from images.registry.errors import PUSH_FIX, RegistryAnswerError
-from images.registry.reference import Reference
-from images.registry.wire import Reply, host_of
+from images.registry.errors import CONNECT_FIX, PUSH_FIX, RegistryAnswerError
+from images.text.printable import printable
 
 Right = tuple[str, ...]
 """Scopes that belong together: ("repository:team/app:pull,push",)."""
@@ -75,7 +78,7 @@ class Authorizer:
                 return None
             return self._answer(self._challenge, right)
 
-    def renew(self, right: Right, refused: Reply, used: str | None) -> bool:
+    def renew(self, right: Right, refused: Head, used: str | None) -> bool:
         """Get something newer than what was refused; False where there is nothing better.
 
         `used` is what the refused request showed: another thread may have renewed it since.
@@ -98,7 +101,7 @@ class Authorizer:
             text = text.replace(secret, "***")
         return text
 
-    def _choose(self, refused: Reply) -> Challenge | None:
+    def _choose(self, refused: Head) -> Challenge | None:
         challenges = parse_challenges(refused.headers.get("www-authenticate", ""))
         for challenge in challenges:
             if challenge.scheme == "bearer" and challenge.parameters.get("realm"):
@@ -123,7 +126,7 @@ class Authorizer:
             self._keep_secret(text.removeprefix("Basic "))
             self._shown[right] = _Shown(text, float("inf"))
             return text
-        check_realm(challenge.parameters["realm"], self._reference)
+        _check_realm(challenge.parameters["realm"], self._reference)
         scopes = merged((*challenge.parameters.get("scope", "").split(), *right))
         # whoever reads errors may see neither form
         self._keep_secret(login.basic().removeprefix("Basic ") if login.username else "")
@@ -139,9 +142,7 @@ class Authorizer:
         document = parse_json_object(reply.body, where)
         token = document.get("token") or document.get("access_token")
         # what is no printable word would become more than one header
-        if not isinstance(token, str) or not token or not token.isascii() or " " in token:
-            raise RegistryAnswerError(f"{where} answered without a token.", fix=PUSH_FIX)
-        if not token.isprintable():
+        if not isinstance(token, str) or re.fullmatch(r"[!-~]+", token) is None:
             raise RegistryAnswerError(f"{where} answered without a token.", fix=PUSH_FIX)
         lasts = document.get("expires_in")
         known = isinstance(lasts, (int, float)) and 0 < lasts < 1e9
@@ -165,11 +166,16 @@ def merged(scopes: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def origin_of(url: str) -> tuple[str, str, int] | None:
-    """An address's scheme, host and port, by which a login may be shown; None: it is none."""
+def _check_realm(realm: str, reference: Reference) -> None:
+    """Refuse an address for logins that is not encrypted, unless both ends are this machine."""
     try:
-        parts = urllib.parse.urlsplit(url)
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+        parts = urllib.parse.urlsplit(realm)
+        near = reference.is_loopback and is_loopback(parts.hostname or "")
     except ValueError:
-        return None
-    return (parts.scheme, parts.hostname.lower(), port) if parts.hostname and port else None
+        near, parts = False, urllib.parse.urlsplit("")
+    if not (parts.scheme == "https" and parts.hostname) and not (near and parts.scheme == "http"):
+        raise RegistryAnswerError(
+            f"{reference.registry} asks to send the login to {printable(realm[:200])}, "
+            "which is not encrypted; refusing to follow.",
+            fix=CONNECT_FIX,
+        )

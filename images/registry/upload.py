@@ -15,12 +15,14 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 
 from images.errors import Failure
+from images.net.errors import BrokenOff
+from images.net.head import Reply
+from images.net.patience import AGAIN, busy
 from images.oci.model import Descriptor
 from images.oci.sources import Stream, Written
-from images.registry.body import Body, SourceError
+from images.registry.body import Body, BodySourceError
 from images.registry.errors import PUSH_FIX, RegistryAnswerError, RegistryUnreachableError
-from images.registry.session import AGAIN, Session
-from images.registry.wire import BrokenError, Reply
+from images.registry.session import RepositorySession
 
 _RANGE = re.compile(r"(?:bytes=)?0-(\d{1,18})")
 _PARTS = (16 << 20, 4 << 20, 1 << 20)
@@ -48,7 +50,7 @@ class Upload:
 
     def __init__(
         self,
-        session: Session,
+        session: RepositorySession,
         open_stream: Callable[[], Stream],
         *,
         expected: Descriptor | None,
@@ -67,7 +69,7 @@ class Upload:
         self._least_part = 0
         self._breaks_here = 0
         self._best = 0
-        self._failures = 0
+        self._tries = session.tries(session.patience.tries)
         self._was_damaged = False
         self._what = f"take {expected.digest if expected else 'a layer'}"
 
@@ -77,7 +79,7 @@ class Upload:
             return self._run()
         except BaseException as error:
             self._cancel()
-            if isinstance(error, SourceError) and self._body.failure is not None:
+            if isinstance(error, BodySourceError) and self._body.failure is not None:
                 raise self._body.failure from self._body.failure.__cause__
             if isinstance(error, RegistryUnreachableError) and self._how_far() not in str(error):
                 raise RegistryUnreachableError(
@@ -133,7 +135,7 @@ class Upload:
         self._move(reply)
         self._at, self._is_sure = end + 1, True
         if self._at >= self._best + _PROGRESS_BYTES:
-            self._failures = self._breaks_here = 0
+            self._tries.failures = self._breaks_here = 0
         self._best = max(self._best, self._at)
         return None
 
@@ -176,22 +178,22 @@ class Upload:
         headers = {"Content-Type": "application/octet-stream", **headers}
         try:
             reply, shown = self._session.once("PATCH", self._place, headers, body)
-        except BrokenError as error:
-            if error.is_final:
+        except BrokenOff as error:
+            if error.final:
                 raise self._session.unreachable(error, self._what) from error
-            raise _AgainError(self._session.trouble(error)) from error
+            raise _AgainError(str(error)) from error
         if reply.status in _TAKEN:
             self._take(reply)
         elif reply.status == 401 and self._session.renew(reply, shown):
-            raise _AgainError("its token had ended", reply=reply)
+            raise _AgainError("its token had expired", reply=reply)
         elif reply.status == 413 and self._part < len(_PARTS):
             self._part += 1
             self._forget()
-            raise _AgainError("it takes no body of this size", counts=False)
+            raise _AgainError("it does not accept a body of this size", counts=False)
         elif reply.status in {307, 308}:
             self._move(reply)
             self._is_sure = True
-            raise _AgainError("it sends us on again and again", reply=reply)
+            raise _AgainError("it redirects too often", reply=reply)
         elif reply.status in AGAIN | _LOST or (reply.status == 400 and self._at):
             raise _AgainError(f"it answered HTTP {reply.status}", reply=reply)
         else:
@@ -203,7 +205,7 @@ class Upload:
         found = _RANGE.fullmatch(reply.headers.get("range", "").strip())
         # some registries are off by one here, which the digest at the end does not mind
         if found and int(found[1]) + 2 < self._body.position:
-            raise _AgainError("it took a part only of what was sent")
+            raise _AgainError("it accepted only a part of what was sent")
         self._at, self._is_sure = self._body.position, True
         self._best = max(self._best, self._at)
 
@@ -211,7 +213,7 @@ class Upload:
         digest, size = self._body.digest(), self._body.position
         unpacked = self._body.unpacked
         if unpacked is None:  # digest() has seen to that
-            raise SourceError("the layer has not come to its end")
+            raise BodySourceError("the layer is not complete")
         joint = "&" if urllib.parse.urlsplit(self._place).query else "?"
         url = f"{self._place}{joint}{urllib.parse.urlencode({'digest': digest})}"
         self._is_sure = False
@@ -223,7 +225,7 @@ class Upload:
         except RegistryUnreachableError as error:
             # the answer is lost, and what it said may have been yes
             if not self._is_there(digest, size):
-                raise _AgainError("it did not say that it has it") from error
+                raise _AgainError("it did not confirm it") from error
             return Written(digest=digest, size=size, unpacked=unpacked)
         self._check_committed(reply, digest, size)
         return Written(digest=digest, size=size, unpacked=unpacked)
@@ -248,14 +250,14 @@ class Upload:
         """Go on, or give up: a Failure that says how far it got."""
         if not again.counts:
             return
-        self._failures += 1
         self._breaks_here += 1
-        if self._failures >= self._session.patience.tries:
+        trouble = busy(again.reply) if again.reply else BrokenOff(str(again))
+        if not self._tries.count(trouble):
             raise self._given_up(again)
         if self._breaks_here >= 2 and not self._part:
             self._part = 1
         if again.reply is None or again.reply.status not in {307, 308, 401}:
-            self._session.pause(self._failures, again.reply or str(again))
+            self._tries.pause(trouble)
 
     def _given_up(self, again: _AgainError) -> Exception:
         reply = again.reply
@@ -263,7 +265,7 @@ class Upload:
             return self._session.refusal(reply, self._what)
         return RegistryUnreachableError(
             f"{self._session.reference.registry} could not {self._what}: it failed "
-            f"{self._failures} times, the last time because {again}; {self._how_far()}.",
+            f"{self._tries.failures} times, the last time because {again}; {self._how_far()}.",
             fix=PUSH_FIX,
             detail="" if reply is None else self._session.refusal(reply, self._what).detail,
         )
@@ -275,7 +277,7 @@ class Upload:
     @property
     def _place(self) -> str:
         if self._location is None:
-            raise _AgainError("the upload has no place")
+            raise _AgainError("the upload has no location")
         return self._location
 
     def _move(self, reply: Reply) -> None:
@@ -294,17 +296,17 @@ class Upload:
             cancel(self._session, location)
 
 
-def cancel(session: Session, location: str) -> None:
+def cancel(session: RepositorySession, location: str) -> None:
     """Tell the registry that an upload is not gone on with; it forgets it by itself, too."""
-    with contextlib.suppress(Failure, BrokenError):
+    with contextlib.suppress(Failure, BrokenOff):
         session.request("DELETE", location, what="forget", wait_s=_CANCEL_S, tries=1)
 
 
-def lying(session: Session, digest: str, told: str | None) -> RegistryAnswerError:
+def lying(session: RepositorySession, digest: str, told: str | None) -> RegistryAnswerError:
     """Make the failure of a registry that has stored something else than it was sent."""
     other = f"{told[:100]!r}" if told else "nothing by that digest"
     return RegistryAnswerError(
         f"{session.reference.registry} took {digest} and says that it has {other}: "
-        "what is there is not what was sent.",
-        fix="See whether a proxy stands in between; else this registry cannot be used.",
+        "its content is not what was sent.",
+        fix="Check whether a proxy answers in its place; otherwise this registry is not supported.",
     )

@@ -18,20 +18,20 @@ from images.store.fetch import Fetcher
 from images.store.incoming import free_bytes
 from images.store.shelves import store_directory
 from images.store.store import Store, default_limit
-from images.store.upkeep import Cleared, Found, Room, Usage, Verified
+from images.store.upkeep import Cleared, Storage, StoreCheck, StoreItem, Usage
 
 __all__ = [
     "CalledOffError",
     "Cleared",
     "Fetcher",
-    "Found",
     "OfflineError",
-    "Room",
+    "Storage",
     "Store",
+    "StoreCheck",
     "StoreFullError",
+    "StoreItem",
     "StoreUnusableError",
     "Usage",
-    "Verified",
     "default_limit",
     "free_bytes",
     "in_units",

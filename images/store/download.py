@@ -5,28 +5,26 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from images.errors import Failure
-from images.inspect.errors import REACH_FIX as _INSPECT_FIX
-from images.inspect.errors import WheelUnreachableError
-from images.inspect.transfer import BrokenOff, Head, head_of, pieces_of
+from images.net.errors import REACH_FIX as _INSPECT_FIX
+from images.net.errors import BrokenOff
+from images.net.head import Head
+from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.transfer import Transfers, head_of, pieces_of
 from images.store.errors import REACH_FIX, CalledOffError, in_units
-from images.store.exchange import Exchange
-from images.store.incoming import Incoming
+from images.store.incoming import IncomingFile
 from images.store.store import mismatch
+from images.wheels.errors import WheelUnreachableError
 
 MAX_BYTES = 32 << 30
 """The most that is taken from a server where nobody knows the size."""
-PAUSES_S: tuple[float, ...] = (0.2, 1.0, 3.0, 8.0)
-"""Before each try that follows one that brought nothing."""
+PATIENCE = Patience(first_wait_s=0.8)
 _WORTH_BYTES = 1 << 20
-"""A try that brought so much begins the pauses anew ..."""
+"""A try that brought so much begins the count of tries anew ..."""
 _MOST_TRIES = 100
 """... but not for ever."""
-_LONGEST_WAIT_S = 20.0
-_SILENT_S = 2.0
-"""A shorter pause is not worth a word."""
-_BUSY = {408, 425, 429, 500, 502, 503, 504}
 
 
 class Download:
@@ -34,8 +32,8 @@ class Download:
 
     def __init__(
         self,
-        exchange: Exchange,
-        incoming: Incoming,
+        exchange: Transfers,
+        incoming: IncomingFile,
         *,
         title: str,
         size: int | None,
@@ -64,7 +62,8 @@ class Download:
         if self._size is not None and self._incoming.size > self._size:
             self._restart()
         self._over = self._size is not None and self._incoming.size == self._size
-        pauses = iter(PAUSES_S)
+        patience = replace(PATIENCE, on_wait=self._on_wait)
+        tries = Tries(patience, sleep=self._called_off.wait)
         for _ in range(_MOST_TRIES):
             if self._over:
                 return
@@ -73,9 +72,10 @@ class Download:
             try:
                 self._once()
             except BrokenOff as error:
-                if self._incoming.size > before + _WORTH_BYTES:
-                    pauses = iter(PAUSES_S)
-                self._pause(error, None if error.final else next(pauses, None))
+                self._stop_if_called_off()
+                progress = self._incoming.size > before + _WORTH_BYTES
+                if not tries.again(error, progress=progress):
+                    raise self._failure(error.why, error.fix) from error
         if not self._over:
             raise self._failure(f"broke off {_MOST_TRIES} times", REACH_FIX)
 
@@ -83,7 +83,7 @@ class Download:
         """Ask once, and take what comes; BrokenOff where it may go better the next time."""
         self._stop_if_called_off()
         offset = self._incoming.size if self._may_range else 0
-        answer = self._exchange.ask_from(offset, self._tag)
+        answer = self._exchange.ask(offset, tag=self._tag)
         with contextlib.closing(answer):
             head = head_of(answer)
             self._refuse(head)
@@ -134,24 +134,13 @@ class Download:
         self._incoming.restart()
         self._tag = None
 
-    def _pause(self, error: BrokenOff, pause_s: float | None) -> None:
-        self._stop_if_called_off()
-        if pause_s is None:
-            raise self._failure(error.why, error.fix) from error
-        if isinstance(error, _Later):
-            pause_s = max(pause_s, min(error.after_s, _LONGEST_WAIT_S))
-        if pause_s > _SILENT_S:
-            self._on_note(
-                f"{self._title}: the server {self._exchange.host} {error.why}; trying again in "
-                f"{pause_s:.0f} s"
-            )
-        self._called_off.wait(pause_s)
-        self._stop_if_called_off()
+    def _on_wait(self, text: str) -> None:
+        self._on_note(f"{self._title}: the server {text}")
 
     def _stop_if_called_off(self) -> None:
         if self._called_off.is_set():
             raise CalledOffError(
-                f"The download of {self._title} was called off.",
+                f"The download of {self._title} was cancelled.",
                 fix="Build again: what has arrived is kept.",
             )
 
@@ -160,10 +149,8 @@ class Download:
         status = head.status
         if status in {200, 206}:
             self._refuse_other_than_file(head)
-        elif status in _BUSY:
-            why = f"answered HTTP {status}"
-            why += ": too many requests from here for now" if status == 429 else ""
-            raise _Later(why, head.headers.get("retry-after", ""))
+        elif status in AGAIN:
+            raise busy(head, REACH_FIX)
         elif status in {401, 403}:
             raise self._denied(status)
         elif status == 407:
@@ -185,7 +172,8 @@ class Download:
         page = head.headers.get("content-type", "").lower().startswith("text/html")
         if page and (self._size is None or head.length != self._size):
             raise self._failure(
-                "answered with a web page: a proxy or a login may stand in between", REACH_FIX
+                "answered with a web page: a proxy or a login page may have answered instead",
+                REACH_FIX,
             )
 
     def _denied(self, status: int) -> Failure:
@@ -208,12 +196,3 @@ class Download:
             f"{self._title} could not be fetched: the server {self._exchange.host} {why}{so_far}.",
             fix=REACH_FIX if fix == _INSPECT_FIX else fix,
         )
-
-
-class _Later(BrokenOff):
-    """A server that is busy, and may say how long."""
-
-    def __init__(self, why: str, retry_after: str) -> None:
-        super().__init__(why, fix=f"Try again later. {REACH_FIX}")
-        word = retry_after.strip()
-        self.after_s = float(word) if word.isascii() and word.isdigit() and len(word) < 6 else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from images.errors import Failure
 
 REACH_FIX = (
-    "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), and build again: "
+    "Check that this host can reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), and build again: "
     "what has arrived is kept."
 )
 ELSEWHERE_FIX = "Name a directory of your own for it: XDG_CACHE_HOME=DIRECTORY provision ..."

@@ -17,18 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from images.inspect.errors import WheelUnreadableError
+from images.net.connections import proxy_for
+from images.net.logins import authorization, read_logins
+from images.net.secrets import Secrets
+from images.net.transfer import Transfers, transfer_client
 from images.oci.errors import DigestMismatchError
-from images.registry.http import proxy_for
-from images.spec import RemoteFile, Secrets
 from images.store.download import Download
 from images.store.errors import CalledOffError, OfflineError, StoreFullError, in_units
-from images.store.exchange import Exchange, Pools
-from images.store.incoming import Incoming
+from images.store.incoming import IncomingFile
 from images.store.local import checked_file, local_path
-from images.store.logins import authorization, read_logins
 from images.store.shelves import Kind
 from images.store.store import Store, hex_of
+from images.wheels.errors import WheelUnreadableError
+from images.wheels.locked import RemoteFile
 
 PATIENCE_S = 30.0
 """For an answer's first piece, and from one piece of 256 KiB to the next."""
@@ -87,13 +88,15 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         self._kind = kind
         self._offline = offline
         self._logins = read_logins(secrets.netrc)
-        self._pools = Pools(ca_bundle=secrets.ca_bundle, connections=workers, proxy=proxy)
+        self._client = transfer_client(
+            ca_bundle=secrets.ca_bundle, patience_s=PATIENCE_S, connections=workers, proxy=proxy
+        )
         self._on_bytes = on_bytes
         self._on_note = on_note
         self._workers = workers
         self._threads: list[threading.Thread] = []
         self._jobs: dict[tuple[str, str], _Job] = {}
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: set[Transfers] = set()
         self._changed = threading.Condition()
         self._called_off = threading.Event()
 
@@ -143,7 +146,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         end = time.monotonic() + _CLOSING_S
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        self._pools.clear()
+        self._client.close()
 
     def _is_here(self, wheel: RemoteFile) -> bool:
         if local_path(wheel.url) is not None:
@@ -247,11 +250,11 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                     incoming.remove()
 
     def _download(
-        self, wheel: RemoteFile, incoming: Incoming, hexa: str, heard: Callable[[int], None]
+        self, wheel: RemoteFile, incoming: IncomingFile, hexa: str, heard: Callable[[int], None]
     ) -> None:
         login = authorization(wheel.url, self._logins)
         try:
-            exchange = Exchange(wheel.url, self._pools, login=login, patience_s=PATIENCE_S)
+            exchange = Transfers(wheel.url, self._client, login=login, patience_s=PATIENCE_S)
         except ValueError as error:
             raise _bad_address(wheel, str(error)) from error
         with self._changed:
@@ -302,7 +305,7 @@ def _bad_address(wheel: RemoteFile, why: str) -> WheelUnreadableError:
 
 def _called_off(wheel: RemoteFile) -> CalledOffError:
     return CalledOffError(
-        f"The download of {wheel.name} {wheel.version} was called off.",
+        f"The download of {wheel.name} {wheel.version} was cancelled.",
         fix="Build again: what has arrived is kept.",
     )
 
@@ -317,5 +320,5 @@ def _offline(missing: list[RemoteFile]) -> OfflineError:
     return OfflineError(
         f"--offline: {len(missing)} of the lock's wheels are not on this machine, {total}: "
         f"{', '.join(shown[:8])}{more}.",
-        fix="Build once without --offline, which fills the store.",
+        fix="Build once without --offline to fill the store.",
     )

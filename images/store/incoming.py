@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -31,10 +30,9 @@ STALLED_S = 300.0
 """A writer whose file has not grown for so long is not waited for: it is stopped, or worse."""
 _LOOK_S = 0.05
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FICLONE = 0x40049409  # <linux/fs.h>: share the blocks of another file, where the disk can
 
 
-class Incoming:
+class IncomingFile:
     """A file that grows; what it is worth is known when its digest is."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -64,13 +62,6 @@ class Incoming:
         self._sha256.update(piece)
         self.size += len(piece)
 
-    def clone(self, source: int) -> bool:
-        """Share another file's blocks, where the file system can; then `take_up` hashes them."""
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(self._descriptor, _FICLONE, source)
-            return True
-        return False
-
     def restart(self) -> None:
         """Forget what is there."""
         with storing(self.path.parent, 0):
@@ -96,7 +87,7 @@ def receiving(
     is_there: Callable[[], bool],
     on_wait: Callable[[int], None],
     called_off: Callable[[], bool] = lambda: False,
-) -> Iterator[Incoming | None]:
+) -> Iterator[IncomingFile | None]:
     """Lend the file to write; None where another process, or thread, has meanwhile finished it.
 
     `on_wait` hears, again and again while another writes it, how many bytes are there.
@@ -106,7 +97,7 @@ def receiving(
         yield None
         return
     try:
-        incoming = Incoming(place, descriptor)
+        incoming = IncomingFile(place, descriptor)
         incoming.take_up()
         yield incoming
     finally:
@@ -135,7 +126,7 @@ def _claim(
             elif time.monotonic() - since > STALLED_S:
                 return _claim_own(path)
         if called_off():
-            raise CalledOffError("The download was called off.", fix="Build again.")
+            raise CalledOffError("The download was cancelled.", fix="Build again.")
         time.sleep(_LOOK_S)
     return None, path
 
@@ -201,9 +192,9 @@ def full(directory: Path, needed: int, reason: int = errno.ENOSPC) -> StoreFullE
     limits = {errno.EDQUOT: "your quota", errno.EFBIG: "the largest size of a file"}
     short = limits.get(reason, f"{in_units(free_bytes(directory))} free")
     return StoreFullError(
-        f"The store {directory} has no room: {in_units(needed)} more were needed, and what there "
-        f"is there is {short}.",
-        fix="Make room: provision store gc --max-size 5GB; or keep the store on a larger disk: "
+        f"The store {directory} has no room: {in_units(needed)} more are needed, and it "
+        f"has {short}.",
+        fix="Free space: provision store gc --max-size 5GB; or keep the store on a larger disk: "
         "XDG_CACHE_HOME=DIRECTORY provision ...",
     )
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from images.inspect.errors import WheelUnreachableError, WheelUnreadableError
 from images.store.store import Store, mismatch
 from images.store.upkeep import hash_file
+from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 
 _NAMESPACE = "local-files"
 _SETTLED_S = 2.0
@@ -24,7 +24,9 @@ _SETTLED_S = 2.0
 
 
 def local_path(url: str) -> Path | None:
-    """Read a `file:` address or a plain path; None: it is an address on a server."""
+    """Read a `file:` address or a plain path; None: it is an address on a server.
+    WheelUnreadableError: an address of a kind that nothing can read.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError as error:
@@ -87,6 +89,6 @@ def _unreachable(path: Path, why: str) -> WheelUnreachableError:
 
 def _no_address(url: str) -> WheelUnreadableError:
     return WheelUnreadableError(
-        f"Wheels are not fetched from addresses like {url[:80]!r}.",
-        fix="An address begins with https://, http:// or file:///; lock again: provision lock",
+        f"Wheels cannot be fetched from URLs like {url[:80]!r}.",
+        fix="A URL begins with https://, http:// or file:///; lock again: provision lock",
     )

@@ -63,8 +63,8 @@ def _wait(descriptor: int, path: Path, *, shared: bool) -> bool:
             if time.monotonic() > end:
                 raise StoreUnusableError(
                     f"The store {path.parent} has been locked by another process for "
-                    f"{GATE_PATIENCE_S:.0f} s, which never takes long: it is stopped, or hangs.",
-                    fix=f"See who holds it, and end or continue that process: fuser -v {path}",
+                    f"{GATE_PATIENCE_S:.0f} s, far too long: that process is stopped or hangs.",
+                    fix=f"Find the process that holds it, then end or continue it: fuser -v {path}",
                 )
             time.sleep(_PAUSE_S)
     except NoLocks:

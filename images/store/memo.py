@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from images.oci.model import LAYER, LAYER_GZIP, LAYER_ZSTD, is_digest
-from images.oci.sources import Known, Unpacked
+from images.oci.sources import KnownLayer, Unpacked
 
 MOST_BYTES = 16 << 20
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -67,7 +67,7 @@ def read_memo(path: Path, key: str | None = None) -> dict[str, Any] | None:
     return dict(value)
 
 
-def known_to_json(known: Known) -> dict[str, Any]:
+def known_to_json(known: KnownLayer) -> dict[str, Any]:
     """Write down what is known of a layer."""
     return {
         "digest": known.digest,
@@ -78,7 +78,7 @@ def known_to_json(known: Known) -> dict[str, Any]:
     }
 
 
-def known_from_json(found: Mapping[str, Any]) -> Known | None:
+def known_from_json(found: Mapping[str, Any]) -> KnownLayer | None:
     """Read it back; None where it cannot be what a layer is."""
     digest, diff_id = found.get("digest"), found.get("diff_id")
     size, unpacked_size = found.get("size"), found.get("unpacked_size")
@@ -94,7 +94,7 @@ def known_from_json(found: Mapping[str, Any]) -> Known | None:
     if not isinstance(media_type, str) or media_type not in _LAYERS:
         return None
     unpacked = Unpacked(diff_id=diff_id, size=unpacked_size)
-    return Known(digest=digest, size=size, unpacked=unpacked, media_type=media_type)
+    return KnownLayer(digest=digest, size=size, unpacked=unpacked, media_type=media_type)
 
 
 def _name(key: str) -> str:

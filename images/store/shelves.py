@@ -30,7 +30,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ShelfEntry:
     """One thing that is kept; `used` is when it was last, in seconds since the epoch."""
 
     kind: Kind
@@ -59,7 +59,7 @@ def is_hex(text: str) -> bool:
     return _HEX.fullmatch(text) is not None
 
 
-def entries(directory: Path, kind: Kind) -> Iterator[Entry]:
+def entries(directory: Path, kind: Kind) -> Iterator[ShelfEntry]:
     """Give all of a kind; what is gone in the meantime is left out."""
     for place in _names(shelf(directory, kind)):
         if not is_hex(place.name):
@@ -68,7 +68,7 @@ def entries(directory: Path, kind: Kind) -> Iterator[Entry]:
         found = [(path, status) for path in files if (status := _regular(path))]
         if found:
             inodes = {status.st_ino: status for _, status in found}.values()
-            yield Entry(
+            yield ShelfEntry(
                 kind=kind,
                 hex=place.name,
                 files=tuple(path for path, _ in found),
@@ -117,7 +117,7 @@ def find_file(directory: Path, kind: Kind, hexa: str, file_name: str | None) -> 
     return wanted
 
 
-def remove_files(entry: Entry) -> None:
+def remove_files(entry: ShelfEntry) -> None:
     """Take an entry out of the store; needs the gate alone."""
     for path in entry.files:
         path.unlink(missing_ok=True)

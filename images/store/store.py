@@ -15,14 +15,13 @@ from types import TracebackType
 from typing import Any
 
 from images.oci.errors import DigestMismatchError
-from images.oci.sources import Known
+from images.oci.sources import KnownLayer
 from images.store import upkeep
 from images.store.errors import ELSEWHERE_FIX, StoreUnusableError
 from images.store.incoming import (
-    Incoming,
+    IncomingFile,
     free_bytes,
     full,
-    read_pieces,
     receiving,
     storing,
 )
@@ -38,7 +37,7 @@ from images.store.shelves import (
     shelf,
     store_directory,
 )
-from images.store.upkeep import Cleared, Usage, Verified
+from images.store.upkeep import Cleared, StoreCheck, Usage
 
 Notes = Callable[[str], None]
 _MOST_DEFAULT_BYTES = 20 * 10**9
@@ -47,7 +46,7 @@ _CACHE_TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This directory can be made again: backups may leave it out (https://bford.info/cachedir/).\n"
 )
-_AGAIN_FIX = "Lock again, which asks the index anew: provision lock"
+_AGAIN_FIX = "Lock again: provision lock"
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
@@ -155,7 +154,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """
         hexa = hex_of(digest)
 
-        def write(incoming: Incoming) -> None:
+        def write(incoming: IncomingFile) -> None:
             for piece in pieces:
                 incoming.write(piece)
                 if expected_size is not None and incoming.size > expected_size:
@@ -168,20 +167,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
             if isinstance(pieces, Generator):
                 pieces.close()
 
-    def adopt(self, path: Path, digest: str, *, kind: Kind = "wheel") -> Path:
-        """Copy a file of this machine into the store: at no cost where the disk shares blocks."""
-        name = path.name if kind == "wheel" else None
-        with path.open("rb") as source:
-
-            def write(incoming: Incoming) -> None:
-                if incoming.clone(source.fileno()):
-                    incoming.take_up()
-                    return
-                for piece in read_pieces(source.fileno()):
-                    incoming.write(piece)
-
-            return self._fill(kind, hex_of(digest), name, write)
-
     @contextlib.contextmanager
     def receive(
         self,
@@ -191,7 +176,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         file_name: str | None = None,
         on_wait: Callable[[int], None] = lambda _: None,
         called_off: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Incoming | Path]:
+    ) -> Iterator[IncomingFile | Path]:
         """Lend a file to write; a path where the thing is there, or another process brings it.
 
         What an earlier process left of it is in it; `restart` does without.
@@ -208,7 +193,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             yield found[-1] if incoming is None else incoming
 
     def keep(
-        self, kind: Kind, hexa: str, incoming: Incoming, *, file_name: str | None = None
+        self, kind: Kind, hexa: str, incoming: IncomingFile, *, file_name: str | None = None
     ) -> Path:
         """Give what has come its name, if it is what it should be; else remove it."""
         if incoming.hex != hexa:
@@ -241,12 +226,12 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if free_bytes(self.directory) < needed:
             raise full(self.directory, needed)
 
-    def known(self, key: str) -> Known | None:
+    def known(self, key: str) -> KnownLayer | None:
         """Recall all that is known of a layer, by what it is made of."""
         found = self.facts(_KNOWN, key)
         return known_from_json(found) if found is not None else None
 
-    def remember(self, key: str, known: Known) -> None:
+    def remember(self, key: str, known: KnownLayer) -> None:
         """Keep what is known of a layer."""
         self.remember_facts(_KNOWN, key, known_to_json(known))
 
@@ -265,13 +250,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
         try:
             write_memo(path, self.directory / "partial", key, value)
         except OSError as error:
-            self._on_note(f"the store cannot remember more: {error.strerror or error}")
+            self._on_note(f"cannot write to the store: {error.strerror or error}")
 
     def du(self) -> tuple[Usage, ...]:
         """Say what takes how much."""
         return upkeep.measure(self.directory)
 
-    def verify(self, on_bytes: Callable[[str, int], None] = lambda *_: None) -> Verified:
+    def verify(self, on_bytes: Callable[[str, int], None] = lambda *_: None) -> StoreCheck:
         """Read everything, and remove what is damaged."""
         with storing(self.directory, 0):
             return upkeep.verify(self.directory, on_bytes)
@@ -285,7 +270,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             )
 
     def _fill(
-        self, kind: Kind, hexa: str, file_name: str | None, write: Callable[[Incoming], None]
+        self, kind: Kind, hexa: str, file_name: str | None, write: Callable[[IncomingFile], None]
     ) -> Path:
         """Let a file be written from its start, and keep it; nothing of it stays on failure."""
         waited: list[int] = []
@@ -321,7 +306,7 @@ def hex_of(digest: str) -> str:
     hexa = digest.removeprefix("sha256:").lower()
     if not is_hex(hexa):
         raise DigestMismatchError(
-            f"{digest[:80]!r} is no sha256 digest: 64 hexadecimal digits were needed.",
+            f"{digest[:80]!r} is not a sha256 digest (64 hexadecimal digits).",
             fix=_AGAIN_FIX,
         )
     return hexa
@@ -331,8 +316,8 @@ def mismatch(title: str, expected: str, found: str) -> DigestMismatchError:
     """Make the failure of bytes that are not those that were promised."""
     return DigestMismatchError(
         f"{title} is not what was locked: expected {expected}, found {found}. It is not used.",
-        fix="Try again; where it stays so, the server, or something in between, changes the file. "
-        f"If it should be another one: {_AGAIN_FIX[0].lower()}{_AGAIN_FIX[1:]}",
+        fix="Try again. If it fails again, the server or a proxy changes the file. "
+        f"If the file was replaced on purpose: {_AGAIN_FIX[0].lower()}{_AGAIN_FIX[1:]}",
     )
 
 
@@ -362,8 +347,8 @@ def _look_for_locks(directory: Path, on_note: Notes) -> None:
         try_lock(descriptor, shared=True)
     except NoLocks:
         on_note(
-            f"{directory} is on a disk without locks: builds at the same time may fetch a thing "
-            "twice, and gc keeps what was used in the last day"
+            f"{directory} is on a file system without locks: concurrent builds may download a "
+            "file twice, and gc keeps everything used in the last day"
         )
     finally:
         os.close(descriptor)

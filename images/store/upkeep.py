@@ -19,7 +19,7 @@ from typing import Protocol
 from images.store.incoming import read_pieces
 from images.store.locks import NoLocks, gate, leased, try_lock
 from images.store.memo import read_memo
-from images.store.shelves import KINDS, Entry, Kind, entries, remove_files, strangers
+from images.store.shelves import KINDS, Kind, ShelfEntry, entries, remove_files, strangers
 
 LEFTOVER_S = 3 * 86400.0
 """So long a part of a download waits for somebody who goes on with it."""
@@ -40,7 +40,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoreItem:
     """One thing that was found damaged, or was removed, and why."""
 
     kind: str
@@ -50,12 +50,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class StoreCheck:
     """What reading everything has shown; the damaged have been removed."""
 
     count: int
     size: int
-    damaged: tuple[Found, ...]
+    damaged: tuple[StoreItem, ...]
     strangers: tuple[str, ...] = ()
 
 
@@ -63,7 +63,7 @@ class Verified:
 class Cleared:
     """What was removed, and what is left; `in_use` bytes of it belong to running builds."""
 
-    removed: tuple[Found, ...]
+    removed: tuple[StoreItem, ...]
     kept: int
     in_use: int
 
@@ -72,13 +72,13 @@ class Cleared:
         return sum(one.size for one in self.removed)
 
 
-class Room(Protocol):
+class Storage(Protocol):
     """What takes up disk, and can be looked after: a `Store` is one."""
 
     def du(self) -> tuple[Usage, ...]:
         """Say what takes how much."""
 
-    def verify(self, on_bytes: Callable[[str, int], None]) -> Verified:
+    def verify(self, on_bytes: Callable[[str, int], None]) -> StoreCheck:
         """Read everything, and remove what is damaged."""
 
     def gc(self, *, limit_bytes: int | None, everything: bool) -> Cleared:
@@ -98,13 +98,13 @@ def measure(directory: Path) -> tuple[Usage, ...]:
     return tuple(rows)
 
 
-def verify(directory: Path, on_bytes: Callable[[str, int], None]) -> Verified:
+def verify(directory: Path, on_bytes: Callable[[str, int], None]) -> StoreCheck:
     """Read everything; what is not what its digest promises is removed and told.
 
     `on_bytes` hears what is read, and how many more bytes of it went by.
     """
     count = size = 0
-    damaged: list[Found] = []
+    damaged: list[StoreItem] = []
     for kind in KINDS:
         for entry in entries(directory, kind):
             # its names are of one file, or were when they were made
@@ -121,9 +121,9 @@ def verify(directory: Path, on_bytes: Callable[[str, int], None]) -> Verified:
         if read_memo(path) is None and path.exists():
             title = f"{path.parent.name}/{path.stem[:12]}"
             why = "it is no whole memo"
-            damaged.append(Found(kind="memo", title=title, size=max(_size(path), 0), why=why))
+            damaged.append(StoreItem(kind="memo", title=title, size=max(_size(path), 0), why=why))
             path.unlink(missing_ok=True)
-    return Verified(
+    return StoreCheck(
         count=count,
         size=size,
         damaged=tuple(damaged),
@@ -189,7 +189,7 @@ def sweep(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _sweep(directory: Path, now: float, age_s: float, *, locked: bool) -> list[Found]:
+def _sweep(directory: Path, now: float, age_s: float, *, locked: bool) -> list[StoreItem]:
     removed = []
     for path in sorted((directory / "partial").iterdir()):
         with contextlib.suppress(OSError):
@@ -204,7 +204,7 @@ def _sweep(directory: Path, now: float, age_s: float, *, locked: bool) -> list[F
             if old and _remove_unlocked(path, status):
                 why = "its download was never finished"
                 size = status.st_size
-                removed.append(Found(kind="unfinished", title=path.name, size=size, why=why))
+                removed.append(StoreItem(kind="unfinished", title=path.name, size=size, why=why))
     return removed
 
 
@@ -224,7 +224,7 @@ def _remove_unlocked(path: Path, status: os.stat_result) -> bool:
         os.close(descriptor)
 
 
-def _forget(directory: Path, now: float, age_s: float) -> list[Found]:
+def _forget(directory: Path, now: float, age_s: float) -> list[StoreItem]:
     removed = []
     for path in sorted((directory / "memo").glob("*/*.json")):
         with contextlib.suppress(OSError):
@@ -234,7 +234,7 @@ def _forget(directory: Path, now: float, age_s: float) -> list[Found]:
                 path.unlink()
                 title = f"{path.parent.name}/{path.stem[:12]}"
                 why = f"last used {_age(age)} ago"
-                removed.append(Found(kind="memo", title=title, size=status.st_size, why=why))
+                removed.append(StoreItem(kind="memo", title=title, size=status.st_size, why=why))
     return removed
 
 
@@ -258,8 +258,8 @@ def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> s
     return sha256.hexdigest()
 
 
-def _found(entry: Entry, why: str) -> Found:
-    return Found(kind=entry.kind, title=entry.title, size=entry.size, why=why)
+def _found(entry: ShelfEntry, why: str) -> StoreItem:
+    return StoreItem(kind=entry.kind, title=entry.title, size=entry.size, why=why)
 
 
 def _size(path: Path) -> int:

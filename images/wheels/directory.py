@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from images.printable import printable
+from images.text.printable import printable
 
 LOCAL = struct.Struct("<4sHHHHHIIIHH")
 """The header before a member's data."""
@@ -33,7 +33,7 @@ _MOST_RATIO = {STORED: 1, DEFLATED: 1032}  # deflate's own limit
 _ZIP_64_FIELD, _UNICODE_NAME_FIELD = 0x0001, 0x7075
 
 
-class BrokenError(ValueError):
+class ZipBrokenError(ValueError):
     """What is wrong with a zip, as the rest of a sentence. No user meets it as it is; the names of
     members in it are printable.
     """
@@ -69,21 +69,24 @@ def read_directory(tail: bytes, tail_at: int, read: Callable[[int, int], bytes])
     """Read the members in the order of their place in the file.
 
     `tail` is the end of the file, from byte `tail_at` on; `read` gives (offset, length) of it.
+    ZipBrokenError: it is not a zip file that can be read safely.
     """
     at, count, size, offset = _find_end(tail, tail_at, read)
     if size > _MOST_DIRECTORY_BYTES or count * _ENTRY.size > size:
-        raise BrokenError(f"its directory says it has {count} members in {size} bytes")
+        raise ZipBrokenError(f"its directory claims {count} members in {size} bytes")
     if offset + size != at:
-        raise BrokenError(f"its directory is not at byte {offset}, where it should be")
+        raise ZipBrokenError(f"its directory is not at byte {offset}, where it should be")
     members = _parse_entries(read(offset, size), count, end=offset)
     for member in members:
         if member.offset + LOCAL.size + member.compressed > member.boundary:
-            raise BrokenError(f"{member.name} reaches into what comes behind it")
+            raise ZipBrokenError(f"{member.name} overlaps what follows it")
     return members
 
 
 def data_begins(member: Member, start: bytes) -> int | None:
-    """Say how far behind the local header's begin the data is; None when more is needed."""
+    """Say how far behind the local header's begin the data is; None when more is needed.
+    ZipBrokenError: this is not the header.
+    """
     if len(start) < LOCAL.size:
         return None
     fields = LOCAL.unpack_from(start)
@@ -92,11 +95,11 @@ def data_begins(member: Member, start: bytes) -> int | None:
     extra: int = fields[10]
     end = LOCAL.size + name + extra
     if fields[0] != b"PK\x03\x04":
-        raise BrokenError("is not where the directory says")
+        raise ZipBrokenError("is not where the directory says")
     if len(start) < end:
         return None
     if start[LOCAL.size : LOCAL.size + name] != member.raw_name or method != member.method:
-        raise BrokenError("is another one than the directory says")
+        raise ZipBrokenError("differs from the directory's entry")
     return end
 
 
@@ -111,13 +114,13 @@ def _find_end(
     if locator >= 0 and tail.startswith(b"PK\x06\x07", locator):
         _, disk, at, disks = _END_64_LOCATOR.unpack_from(tail, locator)
         if at + _END_64.size > tail_at + locator or disks > 1:
-            raise BrokenError("its zip64 directory is not where it says")
+            raise ZipBrokenError("its zip64 directory is not where it says")
         fields_64 = _END_64.unpack(read(at, _END_64.size))
         magic, _, _, _, disk, first_disk, here, count, size, offset = fields_64
         if magic != b"PK\x06\x06":
-            raise BrokenError("its zip64 directory is not where it says")
+            raise ZipBrokenError("its zip64 directory is not where it says")
     if disk or first_disk or here != count:
-        raise BrokenError("it is a part of an archive in several files")
+        raise ZipBrokenError("it is a part of a multi-volume archive")
     return at, count, size, offset
 
 
@@ -128,7 +131,9 @@ def _last_end(tail: bytes) -> int:
         comment = _END.unpack_from(tail, found)[7]
         if found + _END.size + comment == len(tail):
             return found
-    raise BrokenError("it has no zip directory at its end; it is no zip file, or cut off")
+    raise ZipBrokenError(
+        "it has no zip directory at its end; it is not a zip file, or it is truncated"
+    )
 
 
 def _parse_entries(data: bytes, count: int, *, end: int) -> list[Member]:
@@ -137,10 +142,10 @@ def _parse_entries(data: bytes, count: int, *, end: int) -> list[Member]:
     at = 0
     for _ in range(count):
         if at + _ENTRY.size > len(data):
-            raise BrokenError("its directory ends too early")
+            raise ZipBrokenError("its directory ends too early")
         fields = _ENTRY.unpack_from(data, at)
         if fields[0] != b"PK\x01\x02":
-            raise BrokenError("its directory is damaged")
+            raise ZipBrokenError("its directory is damaged")
         size, packed, offset = fields[9], fields[8], fields[16]
         name_bytes, extra_bytes, comment_bytes = fields[10:13]
         at += _ENTRY.size
@@ -148,7 +153,7 @@ def _parse_entries(data: bytes, count: int, *, end: int) -> list[Member]:
         extra = data[at + name_bytes : at + name_bytes + extra_bytes]
         at += name_bytes + extra_bytes + comment_bytes
         if at > len(data):
-            raise BrokenError("its directory ends too early")
+            raise ZipBrokenError("its directory ends too early")
         if IN_ZIP_64 in {size, packed, offset}:
             size, packed, offset = _from_zip_64(extra, size, packed, offset)
         entries.append((offset, size, packed, raw_name, extra, fields))
@@ -169,7 +174,7 @@ def _member(
     flags, method = fields[3], fields[4]
     name = _decoded(raw_name, flags)
     if method in _MOST_RATIO and size > packed * _MOST_RATIO[method]:
-        raise BrokenError(f"{name} says it has {size} bytes in {packed}, which cannot be")
+        raise ZipBrokenError(f"{name} says it has {size} bytes in {packed}, which cannot be")
     return Member(
         name=name,
         raw_name=raw_name,
@@ -216,7 +221,7 @@ def _from_zip_64(extra: bytes, *values: int) -> tuple[int, ...]:
     for value in values:
         if value == IN_ZIP_64:
             if len(wide) < 8:
-                raise BrokenError("its directory lacks a zip64 field")
+                raise ZipBrokenError("its directory lacks a zip64 field")
             found.append(int.from_bytes(wide[:8], "little"))
             wide = wide[8:]
         else:

@@ -56,11 +56,14 @@ class NeedsEngineError(Failure):
 
 
 def read_destination(output: str | None, push: str | None) -> Destination | None:
-    """What --output and --push ask for; None: neither is given."""
+    """What --output and --push ask for; None: neither is given. BadInputError: both, or a name that
+    cannot be used.
+    """
     if output is not None and push is not None:
         raise BadInputError(
-            "--output and --push each name a place for the image.",
-            fix="Leave one away; a pushed image can be copied: skopeo copy docker://REF oci:DIR",
+            "--output and --push cannot be used together.",
+            fix="Remove one of them; a pushed image can be copied: "
+            "skopeo copy docker://REF oci:DIR",
         )
     if push is not None:
         return Destination(kind="registry", where=_pushable(push))
@@ -72,7 +75,7 @@ def read_destination(output: str | None, push: str | None) -> Destination | None
         kind, output = _PREFIXES[prefix], rest
     if not output or "\0" in output:
         raise BadInputError(
-            "--output names no file and no directory.",
+            "--output needs a file or a directory.",
             fix="For example: --output image.tar, or --output DIR for an OCI layout",
         )
     return Destination(kind=kind, where=output)
@@ -84,7 +87,7 @@ def _pushable(text: str) -> str:
     reference = parse_reference(text)
     if reference.digest is not None:
         raise BadInputError(
-            f"--push {quoted(text)} names a digest, and that is found out by the build.",
+            f"--push {quoted(text)} names a digest, which only the build determines.",
             fix="Name a tag: --push registry.example/team/torch:cu117",
         )
     return str(reference)
@@ -118,13 +121,15 @@ def choose(
         return Choice(builder="oci", destination=destination, why=why)
     if engine.problem:
         return Choice(builder="oci", destination=here, why=engine.problem.rstrip("."))
-    return _by_engine(None, "an engine is here, and loading an image costs it more than building")
+    return _by_engine(
+        None, "an engine is available, and loading an image takes it longer than building"
+    )
 
 
 def _by_engine(destination: Destination | None, why: str) -> Choice:
     if destination is not None and destination.kind == "layout":
         raise BadInputError(
-            f"An engine writes no OCI layout ({why}).",
+            f"An engine cannot write an OCI layout ({why}).",
             fix=f"Name a file instead: --output {Path(destination.where).name or 'image'}.tar",
         )
     return Choice(builder="docker", destination=destination or Destination(kind="engine"), why=why)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from images.errors import Failure
 from images.oci.model import Descriptor
-from provision.attestation.record.errors import RecordError
-from provision.attestation.record.keys import Signer
 from provision.attestation.record.store import signer_of
+from provision.attestation.signing.errors import StatementError
+from provision.attestation.signing.keys import Signer
+from provision.build.base import BuildSettings
 from provision.build.destination import Choice
-from provision.build.pipeline import Settings
 from provision.errors import BadInputError
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
@@ -75,13 +75,13 @@ def refuse_documents(documenting: Documenting, locks: int) -> None:
             continue
         if not documenting.wanted:
             raise BadInputError(
-                f"--no-provenance makes no documents, and {option} names one.",
-                fix="Leave one of them away.",
+                f"--no-provenance writes no documents, but {option} names one.",
+                fix="Remove one of them.",
             )
         if locks > 1:
             raise BadInputError(
-                f"{option} names one file, and several locks make several documents.",
-                fix="Leave it away: they are written beside each kept lock.",
+                f"{option} names one file, but several locks make several documents.",
+                fix="Remove it: documents are written next to each kept lock.",
             )
         refuse_unwritable(option, path)
 
@@ -92,11 +92,13 @@ def signer_for(documenting: Documenting, console: Console) -> Signer | None:
         return None
     try:
         return signer_of(documenting.home, documenting.key)
-    except (RecordError, OSError) as error:
-        if documenting.by_name and isinstance(error, RecordError):
+    except (StatementError, OSError) as error:
+        if documenting.by_name and isinstance(error, StatementError):
             raise
-        fix = error.fix if isinstance(error, RecordError) else "Make that directory writable"
-        console.warn(f"The build is stated nowhere: {error}", f"{fix}, or give --no-provenance.")
+        fix = error.fix if isinstance(error, StatementError) else "Make that directory writable"
+        console.warn(
+            f"No SBOM and provenance were written: {error}", f"{fix}, or use --no-provenance."
+        )
         return None
 
 
@@ -104,7 +106,7 @@ def keep_documents(
     done: BuildDone,
     documenting: Documenting,
     signer: Signer,
-    settings: Settings,
+    settings: BuildSettings,
     console: Console,
 ) -> dict[str, object]:
     """Write them, and attach them where the image is in a registry. Gives the account of it.
@@ -122,14 +124,14 @@ def keep_documents(
     return account
 
 
-def _make(one: OneImage, done: BuildDone, signer: Signer, settings: Settings) -> Documents:
+def _make(one: OneImage, done: BuildDone, signer: Signer, settings: BuildSettings) -> Documents:
     from provision.attestation.provenance.documents import make_documents
-    from provision.attestation.provenance.statement import Build
+    from provision.attestation.provenance.statement import BuildRun
 
     digests = [d.digest for d in (one.manifest, done.whole) if d is not None]
     return make_documents(
         one.lock,
-        Build(
+        BuildRun(
             builder=done.choice.builder,
             started=done.started,
             finished=datetime.now(timezone.utc),
@@ -143,7 +145,7 @@ def _make(one: OneImage, done: BuildDone, signer: Signer, settings: Settings) ->
     )
 
 
-def _debian(plan: Plan, settings: Settings) -> Sequence[str]:
+def _debian(plan: Plan, settings: BuildSettings) -> Sequence[str]:
     """The packages of a base that was made here."""
     from images.bootstrap import find
 
@@ -190,7 +192,7 @@ def _attach(
     documents: Documents,
     done: BuildDone,
     signer: Signer,
-    settings: Settings,
+    settings: BuildSettings,
     console: Console,
 ) -> bool:
     """To the image of one platform, which is what a scanner is shown."""
@@ -208,6 +210,6 @@ def _attach(
             attach_bom(registry, subject, documents.bom)
             attach_provenance(registry, subject, documents.envelope, signer.public)
     except Failure as failure:
-        console.warn(f"The documents are not attached: {failure.message}", failure.fix)
+        console.warn(f"The documents could not be attached: {failure.message}", failure.fix)
         return False
     return True

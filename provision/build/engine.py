@@ -6,19 +6,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from images.buildkit import Builder
-from images.runner import DockerRunner
+from images.engines.buildkit import Builder
+from images.engines.runner import DockerRunner
+from provision.build.base import BuildSettings
 from provision.build.destination import Choice
-from provision.build.maker import Made, Ready
-from provision.build.pipeline import (
-    PinnedBase,
-    Settings,
-    build_image,
-    check_disk,
-    image_spec,
-    secrets_for,
-)
-from provision.lock.lockfile import Lock
+from provision.build.maker import LockedImage, MadeImage, RunnableImage
+from provision.build.pipeline import build_image, check_disk, image_spec, secrets_for
 from provision.model.plan import Request
 from provision.output.console import Console
 
@@ -33,16 +26,14 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         *,
         choice: Choice,
         tag: str,
-        base: PinnedBase,
         request: Request,
-        settings: Settings,
+        settings: BuildSettings,
         console: Console,
     ) -> None:
         self._engine = engine
         self._builder = builder
         self._destination = choice.destination
         self._tag = choice.destination.where if choice.destination.kind == "registry" else tag
-        self._base = base
         self._request = request
         self._settings = settings
         self._console = console
@@ -54,27 +45,27 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
     def __exit__(self, *error: object) -> None:
         """Nothing is held."""
 
-    def make(self, lock: Lock, path: Path) -> Made:
+    def make(self, image: LockedImage, path: Path) -> MadeImage:
+        lock, base = image.lock, image.base
         check_disk(lock, self._engine)
-        reference = self._base.reference
-        if self._base.archive is not None and not self._engine.has(reference):
-            self._engine.load(self._base.archive)
-        image = build_image(
+        if base.archive is not None and not self._engine.has(base.reference):
+            self._engine.load(base.archive)
+        built = build_image(
             self._engine,
             self._builder,
             lock,
-            image_spec(lock, path, reference),
+            image_spec(lock, path, base.reference),
             secrets_for(lock, self._request, self._settings),
             self._console,
         )
-        return Made(image_id=image.image_id, size_bytes=image.size_bytes)
+        return MadeImage(image_id=built.image_id, size_bytes=built.size_bytes)
 
     @contextmanager
-    def ready(self, made: Made) -> Iterator[Ready]:
+    def ready(self, made: MadeImage) -> Iterator[RunnableImage]:
         """It is where it was built."""
-        yield Ready(runner=self._engine, handle=made.image_id)
+        yield RunnableImage(runner=self._engine, handle=made.image_id)
 
-    def publish(self, made: tuple[Made, ...]) -> Made:
+    def publish(self, made: tuple[MadeImage, ...]) -> MadeImage:
         (image,) = made
         self._engine.tag(image.image_id, self._tag)
         if self._destination.kind == "archive":

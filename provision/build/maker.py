@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from images.engines.runner import Runner
 from images.oci.model import Descriptor
 from images.oci.sources import Image
-from images.runner import Runner
+from provision.build.base import PinnedBase
 from provision.lock.lockfile import Lock
+from provision.model.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class MadeImage:
     """An image without a name. `manifest` describes what is to be found at its destination (None:
     an engine has it, which knows it by `image_id` alone); `size_bytes` as its place counts,
     compressed or not; `image` is there where it can be read without that place.
@@ -29,11 +31,23 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class RunnableImage:
     """What can run an image here, and what it calls the image."""
 
     runner: Runner
     handle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedImage:
+    """All that decides an image: its lock, and where the base is that the lock pins."""
+
+    lock: Lock
+    base: PinnedBase
+
+    @property
+    def plan(self) -> Plan:
+        return self.lock.plan
 
 
 class Maker(Protocol):
@@ -43,13 +57,13 @@ class Maker(Protocol):
     def place(self) -> str:
         """For people: where the image will be."""
 
-    def make(self, lock: Lock, path: Path) -> Made:
-        """Make the image of a lock, which lies at `path`."""
+    def make(self, image: LockedImage, path: Path) -> MadeImage:
+        """Make the image; its lock is in the file `path`."""
 
-    def ready(self, made: Made) -> AbstractContextManager[Ready]:
+    def ready(self, made: MadeImage) -> AbstractContextManager[RunnableImage]:
         """Have the image where it can be run; it is gone from there afterwards if it was put there
         for that alone.
         """
 
-    def publish(self, made: tuple[Made, ...]) -> Made:
+    def publish(self, made: tuple[MadeImage, ...]) -> MadeImage:
         """Give it its name; several become one index of platforms."""

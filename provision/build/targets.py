@@ -13,22 +13,26 @@ from pathlib import Path
 
 from images.oci.model import Descriptor, descriptor_of
 from images.oci.sources import ImageLayer, Stream, Target, Written
+from provision.build.base import BuildSettings
 from provision.build.destination import Destination
-from provision.build.pipeline import Settings
 
 Mount = Callable[[ImageLayer], bool]
 
 
 @contextmanager
 def open_target(
-    destination: Destination, settings: Settings, *, images: Path, on_wait: Callable[[str], None]
+    destination: Destination,
+    settings: BuildSettings,
+    *,
+    images: Path,
+    on_wait: Callable[[str], None],
 ) -> Iterator[tuple[Target, Mount]]:
     """The target, and what may get a base's layer into it without its bytes. `on_wait` hears why a
     registry is asked again.
     """
     if destination.kind == "registry":
+        from images.net.patience import Patience
         from images.registry.target import RegistryTarget
-        from images.registry.wire import Patience
 
         opened = RegistryTarget.open(
             destination.where, ca_bundle=settings.ca, patience=Patience(on_wait=on_wait)

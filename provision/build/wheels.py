@@ -14,16 +14,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from images.assembly.build import Built, Recipe, build, known_from
+from images.engines.runner import DockerRunner
 from images.errors import Failure
 from images.layers.own import image_environment
 from images.oci.assemble import image_index
-from images.oci.build import Built, Recipe, build, known_from
 from images.oci.model import INDEX, MANIFEST, Platform
-from images.oci.sources import Image, Known, Source
-from images.runner import DockerRunner
+from images.oci.sources import Image, KnownLayer, LayerSource
+from provision.build.base import BuildSettings
 from provision.build.destination import Choice
-from provision.build.maker import Made, Ready
-from provision.build.pipeline import PinnedBase, Settings, nvcc_flags, secrets_for
+from provision.build.maker import LockedImage, MadeImage, RunnableImage
+from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
@@ -60,17 +61,15 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         *,
         choice: Choice,
         tag: str,
-        bases: Sequence[PinnedBase],
         request: Request,
         making: Making,
         images: Path,
         engine: DockerRunner | None,
-        settings: Settings,
+        settings: BuildSettings,
         console: Console,
     ) -> None:
         self._destination = choice.destination
         self._tag = tag
-        self._bases = list(bases)
         self._request = request
         self._making = making
         self._images = images
@@ -109,11 +108,12 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
     def place(self) -> str:
         return self._target.shown
 
-    def make(self, lock: Lock, path: Path) -> Made:
+    def make(self, image: LockedImage, path: Path) -> MadeImage:
         from images.store import Fetcher
 
-        del path
-        base = self._open_base(lock, self._bases[len(self._built)])
+        del path  # the lock's own text goes into a layer
+        lock = image.lock
+        base = self._open_base(image)
         facts = self._facts_of(base, lock.plan.python or "")
         memory = _Memory(self._store, self._learned(base.platform))
         with self._console.transfer() as progress:
@@ -152,7 +152,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not collect it
         self._target.publish(built.content, MANIFEST, name=None)
-        return Made(
+        return MadeImage(
             image_id=built.image_id,
             size_bytes=built.size,
             manifest=built.manifest,
@@ -161,7 +161,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
 
     @contextmanager
-    def ready(self, made: Made) -> Iterator[Ready]:
+    def ready(self, made: MadeImage) -> Iterator[RunnableImage]:
         """Load or unpack it, wherever it was sent: its layers are made again for that."""
         assert made.image is not None
         if self._engine is not None and self._destination.kind == "engine":
@@ -170,13 +170,13 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 handle = self._engine.prepare(
                     made.image, lambda count: progress.wrote("for the suite", count)
                 )
-            yield Ready(runner=self._engine, handle=handle)
+            yield RunnableImage(runner=self._engine, handle=handle)
             return
         runner = self._engine or runner_here(self._settings.state, self._console)
         with prepared(made.image, runner, self._console) as (_, handle):
-            yield Ready(runner=runner, handle=handle)
+            yield RunnableImage(runner=runner, handle=handle)
 
-    def publish(self, made: tuple[Made, ...]) -> Made:
+    def publish(self, made: tuple[MadeImage, ...]) -> MadeImage:
         """Give the image its name; several images become an index of platforms."""
         name = self._destination.where if self._destination.kind == "registry" else self._tag
         if self._destination.kind == "engine":
@@ -205,13 +205,13 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         wheels = [wheel for wheel in lock.wheels if here[wheel.sha256] is not None]
         spared = spared_in(wheels, lambda wheel: cast("Path", here[wheel.sha256]))
         others = len(lock.wheels) - len(wheels)
-        unseen = f" ({others} wheels are not here to be asked)" if others else ""
+        unseen = f" (not counting {others} wheels that are not downloaded)" if others else ""
         self._console.note(
-            f"left out: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
+            f"excluded: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
             f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
         )
 
-    def _tell_what_was_written_twice(self, sources: Sequence[Source]) -> None:
+    def _tell_what_was_written_twice(self, sources: Sequence[LayerSource]) -> None:
         """By the wheels that are here; a build that fetched none was told before."""
         from images.layers.transcode import WheelLayer, written_twice
 
@@ -223,13 +223,15 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             more = f" and {len(found.paths) - 1} more files" if len(found.paths) > 1 else ""
             self._console.note(
                 f"{found.first} and {found.last} both install {found.paths[0]}{more}, with "
-                f"different content: the image has those of {found.last}"
+                f"different content; the image has those of {found.last}"
             )
 
-    def _open_base(self, lock: Lock, pinned: PinnedBase) -> Image:
-        from images.oci.opening import open_image, platform_of
+    def _open_base(self, image: LockedImage) -> Image:
+        from images.assembly.opening import open_image
+        from images.oci.model import platform_of
 
-        platform = platform_of(lock.plan.arch or "")
+        pinned = image.base
+        platform = platform_of(image.plan.arch or "")
         if pinned.archive is not None:
             from images.oci.archive_reading import open_archive
 
@@ -254,11 +256,11 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             self._store.remember_facts(_BASE_FACTS, key, found.to_json())
         return found
 
-    def _learned(self, platform: Platform) -> dict[str, Known]:
+    def _learned(self, platform: Platform) -> dict[str, KnownLayer]:
         """What the image that --cache-from names tells of its layers."""
         if self._making.cache_from is None:
             return {}
-        from images.oci.opening import open_image
+        from images.assembly.opening import open_image
 
         try:
             older = open_image(
@@ -268,7 +270,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 offline=self._settings.offline,
             )
         except Failure as failure:  # the first build of all has nothing to learn from
-            self._console.note(f"nothing is learned from {self._making.cache_from}: {failure}")
+            self._console.note(f"cannot use --cache-from {self._making.cache_from}: {failure}")
             return {}
         return known_from(
             [layer.blob for layer in older.layers], [layer.diff_id for layer in older.layers]
@@ -276,7 +278,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
 
     def _sources(
         self, lock: Lock, base: Image, facts: BaseFacts, fetcher: Fetcher
-    ) -> tuple[Source, ...]:
+    ) -> tuple[LayerSource, ...]:
         """Every layer of ours, the lowest first; what changes often lies above."""
         from images.layers.order import wheel_sources
         from images.layers.own import lock_layer, site_of, skeleton_layer, suite_layer
@@ -299,11 +301,11 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             site=site_of(python),
             fetch=fetcher.fetch,
         )
-        compiled: tuple[Source, ...] = ()
+        compiled: tuple[LayerSource, ...] = ()
         if self._making.bytecode:
+            from images.engines.sandbox.run import confine
             from images.layers.bytecode import bytecode_groups, bytecode_layer
             from images.layers.interpreter import Compiler
-            from images.sandbox.run import confine
 
             compiler = Compiler(facts, python=python, base=base, confine=confine)
             # in the order of the wheels' layers: of two files of one name the later one counts
@@ -332,14 +334,14 @@ class _Memory:
     """The store's memory, and behind it what another image told, and what everybody may know."""
 
     store: Store
-    told: Mapping[str, Known]
+    told: Mapping[str, KnownLayer]
 
-    def known(self, key: str) -> Known | None:
+    def known(self, key: str) -> KnownLayer | None:
         from images.layers.shared import shared_layer
 
         return self.store.known(key) or self.told.get(key) or shared_layer(key)
 
-    def remember(self, key: str, known: Known) -> None:
+    def remember(self, key: str, known: KnownLayer) -> None:
         self.store.remember(key, known)
 
 
@@ -350,7 +352,7 @@ def _asked_for(plan: Plan) -> frozenset[str]:
     return frozenset(Requirement(text).name for text in plan.requirements)
 
 
-def _prefetch(fetcher: Fetcher, sources: Sequence[Source], progress: TransferProgress) -> None:
+def _prefetch(fetcher: Fetcher, sources: Sequence[LayerSource], progress: TransferProgress) -> None:
     wheels = [wheel for source in sources for wheel in source.wheels]
     progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))
     fetcher.prefetch(wheels)

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Sequence
 
 from provision.build.destination import Destination
-from provision.build.maker import Made
+from provision.build.maker import MadeImage
 from provision.build.pipeline import gigabytes
 from provision.verification.suite import run_command
 
 
-def made_in_short(made: Made) -> str:
+def made_in_short(made: MadeImage) -> str:
     """How large an image is, and how much of it was written: "2.37 GB in 27 layers, all new"."""
     size = gigabytes(made.size_bytes)
     if not made.layers:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from provision.catalog.later_rows import CudaImage, DevelImage, StartRule, UbuntuRelease
-from provision.catalog.reading import WrongError
+from provision.catalog.values import WrongError
 
 _TAG = re.compile(
     r"(?P<full>(?P<cuda>\d+\.\d+)(?:\.\d+)?)(?P<cudnn>-cudnn\d*)?(?P<tensorrt>-tensorrt\d*)?"
@@ -26,7 +26,7 @@ def image_maker(template: str, ubuntus: Iterable[UbuntuRelease]) -> Callable[...
     def make(*, tag: str, cudnn: str | None = None, **values: object) -> CudaImage:
         said = _TAG.fullmatch(tag)
         if said is None:
-            raise WrongError(f"{tag!r} is no tag such as 12.8.1-cudnn-devel-ubuntu24.04")
+            raise WrongError(f"{tag!r} is not a tag such as 12.8.1-cudnn-devel-ubuntu24.04")
         below = by_name.get(said["os"])
         devel = said["flavour"] == "devel" and below is not None
         image: Callable[..., CudaImage] = DevelImage if devel else CudaImage

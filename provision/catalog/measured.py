@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.catalog.overlay import Overlay
 from provision.model.plan import ComputeCapability
 from provision.output.text import row, table

@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.catalog.reading import overlay_file
 from provision.errors import CatalogError, Exit
 
@@ -105,7 +105,7 @@ def read_overlay(path: Path) -> Overlay | None:
     try:
         found = path.stat()
         if not S_ISREG(found.st_mode):
-            raise _broken(path, "it is no regular file")
+            raise _broken(path, "it is not a regular file")
         if found.st_size > SIZE_LIMIT_BYTES:
             raise _broken(path, f"it is larger than {SIZE_LIMIT_BYTES >> 20} MiB")
         data = path.read_bytes()
@@ -118,7 +118,7 @@ def read_overlay(path: Path) -> Overlay | None:
         said = raw.pop("sha256", None) if isinstance(raw, dict) else None
         found_sum = _checksum(raw)
     except (ValueError, RecursionError) as error:
-        raise _broken(path, "it is no whole JSON text") from error
+        raise _broken(path, "it is not complete JSON") from error
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         raise _broken(path, f"it is not of schema {SCHEMA}, the only one that this program reads")
     if said != found_sum:
@@ -306,7 +306,7 @@ def _replace(path: Path, text: str) -> None:
 def _broken(path: Path, what: str) -> OverlayError:
     return OverlayError(
         f"{_shown(path)}: {what}.",
-        fix=f"Write it anew: {REFRESH}; or delete it: the shipped tables are used then.",
+        fix=f"Run {REFRESH} to write it again, or delete it to use the shipped tables.",
     )
 
 
@@ -314,7 +314,7 @@ def unfit(message: str) -> OverlayError:
     """The error of a table that the overlay's rows, laid over ours, made unreadable."""
     return OverlayError(
         f"{message} (with the rows of your catalog copy).",
-        fix=f"Write the copy anew: {REFRESH}; or delete it: the shipped tables are used then.",
+        fix=f"Run {REFRESH} to write the copy again, or delete it to use the shipped tables.",
     )
 
 

@@ -64,7 +64,7 @@ def do_measure(args: argparse.Namespace, console: Console) -> int:
 
 def do_refresh(args: argparse.Namespace, console: Console) -> int:
     """What the indexes and registries have beyond the catalog, shown and kept."""
-    from provision.catalog import load
+    from provision.catalog.loading import load
     from provision.catalog.overlay import OverlayError, overlay_path, read_overlay, write_overlay
     from provision.catalog.refresh import (
         describe_changes,

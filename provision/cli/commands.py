@@ -12,17 +12,14 @@ from provision.cli.consult import causes_of_report, tell
 from provision.cli.options import (
     read_build,
     read_catalog,
-    read_check,
     read_hosts,
-    read_image,
-    read_order,
-    read_origin_check,
     read_places,
     read_request,
     read_settings,
-    record_home,
     this_host,
 )
+from provision.cli.paths import record_home
+from provision.cli.suite_options import read_check, read_image, read_order, read_origin_check
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.model.frozen import replace
 from provision.model.plan import Cell
@@ -92,13 +89,8 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
     from pathlib import Path
 
-    from provision.build.pipeline import (
-        lock_for,
-        pin_base,
-        refuse_missing_places,
-        require_plan,
-        show_remarks,
-    )
+    from provision.build.base import pin_base, refuse_missing_places, require_plan
+    from provision.build.pipeline import lock_for, show_remarks
     from provision.lock.lockfile import LOCK_NAME, write_lock
     from provision.model.planfile import plan_to_json
     from provision.output.files import refuse_unwritable
@@ -116,7 +108,7 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     show_remarks(plan, console)
     with console.step("base", "pinning the base image"):
         plan, _ = pin_base(plan, hosts, request, catalog, settings, console, None)
-    with console.step("lock", "choosing the wheels"):
+    with console.step("lock", "resolving the wheels"):
         lock = lock_for(plan, hosts, request, catalog, settings, console)
     write_lock(lock, output)
     result = {

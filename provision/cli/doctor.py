@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from images.printable import printable
-from provision.cli.options import mended_home, read_catalog, read_places, this_host
+from images.text.printable import printable
+from provision.cli.options import read_catalog, read_places, this_host
+from provision.cli.paths import mended_home
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.console import Console
@@ -31,46 +32,6 @@ class UnreadableLogError(BadInputError):
     """A log that cannot be opened."""
 
     code = "unreadable-log"
-
-
-def doctor_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "what",
-        metavar="WHAT",
-        nargs="*",
-        help="nothing: this machine; an image: as seen from inside a container of it; a "
-        "Dockerfile, compose or requirements file, a pyproject.toml or environment.yml: what will "
-        "fail in it; any other file: a log; "
-        "'collect FILE': write the facts of this machine, redacted, for somebody else to look at; "
-        "'explain CODE': what a cause means (no CODE: all of them)",
-    )
-    verb.add_argument(
-        "--log",
-        metavar="FILE",
-        dest="logs",
-        action="append",
-        default=[],
-        help="the output of any program; - for stdin (repeatable)",
-    )
-    verb.add_argument("--bundle", metavar="FILE", help="look at the machine of this bundle")
-    verb.add_argument(
-        "--no-host",
-        action="store_true",
-        help="do not look at this machine, only at the log",
-    )
-    verb.add_argument("--all", action="store_true", help="show all causes in full")
-    verb.add_argument("--sarif", metavar="FILE", help="write the findings in files as SARIF")
-    mend = verb.add_argument_group("fix")
-    mend.add_argument(
-        "--fix",
-        action="store_true",
-        help="show the commands, ask, run them, check that they helped",
-    )
-    mend.add_argument("--yes", action="store_true", help="do not ask")
-    mend.add_argument("--undo", metavar="FILE", help="restore the files that a fix changed")
-    network = verb.add_argument_group("network")
-    network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
-    network.add_argument("--offline", action="store_true", help="use only what is on this machine")
 
 
 def do_doctor(args: argparse.Namespace, console: Console) -> int:
@@ -101,7 +62,7 @@ def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
 
 
 def _refuse_missing_journal(path: Path) -> None:
-    from images.nearby import no_such, or_nearby
+    from images.text.nearby import no_such, or_nearby
 
     if not os.path.exists(path):  # noqa: PTH110  Path's raises for a name that is too long
         kept = or_nearby(mended_home() / path.name, f"Journals are kept in {mended_home()}")
@@ -261,7 +222,7 @@ def _collect(words: Sequence[str], args: argparse.Namespace, console: Console) -
 
 
 def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
-    from images.nearby import alike, did_you_mean
+    from images.text.nearby import alike, did_you_mean
     from provision.cli.render.doctor import describe_known, list_known
     from provision.doctor import load
     from provision.doctor.account import causes_json
@@ -361,7 +322,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 
 
 def _no_file(text: str, otherwise: str) -> UnreadableLogError:
-    from images.nearby import no_such, or_nearby
+    from images.text.nearby import no_such, or_nearby
 
     shown = printable(text, limit=200)
     return UnreadableLogError(no_such("file", shown), fix=or_nearby(text, otherwise))

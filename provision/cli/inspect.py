@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
-from images.scratch import scratch_directory
-from provision.cli.options import image_home, read_catalog, state_directory, what_if_gpu
+from images.system.scratch import scratch_directory
+from provision.cli.options import read_catalog, what_if_gpu
+from provision.cli.paths import image_home, state_directory
 from provision.errors import BadInputError, Exit
 from provision.model.plan import Gpu
 from provision.output.console import Console
@@ -35,8 +36,8 @@ def inspect_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "what",
         metavar="IMAGE|WHEEL",
-        help="oci:DIR[:NAME], oci-archive:FILE, docker-archive:FILE, an engine's or a registry's "
-        "image; a .whl file, or its address",
+        help="name of an image, oci:DIR[:NAME], docker-archive:FILE, oci-archive:FILE, or path or "
+        "URL of a .whl file",
     )
     verb.add_argument(
         "--gpu",
@@ -44,17 +45,21 @@ def inspect_options(verb: argparse.ArgumentParser) -> None:
         metavar="NAME|CC",
         action="append",
         default=[],
-        help="check whether it would run on this GPU, by name or compute capability (repeatable)",
+        help="check whether it runs on this GPU: a name or compute capability (repeatable)",
     )
-    verb.add_argument("--arch", metavar="ARCH", help="of a multi-platform image: x86_64 or aarch64")
-    files = verb.add_argument_group("files, written whatever the verdict")
-    files.add_argument("--report", metavar="FILE", help="the report as JSON")
-    files.add_argument("--junit", metavar="FILE", help="JUnit XML, even without a report")
-    files.add_argument("--html", metavar="FILE", help="a page for people")
-    files.add_argument("--markdown", metavar="FILE", help="for a job's summary")
+    verb.add_argument(
+        "--arch", metavar="ARCH", help="platform of a multi-platform image: x86_64 or aarch64"
+    )
+    files = verb.add_argument_group("report files, written even if problems are found")
+    files.add_argument("--report", metavar="FILE", help="write the report as JSON")
+    files.add_argument(
+        "--junit", metavar="FILE", help="write JUnit XML, even if reading breaks off"
+    )
+    files.add_argument("--html", metavar="FILE", help="write an HTML page")
+    files.add_argument("--markdown", metavar="FILE", help="write Markdown, for a CI job summary")
     network = verb.add_argument_group("network")
-    network.add_argument("--ca-bundle", metavar="FILE", help="PEM certificates to trust")
-    network.add_argument("--offline", action="store_true", help="use only what is on this machine")
+    network.add_argument("--ca-bundle", metavar="FILE", help="CA certificates to trust (PEM)")
+    network.add_argument("--offline", action="store_true", help="do not use the network")
 
 
 def do_inspect(args: argparse.Namespace, console: Console) -> int:
@@ -117,7 +122,8 @@ def _opened(
     text: str, platform: Platform | None, ca: Path | None, *, offline: bool, console: Console
 ) -> Iterator[Image]:
     """Open the image. An engine's is written to a file first, which goes afterwards."""
-    from images.oci.opening import host_platform, open_image, parse_place
+    from images.assembly.opening import open_image, parse_place
+    from images.oci.model import host_platform
     from images.store import Store
     from provision.verification.subject import names_a_registry, nearest, own_image
 
@@ -162,8 +168,8 @@ def _opened(
 
 def _refuse_missing_file(text: str) -> None:
     """What is called as files are is not asked of a registry."""
-    from images.nearby import no_such, or_nearby
     from images.oci.errors import ImagePlaceError
+    from images.text.nearby import no_such, or_nearby
     from provision.verification.subject import is_image_file, looks_like_file
 
     if not looks_like_file(text):
@@ -185,8 +191,8 @@ def _refuse_missing_file(text: str) -> None:
 
 def _say_where_it_is_not(text: str, failure: Failure) -> None:
     """A bare name is asked of a registry last, whose answer alone would mislead."""
-    from images.nearby import alike, did_you_mean
     from images.oci.layout_reading import names_in
+    from images.text.nearby import alike, did_you_mean
 
     failure.message = f"There is no image {text} on this machine. {failure.message}"
     near = did_you_mean(alike(text, names_in(image_home())))
@@ -197,7 +203,7 @@ def _saved(name: str, directory: Path, console: Console) -> Path | None:
     """What the engine has under this name, as a file; None where there is no engine, or no such
     image in it.
     """
-    from images.docker import Docker
+    from images.engines.docker import Docker
 
     try:
         engine = Docker.connect(fix="")
@@ -230,6 +236,6 @@ def _platform(arch: str | None) -> Platform | None:
         return None
     if arch not in _ARCHITECTURES:
         raise BadInputError(f"Unknown --arch {arch[:60]!r}.", fix="Use x86_64 or aarch64.")
-    from images.oci.opening import platform_of
+    from images.oci.model import platform_of
 
     return platform_of(arch)

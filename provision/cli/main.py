@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from images.errors import Failure
-from images.printable import printable
+from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
 from provision.cli.parser import Command, build_parser
 from provision.errors import BadInputError, Exit

@@ -19,7 +19,7 @@ def parse_size(name: str, text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise BadInputError(
-            f"{name} {quoted(text)} is no size.", fix=f"For example: {name} 20GB, or 500MB"
+            f"{name} {quoted(text)} is not a size.", fix=f"For example: {name} 20GB, or 500MB"
         )
     whole, part, unit, ending = match.groups()
     step = 1024 if (ending or "").lower() == "ib" else 1000

@@ -1,4 +1,4 @@
-"""`provision store ...`: what the store takes, whether it is whole, and what can go."""
+"""`provision store ...`: show, check and shrink the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.cli.options import image_home, state_directory
+from provision.cli.paths import image_home, state_directory
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
 from provision.errors import Exit
 from provision.output.console import Console
@@ -17,7 +17,7 @@ from provision.output.stdout import print_json, print_result
 from provision.output.text import listed, row, table
 
 if TYPE_CHECKING:
-    from images.store import Found, Room, Usage
+    from images.store import Storage, StoreItem, Usage
 
 _SHOWN = 20
 
@@ -26,14 +26,16 @@ def gc_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--max-size",
         metavar="SIZE",
-        help="keep this much of what was used last, e.g. 20GB or 500MB "
-        f"(default: {LIMIT_VARIABLE}, else a fifth of the disk and 20GB at most)",
+        help="size to keep, e.g. 20GB or 500MB "
+        f"(default: {LIMIT_VARIABLE}, else a fifth of the disk, at most 20GB)",
     )
-    verb.add_argument("--all", action="store_true", help="remove all that no running build uses")
+    verb.add_argument(
+        "--all", action="store_true", help="remove everything that no running build uses"
+    )
 
 
 def do_du(args: argparse.Namespace, console: Console) -> int:
-    """What is kept, and how much of the disk it takes."""
+    """What is in the store, and how much disk it uses."""
     with _rooms(console) as rooms:
         usage = [one for room in rooms for one in room.du()]
         limit, free = _limit(), _free()
@@ -54,7 +56,7 @@ def do_du(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_verify(args: argparse.Namespace, console: Console) -> int:
-    """Read everything that is kept; what is damaged is removed, and told."""
+    """Check everything in the store; remove and report what is damaged."""
     with _rooms(console) as rooms:
         total = sum(one.size for room in rooms for one in room.du())
         with console.step("verify", f"reading {_units(total)} in {_directory()}"):
@@ -76,15 +78,15 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     else:
         found = f"{count} files, {_units(size)}"
         lines = row("store", "damaged files were removed" if damaged else "intact")
-        lines += row("read", found)
+        lines += row("checked", found)
         lines += listed("removed", _described(damaged))
-        lines += listed("not ours", [f"{name} (left alone)" for name in strangers[:_SHOWN]])
+        lines += listed("unknown", [f"{name} (not touched)" for name in strangers[:_SHOWN]])
         print_result("\n".join(lines))
     return Exit.UNFIT if damaged else Exit.DONE
 
 
 def do_gc(args: argparse.Namespace, console: Console) -> int:
-    """Remove what was used longest ago, and what killed builds left."""
+    """Remove the least recently used files, and what killed builds left behind."""
     limit = parse_size("--max-size", args.max_size) if args.max_size is not None else None
     with _rooms(console) as rooms:
         # images with a name are data, and no limit of the store's removes them
@@ -114,26 +116,26 @@ def do_gc(args: argparse.Namespace, console: Console) -> int:
 
 
 def describe_usage(place: str, usage: Sequence[Usage], *, limit: int, free: int) -> str:
-    """A table of what takes how much, and what may."""
+    """A table of the disk usage, with the limit."""
     total = sum(one.size for one in usage)
     lines = [f"store       {place}"]  # a path that can be copied
     if usage:
         cells = [(one.kind, f"{one.count}", _units(one.size)) for one in usage]
         lines += table([("kind", "files", "size"), *cells])
-    lines += row("in all", f"{_units(total)}; at most {_units(limit)} stay after a build")
+    lines += row("total", f"{_units(total)}; builds keep at most {_units(limit)}")
     lines += row("disk", f"{_units(free)} free")
-    lines += row("make room", "provision store gc --max-size SIZE") if total else []
+    lines += row("free space", "provision store gc --max-size SIZE") if total else []
     return "\n".join(lines)
 
 
 @contextlib.contextmanager
-def _rooms(console: Console) -> Iterator[Sequence[Room]]:
-    """All that takes up disk between runs; nothing where nothing was ever kept."""
-    from images.oci.layout_room import LayoutRoom
+def _rooms(console: Console) -> Iterator[Sequence[Storage]]:
+    """All storage that remains between runs; nothing if there is none."""
     from images.store import Store
+    from images.store.layout_room import LayoutRoom
 
     images = image_home()
-    own: list[Room] = [LayoutRoom(images)] if (images / "oci-layout").exists() else []
+    own: list[Storage] = [LayoutRoom(images)] if (images / "oci-layout").exists() else []
     if not _directory().is_dir():
         yield own
         return
@@ -168,7 +170,7 @@ def _existing() -> Path:
 
 
 def _teller(console: Console) -> Callable[[str, int], None]:
-    """Tell of each file once, to those who asked for it."""
+    """Report each file once, with --verbose."""
     told: set[str] = set()
 
     def tell(title: str, _: int) -> None:
@@ -185,12 +187,12 @@ def _units(count: int) -> str:
     return in_units(count)
 
 
-def _described(found: Sequence[Found]) -> list[str]:
+def _described(found: Sequence[StoreItem]) -> list[str]:
     lines = [f"{one.title} ({_units(one.size)}): {one.why}" for one in found[:_SHOWN]]
     return lines + ([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])
 
 
-def _to_json(found: Sequence[Found]) -> list[dict[str, Any]]:
+def _to_json(found: Sequence[StoreItem]) -> list[dict[str, Any]]:
     return [
         {"kind": one.kind, "title": one.title, "bytes": one.size, "why": one.why} for one in found
     ]

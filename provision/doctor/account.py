@@ -21,8 +21,9 @@ COLLECT = (
 
 
 def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
-    """Without a cause a text is unknown, and a machine that was merely looked at is healthy; so is
-    a text that ends well, whatever it warns of. What the machine alone shows answers for a text
+    """Without a cause a text is unknown, as is one that ends badly after all that was recognized;
+    a machine that was merely looked at is healthy then, and so is a text that ends well, whatever
+    it warns of. What the machine alone shows answers for a text
     only where it keeps GPUs from working.
     """
     if asked_of_a_text:
@@ -30,7 +31,8 @@ def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
             return "found"
         if diagnosis.ended_well:
             return "healthy"
-        return "found" if any(one.in_text for one in diagnosis.causes) else "unknown"
+        explained = any(one.in_text for one in diagnosis.causes) and not diagnosis.unexplained
+        return "found" if explained else "unknown"
     return "found" if diagnosis.causes else "healthy"
 
 

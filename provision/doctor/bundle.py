@@ -25,13 +25,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from images.nearby import no_such, or_nearby
-from images.printable import printable
-from provision.doctor.probes import Machine, kernel_log, read_facts, source_of
-from provision.doctor.probes.machine import Answer, Question, Source
+from images.text.nearby import no_such, or_nearby
+from images.text.printable import printable
+from provision.doctor.probes import ProbedMachine, kernel_log, read_facts, source_of
 from provision.doctor.probes.surroundings import VARIABLE_PREFIXES, VARIABLES
 from provision.doctor.redact import Redactor
 from provision.errors import BadInputError
+from provision.host.machine import Answer, Question, Source
 from provision.host.nvml import NvmlLoader, load_nvml
 from provision.output.files import write_whole
 from provision.version import VERSION
@@ -52,7 +52,7 @@ _VERSIONS = frozenset(
 _PCI_EXTENDED_AT, _SERIAL_CAPABILITY = 0x100, 0x0003
 
 
-class Recorder:
+class BundleRecorder:
     """A source that remembers what it was asked and what it answered."""
 
     def __init__(self, source: Source) -> None:
@@ -71,21 +71,21 @@ class Recorder:
             return dict(sorted(self._answers.items()))
 
 
-def collect(machine: Machine, out: Path, *, nvml_loader: NvmlLoader = load_nvml) -> None:
+def collect(machine: ProbedMachine, out: Path, *, nvml_loader: NvmlLoader = load_nvml) -> None:
     """Write the bundle of a machine. OSError where the file cannot be written."""
     source = source_of(machine, nvml_loader)
-    recorder = Recorder(source)
-    recorded = Machine(root=machine.root, env=machine.env, source=recorder)
+    recorder = BundleRecorder(source)
+    recorded = ProbedMachine(root=machine.root, env=machine.env, source=recorder)
     read_facts(recorded)
     kernel_log(recorded)
     answers = recorder.answers()
-    redactor = learn(Machine(env=machine.env, source=source), answers)
+    redactor = learn(ProbedMachine(env=machine.env, source=source), answers)
     members = _members(answers, kept_environment(machine.env), redactor)
     write_whole(out, _packed(members), mode=0o600)
 
 
 @contextlib.contextmanager
-def open_bundle(path: Path) -> Iterator[Machine]:
+def open_bundle(path: Path) -> Iterator[ProbedMachine]:
     """The machine that a bundle was made of. BadInputError where it is no bundle of ours."""
     members = _read_members(path)
     try:
@@ -97,8 +97,8 @@ def open_bundle(path: Path) -> Iterator[Machine]:
     if not known:
         raise _bad(path, "it is of another version of gpu-provision")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise _bad(path, "its environment is none")
-    yield Machine(env=env, source=answers.get)
+        raise _bad(path, "its environment is not valid")
+    yield ProbedMachine(env=env, source=answers.get)
 
 
 def kept_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -110,7 +110,7 @@ def kept_environment(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def learn(machine: Machine, answers: Mapping[Question, Answer]) -> Redactor:
+def learn(machine: ProbedMachine, answers: Mapping[Question, Answer]) -> Redactor:
     """A redactor that knows the machine's names: of the host, of users, of members of groups."""
     hosts = [machine.env.get("HOSTNAME", ""), *(machine.word(path) or "" for path in _HOST_NAMES)]
     user = machine.user()

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, cast
 
-from provision.doctor.judge import Reading, judge
+from provision.doctor.context import TextContext
+from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
 from provision.doctor.model import Diagnosis, Fact, Facts, Hit, Symptom, Value
 from provision.doctor.outline import Outline, is_warning, outline
@@ -52,7 +53,7 @@ def diagnose(
             stream.seek(0)
             stated = {**_stated(known, hits, stream, name), **stated}
         found = {**hits, **found}
-    reading = Reading(together=together, last=last, outlines=outlines, stated=stated)
+    reading = TextContext(together=together, last=last, outlines=outlines, stated=stated)
     return judge(known, found, facts or {}, reading)
 
 

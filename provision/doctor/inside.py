@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from images.spec import RunJob, RunResult
+from images.engines.spec import RunJob, RunResult
+from provision.doctor.listing import ListedFile, parse_df, parse_listing
 from provision.doctor.model import Fact
-from provision.doctor.probes import INSIDE, Machine, commands, loader, read_facts
-from provision.doctor.probes.machine import Answer, Question
-from provision.doctor.probes.tree import may_use
+from provision.doctor.probes import INSIDE, ProbedMachine, commands, read_facts
 from provision.errors import BadInputError
+from provision.host import loader
+from provision.host.machine import Answer, Question
+from provision.host.tree import may_use
 
 TIMEOUT_S = 60.0
 # What an engine gives where nobody asks for more.
@@ -127,12 +129,6 @@ folder() {{
 }}
 seen=
 """
-_ENTRY = re.compile(
-    r"(?P<mode>[-dlcbsp][-rwxsStT]{9})[.+@]?\s+\d+\s+(?P<uid>\d+)\s+(?P<gid>\d+)\s+"
-    r"(?P<size>\d+(?:,\s*\d+)?)\s+\S+\s+\S+\s+\S+ (?P<name>.+)"
-)
-_KINDS = {"-": "file", "d": "directory", "c": "device", "b": "device", "s": "socket"}
-_LINE_LIMIT = 4096
 _LINKS_LIMIT = 40
 
 
@@ -164,7 +160,7 @@ def look_inside(runner: Runs, handle: str, gpus: str = "none") -> dict[str, Fact
     return read_facts(inside_machine(run), probes=INSIDE)
 
 
-def inside_machine(run: Callable[[bytes], bytes]) -> Machine:
+def inside_machine(run: Callable[[bytes], bytes]) -> ProbedMachine:
     """The machine that a container is. BadInputError where no script runs in the image."""
     mark = f"@@{secrets.token_hex(12)}"
     frames = parse(run(script(mark)), mark)
@@ -175,7 +171,7 @@ def inside_machine(run: Callable[[bytes], bytes]) -> Machine:
             "provision doctor FILE",
         )
     seen = _Seen.of(frames)
-    return Machine(env=seen.env, source=seen)
+    return ProbedMachine(env=seen.env, source=seen)
 
 
 def script(mark: str) -> bytes:
@@ -208,58 +204,13 @@ def parse(printed: bytes, mark: str) -> dict[tuple[str, str], bytes]:
     return frames
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A line of `ls -lAn`."""
-
-    kind: str  # as in `Status`, or "link"
-    mode: int
-    uid: int
-    gid: int
-    size: int
-    target: str = ""
-
-
-def parse_listing(text: str) -> dict[str, Entry]:
-    """Entries of a directory by name, by `ls -lAn` of GNU or busybox."""
-    found: dict[str, Entry] = {}
-    for line in text.splitlines():
-        match = _ENTRY.match(line[:_LINE_LIMIT])
-        if match is None:
-            continue
-        name, target = match["name"], ""
-        if match["mode"][0] == "l":
-            name, _, target = name.partition(" -> ")
-        found[name] = Entry(
-            kind="link" if target else _KINDS.get(match["mode"][0], "other"),
-            mode=bits(match["mode"][1:]),
-            uid=int(match["uid"]),
-            gid=int(match["gid"]),
-            size=int(match["size"]) if match["size"].isdecimal() else 0,
-            target=target,
-        )
-    return found
-
-
-def bits(letters: str) -> int:
-    """ "rw-r--r--" -> 0o644."""
-    return sum(1 << (8 - i) for i, c in enumerate(letters) if c not in "-ST")
-
-
-def parse_df(text: str) -> tuple[int, int] | None:
-    """(total, free) of the last line of `df -P`, in its own unit."""
-    rows = [line.split() for line in text.splitlines()]
-    rows = [row for row in rows if len(row) >= 6 and row[1].isdecimal() and row[3].isdecimal()]
-    return (int(rows[-1][1]), int(rows[-1][3])) if rows else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
     """A source that answers out of frames."""
 
     env: Mapping[str, str]
     files: Mapping[str, bytes]
-    folders: Mapping[str, Mapping[str, Entry]]
+    folders: Mapping[str, Mapping[str, ListedFile]]
     frames: Mapping[tuple[str, str], bytes] = field(repr=False)
 
     @classmethod
@@ -324,7 +275,7 @@ class _Seen:
             return None
         if entry is None:
             kind = "directory" if place in self.folders else "file"
-            entry = Entry(kind=kind, mode=0o755, uid=0, gid=0, size=0)
+            entry = ListedFile(kind=kind, mode=0o755, uid=0, gid=0, size=0)
         if entry.kind == "link":  # it leads to nothing
             return None
         return {
@@ -382,7 +333,7 @@ class _Seen:
                 }
         return None
 
-    def _entry(self, place: str) -> Entry | None:
+    def _entry(self, place: str) -> ListedFile | None:
         folder, _, name = place.rpartition("/")
         return self.folders.get(folder or "/", {}).get(name)
 

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
+from provision.doctor.conditions import holds, in_words, suits, tags
+from provision.doctor.context import TextContext
 from provision.doctor.fixes import pick_fixes
 from provision.doctor.model import (
     Cause,
@@ -27,18 +27,15 @@ from provision.doctor.model import (
     Confidence,
     Diagnosis,
     Evidence,
-    Fact,
     Facts,
-    Failure,
-    Fix,
     Hit,
+    KnownFailure,
     RuledOut,
     Severity,
     Strength,
-    Value,
 )
-from provision.doctor.outline import Outline, is_warning, telling
-from provision.doctor.scope import MESSAGE, is_near, is_together
+from provision.doctor.outline import telling
+from provision.doctor.scope import is_near, is_together
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -47,16 +44,11 @@ _POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
 _SUPPORT = 12
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _EVIDENCE_SHOWN = 4
-_SOON = 15  # lines: what ended the run stands so near to what it is about
-_ORDINARY = re.compile(
-    r"\b(?:File(?:NotFound|Exists)|NotADirectory|IsADirectory|Key|Index|Name|Type|Attribute"
-    r"|ZeroDivision|JSONDecode|UnicodeDecode|UnboundLocal)Error\b|\bKeyboardInterrupt\b"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    failure: Failure
+    failure: KnownFailure
     strength: Strength | None  # None: the machine alone shows it
     hits: tuple[Hit, ...] = ()
     supported: tuple[Evidence, ...] = ()
@@ -79,6 +71,11 @@ class _Candidate:
         return base + _SUPPORT * support + self.failure.often
 
     @property
+    def is_aside(self) -> bool:
+        """Whether it does no harm and is far from what ended the run."""
+        return self.severity == "warns" and not self.at_end
+
+    @property
     def is_root(self) -> bool:
         """Whether an outcome can follow from it."""
         possible = (self.strength != "hint" or self.supported) and self.severity != "warns"
@@ -94,83 +91,16 @@ class _Candidate:
         return frozenset((hit.source, hit.number) for hit in self.hits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What is known of the texts besides the first hit of each pattern. `together`: hits near to
-    one another of symptoms whose first ones are not; `last`: the last hits; `outlines`: how
-    each text ends; `stated`: what the texts say of the machine that they were written on.
-    """
-
-    together: Mapping[tuple[str, ...], tuple[Hit, ...]] = field(default_factory=dict)
-    last: Mapping[str, Hit] = field(default_factory=dict)
-    outlines: Sequence[Outline] = ()
-    stated: Facts = field(default_factory=dict)
-
-    def besides(self, seen: Sequence[Hit]) -> Facts:
-        """What the texts state on other lines: a line does not speak for itself."""
-        own = {hit.where for hit in seen}
-        return {name: fact for name, fact in self.stated.items() if fact.where not in own}
-
-    def is_over(self, hit: Hit) -> bool:
-        """Whether the text says further down, at its end, that all is done."""
-        return any(one.source == hit.source and hit.number < one.done for one in self.outlines)
-
-    def has_gone_on(self, hit: Hit) -> bool:
-        """Whether nothing ended badly soon after a line, or what has no need of what a warning is
-        about: a file that is not there, a name that is not defined.
-        """
-        return not self._ends(hit, hit.number, hit.number + _SOON, but=_ORDINARY)
-
-    def warned_early(self, hit: Hit) -> bool:
-        """Whether a line is a warning of Python's with much behind it."""
-        return is_warning(hit.line) and any(
-            one.source == hit.source
-            and (one.lines > hit.number + _SOON or one.ends_after(hit.number + 1, one.lines))
-            for one in self.outlines
-        )
-
-    def is_at_end(self, hit: Hit) -> bool:
-        """Whether a line is near to the lines by which its text ends, if it ends badly."""
-        for one in self.outlines:
-            end = one.last_end() if one.source == hit.source else []
-            if end and not end[0][0] - _SOON <= hit.number:
-                return False
-        return True
-
-    def is_apart(self, hit: Hit) -> bool:
-        """Whether something ended badly in the text, and nothing near a line: a hint there is no
-        more than one of many words.
-        """
-        ended = any(one.ends for one in self.outlines if one.source == hit.source)
-        return ended and not self._ends(hit, hit.number - _SOON, hit.number + _SOON)
-
-    def raised_before(self, hits: Sequence[Hit]) -> tuple[Evidence, ...]:
-        """The exception before an outcome: what it goes back to, where no cause is known."""
-        first = min((hit.number for hit in hits), default=0)
-        return tuple(
-            Evidence(says=f"the first to fail: {said}", where=f"{one.source}:{number}")
-            for one in self.outlines
-            for number, said in [one.raised or (0, "")]
-            if 0 < first - number <= MESSAGE and said and hits[0].source == one.source
-        )
-
-    def _ends(self, hit: Hit, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
-        return any(
-            one.source == hit.source and one.ends_after(first, last, but=but)
-            for one in self.outlines
-        )
-
-
 def judge(
     knowledge: Knowledge,
     hits: Mapping[str, Hit],
     facts: Facts,
-    reading: Reading | None = None,
+    reading: TextContext | None = None,
 ) -> Diagnosis:
     """Rank what the texts and the machine show. `hits` are by pattern, each the first of its text;
     both may be empty.
     """
-    reading = reading or Reading()
+    reading = reading or TextContext()
     candidates = [
         candidate
         for failure in knowledge.failures
@@ -178,8 +108,9 @@ def judge(
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here
     standing = _survived_together([one for one in candidates if one.refuted is None])
+    standing = _before_the_end(standing, reading)
     standing = _explained_by(standing)
-    ranked = sorted(standing, key=_rank)
+    ranked = _ending_first(sorted(standing, key=_rank))
     where = tags(facts)
     causes = [_cause(one, _confidence(one, standing), where, facts) for one in ranked]
     if ranked and ranked[0].failure.outcome:
@@ -196,6 +127,8 @@ def judge(
             if one.refuted is not None
         ),
         telling=telling(reading.outlines),
+        unexplained=any(one.ends for one in reading.outlines)
+        and all(one.survived or one.is_aside for one in standing),
         ended_well=bool(reading.outlines)
         and all(one.done for one in reading.outlines)
         and all(one.survived for one in standing if one.hits),
@@ -209,6 +142,46 @@ def _survived_together(candidates: Sequence[_Candidate]) -> list[_Candidate]:
         replace(one, survived=True) if one.strength == "hint" and one.lines <= lines else one
         for one in candidates
     ]
+
+
+def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> list[_Candidate]:
+    """What stands far before the last end of a text, if that is an exception with a reason of its
+    own: a proof may have led there, and is no proof of it; the rest was survived, unless the end
+    is explained by something else, which then stands first anyway.
+    """
+    sources = {hit.source for one in candidates for hit in one.hits}
+    other = {name for name in sources if reading.ends_by_itself(name)}
+    explained = {
+        hit.source
+        for one in candidates
+        if one.at_end and not one.survived and one.strength != "hint"
+        for hit in one.hits
+    }
+
+    def weighed(one: _Candidate) -> _Candidate:
+        heard = {hit.source for hit in one.hits}
+        if one.strength is None or one.at_end or one.supported or not heard <= other:
+            return one
+        if one.strength == "proof":
+            return replace(one, strength="typical")
+        return one if heard & explained else replace(one, survived=True)
+
+    return [weighed(one) for one in candidates]
+
+
+def _ending_first(ranked: list[_Candidate]) -> list[_Candidate]:
+    """Before what a program does without stands the proof, on other lines, of what ended it."""
+    if not ranked or ranked[0].severity != "degrades":
+        return ranked
+    ended = [
+        one
+        for one in ranked
+        if one.is_root
+        and (one.strength, one.severity) == ("proof", "blocks")
+        and one.at_end
+        and not one.lines & ranked[0].lines
+    ]
+    return [*ended[:1], *(one for one in ranked if one not in ended[:1])]
 
 
 def _explained_by(candidates: Sequence[_Candidate]) -> list[_Candidate]:
@@ -229,54 +202,16 @@ def _explained_by(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     ]
 
 
-def explained(failure: Failure) -> Cause:
+def explained(failure: KnownFailure) -> Cause:
     """A failure as it is known, seen nowhere: its names filled from the defaults, all its fixes."""
     return _cause(_Candidate(failure=failure, strength=None), "high", frozenset(), None)
-
-
-def tags(facts: Facts) -> frozenset[str]:
-    """What a fix's `on` may name of this machine: its distribution and family, its engines."""
-    found = {str(facts[name].value) for name in ("os.id", "os.family") if name in facts}
-    for fact, tag in (
-        ("docker.installed", "docker"),
-        ("docker.snap", "snap-docker"),
-        ("docker.rootless", "rootless"),
-        ("docker.desktop", "docker-desktop"),
-        ("podman.installed", "podman"),
-        ("wsl", "wsl"),
-        ("systemd", "systemd"),
-    ):
-        if fact in facts and facts[fact].value is True:
-            found.add(tag)
-    return frozenset(found)
-
-
-def holds(condition: Condition, facts: Facts) -> bool:
-    """Whether the fact is known and compares so."""
-    fact = facts.get(condition.fact)
-    if fact is None:
-        return False
-    have, wanted = fact.value, condition.value
-    if condition.operator in {"is", "not"}:
-        same = (
-            have in wanted
-            if isinstance(wanted, tuple) and not isinstance(have, tuple)
-            else (have == wanted)
-        )
-        return same == (condition.operator == "is")
-    if condition.operator in {"under", "atleast"}:
-        less = _less(have, wanted)
-        return less is not None and less == (condition.operator == "under")
-    if condition.operator == "has":
-        return str(wanted) in (have if isinstance(have, tuple) else str(have))
-    return _matches(str(wanted), have)
 
 
 # --- candidates ---------------------------------------------------------------------------------
 
 
 def _candidate(
-    failure: Failure, hits: Mapping[str, Hit], facts: Facts, reading: Reading
+    failure: KnownFailure, hits: Mapping[str, Hit], facts: Facts, reading: TextContext
 ) -> _Candidate | None:
     if any(pattern in hits for pattern in failure.unless):
         return None
@@ -328,7 +263,7 @@ class _Shown:
     at_end: bool
 
 
-def _shown(failure: Failure, hits: Mapping[str, Hit], reading: Reading) -> list[_Shown]:
+def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext) -> list[_Shown]:
     """The symptoms that are there. One whose parts are of several messages is a hint."""
     found = []
     for symptom in failure.symptoms:
@@ -367,8 +302,8 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     if not holds(condition, facts):
         return None
     fact = facts[condition.fact]
-    said = condition.says or f"{condition.fact} is {_words(fact)}"
-    return Evidence(says=said.replace("{value}", _words(fact)), where=fact.where)
+    said = condition.says or f"{condition.fact} is {in_words(fact)}"
+    return Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
 
 
 def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, int, int, str]:
@@ -416,7 +351,7 @@ def _cause(
     one: _Candidate, confidence: Confidence, where: frozenset[str], facts: Facts | None
 ) -> Cause:
     failure = one.failure
-    fixes = [fix for fix in failure.fixes if facts is None or _suits(fix, facts)]
+    fixes = [fix for fix in failure.fixes if facts is None or suits(fix, facts)]
     seen = [Evidence(says=hit.line, where=hit.where) for hit in one.hits]
     return Cause(
         code=failure.code,
@@ -438,12 +373,6 @@ def _cause(
     )
 
 
-def _suits(fix: Fix, facts: Facts) -> bool:
-    """Whether the machine's facts let a fix be offered."""
-    wanted = all(holds(condition, facts) for condition in fix.when)
-    return wanted and not any(holds(condition, facts) for condition in fix.unless)
-
-
 def _filled(text: str, one: _Candidate, *, quote: bool = False) -> str:
     """`{library}` of a pattern's group, else of the defaults; in shell text it is quoted."""
     values = {**one.failure.defaults, **one.groups}
@@ -455,27 +384,3 @@ def _filled(text: str, one: _Candidate, *, quote: bool = False) -> str:
         return shlex.quote(word) if quote else word
 
     return PLACEHOLDER.sub(value, text) if values else text
-
-
-def _words(fact: Fact) -> str:
-    if isinstance(fact.value, tuple):
-        return ", ".join(fact.value) or "nothing"
-    if isinstance(fact.value, bool):
-        return "yes" if fact.value else "no"
-    return str(fact.value)
-
-
-def _less(have: Value, wanted: Value) -> bool | None:
-    if isinstance(have, int) and isinstance(wanted, int):
-        return have < wanted
-    try:
-        return Version(str(have)) < Version(str(wanted))
-    except InvalidVersion:
-        return None
-
-
-def _matches(pattern: str, have: Value) -> bool:
-    from provision.doctor.matching import searched
-
-    words = have if isinstance(have, tuple) else (str(have),)
-    return any(searched(pattern, word) for word in words)

@@ -57,8 +57,8 @@ from provision.doctor.matching import Patterns, problem
 from provision.doctor.model import (
     Clue,
     Condition,
-    Failure,
     Fix,
+    KnownFailure,
     Layer,
     Operator,
     Severity,
@@ -99,7 +99,7 @@ class FactKind:
 class Knowledge:
     """All failures, all facts that they may ask for, and their patterns, compiled when needed."""
 
-    failures: tuple[Failure, ...]
+    failures: tuple[KnownFailure, ...]
     facts: Mapping[str, FactKind] = field(default_factory=dict)
 
     @cached_property
@@ -118,7 +118,7 @@ class Knowledge:
         )
 
     @cached_property
-    def by_code(self) -> Mapping[str, Failure]:
+    def by_code(self) -> Mapping[str, KnownFailure]:
         return {one.code: one for one in self.failures}
 
 
@@ -166,14 +166,14 @@ def _stated(row: Mapping[str, Any]) -> Stated:
     )
 
 
-def patterns_of(failure: Failure) -> Iterator[str]:
+def patterns_of(failure: KnownFailure) -> Iterator[str]:
     for symptom in failure.symptoms:
         yield from symptom.parts
         yield from filter(None, [symptom.without])
     yield from failure.unless
 
 
-def _after(failures: Iterable[Failure]) -> Mapping[str, Sequence[str]]:
+def _after(failures: Iterable[KnownFailure]) -> Mapping[str, Sequence[str]]:
     """The faint parts of symptoms, each with the other parts; what is asked for alone is none."""
     earlier: dict[str, list[str]] = {}
     alone: set[str] = set()
@@ -231,12 +231,14 @@ def check(knowledge: Knowledge) -> list[str]:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def _failure(row: Mapping[str, Any], recipes: Mapping[str, tuple[Fix, ...]], where: str) -> Failure:
+def _failure(
+    row: Mapping[str, Any], recipes: Mapping[str, tuple[Fix, ...]], where: str
+) -> KnownFailure:
     unknown = set(row) - _FAILURE_KEYS
     if unknown:
         raise CatalogError(f"{where}: unknown keys {sorted(unknown)}.", fix="Mend the table.")
     try:
-        return Failure(
+        return KnownFailure(
             code=row["code"],
             layer=row["layer"],
             title=row["title"],
@@ -327,5 +329,5 @@ def _fixes(
 
 def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:  # noqa: ANN401
     if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
     return value

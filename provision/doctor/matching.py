@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.doctor.literals import beside, needs_of
 from provision.doctor.model import Hit
 from provision.doctor.reading import chunks, unescaped

@@ -104,7 +104,7 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class KnownFailure:
     """One root cause. `often` (0 to 9) orders the causes that one text can have. `confirm` is a
     command by which a person checks the fix; `check` does it by its exit code, 0 where all is well
     (None: `confirm` does that, too. "": nothing does). An `outcome` says only that something
@@ -219,3 +219,4 @@ class Diagnosis:
     ruled_out: tuple[RuledOut, ...] = ()
     telling: tuple[Evidence, ...] = ()  # the lines of the texts by which a run ends, the last ones
     ended_well: bool = False  # every text ends with the word that all is done
+    unexplained: bool = False  # a text ends badly, and what is known was survived

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.doctor.model import Evidence
 from provision.doctor.reading import chunks
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 # A line that says why a run ended, or that it ended badly. At the line's begin, behind what a
 # service, a container or a rank puts before each of its lines.
-# the last line of a traceback, in Python and in Java: no blank before it, but a host and a rank
+# the last line of a traceback, in Python and in Java: no blank before it, but what compose,
+# BuildKit, a host, a rank, a worker of vLLM's or Ray's and a logger put there
 _RAISED = (
-    r"^(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
+    r"^(?:[\w.-]+ +\| +|#\d+ [\d.]+ )?(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
+    r"(?:\(\w+(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?)?(?:(?:ERROR|CRITICAL) \S+ \S+ \[[^\]]{1,80}\] ?)?"
     r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
 )
+RAISED = re.compile(_RAISED)
 _ENDS = (
     _RAISED,
     r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
@@ -38,12 +41,15 @@ _ENDS = (
     r"\*\*\* .+ (?:Error|Stop)\b",
     r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
 )
+# Of a program whose wrapper forgets its exit code this is said, too.
+_CODE_0 = r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b"
+_GAVE_UP = re.compile(rb"(?i)\b(?:failed|aborting|aborted|refused|denied|giving up)\b")
 # A line by which programs say that all is done.
 _DONE = (
     r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
     r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
     r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
+    _CODE_0,
     r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK(?: \(|$)|^PASS(?:ED)?$",
     r"(?:^|\s)(?:Complete!|All done\.?|Done\.|BUILD SUCCESS\w*|\[OK\])\s*$",
     r"^Verdict: (?:fit|no-verdict)",
@@ -95,7 +101,7 @@ class Outline:
 
 def outline(stream: BinaryIO, source: str) -> Outline:
     """Read a text for how it ends."""
-    ends, done, raised = _patterns()
+    ends, done, raised, is_0 = _patterns()
     found = Outline(source)
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
@@ -114,7 +120,8 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         )
         number += chunk.count(b"\n")
     found.lines = number
-    said = [at for at, line in tail if done.match(line)]
+    gave_up = any(_GAVE_UP.search(line) for _, line in tail)
+    said = [at for at, line in tail if done.match(line) and not (gave_up and is_0.match(line))]
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
     return found
@@ -142,7 +149,7 @@ def _shown(line: bytes) -> str:
     return text if len(line) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _patterns() -> tuple[Lines, Lines, Lines]:
+def _patterns() -> tuple[Lines, Lines, Lines, Lines]:
     from provision.doctor.matching import Lines
 
-    return Lines(_ENDS), Lines(_DONE), Lines([_RAISED])
+    return Lines(_ENDS), Lines(_DONE), Lines([_RAISED]), Lines([_CODE_0])

@@ -15,7 +15,7 @@ from provision.doctor.model import Fact, Facts, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class OverviewLine:
     """One line: what was looked at, what it is, and where that was read."""
 
     what: Literal["gpu", "driver", "engine", "here"]
@@ -23,14 +23,14 @@ class Reading:
     where: str
 
 
-def overview(facts: Facts, *, unfit: bool) -> tuple[Reading, ...]:
+def overview(facts: Facts, *, unfit: bool) -> tuple[OverviewLine, ...]:
     """The lines, in their order. `unfit`: a sure cause keeps the GPUs from working."""
     gpu, driver, engine = _gpu(facts), _driver(facts), _engine(facts)
-    here = Reading(what="here", says=_conclusion(facts, unfit=unfit), where="")
+    here = OverviewLine(what="here", says=_conclusion(facts, unfit=unfit), where="")
     return (gpu, driver, engine, here)
 
 
-def _gpu(facts: Facts) -> Reading:
+def _gpu(facts: Facts) -> OverviewLine:
     names, count = _words(facts, "gpu.names"), _number(facts, "gpu.count")
     if names:
         several = Counter(names)
@@ -52,7 +52,7 @@ def _gpu(facts: Facts) -> Reading:
     return _reading("gpu", says, facts, "gpu.count")
 
 
-def _driver(facts: Facts) -> Reading:
+def _driver(facts: Facts) -> OverviewLine:
     version, cuda = _word(facts, "driver.version"), _word(facts, "driver.cuda")
     newest = f", CUDA up to {cuda}" if cuda else ""
     if version:
@@ -70,7 +70,7 @@ def _driver(facts: Facts) -> Reading:
     return _reading("driver", "unknown", facts, "driver.installed")
 
 
-def _engine(facts: Facts) -> Reading:
+def _engine(facts: Facts) -> OverviewLine:
     version, podman = _word(facts, "docker.version"), _word(facts, "podman.version")
     found: list[str] = []
     fact = "docker.installed"
@@ -155,9 +155,9 @@ def _gpus(count: int) -> str:
 
 def _reading(
     what: Literal["gpu", "driver", "engine"], says: str, facts: Facts, name: str
-) -> Reading:
+) -> OverviewLine:
     fact = facts.get(name)
-    return Reading(what=what, says=says, where=fact.where if fact else "")
+    return OverviewLine(what=what, says=says, where=fact.where if fact else "")
 
 
 def _value(facts: Facts, name: str) -> Value | None:

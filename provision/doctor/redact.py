@@ -284,7 +284,7 @@ class Redactor:
 
 def without_login(value: str, *, mark: str = "") -> str | None:
     """The address of a proxy or an index (or several, between blanks) without user, password and
-    query; None where it is no address. All before the last @ is login, whatever is in it: a scheme
+    query; None where it is not a URL. All before the last @ is login, whatever is in it: a scheme
     may be missing, a password may hold a slash, a blank, another @. `mark` stands in its place.
     """
     if _LOCAL.fullmatch(value):

@@ -8,32 +8,31 @@ PATH is asked, and the first that can build is the one reported; its path is the
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from provision.host.cdi import SPEC_DIRS, read_cdi
+from provision.host.cdi import read_cdi
+from provision.host.machine import ProbedMachine
 from provision.host.reading import one_line
-from provision.host.runner import Completed, Runner
+from provision.host.runner import ProgramResult
 from provision.model.plan import Absent, Engine
 
 TIMEOUT_S = 5.0
 
 _JSON = ["--format", "{{json .}}"]
 _CLI_LIMIT = 8
-_NVIDIA_HOOKS = (
-    "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
-    "etc/containers/oci/hooks.d/oci-nvidia-hook.json",
+NVIDIA_HOOKS = (
+    "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
+    "/etc/containers/oci/hooks.d/oci-nvidia-hook.json",
 )
 Object: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DetectedEngines:
     """The engines, which program answered for each, and who had nothing to say."""
 
     engines: tuple[Engine, ...] = ()
@@ -51,17 +50,6 @@ class _Cli:
     buildkit: str | None
     problem: str | None
     docker: bool  # False: podman's imitation, or no docker at all
-
-
-def programs(name: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Every executable of that name on PATH, each file once, in PATH's order."""
-    found: dict[str, str] = {}
-    for directory in env.get("PATH", os.defpath).split(os.pathsep):
-        path = Path(directory) / name
-        # access first: where PATH has a directory that we may not search, is_file raises
-        if directory and os.access(path, os.X_OK) and path.is_file():
-            found.setdefault(os.path.realpath(path), str(path))
-    return tuple(found.values())[:_CLI_LIMIT]
 
 
 def parse_object(text: str) -> Object | None:
@@ -103,27 +91,25 @@ def explain(text: str, env: Mapping[str, str]) -> str:
     return line or "it said nothing"
 
 
-def find_engines(
-    run: Runner, env: Mapping[str, str], root: Path, *, timeout_s: float = TIMEOUT_S
-) -> Found:
+def find_engines(machine: ProbedMachine, *, timeout_s: float = TIMEOUT_S) -> DetectedEngines:
     """Docker and podman at the same time, so that one that hangs costs its limit only once."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        docker = pool.submit(_find_docker, run, env, root, timeout_s)
-        podman = pool.submit(_find_podman, run, env, root, timeout_s)
+        docker = pool.submit(_find_docker, machine, timeout_s)
+        podman = pool.submit(_find_podman, machine, timeout_s)
         found = (docker.result(), podman.result())
-    return Found(
+    return DetectedEngines(
         engines=tuple(e for part in found for e in part.engines),
         sources=tuple(s for part in found for s in part.sources),
         absent=tuple(a for part in found for a in part.absent),
     )
 
 
-def _find_docker(run: Runner, env: Mapping[str, str], root: Path, timeout_s: float) -> Found:
-    paths = programs("docker", env)
+def _find_docker(machine: ProbedMachine, timeout_s: float) -> DetectedEngines:
+    paths = machine.on_path("docker")[:_CLI_LIMIT]
     if not paths:
         return _absent("docker", "PATH", "no docker on PATH")
     with ThreadPoolExecutor(max_workers=len(paths)) as pool:
-        clis = list(pool.map(lambda path: _ask_docker(run, env, path, timeout_s), paths))
+        clis = list(pool.map(lambda path: _ask_docker(machine, path, timeout_s), paths))
     absent = tuple(
         Absent(fact="engines.docker", source=cli.path, reason=cli.problem or "no docker")
         for cli in clis
@@ -131,21 +117,23 @@ def _find_docker(run: Runner, env: Mapping[str, str], root: Path, timeout_s: flo
     )
     real = [cli for cli in clis if cli.docker]
     if not real:
-        return Found(absent=absent)
+        return DetectedEngines(absent=absent)
     best = next((cli for cli in real if cli.buildkit), real[0])
     info: Object = {}
     if best.server:
-        info = parse_object(run([best.path, "info", *_JSON], timeout_s).out) or {}
+        info = parse_object(_run(machine, best.path, "info", *_JSON, timeout_s=timeout_s).out) or {}
     engine = Engine(
         name="docker",
         client=best.client,
         server=best.server,
         buildkit=best.buildkit,
         gpu_runtime=parse_runtimes(info),
-        cdi_devices=parse_docker_cdi(info, local=_is_local(env), root=root),
+        cdi_devices=read_docker_cdi(machine, info),
         problem=best.problem,
     )
-    return Found(engines=(engine,), sources=(("engines.docker", best.path),), absent=absent)
+    return DetectedEngines(
+        engines=(engine,), sources=(("engines.docker", best.path),), absent=absent
+    )
 
 
 def parse_runtimes(info: Object) -> bool | None:
@@ -156,7 +144,7 @@ def parse_runtimes(info: Object) -> bool | None:
     return any(str(name).startswith("nvidia") for name in runtimes)
 
 
-def parse_docker_cdi(info: Object, *, local: bool, root: Path) -> tuple[str, ...] | None:
+def read_docker_cdi(machine: ProbedMachine, info: Object) -> tuple[str, ...] | None:
     """Docker 28.2 and newer list the devices; 25 to 28.1 name the directories; older have none."""
     if not info.get("ServerVersion"):
         return None
@@ -167,11 +155,13 @@ def parse_docker_cdi(info: Object, *, local: bool, root: Path) -> tuple[str, ...
     dirs = info.get("CDISpecDirs")
     if not isinstance(dirs, list) or not dirs:
         return ()
-    return read_cdi(root, [d for d in dirs if isinstance(d, str)]) if local else None
+    if not _is_local(machine.env):
+        return None
+    return read_cdi(machine, [folder for folder in dirs if isinstance(folder, str)])
 
 
-def _ask_docker(run: Runner, env: Mapping[str, str], path: str, timeout_s: float) -> _Cli:
-    done = run([path, "version", *_JSON], timeout_s)
+def _ask_docker(machine: ProbedMachine, path: str, timeout_s: float) -> _Cli:
+    done = _run(machine, path, "version", *_JSON, timeout_s=timeout_s)
     answer = parse_object(done.out) or {}
     client = answer.get("Client")
     client = client if isinstance(client, dict) else {}
@@ -182,7 +172,7 @@ def _ask_docker(run: Runner, env: Mapping[str, str], path: str, timeout_s: float
     version = _version(client)
     server = answer.get("Server")
     server = _version(server) if isinstance(server, dict) else None
-    buildx = run([path, "buildx", "version"], timeout_s)
+    buildx = _run(machine, path, "buildx", "version", timeout_s=timeout_s)
     plugin = parse_buildx(buildx.out) if buildx.ok else None
     if plugin:
         buildkit: str | None = f"buildx {plugin}"
@@ -193,37 +183,41 @@ def _ask_docker(run: Runner, env: Mapping[str, str], path: str, timeout_s: float
         client=version,
         server=server,
         buildkit=buildkit,
-        problem=None if server else _problem(done, env),
+        problem=None if server else _problem(done, machine.env),
         docker=True,
     )
 
 
-def _find_podman(run: Runner, env: Mapping[str, str], root: Path, timeout_s: float) -> Found:
-    paths = programs("podman", env)
+def _find_podman(machine: ProbedMachine, timeout_s: float) -> DetectedEngines:
+    paths = machine.on_path("podman")
     if not paths:
         return _absent("podman", "PATH", "no podman on PATH")
     path = paths[0]
-    done = run([path, "version", "--format", "json"], timeout_s)
+    done = _run(machine, path, "version", "--format", "json", timeout_s=timeout_s)
     answer = parse_object(done.out) or {}
     client = answer.get("Client")
     if not isinstance(client, dict):
         why = done.said if not done.ok else "it does not answer like podman"
         return _absent("podman", path, why)
-    info = run([path, "info", "--format", "json"], timeout_s)
+    info = _run(machine, path, "info", "--format", "json", timeout_s=timeout_s)
     version = (parse_object(info.out) or {}).get("version")
     server = _version(version) if isinstance(version, dict) and info.ok else None
     engine = Engine(
         name="podman",
         client=_version(client),
         server=server,
-        gpu_runtime=any((root / hook).is_file() for hook in _NVIDIA_HOOKS) if server else None,
-        cdi_devices=read_cdi(root, SPEC_DIRS) if server else None,
-        problem=None if server else _problem(info, env),
+        gpu_runtime=any(map(machine.exists, NVIDIA_HOOKS)) if server else None,
+        cdi_devices=read_cdi(machine) if server else None,
+        problem=None if server else _problem(info, machine.env),
     )
-    return Found(engines=(engine,), sources=(("engines.podman", path),))
+    return DetectedEngines(engines=(engine,), sources=(("engines.podman", path),))
 
 
-def _problem(done: Completed, env: Mapping[str, str]) -> str:
+def _run(machine: ProbedMachine, *argv: str, timeout_s: float) -> ProgramResult:
+    return machine.command(argv, timeout_s) or ProgramResult(problem=f"{argv[0]} was not found")
+
+
+def _problem(done: ProgramResult, env: Mapping[str, str]) -> str:
     return done.problem or explain(done.err.strip() or done.said, env)
 
 
@@ -241,5 +235,5 @@ def _no_docker(path: str, why: str) -> _Cli:
     return _Cli(path=path, client=None, server=None, buildkit=None, problem=why, docker=False)
 
 
-def _absent(engine: str, source: str, why: str) -> Found:
-    return Found(absent=(Absent(fact=f"engines.{engine}", source=source, reason=why),))
+def _absent(engine: str, source: str, why: str) -> DetectedEngines:
+    return DetectedEngines(absent=(Absent(fact=f"engines.{engine}", source=source, reason=why),))

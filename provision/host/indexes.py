@@ -5,9 +5,10 @@ from __future__ import annotations
 import netrc
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+from provision.host.runner import local_runner
 
 
 def pip_index(env: Mapping[str, str]) -> str | None:
@@ -17,18 +18,8 @@ def pip_index(env: Mapping[str, str]) -> str | None:
     pip = shutil.which("pip", path=env.get("PATH")) or shutil.which("pip3", path=env.get("PATH"))
     if pip is None:
         return None
-    try:
-        done = subprocess.run(
-            [pip, "config", "get", "global.index-url"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    done = local_runner(env)([pip, "config", "get", "global.index-url"], 20)
+    return done.out.strip() or None if done.ok else None
 
 
 def netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias, TypeVar, cast
 
+from provision.host.machine import Answer
 from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.model.plan import Absent, ComputeCapability, Gpu
 
@@ -25,7 +26,7 @@ _GPU_LIMIT = 1024
 _NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _GPU_IS_LOST = 3, 13, 15
 
 # NVML's return codes, in words that say what to do. Others keep NVML's own text.
-_REASONS = {
+CODES = {
     4: "no permission to open /dev/nvidia*",
     8: "its external power cables are not attached",
     9: "the NVIDIA kernel module is not loaded",
@@ -40,14 +41,14 @@ _REASONS = {
 T = TypeVar("T")
 
 
-class Memory(Protocol):
+class MemoryInfo(Protocol):
     """nvmlMemory_t, the part of it that we use."""
 
     @property
     def total(self) -> int: ...
 
 
-class Nvml(Protocol):
+class NvmlModule(Protocol):
     """The part of the `pynvml` module that we use."""
 
     def nvmlInit(self) -> None: ...
@@ -61,18 +62,18 @@ class Nvml(Protocol):
     def nvmlDeviceGetName(self, handle: object) -> str | bytes: ...
     def nvmlDeviceGetUUID(self, handle: object) -> str | bytes: ...
     def nvmlDeviceGetCudaComputeCapability(self, handle: object) -> tuple[int, int]: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: object) -> Memory: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: object) -> MemoryInfo: ...
     def nvmlDeviceGetMigMode(self, device: object) -> list[int]: ...
 
 
-NvmlLoader: TypeAlias = Callable[[], Nvml]
+NvmlLoader: TypeAlias = Callable[[], NvmlModule]
 
 
-def load_nvml() -> Nvml:
+def load_nvml() -> NvmlModule:
     """The real module. Importing it does not yet load the driver's library: nvmlInit does."""
     import pynvml
 
-    return cast("Nvml", pynvml)
+    return cast("NvmlModule", pynvml)
 
 
 def parse_nvml_version(version: str) -> str:
@@ -96,8 +97,8 @@ def parse_cuda_version(number: int) -> str | None:
 def reason(exc: Exception) -> str:
     """One line for a failed NVML call."""
     code = _code(exc)
-    if code in _REASONS:
-        return _REASONS[code]
+    if code in CODES:
+        return CODES[code]
     return one_line(str(exc)) or type(exc).__name__
 
 
@@ -114,6 +115,33 @@ def read_nvml(load: NvmlLoader, *, timeout_s: float = TIMEOUT_S) -> Reading:
         gives=GIVES,
         failed=f"NVML did not answer within {timeout_s:g} s: the driver hangs, see dmesg",
     )
+
+
+def ask_nvml(load: NvmlLoader, *, timeout_s: float) -> Answer:
+    """NVML's answers as plain values, which can be recorded like a file: "driver", "library",
+    "cuda", "gpus" (each with "name", "capability" such as "8.6", "mig") and "failed", which is why
+    it did not answer.
+    """
+    reading = read_nvml(load, timeout_s=timeout_s)
+    gpus: list[Answer] | None = None
+    if reading.gpus is not None:
+        gpus = [
+            {
+                "name": gpu.name,
+                "capability": (
+                    "{}.{}".format(*gpu.compute_capability) if gpu.compute_capability else None
+                ),
+                "mig": gpu.mig,
+            }
+            for gpu in reading.gpus
+        ]
+    return {
+        "driver": reading.driver,
+        "library": reading.user_mode_driver,
+        "cuda": reading.driver_cuda,
+        "gpus": gpus,
+        "failed": reading.failed,
+    }
 
 
 def _read(load: NvmlLoader) -> Reading:
@@ -148,7 +176,7 @@ def _read(load: NvmlLoader) -> Reading:
     )
 
 
-def _read_all(nvml: Nvml, absent: list[Absent]) -> Reading:
+def _read_all(nvml: NvmlModule, absent: list[Absent]) -> Reading:
     driver = user_mode = cuda = None
     with _noting(absent, "driver"):
         driver = _version(nvml.nvmlSystemGetDriverVersion())
@@ -169,7 +197,7 @@ def _read_all(nvml: Nvml, absent: list[Absent]) -> Reading:
     )
 
 
-def _cuda_number(nvml: Nvml) -> int:
+def _cuda_number(nvml: NvmlModule) -> int:
     """_v2 asks the installed libcuda; drivers before 410 or so only have the first form."""
     try:
         return nvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -181,7 +209,7 @@ def _cuda_number(nvml: Nvml) -> int:
         raise
 
 
-def _read_gpus(nvml: Nvml, absent: list[Absent]) -> tuple[Gpu, ...] | None:
+def _read_gpus(nvml: NvmlModule, absent: list[Absent]) -> tuple[Gpu, ...] | None:
     """Every GPU that answers. All lost is not "none there": that is None."""
     count = 0
     gpus: list[Gpu] = []
@@ -200,7 +228,7 @@ def _read_gpus(nvml: Nvml, absent: list[Absent]) -> tuple[Gpu, ...] | None:
     return tuple(gpus) if gpus or count == 0 else None
 
 
-def _read_gpu(nvml: Nvml, index: int, notes: list[Absent]) -> Gpu:
+def _read_gpu(nvml: NvmlModule, index: int, notes: list[Absent]) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(fact: str, function: Callable[[object], T]) -> T | None:

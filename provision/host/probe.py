@@ -26,9 +26,11 @@ from typing import TypeVar
 
 from provision.errors import BadInputError
 from provision.host import engines, nvml, proc, smi, system
+from provision.host.machine import ProbedMachine, Remembering
 from provision.host.nvml import NvmlLoader, load_nvml
 from provision.host.reading import Fact, Reading, one_line, version_or_none
-from provision.host.runner import Runner, local_runner
+from provision.host.runner import ProgramRunner, local_runner
+from provision.host.tree import tree_source
 from provision.model.plan import Absent, HostFacts
 
 OVERRIDE = "PROVISION_DRIVER"
@@ -43,20 +45,21 @@ def detect(
     *,
     root: Path = Path("/"),
     env: Mapping[str, str] | None = None,
-    run: Runner | None = None,
+    run: ProgramRunner | None = None,
     nvml_loader: NvmlLoader = load_nvml,
 ) -> HostFacts:
     """Read this machine. Every outside thing is a parameter; the defaults are the real ones."""
     env = os.environ if env is None else env
     run = local_runner(env) if run is None else run
+    machine = ProbedMachine(env=env, source=Remembering(tree_source(root, run, env)))
     override = read_override(env)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        engines_found = pool.submit(engines.find_engines, run, env, root)
-        wsl = proc.read_wsl(root)
-        readings = read_driver(root=root, env=env, run=run, load=nvml_loader, wsl=wsl)
+        engines_found = pool.submit(engines.find_engines, machine)
+        readings = read_driver(machine, load=nvml_loader)
         found = engines_found.result()
+    wsl = proc.read_wsl(machine)
     facts = merge([*override, *readings])
-    os_id, os_version, os_source, os_why = system.read_os(root)
+    os_id, os_version, os_source, os_why = system.read_os(machine)
     glibc, glibc_why = system.read_glibc()
     rows = [
         Absent(fact=fact, source=source, reason=why)
@@ -103,20 +106,18 @@ def read_override(env: Mapping[str, str]) -> list[Reading]:
     return [Reading(source=OVERRIDE, gives=("driver",), driver=version)]
 
 
-def read_driver(
-    *, root: Path, env: Mapping[str, str], run: Runner, load: NvmlLoader, wsl: bool | None
-) -> list[Reading]:
+def read_driver(machine: ProbedMachine, *, load: NvmlLoader) -> list[Reading]:
     """The driver's sources in their order; those that add nothing are not asked."""
-    readings = [proc.read_sys_version(root)]
+    readings = [proc.read_sys_version(machine)]
     if readings[0].driver is None:
-        readings.append(proc.read_proc_version(root))
+        readings.append(proc.read_proc_version(machine))
     readings.append(nvml.read_nvml(load))
     if readings[-1].driver is None or readings[-1].gpus is None:
-        readings.append(smi.read_smi(run, root))
-    readings.append(system.read_libraries(root, env))
+        readings.append(smi.read_smi(machine))
+    readings.append(system.read_libraries(machine))
     if not any(reading.gpus for reading in readings):
-        readings.append(proc.read_proc_gpus(root))
-        readings.append(proc.read_bus(root, wsl=wsl))
+        readings.append(proc.read_proc_gpus(machine))
+        readings.append(proc.read_bus(machine))
     return readings
 
 

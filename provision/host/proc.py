@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from provision.host.reading import Reading, children, one_line, read_text, version_or_none
+from provision.host.machine import ProbedMachine
+from provision.host.reading import Reading, one_line, version_or_none
 from provision.model.plan import Gpu
 
 SYS_VERSION = "/sys/module/nvidia/version"
@@ -20,6 +20,10 @@ PROC_VERSION = "/proc/driver/nvidia/version"
 PROC_GPUS = "/proc/driver/nvidia/gpus"
 PCI_DEVICES = "/sys/bus/pci/devices"
 
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
+_OTHER_BRIDGE = "0x0680"
+_PCI_BRIDGE = "0x0604"
 _NVRM = re.compile(
     r"^NVRM version:.*?Kernel Module\b(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)",
     re.MULTILINE,
@@ -28,11 +32,34 @@ _FIELD = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<value>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PciGpu:
-    """An NVIDIA display or 3D controller on the bus: address "0000:01:00.0", id "10de:2204"."""
+class PciDevice:
+    """A device on the bus: its folder below /sys, and vendor, class and device as the kernel
+    writes them ("0x10de", "0x030200", "0x2330").
+    """
 
-    address: str
-    id: str
+    folder: str
+    vendor: str
+    kind: str
+    device: str
+
+    @property
+    def id(self) -> str:
+        """As lspci and the PCI ID database write it: "10de:2330"."""
+        return f"{self.vendor.removeprefix('0x')}:{self.device.removeprefix('0x')}"
+
+    @property
+    def is_gpu(self) -> bool:
+        """NVIDIA's (10de) and of class 03, display controllers; GPUs without a display are, too."""
+        return self.vendor == _NVIDIA and self.kind.startswith(_DISPLAY)
+
+    @property
+    def is_switch(self) -> bool:
+        """An NVSwitch: NVIDIA's bridge of no standard kind."""
+        return self.vendor == _NVIDIA and self.kind.startswith(_OTHER_BRIDGE)
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.kind.startswith(_PCI_BRIDGE)
 
 
 def parse_nvrm(text: str) -> str | None:
@@ -55,99 +82,100 @@ def parse_wsl(version: str) -> bool:
     return "microsoft" in version.lower()
 
 
-def read_sys_version(root: Path) -> Reading:
-    text, why = read_text(_under(root, SYS_VERSION))
+def read_sys_version(machine: ProbedMachine) -> Reading:
+    text = machine.text(SYS_VERSION)
     version = version_or_none(text)
-    if version is None and text is not None:
-        why = f"not a version: {one_line(text, limit=60)!r}"
-    return Reading(source=SYS_VERSION, gives=("driver",), driver=version, failed=why or None)
+    return _driver(SYS_VERSION, version, _why(machine, SYS_VERSION, text, "not a version"))
 
 
-def read_proc_version(root: Path) -> Reading:
-    text, why = read_text(_under(root, PROC_VERSION))
-    version = parse_nvrm(text) if text is not None else None
-    if version is None and text is not None:
-        why = f"no NVRM version in it: {one_line(text, limit=60)!r}"
-    return Reading(source=PROC_VERSION, gives=("driver",), driver=version, failed=why or None)
+def read_proc_version(machine: ProbedMachine) -> Reading:
+    text = machine.text(PROC_VERSION)
+    version = parse_nvrm(text or "")
+    return _driver(PROC_VERSION, version, _why(machine, PROC_VERSION, text, "no NVRM version"))
 
 
-def read_proc_gpus(root: Path) -> Reading:
+def loaded_version(machine: ProbedMachine) -> tuple[str | None, str]:
+    """The version of the kernel module that runs, and the file that says so."""
+    version = version_or_none(machine.text(SYS_VERSION))
+    if version is not None:
+        return version, SYS_VERSION
+    return parse_nvrm(machine.text(PROC_VERSION) or ""), PROC_VERSION
+
+
+def read_proc_gpus(machine: ProbedMachine) -> Reading:
     """Names and UUIDs, when NVML and nvidia-smi could not be asked."""
-    entries, why = children(_under(root, PROC_GPUS))
-    gpus: list[Gpu] = []
-    for entry in entries or ():
-        text, why = read_text(entry / "information")
-        gpu = parse_gpu_information(text) if text is not None else None
-        if gpu is not None:
-            gpus.append(gpu)
+    names = machine.names(PROC_GPUS)
+    texts = (machine.text(f"{PROC_GPUS}/{name}/information") for name in names or ())
+    gpus = tuple(gpu for text in texts if text and (gpu := parse_gpu_information(text)))
     if not gpus:
-        why = why or "it lists no GPU"
+        why = machine.why(PROC_GPUS) if names is None else "it lists no GPU"
         return Reading(source=PROC_GPUS, gives=("gpus",), failed=why)
-    return Reading(source=PROC_GPUS, gives=("gpus",), gpus=tuple(gpus))
+    return Reading(source=PROC_GPUS, gives=("gpus",), gpus=gpus)
 
 
-def read_pci_gpus(root: Path) -> tuple[PciGpu, ...] | None:
-    """NVIDIA GPUs on the PCI bus (vendor 10de, class 03xx); None: the bus cannot be read."""
-    entries, _ = children(_under(root, PCI_DEVICES))
-    if entries is None:
+def read_pci(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
+    """All devices on the PCI bus; None: the bus cannot be read."""
+    names = machine.names(PCI_DEVICES)
+    if names is None:
         return None
-    found = []
-    for entry in entries:
-        vendor, kind, device = (
-            (read_text(entry / name)[0] or "").strip().lower()
-            for name in ("vendor", "class", "device")
-        )
-        if vendor == "0x10de" and kind.startswith("0x03"):
-            found.append(PciGpu(address=entry.name, id=f"10de:{device.removeprefix('0x')}"))
-    return tuple(found)
+    return tuple(_device(machine, f"{PCI_DEVICES}/{name}") for name in names)
 
 
-def read_bus(root: Path, *, wsl: bool | None) -> Reading:
+def read_bus(machine: ProbedMachine) -> Reading:
     """GPUs "none" only where that is certain; else why it is not.
 
     A GPU that is not on PCI would be missed: WSL2 shows one as /dev/dxg, a Tegra has it on chip.
     """
     source = PCI_DEVICES
-    pci = read_pci_gpus(root)
-    nodes = _nvidia_nodes(root)
-    if pci is None:
+    bus = read_pci(machine)
+    gpus = [device for device in bus or () if device.is_gpu]
+    nodes = machine.paths("/dev", r"nvidia\d+")
+    if bus is None:
         why = "the PCI bus cannot be read"
-    elif pci:
-        ids = ", ".join(sorted({gpu.id for gpu in pci}))
-        noun = "an NVIDIA GPU is" if len(pci) == 1 else f"{len(pci)} NVIDIA GPUs are"
-        loaded = _under(root, SYS_VERSION).exists() or _under(root, PROC_VERSION).exists()
+    elif gpus:
+        ids = ", ".join(sorted({gpu.id for gpu in gpus}))
+        noun = "an NVIDIA GPU is" if len(gpus) == 1 else f"{len(gpus)} NVIDIA GPUs are"
+        loaded = machine.exists(SYS_VERSION) or machine.exists(PROC_VERSION)
         end = "the driver does not answer" if loaded else "no driver is loaded"
         why = f"{noun} on the PCI bus ({ids}) but {end}"
     elif nodes:
         why = f"{nodes[0]} is there, so a GPU may be"
-    elif wsl and _under(root, "/dev/dxg").exists():
+    elif read_wsl(machine) and machine.exists("/dev/dxg"):
         why = "WSL2 with /dev/dxg: its GPU is not on the PCI bus"
-    elif _is_tegra(root):
+    elif is_tegra(machine):
         why = "a Tegra: its GPU is not on the PCI bus"
     else:
         return Reading(source=source, gives=("gpus",), gpus=())
     return Reading(source=source, gives=("gpus",), failed=why)
 
 
-def read_wsl(root: Path) -> bool | None:
+def read_wsl(machine: ProbedMachine) -> bool | None:
+    """Whether this is WSL, of either version; None: the kernel does not say."""
     interop = ("WSLInterop", "WSLInterop-late")
-    if any(_under(root, f"/proc/sys/fs/binfmt_misc/{name}").exists() for name in interop):
+    if any(machine.exists(f"/proc/sys/fs/binfmt_misc/{name}") for name in interop):
         return True
-    text, _ = read_text(_under(root, "/proc/version"))
+    text = machine.text("/proc/version")
     return None if text is None else parse_wsl(text)
 
 
-def _nvidia_nodes(root: Path) -> tuple[str, ...]:
-    entries, _ = children(_under(root, "/dev"))
-    return tuple(f"/dev/{e.name}" for e in entries or () if re.fullmatch(r"nvidia\d+", e.name))
-
-
-def _is_tegra(root: Path) -> bool:
-    if _under(root, "/etc/nv_tegra_release").exists():
+def is_tegra(machine: ProbedMachine) -> bool:
+    """Whether this is a Tegra, whose GPU is on the chip and not on the PCI bus."""
+    if machine.exists("/etc/nv_tegra_release"):
         return True
-    text, _ = read_text(_under(root, "/proc/device-tree/compatible"))
-    return text is not None and "nvidia,tegra" in text
+    return "nvidia,tegra" in (machine.text("/proc/device-tree/compatible") or "")
 
 
-def _under(root: Path, path: str) -> Path:
-    return root / path.lstrip("/")
+def _device(machine: ProbedMachine, folder: str) -> PciDevice:
+    vendor, kind, device = (
+        (machine.word(f"{folder}/{name}") or "").lower() for name in ("vendor", "class", "device")
+    )
+    return PciDevice(folder=folder, vendor=vendor, kind=kind, device=device)
+
+
+def _driver(source: str, version: str | None, why: str) -> Reading:
+    failed = None if version else why
+    return Reading(source=source, gives=("driver",), driver=version, failed=failed)
+
+
+def _why(machine: ProbedMachine, path: str, text: str | None, what: str) -> str:
+    return machine.why(path) if text is None else f"{what} in it: {one_line(text, limit=60)!r}"

@@ -1,31 +1,24 @@
-"""Running a program without ever waiting for it longer than agreed.
+"""Programs of a machine, run without ever waiting longer than agreed, and without raising.
 
-`subprocess.run(timeout=...)` is not enough here: a shell script's child keeps the pipe open after
-the script was killed, and an `nvidia-smi` stuck in the kernel (state D) survives SIGKILL, so that
-waiting for it never ends. Hence our own loop: read until the deadline, kill the whole session,
-then walk away. Output has a limit too, for the program that prints for ever.
+A program that hangs is killed with everything that it started; one stuck in the kernel (state D, as
+`nvidia-smi` can be) survives that and is left behind. Output has a limit, too, for the program that
+prints for ever.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import selectors
-import signal
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from images.system import process
 from provision.host.reading import one_line
 
 OUTPUT_LIMIT_BYTES = 4 << 20
-_GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class ProgramResult:
     """How a program ended. `problem` is set when it did not run to its own end."""
 
     code: int | None = None
@@ -49,91 +42,50 @@ class Completed:
         return f"exit code {self.code}, no output"
 
 
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """Runs a program to its end or its time limit; never raises."""
 
-    def __call__(self, argv: Sequence[str], timeout_s: float, /) -> Completed: ...
+    def __call__(self, argv: Sequence[str], timeout_s: float, /) -> ProgramResult: ...
 
 
-def local_runner(env: Mapping[str, str]) -> Runner:
+def local_runner(env: Mapping[str, str]) -> ProgramRunner:
     """The real one. Messages come in English (LC_ALL=C), because we read them."""
     child_env = {**env, "LC_ALL": "C"}
 
-    def run(argv: Sequence[str], timeout_s: float, /) -> Completed:
+    def run(argv: Sequence[str], timeout_s: float, /) -> ProgramResult:
         return _run(tuple(argv), timeout_s, child_env)
 
     return run
 
 
-def _run(argv: tuple[str, ...], timeout_s: float, env: Mapping[str, str]) -> Completed:
+def _run(argv: tuple[str, ...], timeout_s: float, env: Mapping[str, str]) -> ProgramResult:
     name = argv[0].rpartition("/")[2]
     try:
-        process = subprocess.Popen(
+        done = process.run(
             argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            start_new_session=True,
+            timeout_s=timeout_s,
+            env=env,
+            inherit_env=False,
+            apart=True,
+            keep_bytes=OUTPUT_LIMIT_BYTES,
+            limit_bytes=OUTPUT_LIMIT_BYTES,
+            grace_s=0,
         )
-    except FileNotFoundError:
-        return Completed(problem=f"{name} was not found")
-    except PermissionError:
-        return Completed(problem=f"{name} may not be executed (permission denied)")
-    except (OSError, ValueError) as exc:  # not a program, a NUL in the path, no memory
-        return Completed(problem=f"{name} could not be started: {one_line(str(exc))}")
-    with contextlib.ExitStack() as stack:
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                stack.enter_context(pipe)
-        killed = True
-        try:
-            out, err, problem = _collect(process, time.monotonic() + timeout_s)
-            killed = problem is not None
-        finally:
-            code = _finish(process, killed=killed)
-        if problem == "time":
-            problem = f"{name} did not answer within {timeout_s:g} s"
-        elif problem == "size":
-            problem = f"{name} printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB"
-    return Completed(code=code, out=_text(out), err=_text(err), problem=problem)
+    except process.ToolMissing as exc:
+        why = "was not found"
+        if isinstance(cause := exc.__cause__, PermissionError):
+            why = "may not be executed (permission denied)"
+        elif isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+            why = f"could not be started: {cause.strerror}"
+        return ProgramResult(problem=f"{name} {why}")
+    except process.CommandTimedOut as exc:
+        problem = f"{name} did not answer within {timeout_s:g} s"
+        return _result(exc.completed, problem)
+    except (OSError, ValueError) as exc:  # a NUL in the path, no memory
+        return ProgramResult(problem=f"{name} could not be started: {one_line(str(exc))}")
+    flooded = f"{name} printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB"
+    return _result(done, flooded if done.flooded else None)
 
 
-def _collect(
-    process: subprocess.Popen[bytes], deadline: float
-) -> tuple[bytearray, bytearray, str | None]:
-    """Both outputs until they end, until the deadline ("time") or the limit ("size")."""
-    out, err = bytearray(), bytearray()
-    with selectors.DefaultSelector() as selector:
-        for pipe, buffer in ((process.stdout, out), (process.stderr, err)):
-            if pipe is not None:
-                selector.register(pipe, selectors.EVENT_READ, buffer)
-        while selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return out, err, "time"
-            for key, _ in selector.select(left):
-                chunk = os.read(key.fd, 1 << 16)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-                key.data.extend(chunk)
-            if len(out) + len(err) > OUTPUT_LIMIT_BYTES:
-                return out, err, "size"
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(max(deadline - time.monotonic(), 0.01))
-        return out, err, None
-    return out, err, "time"
-
-
-def _finish(process: subprocess.Popen[bytes], *, killed: bool) -> int | None:
-    if killed:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    try:
-        return process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:  # stuck in the kernel: nothing can end it, so leave it
-        return None
-
-
-def _text(data: bytearray) -> str:
-    return data.decode("utf-8", "replace")
+def _result(done: process.Completed, problem: str | None) -> ProgramResult:
+    return ProgramResult(code=done.code, out=done.stdout, err=done.output, problem=problem)

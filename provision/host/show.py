@@ -1,4 +1,4 @@
-"""Host facts for a person: one aligned block of at most 80 columns."""
+"""Render host facts as text: one aligned block of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def in_short(facts: HostFacts) -> str:
         )
     else:
         gpus = "GPUs unknown" if facts.gpus is None else "no NVIDIA GPU"
-    return f"{gpus}, {f'driver {facts.driver}' if facts.driver else 'no driver seen'}"
+    return f"{gpus}, {f'driver {facts.driver}' if facts.driver else 'no driver found'}"
 
 
 def _cuda(facts: HostFacts, sources: Mapping[str, str]) -> str:
     if facts.driver_cuda is None:
-        return "none without a driver" if _no_driver(facts) else _UNKNOWN
+        return "none (no driver)" if _no_driver(facts) else _UNKNOWN
     source = sources.get("driver_cuda")
-    return f"up to {facts.driver_cuda} by this driver" + (f" ({source})" if source else "")
+    return f"up to {facts.driver_cuda} supported by this driver" + (
+        f" ({source})" if source else ""
+    )
 
 
 def _driver(facts: HostFacts, sources: Mapping[str, str], asked: Collection[str]) -> str:
@@ -55,7 +57,7 @@ def _driver(facts: HostFacts, sources: Mapping[str, str], asked: Collection[str]
 
 
 def _no_driver(facts: HostFacts) -> bool:
-    """Whether both halves of a driver were looked for, and neither was there."""
+    """Whether both parts of a driver were looked for and neither was found."""
     looked_for = {row.fact for row in facts.absent} >= {"driver", "user_mode_driver"}
     return looked_for and facts.driver is None and facts.user_mode_driver is None
 
@@ -139,7 +141,7 @@ def _not_read(absent: Sequence[Absent], sources: Mapping[str, str]) -> Iterator[
 def _sourced(
     value: str | None, fact: str, sources: Mapping[str, str], asked: Collection[str]
 ) -> str:
-    """A value and who told it; what was looked for and is not there is known to be none."""
+    """A value and its source; "none found" if it was looked for and does not exist."""
     if value is None:
         return "none found" if fact in asked else _UNKNOWN
     source = sources.get(fact)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from provision.host.machine import ProbedMachine
+from provision.host.nvml import CODES as NVML_CODES
 from provision.host.reading import Fact, Reading, one_line, version_or_none
-from provision.host.runner import Completed, Runner
+from provision.host.runner import ProgramResult
 from provision.model.plan import Absent, ComputeCapability, Gpu
 
 SOURCE = "nvidia-smi"
@@ -29,22 +30,19 @@ _FACTS = {
     "mig.mode.current": "mig",
 }
 # Where it is when PATH does not say: WSL under sudo, GKE-like hosts.
-_PLACES = ("usr/lib/wsl/lib/nvidia-smi", "usr/local/nvidia/bin/nvidia-smi")
+PLACES = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
+_NOT_FOUND = ProgramResult(problem="nvidia-smi was not found")
 _DRIVER = re.compile(r"\b(?:Driver|KMD) Version:\s*(\S+)")
 _CUDA = re.compile(r"\bCUDA(?: UMD)? Version:\s*(\S+)")
 _UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field to query')
 _CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
-# The program's documented return codes, in words; 17 and 18 are NVML's own, passed through.
+# The program's documented return codes are NVML's; these two it puts in its own words.
 _REASONS = {
-    4: "no permission to open /dev/nvidia*",
+    **NVML_CODES,
     8: "a GPU's external power cables are not attached",
-    9: "the NVIDIA kernel module is not loaded",
     12: "libnvidia-ml.so.1 was not found",
     14: "a GPU's infoROM is corrupted",
-    15: "a GPU is lost (fell off the bus): see Xid 79 in dmesg; reset the GPU or reboot",
-    17: "the operating system blocks the GPU's device files (cgroup, or WSL driver)",
-    18: "the kernel module and libnvidia-ml.so.1 differ in version: reboot, or reload the modules",
 }
 # Codes whose own text adds nothing to ours.
 _PLAIN = {9, 12, 17, 18}
@@ -103,7 +101,7 @@ def parse_query(text: str, fields: Sequence[str]) -> tuple[tuple[Gpu, ...], tupl
     return tuple(gpus), tuple(strange)
 
 
-def failure(done: Completed) -> str:
+def failure(done: ProgramResult) -> str:
     """Why nvidia-smi gave nothing: our words for its exit code, beside its own."""
     if done.problem:
         return done.problem
@@ -116,10 +114,11 @@ def failure(done: Completed) -> str:
     return one_line(f"{known} (exit {done.code}: {own})")
 
 
-def read_smi(run: Runner, root: Path, *, timeout_s: float = TIMEOUT_S) -> Reading:
-    program, done = _start(run, root, timeout_s)
+def read_smi(machine: ProbedMachine, *, timeout_s: float = TIMEOUT_S) -> Reading:
+    program = machine.which(SOURCE, PLACES)
+    done = _run(machine, [program], timeout_s) if program else _NOT_FOUND
     header = parse_header(done.out)
-    if header == Header():
+    if program is None or header == Header():
         why = "it printed no header that we know" if done.ok else failure(done)
         return Reading(source=SOURCE, gives=GIVES, failed=why)
     absent: list[Absent] = []
@@ -128,7 +127,7 @@ def read_smi(run: Runner, root: Path, *, timeout_s: float = TIMEOUT_S) -> Readin
     if header.cuda is None:
         said = f"its header says {header.cuda_text!r}" if header.cuda_text else "not in its header"
         absent.append(_absent("driver_cuda", said))
-    gpus = _query(run, program, timeout_s, absent)
+    gpus = _query(machine, program, timeout_s, absent)
     return Reading(
         source=SOURCE,
         gives=GIVES,
@@ -139,27 +138,22 @@ def read_smi(run: Runner, root: Path, *, timeout_s: float = TIMEOUT_S) -> Readin
     )
 
 
-def _start(run: Runner, root: Path, timeout_s: float) -> tuple[str, Completed]:
-    done = run(["nvidia-smi"], timeout_s)
-    if done.problem and done.problem.endswith("not found"):
-        for place in _PLACES:
-            if (root / place).is_file():
-                return str(root / place), run([str(root / place)], timeout_s)
-    return "nvidia-smi", done
+def _run(machine: ProbedMachine, argv: Sequence[str], timeout_s: float) -> ProgramResult:
+    return machine.command(argv, timeout_s) or _NOT_FOUND
 
 
 def _query(
-    run: Runner, program: str, timeout_s: float, absent: list[Absent]
+    machine: ProbedMachine, program: str, timeout_s: float, absent: list[Absent]
 ) -> tuple[Gpu, ...] | None:
     fields = list(FIELDS)
-    done = _ask(run, program, fields, timeout_s)
+    done = _ask(machine, program, fields, timeout_s)
     while unknown := _UNKNOWN_FIELD.search(done.out + done.err):
         field = unknown.group(1)
         if field not in fields or len(fields) == 1:
             break
         fields.remove(field)
         absent.append(_absent(f"gpus[*].{_FACTS[field]}", f"this version has no field {field}"))
-        done = _ask(run, program, fields, timeout_s)
+        done = _ask(machine, program, fields, timeout_s)
     if done.ok and "No devices were found" in done.out:
         return ()
     gpus, strange = parse_query(done.out, fields)
@@ -170,9 +164,11 @@ def _query(
     return gpus or None
 
 
-def _ask(run: Runner, program: str, fields: Sequence[str], timeout_s: float) -> Completed:
+def _ask(
+    machine: ProbedMachine, program: str, fields: Sequence[str], timeout_s: float
+) -> ProgramResult:
     query = f"--query-gpu={','.join(fields)}"
-    return run([program, query, "--format=csv,noheader,nounits"], timeout_s)
+    return _run(machine, [program, query, "--format=csv,noheader,nounits"], timeout_s)
 
 
 def _absent(fact: str, why: str) -> Absent:

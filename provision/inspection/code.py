@@ -8,7 +8,7 @@ from posixpath import basename
 from typing import TYPE_CHECKING, Any
 
 from provision.inspection.outcome import (
-    Outcome,
+    InspectionOutcome,
     Status,
     and_more,
     gpu_words,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HARDLY = 0.5
 
 
-def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> Outcome:
+def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> InspectionOutcome:
     """Whether the framework, and what builds on it, has code for each GPU that was named."""
     if not found.coded:
         return _without_code(found, gpus)
@@ -38,11 +38,11 @@ def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> Outcome:
     }
     if not gpus:
         main = _main_library(found)
-        return Outcome(
+        return InspectionOutcome(
             status="pass",
-            message=f"{basename(main.name)} holds {_held(main)}"
-            f"{and_more(len(found.coded) - 1, 'library has device code', 'libraries have some')}"
-            "; name a GPU to judge: --gpu 9.0",
+            message=f"{basename(main.name)} has code for {_held(main)}"
+            f"{and_more(len(found.coded) - 1, 'library has device code', 'libraries have it')}"
+            "; to check a GPU: --gpu 9.0",
             measured=measured,
         )
     asked = [(gpu, *_judge_gpu(found, gpu)) for gpu in gpus]
@@ -52,14 +52,14 @@ def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> Outcome:
     )
     if worst is None:
         said = "; ".join(f"{gpu_words(gpu)}: {words}" for gpu, _, words in asked)
-        return Outcome(status="pass", message=said, measured=measured, expected=expected)
+        return InspectionOutcome(status="pass", message=said, measured=measured, expected=expected)
     gpu, status, words = worst
-    return Outcome(
+    return InspectionOutcome(
         status=status,
         message=f"{gpu_words(gpu)}: {words}",
         cause="A kernel that has neither binary code nor PTX for a GPU cannot start there."
         if status == "fail"
-        else "Kernels for one kind of GPU are counted, too, and those are in no other fatbins.",
+        else "Kernels for a single kind of GPU are counted, too; other fatbins have none of those.",
         fix=_other_build(found, gpu),
         measured=measured,
         expected=expected,
@@ -71,7 +71,7 @@ def _judge_gpu(found: Inspection, gpu: Gpu) -> tuple[Status, str]:
     assert gpu.compute_capability is not None
     rows = [row for row in found.coverage(gpu.compute_capability) if row.library in found.must_run]
     if not rows:
-        return "skip", "nothing in it has to have device code of its own"
+        return "skip", "nothing in it needs device code of its own"
     flags = found.by_flags(gpu.compute_capability)
     lacking = [row for row in rows if _lacks(row, flags if _is_torch(row) else None)]
     unsure = [row for row in rows if not row.whole and not _is_sure(row, flags)]
@@ -83,13 +83,13 @@ def _judge_gpu(found: Inspection, gpu: Gpu) -> tuple[Status, str]:
         part = f" in {100 - first.share * 100:.0f} % of it" if not first.nothing else ""
         return (
             "fail",
-            f"{basename(first.library)} has no code for it{part}: it holds {held}{more}",
+            f"{basename(first.library)} has no code for it{part}: it has {held}{more}",
         )
     if unsure:
         first = min(unsure, key=lambda row: row.share)
         return (
             "skip",
-            f"{basename(first.library)} has it in {first.share * 100:.0f} % of its fatbins only",
+            f"only {first.share * 100:.0f} % of {basename(first.library)} has code for it",
         )
     how = Counter(row.runs for row in rows).most_common()
     others = [
@@ -99,7 +99,7 @@ def _judge_gpu(found: Inspection, gpu: Gpu) -> tuple[Status, str]:
     ]
     said = flags or (how[0][0] if len(how) == 1 else ", ".join(runs for runs, _ in how))
     later = (
-        " (compiled at the first start, by a driver that is new enough)" if "PTX" in said else ""
+        " (compiled by the driver at the first start, if it is new enough)" if "PTX" in said else ""
     )
     without = f"; without code for it: {named(map(basename, others))}" if others else ""
     return "pass", f"runs {said}{later}{without}"
@@ -125,20 +125,19 @@ def _of_nvidia(library: str) -> bool:
     return "/nvidia/" in library or library.startswith("/usr/local/cuda")
 
 
-def _without_code(found: Inspection, gpus: Sequence[Gpu]) -> Outcome:
+def _without_code(found: Inspection, gpus: Sequence[Gpu]) -> InspectionOutcome:
     package = found.framework_package
     if gpus and package is not None and found.framework in {"pytorch", "tensorflow"}:
-        return Outcome(
+        return InspectionOutcome(
             status="fail",
-            message=f"{package.title} is here, and no library holds device code: this is a build "
+            message=f"{package.title} is installed, but no library has device code: a build "
             "without CUDA",
             cause="Without device code nothing runs on a GPU.",
-            fix="Take a build for CUDA: provision plan --cuda X.Y",
+            fix="Use a build for CUDA: provision plan --cuda X.Y",
         )
-    return Outcome(
+    return InspectionOutcome(
         status="skip",
-        message="no library holds device code"
-        + (", so that nothing can be said of a GPU" if gpus else ""),
+        message="no library has device code" + (", so GPUs cannot be checked" if gpus else ""),
     )
 
 
@@ -146,7 +145,7 @@ def _other_build(found: Inspection, gpu: Gpu) -> str:
     assert gpu.compute_capability is not None
     capability = "{}.{}".format(*gpu.compute_capability)
     framework = found.framework or "pytorch"
-    return f"Take a build that has it: provision plan --framework {framework} --gpu {capability}"
+    return f"Use a build that has it: provision plan --framework {framework} --gpu {capability}"
 
 
 def _code_table(found: Inspection) -> dict[str, Any] | None:

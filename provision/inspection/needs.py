@@ -6,21 +6,30 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Any
 
-from provision.inspection.outcome import Outcome, and_more, counted, named, path_of, table, tables
+from provision.inspection.outcome import (
+    InspectionOutcome,
+    and_more,
+    counted,
+    named,
+    path_of,
+    table,
+    tables,
+)
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection
-    from images.inspect.needs import Need, Needs
+    from images.inspect.loader import NeededLibrary
+    from images.inspect.needs import Needs
 
 _NOT_HERE = {"missing", "elsewhere"}
 
 
-def judge_needs(found: Inspection) -> Outcome:
+def judge_needs(found: Inspection) -> InspectionOutcome:
     """Whether all that must load finds its libraries."""
     needs = found.needs
     if needs is None or not needs.files:
-        return Outcome(
-            status="skip", message="It holds no program and no library for a machine that is known."
+        return InspectionOutcome(
+            status="skip", message="It contains no programs or libraries for a known architecture."
         )
     absent = [need for need in needs.needs if need.status in _NOT_HERE]
     failed = [need for need in absent if need.required]
@@ -33,12 +42,12 @@ def judge_needs(found: Inspection) -> Outcome:
     }
     if unreadable:
         one = unreadable[0]
-        return Outcome(
+        return InspectionOutcome(
             status="fail",
-            message=f"{path_of(found, one.file)} is an ELF file that cannot be read: {one.why}."
+            message=f"{path_of(found, one.file)} is an unreadable ELF file: {one.why}."
             f"{and_more(len(unreadable) - 1, 'such file')}",
-            cause="A file that the loader cannot read ends whatever needs it.",
-            fix="Install the package that it is of once more, or build the image anew.",
+            cause="Programs that need a file which the loader cannot read do not start.",
+            fix="Reinstall the package that it belongs to, or rebuild the image.",
             measured=measured,
         )
     if failed:
@@ -48,24 +57,24 @@ def judge_needs(found: Inspection) -> Outcome:
     driver = ", ".join(measured["driver"])
     optional = {n.file for n in needs.needs if not n.required and n.status in _NOT_HERE}
     optional |= {n.file for n in needs.needs if n.status == "optional"}
-    return Outcome(
+    return InspectionOutcome(
         status="pass",
         message=f"{counted(needs.files, 'program or library', 'programs and libraries')}: all that "
-        f"must load finds what it needs{f'; the driver brings {driver}' if driver else ''}"
-        f"{f'; {len(optional)} optional ones would not load' if optional else ''}",
+        f"must load have their libraries{f'; the driver provides {driver}' if driver else ''}"
+        f"{f'; {len(optional)} optional ones cannot load' if optional else ''}",
         measured=measured,
     )
 
 
 def _needs_of_wheel(
-    found: Inspection, failed: Sequence[Need], measured: Mapping[str, Any]
-) -> Outcome:
+    found: Inspection, failed: Sequence[NeededLibrary], measured: Mapping[str, Any]
+) -> InspectionOutcome:
     names = named(need.name for need in failed)
-    return Outcome(
+    return InspectionOutcome(
         status="skip",
         message=f"{counted(len({n.name for n in failed}), 'library', 'libraries')} must come from"
-        f" the packages that it requires: {names}. In an image this can be checked.",
-        cause="A wheel alone does not have what other packages bring.",
+        f" packages that it requires: {names}. Only an image can be checked for them.",
+        cause="A wheel alone does not contain the files of other packages.",
         fix="Inspect the image that it goes into: provision inspect IMAGE",
         measured=measured,
         expected={"requires": sorted(requires(found))},
@@ -73,47 +82,46 @@ def _needs_of_wheel(
 
 
 def _needs_failed(
-    found: Inspection, failed: Sequence[Need], measured: Mapping[str, Any]
-) -> Outcome:
+    found: Inspection, failed: Sequence[NeededLibrary], measured: Mapping[str, Any]
+) -> InspectionOutcome:
     first = failed[0]
     names = list(dict.fromkeys(need.name for need in failed))
     others = named(names[1:])
     for_whom = "" if first.root == first.file else f" ({path_of(found, first.root)} loads it)"
-    return Outcome(
+    return InspectionOutcome(
         status="fail",
         message=f"{path_of(found, first.file)}{for_whom} needs {first.name}, "
-        "which is not where the loader looks"
-        + (f"; nor are {others}, which others need" if others else ""),
+        "which the loader does not find" + (f"; other files need {others}" if others else ""),
         cause=_where_is_it(found, first),
         fix=_bring(found, first),
         measured=measured,
     )
 
 
-def _where_is_it(found: Inspection, need: Need) -> str:
+def _where_is_it(found: Inspection, need: NeededLibrary) -> str:
     if need.where is not None:
-        return f"{path_of(found, need.where)} is there, and nothing leads the loader to it."
+        return f"{path_of(found, need.where)} exists, but is not on the loader's search path."
     lister = _lister(found, need.name)
     if lister:
-        return f"{lister} lists {need.name} among its files, and the image does not have it."
-    return f"No file of the image is called {need.name} or has it as its name inside."
+        return f"{lister} lists {need.name} among its files, but the image does not have it."
+    return "No file of the image has this name or this soname."
 
 
-def _bring(found: Inspection, need: Need) -> str:
+def _bring(found: Inspection, need: NeededLibrary) -> str:
     if need.where is not None and basename(need.where) != need.name:
         return f"Run ldconfig in the image, which links {need.name} to {basename(need.where)}."
     if need.where is not None:
         return (
-            f"Set LD_LIBRARY_PATH={dirname(need.where)} in the image, or name that directory in "
+            f"Set LD_LIBRARY_PATH={dirname(need.where)} in the image, or add that directory to "
             "/etc/ld.so.conf.d and run ldconfig."
         )
     lister = _lister(found, need.name)
     if lister:
         name, _, version = lister.partition(" ")
-        return f"Install it again, whole: pip install --force-reinstall {name}=={version}"
+        return f"Reinstall it: pip install --force-reinstall {name}=={version}"
     return (
-        f"Install what brings {need.name} (Debian: apt-file search {need.name}), or take "
-        f"{path_of(found, need.file)} out."
+        f"Install the package with {need.name} (Debian: apt-file search {need.name}), or remove "
+        f"{path_of(found, need.file)}."
     )
 
 
@@ -124,8 +132,8 @@ def _lister(found: Inspection, name: str) -> str | None:
 
 def _needs_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
     return table(
-        "Libraries that must be there and are not found",
-        ("file", "needs", "loaded for", "where it is"),
+        "Required libraries that are missing",
+        ("file", "needs", "loaded by", "found in"),
         [
             (path_of(found, n.file), n.name, path_of(found, n.root), n.where or "nowhere")
             for n in needs.needs
@@ -137,12 +145,12 @@ def _needs_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
 def _optional_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
     from images.inspect.known import find_known
 
-    def why(need: Need) -> str:
+    def why(need: NeededLibrary) -> str:
         row = find_known(need.name, "optional")
-        return row.what if row else "nothing that must work loads it"
+        return row.what if row else "nothing essential loads it"
 
     return table(
-        "Parts that would not load, and need not",
+        "Optional parts that cannot load",
         ("file", "needs", "why it may be missing"),
         [
             (path_of(found, n.file), n.name, why(n))

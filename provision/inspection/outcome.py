@@ -16,7 +16,7 @@ _MOST_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class InspectionOutcome:
     """One check's answer."""
 
     status: Status
@@ -45,6 +45,7 @@ def _text(cell: str | float | None) -> str | float | None:
 
 
 def gpu_words(gpu: Gpu) -> str:
+    """A GPU whose capability is known, for people: "NVIDIA L4 (8.9)"."""
     assert gpu.compute_capability is not None
     capability = "{}.{}".format(*gpu.compute_capability)
     return f"{gpu.name} ({capability})" if gpu.name else f"compute capability {capability}"
@@ -75,6 +76,7 @@ def yes(is_so: bool) -> str:  # noqa: FBT001  a cell of a table
 
 
 def in_units(count: float) -> str:
+    """Bytes for people, in powers of ten."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

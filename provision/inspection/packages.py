@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.errors import BadInputError
 from provision.inspection.outcome import (
-    Outcome,
+    InspectionOutcome,
     and_more,
     counted,
     in_units,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from images.inspect.image import Inspection
 
 
-def judge_packages(found: Inspection) -> Outcome:
+def judge_packages(found: Inspection) -> InspectionOutcome:
     """Whether the packages have their files, one version each, and are those of the plan."""
     packages = found.packages.distributions
     damaged = list(found.damage)
@@ -38,7 +38,7 @@ def judge_packages(found: Inspection) -> Outcome:
                 [(p.name, p.version, p.site) for p in sorted(packages, key=lambda p: p.name)],
             ),
             table(
-                "Files of packages that are missing or cut off",
+                "Missing or truncated files of packages",
                 ("package", "file", "what"),
                 [(d.package, path_of(found, d.path), d.why) for d in damaged],
             ),
@@ -46,7 +46,7 @@ def judge_packages(found: Inspection) -> Outcome:
     }
     if found.twins:
         one, other = found.twins[0]
-        return Outcome(
+        return InspectionOutcome(
             status="fail",
             message=f"{one.name} is installed twice in {one.site}: {one.version} and "
             f"{other.version}{and_more(len(found.twins) - 1, 'such package')}",
@@ -57,32 +57,34 @@ def judge_packages(found: Inspection) -> Outcome:
     if damaged:
         first = damaged[0]
         name, _, version = first.package.partition(" ")
-        return Outcome(
+        return InspectionOutcome(
             status="fail",
             message=f"{path_of(found, first.path)} of {first.package} {first.why}"
             f"{and_more(len(damaged) - 1, 'damaged file')}",
-            cause="The package does not have all that it was installed with.",
-            fix=f"Install it again: pip install --force-reinstall {name}=={version}",
+            cause="Files of the package were removed or changed after it was installed.",
+            fix=f"Reinstall it: pip install --force-reinstall {name}=={version}",
             measured=measured,
         )
     wrong = _against_plan(found)
     if wrong is not None:
-        return Outcome(
+        return InspectionOutcome(
             status="fail",
             message=wrong,
-            cause="Something was installed after the build, or the label is another image's.",
-            fix="Build it anew: provision build",
+            cause="Something was installed after the build, or the label belongs to another image.",
+            fix="Rebuild it: provision build",
             measured=measured,
         )
     if not packages:
-        return Outcome(status="skip", message="no Python package is installed", measured=measured)
+        return InspectionOutcome(
+            status="skip", message="no Python package is installed", measured=measured
+        )
     twice = (
-        f"; CUDA's runtime is in {len(found.toolkits)} places" if len(found.toolkits) > 1 else ""
+        f"; the CUDA runtime is in {len(found.toolkits)} places" if len(found.toolkits) > 1 else ""
     )
     if measured["plan"] == "unreadable":
         twice += "; its plan label cannot be read"
     less = f"; {found.left_out} small files were left out" if found.left_out else ""
-    return Outcome(
+    return InspectionOutcome(
         status="pass",
         message=f"{counted(len(packages), 'package has', 'packages have')} all their libraries"
         f"{less}{twice}",
@@ -121,19 +123,19 @@ def _against_plan(found: Inspection) -> str | None:
     package = found.packages.named(PACKAGES[plan.framework], "jaxlib")
     wanted = f"{TITLES[plan.framework]} {plan.framework_version}"
     if package is None:
-        return f"the image was made to hold {wanted}, and does not"
+        return f"the image should contain {wanted}, but does not"
     if package.version.partition("+")[0] != (plan.framework_version or "").partition("+")[0]:
-        return f"the image was made to hold {wanted}, and holds {package.title}"
+        return f"the image should contain {wanted}, but has {package.title}"
     if plan.python and found.python and plan.python != found.python:
-        return f"the image was made for Python {plan.python}, and runs {found.python}"
+        return f"the image was built for Python {plan.python}, but has {found.python}"
     if plan.cuda and found.packages.cuda and found.packages.cuda != plan.cuda:
         return (
-            f"the image was made for CUDA {plan.cuda}, and its torch is for {found.packages.cuda}"
+            f"the image was built for CUDA {plan.cuda}, but its torch is for {found.packages.cuda}"
         )
     return None
 
 
-def tell_sizes(found: Inspection) -> Outcome:
+def tell_sizes(found: Inspection) -> InspectionOutcome:
     """Whose the bytes are. Nothing to fail at: how much is too much is for others to say."""
     contents = found.contents
     total = sum(share.size for share in found.shares)
@@ -148,7 +150,7 @@ def tell_sizes(found: Inspection) -> Outcome:
         f"; {in_units(found.hidden_bytes)} are hidden by later layers" if found.hidden_bytes else ""
     )
     metrics = [_bytes("size", total), *([_bytes("compressed", compressed)] if layers else [])]
-    return Outcome(
+    return InspectionOutcome(
         status="pass",
         message=f"{in_units(total)}{layers}: {largest or 'nothing'}{hidden}",
         measured={

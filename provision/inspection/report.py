@@ -1,4 +1,4 @@
-"""Puts what was judged into a report of the suite's own shape."""
+"""Write the results of an inspection as a report in the suite's format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from provision.inspection.code import judge_code
 from provision.inspection.needs import judge_needs
-from provision.inspection.outcome import Outcome
+from provision.inspection.outcome import InspectionOutcome
 from provision.inspection.packages import judge_packages, tell_sizes
 from provision.inspection.versions import judge_versions, provided_versions
 from provision.model.plan import TITLES, Framework, Gpu
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 NEEDS, VERSIONS, CODE = "inspect.needs", "inspect.glibc", "inspect.architectures"
 PACKAGES, SIZES = "inspect.packages", "inspect.sizes"
 _TITLES = {
-    NEEDS: "Every library that is needed is there",
-    VERSIONS: "The base is new enough for what was compiled",
+    NEEDS: "All required libraries are present",
+    VERSIONS: "The base is new enough for the compiled files",
     CODE: "There is code for the GPU",
-    PACKAGES: "The packages are whole",
-    SIZES: "What the bytes are",
+    PACKAGES: "The packages are complete",
+    SIZES: "Size by package and layer",
 }
 
 
@@ -60,7 +60,7 @@ def make_report(found: Inspection, gpus: Sequence[Gpu], *, seconds: float) -> di
 
 
 def verdict(
-    found: Inspection, outcomes: Mapping[str, Outcome], *, asked_for_gpus: bool
+    found: Inspection, outcomes: Mapping[str, InspectionOutcome], *, asked_for_gpus: bool
 ) -> Literal["fit", "unfit", "no-verdict"]:
     """Unfit where anything failed. Else what was asked must have been shown: the code for a GPU
     that was named; that everything is there, of an image always, of a wheel where no GPU was named,

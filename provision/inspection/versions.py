@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename
 from typing import TYPE_CHECKING, Any
 
-from provision.inspection.outcome import Outcome, and_more, path_of, table, tables, yes
+from provision.inspection.outcome import InspectionOutcome, and_more, path_of, table, tables, yes
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection
 
 
-def judge_versions(found: Inspection) -> Outcome:
+def judge_versions(found: Inspection) -> InspectionOutcome:
     """Whether the libraries have the versions that were linked against."""
     needs = found.needs
     if needs is None or not needs.files:
-        return Outcome(status="skip", message="It holds nothing that asks for a version.")
+        return InspectionOutcome(status="skip", message="Nothing in it requires symbol versions.")
     failed = [one for one in needs.versions if one.required]
     measured = {
         "newest_asked": dict(needs.newest_asked),
         "provided": provided_versions(found),
         **tables(
             table(
-                "Versions that are asked for and not there",
-                ("file", "version", "of", "newest there", "must load"),
+                "Required versions that are missing",
+                ("file", "version", "of", "newest available", "must load"),
                 [
                     (
                         path_of(found, v.file),
@@ -43,56 +43,60 @@ def judge_versions(found: Inspection) -> Outcome:
         first = failed[0]
         what = "glibc" if first.version.startswith("GLIBC_") else basename(first.library)
         files = {one.file for one in failed}
-        return Outcome(
+        return InspectionOutcome(
             status="fail",
             message=f"{path_of(found, first.file)} needs {first.version} of "
-            f"{path_of(found, first.library)}, which ends at {first.newest or 'none'}"
+            f"{path_of(found, first.library)}, which has at most {first.newest or 'none'}"
             f"{and_more(len(files) - 1, 'file that needs a newer version')}",
             cause=f"It was compiled against a newer {what} than the image has.",
-            fix=f"Take a base with a newer {what} (--base IMAGE), or a build for an older one.",
+            fix=f"Use a base with a newer {what} (--base IMAGE), or a build for an older one.",
             measured=measured,
         )
     if found.contents.kind == "wheel":
         return _versions_of_wheel(found, measured)
     glibc = measured["provided"].get("GLIBC")
     asked = needs.newest_asked.get("GLIBC")
-    said = f"the newest glibc asked for is {asked.removeprefix('GLIBC_')}" if asked else ""
-    has = f"the base has {glibc.removeprefix('GLIBC_')}" if glibc else "no glibc is in it"
-    return Outcome(
+    said = f"the newest required glibc is {asked.removeprefix('GLIBC_')}" if asked else ""
+    has = f"the base has {glibc.removeprefix('GLIBC_')}" if glibc else "it contains no glibc"
+    return InspectionOutcome(
         status="pass",
         message=", ".join(filter(None, (said, has))),
         measured=measured,
     )
 
 
-def _versions_of_wheel(found: Inspection, measured: Mapping[str, Any]) -> Outcome:
+def _versions_of_wheel(found: Inspection, measured: Mapping[str, Any]) -> InspectionOutcome:
     """Hold a wheel against its own promise: by its tag it runs on every glibc from a version on."""
     needs = found.needs
     asked = needs.newest_asked.get("GLIBC") if needs else None
     if asked is None:
-        return Outcome(status="pass", message="it asks for no version of glibc", measured=measured)
+        return InspectionOutcome(
+            status="pass", message="it requires no version of glibc", measured=measured
+        )
     promised = _promised(found.contents.tags)
     wanted = _numbers(asked.partition(" ")[0].removeprefix("GLIBC_"))
     said = f"it needs glibc {asked.removeprefix('GLIBC_')}"
     if promised is None:
-        return Outcome(
+        return InspectionOutcome(
             status="skip",
-            message=f"{said}, and its tags promise no version; no base is here to hold it against",
+            message=f"{said}, but its tags name no version, and there is no base to check",
             cause="A wheel alone has no base.",
             fix="Inspect the image that it goes into: provision inspect IMAGE",
             measured=measured,
         )
     tag = ".".join(map(str, promised))
     if wanted > promised:
-        return Outcome(
+        return InspectionOutcome(
             status="skip",
-            message=f"{said}, and its tags promise {tag}: hold it against a base",
-            cause="The tag says less than the wheel needs, as those of many CUDA wheels do.",
+            message=f"{said}, but its tags say {tag}: check it against a base",
+            cause="The tags claim an older glibc than the wheel needs, as with many CUDA wheels.",
             fix="Inspect the image that it goes into: provision inspect IMAGE",
             measured=measured,
         )
-    return Outcome(
-        status="pass", message=f"{said}, and promises to run from {tag} on", measured=measured
+    return InspectionOutcome(
+        status="pass",
+        message=f"{said}, and its tags require {tag} or newer",
+        measured=measured,
     )
 
 
@@ -114,14 +118,14 @@ def _promised(tags: Sequence[str]) -> tuple[int, ...] | None:
 def provided_versions(found: Inspection) -> dict[str, str]:
     """The newest versions that the image's own runtime libraries have, by series."""
     from images.inspect.needs import newest_of
-    from images.inspect.tree import File
+    from images.inspect.tree import ImageFile
 
     best: dict[str, str] = {}
     wanted = {"libc.so.6": "GLIBC_0", "libstdc++.so.6": "GLIBCXX_0"}
     for path, node in found.contents.tree.walk():
         first = wanted.get(basename(path))
         file = found.contents.tree.file(path) if first else node
-        if first and isinstance(file, File) and file.elf and file.elf.machine == found.machine:
+        if first and isinstance(file, ImageFile) and file.elf and file.elf.machine == found.machine:
             newest = newest_of(first, file.elf.provides)
             if newest:
                 best.setdefault(first.partition("_")[0], newest)

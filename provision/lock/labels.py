@@ -51,12 +51,12 @@ def labels_for(lock: Lock, version: str) -> dict[str, str]:
 
 
 def plan_of(labels: Mapping[str, str], image: str) -> Plan:
-    """The plan that an image says it was built from."""
+    """The plan that an image says it was built from. BadInputError: its labels do not say so."""
     try:
         data = json.loads(labels[PLAN])
     except (KeyError, ValueError, RecursionError):
         raise BadInputError(
-            f"{image} does not say what it was made to be: it has no {PLAN} label.",
+            f"{image} does not say what it was built for: it has no {PLAN} label.",
             fix="Build it with provision build, or install this package in it and run the suite "
             "without expectations: python3 -m verify",
         ) from None
@@ -64,8 +64,8 @@ def plan_of(labels: Mapping[str, str], image: str) -> Plan:
         return plan_from_json({"verdict": "unverified", **data} if isinstance(data, dict) else {})
     except LockFileError as error:
         raise BadInputError(
-            f"The {PLAN} label of {image} is not as this version writes it: {error.message}",
-            fix="Build the image anew: provision build",
+            f"The {PLAN} label of {image} was not written by this version: {error.message}",
+            fix="Rebuild the image: provision build",
         ) from error
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from images.nearby import no_such, or_nearby
-from images.spec import Wheel
+from images.text.nearby import no_such, or_nearby
+from images.wheels.locked import Wheel
 from provision.errors import BadInputError, LockFileError
 from provision.model.plan import Plan
 from provision.model.planfile import (
@@ -50,7 +50,9 @@ class Lock:
 
 
 def read_lock_file(path: Path) -> Lock:
-    """A lock from disk, checked whole before anything is done with it."""
+    """A lock from disk, checked whole before anything is done with it. LockFileError: it is not
+    there, not whole, or not of this version.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(LOCK_LIMIT_BYTES + 1)
@@ -58,20 +60,20 @@ def read_lock_file(path: Path) -> Lock:
     except FileNotFoundError as error:
         raise LockFileError(
             no_such("lock", clip(str(path), 100)),
-            fix=or_nearby(path, "Make one: provision lock --cuda 11.7"),
+            fix=or_nearby(path, "Create one: provision lock --cuda 11.7"),
         ) from error
     except OSError as error:
         raise LockFileError(
             f"The lock {clip(str(path), 100)} cannot be read: {error.strerror}.",
-            fix="Make one: provision lock --cuda 11.7",
+            fix="Create one: provision lock --cuda 11.7",
         ) from error
     except UnicodeDecodeError as error:
         raise LockFileError(
-            f"The lock {path} is no text file.", fix="Give a pylock.toml"
+            f"The lock {path} is not a text file.", fix="Give a pylock.toml"
         ) from error
     if len(data) > LOCK_LIMIT_BYTES:
         raise LockFileError(
-            f"The lock {path} is larger than {LOCK_LIMIT_BYTES >> 20} MiB, which no lock is.",
+            f"The lock {path} is larger than {LOCK_LIMIT_BYTES >> 20} MiB, more than any lock.",
             fix="Give a pylock.toml",
         )
     return read_lock(text)
@@ -84,7 +86,7 @@ def read_lock(text: str) -> Lock:
     if not isinstance(ours, Mapping) or not isinstance(ours.get("plan"), Mapping):
         raise LockFileError(
             f"The lock has no [tool.{TOOL}] table: another tool made it.",
-            fix="Make one: provision lock --cuda 11.7",
+            fix="Create one: provision lock --cuda 11.7",
         )
     plan = plan_from_json(ours["plan"])
     needed = ["framework_version", "cuda", "python", "arch", "base"]
@@ -98,7 +100,7 @@ def read_lock(text: str) -> Lock:
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Write the lock whole or not at all."""
+    """Write the lock whole or not at all. BadInputError: the file cannot be written."""
     if not LOCK_NAME.fullmatch(path.name):
         raise BadInputError(
             f"--output {path.name}: a lock file is called pylock.toml or pylock.NAME.toml.",
@@ -153,8 +155,8 @@ def parse_lock(text: str) -> Pylock:
         RecursionError,
     ) as error:
         raise LockFileError(
-            f"The lock is no valid pylock.toml (PEP 751): {clip(str(error))}",
-            fix="Make one: provision lock --cuda 11.7",
+            f"The lock is not a valid pylock.toml (PEP 751): {clip(str(error))}",
+            fix="Create one: provision lock --cuda 11.7",
         ) from error
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from images.nearby import no_such, or_nearby
-from images.spec import Secrets
+from images.net.secrets import Secrets
+from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError
 from provision.host.indexes import netrc_logins, pip_index
 from provision.lock.lockfile import url_secrets
@@ -35,7 +35,7 @@ def ca_bundle(
     option: str | None, env: Mapping[str, str], *, system: Iterable[str] = SYSTEM_BUNDLES
 ) -> Path | None:
     """The bundle that was named; else the first that the environment names and that exists; else
-    the system's.
+    the system's. BadInputError: the named one does not exist.
     """
     if option is not None:
         path = Path(option)

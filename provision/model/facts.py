@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn, TypeVar
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.errors import HostFileError
 from provision.model.plan import Absent, ComputeCapability, Engine, Gpu, HostFacts
 
 SCHEMA = 1
 SIZE_LIMIT_BYTES = 1 << 20
+LABEL_LIMIT = 64
 
 _TEXT_LIMIT = 1000
 _ITEM_LIMIT = 1024
@@ -31,7 +32,7 @@ _ARCH = re.compile(r"[A-Za-z0-9_]{1,32}")
 _ARCH_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 _FIX = (
     "Write the file with `provision detect --json > host.json` on that machine, "
-    "or correct the fields named above; what is not known may be left out."
+    "or correct the fields named above; unknown fields may be omitted."
 )
 T = TypeVar("T")
 
@@ -79,8 +80,10 @@ def _engine_to_json(engine: Engine) -> dict[str, object]:
 
 
 def read_host_file(path: str) -> HostFacts:
-    """The facts in that file, or on standard input for "-"; `label` names the file."""
-    label = "standard input" if path == "-" else printable(path, limit=80)
+    """The facts in that file, or on standard input for "-"; `label` names the file. HostFileError:
+    it cannot be read, or is not one.
+    """
+    label = "standard input" if path == "-" else _label(path)
     try:
         if path == "-":
             data = sys.stdin.buffer.read(SIZE_LIMIT_BYTES + 1)
@@ -88,7 +91,7 @@ def read_host_file(path: str) -> HostFacts:
             with open(path, "rb") as file:  # noqa: PTH123  pathlib starts slowly
                 data = file.read(SIZE_LIMIT_BYTES + 1)
     except FileNotFoundError as exc:
-        from images.nearby import no_such, or_nearby
+        from images.text.nearby import no_such, or_nearby
 
         fix = or_nearby(label, "Write one on that machine: provision detect --json > host.json")
         raise HostFileError(no_such("host file", label), fix=fix) from exc
@@ -107,6 +110,12 @@ def read_host_file(path: str) -> HostFacts:
         fix = "Give a JSON file in UTF-8 (PowerShell: Out-File -Encoding utf8)."
         raise HostFileError(f"{label}: is not UTF-8 text.", fix=fix) from exc
     return parse_host(text, label=label)
+
+
+def _label(path: str) -> str:
+    """The path; of a long one its end, for the file's name is there."""
+    shown = printable(path)
+    return shown if len(shown) <= LABEL_LIMIT else f"...{shown[3 - LABEL_LIMIT :]}"
 
 
 def parse_host(text: str, *, label: str) -> HostFacts:
@@ -335,7 +344,7 @@ def _kind(value: object) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _refuse_size(label: str) -> NoReturn:

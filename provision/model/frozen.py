@@ -22,7 +22,7 @@ T = TypeVar("T")
 def dataclass(
     *, frozen: bool, kw_only: bool, slots: bool = False, eq: bool = True
 ) -> Callable[[type[T]], type[T]]:
-    """The decorator of the standard library, for classes that are frozen and have no base."""
+    """The decorator of the standard library, for frozen classes whose bases have no fields."""
     assert frozen
     assert kw_only
 

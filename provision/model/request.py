@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
@@ -40,7 +40,7 @@ def quoted(text: str, limit: int = 40) -> str:
 
 
 def parse_cuda(text: str) -> str:
-    """ "11.7" or "cu117" -> "11.7"."""
+    """ "11.7" or "cu117" -> "11.7". BadInputError: it is neither."""
     if match := _VERSION.fullmatch(text):
         return f"{int(match[1])}.{int(match[2])}"
     if match := _WHEEL_TAG.fullmatch(text):
@@ -63,13 +63,15 @@ def parse_python(text: str) -> str:
 
 
 def parse_driver(text: str) -> str:
-    """An NVIDIA driver version, in the driver's own spelling ("515.65.01")."""
+    """An NVIDIA driver version, in the driver's own spelling ("515.65.01"). BadInputError: it is
+    not one.
+    """
     if _DRIVER.fullmatch(text):
         return text
     cuda = " It looks like a CUDA version." if re.fullmatch(r"1\d\.\d", text) else ""
     raise BadInputError(
         f"--driver {quoted(text)} is not an NVIDIA driver version.{cuda}",
-        fix="Give it as nvidia-smi prints it, for example --driver 515.65.01",
+        fix="Use the form that nvidia-smi prints, for example --driver 515.65.01",
     )
 
 
@@ -110,7 +112,7 @@ def parse_specifier(text: str) -> str:
     except (InvalidSpecifier, InvalidVersion):
         raise BadInputError(
             f"--framework-version {quoted(text)} is not a version specifier.",
-            fix="Give it as PEP 440 writes it, for example --framework-version 2.0.1 or '>=2,<2.1'",
+            fix="Use a PEP 440 specifier, for example --framework-version 2.0.1 or '>=2,<2.1'",
         ) from None
 
 
@@ -188,7 +190,9 @@ def parse_base(text: str) -> str:
 
 
 def parse_snapshot(text: str, now: float) -> str:
-    """A time whose Debian a base is made of: a date, a snapshot's own name, or "today"."""
+    """A time whose Debian a base is made of: a date, a snapshot's own name, or "today".
+    BadInputError: it is none of these.
+    """
     from images.bootstrap import stamp_before
 
     if text == "today":
@@ -212,7 +216,9 @@ def parse_request(
     base: str | None = None,
     index: str | None = None,
 ) -> Request:
-    """Each word checked, in the order in which they are usually typed."""
+    """Each word checked, in the order in which they are usually typed. BadInputError: the first
+    that is wrong.
+    """
     name = framework.casefold()
     wanted = None if cuda is None else parse_cuda(cuda)
     if framework_version is not None and (build := _BUILD.fullmatch(framework_version)):

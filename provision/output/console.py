@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from images.printable import printable, printable_lines
+from images.text.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from dataclasses import dataclass

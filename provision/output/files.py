@@ -6,14 +6,16 @@ import os
 import tempfile
 from pathlib import Path
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.errors import BadInputError
 
 _SHOWN = 100
 
 
 def refuse_unwritable(option: str, path: Path) -> None:
-    """Find out that a file cannot be written there before the work for it is done."""
+    """Find out that a file cannot be written there before the work for it is done. BadInputError:
+    it cannot.
+    """
     folder = path.parent
     if not os.path.isdir(folder):  # noqa: PTH112  Path.is_dir raises for a name that is too long
         shown = printable(str(folder), limit=_SHOWN)
@@ -51,7 +53,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_named(option: str, path: Path, data: bytes) -> None:
-    """Write a file that an option names, whole or not at all."""
+    """Write the file that an option names, whole or not at all. BadInputError: it cannot be."""
     try:
         write_whole(path, data)
     except OSError as error:

@@ -9,7 +9,7 @@ import sys
 from typing import TextIO
 
 from images.errors import Failure
-from images.printable import printable_json, printable_lines
+from images.text.printable import printable_json, printable_lines
 from provision.errors import Exit
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -30,6 +30,7 @@ def open_closed_streams() -> None:
 
 
 def flush(stream: TextIO) -> None:
+    """Write out what is buffered; where nobody reads any more, throw it away."""
     try:
         stream.flush()
     except OSError:
@@ -68,5 +69,5 @@ def _print(text: str) -> None:
         discard(sys.stdout)
         raise OutputError(
             f"The result cannot be written to standard output: {error.strerror}.",
-            fix="Make room where it is written to, or send it elsewhere.",
+            fix="Free space where it is written, or write it elsewhere.",
         ) from error

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
 from provision.model.plan import Alternative, Cell, HostFacts, Plan, PlanError, Request
 from provision.resolve.alternatives import alternatives
+from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build, builds_of
-from provision.resolve.candidates import Candidate, Examiner, nearness
-from provision.resolve.fleet import Fleet, read_fleet
+from provision.resolve.candidates import BuildAnswers, Candidate, Examiner, nearness
+from provision.resolve.fleet import DEFAULT_ARCH, Fleet, read_fleet
 from provision.resolve.limits import limited_by
 from provision.resolve.packages import companion_requirements, index_candidates
+from provision.resolve.reasons import reasons
 from provision.resolve.refusals import (
     no_build,
     no_common_build,
@@ -26,8 +28,9 @@ from provision.resolve.refusals import (
     who_blocks_what,
     why_blocked,
 )
-from provision.resolve.rules import SEE_ALTERNATIVES, needed_driver, version
-from provision.resolve.words import DEFAULT_ARCH, notes, reasons, warnings
+from provision.resolve.rules.driven_gpus import needed_driver
+from provision.resolve.specifiers import version
+from provision.resolve.warnings import notes, warnings
 
 __all__ = ["matrix", "nearest_at", "resolve"]
 
@@ -53,7 +56,7 @@ def resolve(
     best = examiner.pick([c for c in candidates if c.fits], request)
     if best is not None:
         return replace(
-            _plan(best, fleet, examiner, request, catalog),
+            _plan(best, examiner.answers(best.build), request, catalog),
             alternatives=alternatives(builds, request, examiner, is_asked_for, best),
             limited_by=limited_by(asked, request, examiner, catalog, best),
         )
@@ -174,9 +177,7 @@ def _oldest_driver(fleet: Fleet) -> str | None:
     return min((site.driver for site in fleet.sites if site.driver), key=version, default=None)
 
 
-def _plan(
-    best: Candidate, fleet: Fleet, examiner: Examiner, request: Request, catalog: Catalog
-) -> Plan:
+def _plan(best: Candidate, answers: BuildAnswers, request: Request, catalog: Catalog) -> Plan:
     build = best.build
     indexes = index_candidates(build, request, catalog)
     compat = catalog.forward_compat(build.cuda) if best.driver.verdict == "forward" else None
@@ -188,18 +189,18 @@ def _plan(
         wheel_tag=build.tag,
         index=indexes[0].address,
         python=best.python,
-        cudnn=examiner.cudnn(build),
+        cudnn=answers.cudnn,
         nccl=build.nccl,
         arch=build.arch,
         flavour=request.flavour,
-        driver_have=_oldest_driver(fleet),
+        driver_have=_oldest_driver(answers.fleet),
         driver_need=best.driver.need,
-        gpus=examiner.gpus(build),
+        gpus=answers.gpus,
         base=best.base,
         compat_package=compat.package if compat else None,
-        requirements=companion_requirements(build, examiner.cudnn(build), request, catalog),
+        requirements=companion_requirements(build, answers.cudnn, request, catalog),
         indexes=indexes,
-        reasons=reasons(best, examiner, indexes, request, catalog),
-        warnings=warnings(best, examiner, request, catalog),
-        notes=notes(best, examiner, catalog),
+        reasons=reasons(best, answers, indexes, request, catalog),
+        warnings=warnings(best, answers, request, catalog),
+        notes=notes(answers, catalog),
     )

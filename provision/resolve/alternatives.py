@@ -1,4 +1,4 @@
-"""What else would work: the question with one demand let go, asked and answered anew."""
+"""Find alternatives: plan again with one requirement dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from provision.model.frozen import replace
 from provision.model.plan import TITLES, Alternative, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import RANK, Candidate, Examiner, preference
-from provision.resolve.rules import version
+from provision.resolve.specifiers import version
 
 Asked = Callable[[Build, Request], bool]
 
@@ -20,8 +20,8 @@ def alternatives(
     is_asked_for: Asked,
     chosen: Candidate | None,
 ) -> tuple[Alternative, ...]:
-    """For a plan: what is newer, or fits the driver better, or is sure to exist. For a refusal: the
-    nearest that work, one demand of the request let go at a time. Each was examined like a plan.
+    """For a plan: newer builds, builds that fit the driver better, builds that surely exist. For a
+    refusal: the nearest that work, dropping one requirement at a time. Each is checked like a plan.
     """
     rows: dict[tuple[str, str], Alternative] = {}
     for why, candidate in _picks(builds, request, examiner, is_asked_for, chosen):
@@ -58,32 +58,32 @@ def _picks(
             found = fitting(relaxed)
             if request.cuda is not None and relaxed.cuda is None:
                 for words, near in _around(request.cuda, found, relaxed, examiner, _cuda):
-                    yield f"{why}the nearest {words} CUDA that works here", near
+                    yield f"{why}the nearest {words} CUDA that works", near
             elif (picked := examiner.pick(found, relaxed)) is not None:
                 yield why, picked
         exact = (request.framework_version or "").removeprefix("==")
         if exact and exact[0].isdigit() and "*" not in exact:
             relaxed = replace(request, framework_version=None)
             for words, near in _around(exact, fitting(relaxed), relaxed, examiner, _release):
-                yield f"the nearest {words} release that works here", near
+                yield f"the nearest {words} release that works", near
     found = fitting(free)
     newest = examiner.pick(found, free)
     if newest is None:
         return
     if chosen is None:
-        yield f"the newest {title} that runs here", newest
+        yield f"the newest {title} that works", newest
         return
     if preference(newest) > preference(chosen):
-        yield f"the newest {title} that runs here", newest
+        yield f"the newest {title} that works", newest
     if chosen.driver.verdict != "forward":
         found = [c for c in found if c.driver.verdict != "forward"]
     later = [c for c in found if version(c.build.version) > version(chosen.build.version)]
     likely = examiner.pick(later, free, _preferred)
     if likely is not None and likely.build.existence != "confirmed":
-        yield f"newer, and only {likely.build.existence} to exist", likely
+        yield f"newer, but only {likely.build.existence} to exist", likely
     latest = examiner.pick([c for c in later if _is_sure(c)], free, _latest)
     if latest is not None:
-        yield f"the newest {title} that runs here", latest
+        yield f"the newest {title} that works", latest
     has = RANK[chosen.driver.verdict]
     fitter = [c for c in found if _is_sure(c) and RANK[c.driver.verdict] < has]
     better = examiner.pick(fitter, free, _preferred)
@@ -111,7 +111,7 @@ def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request
     if request.companions:
         yield "without --with", replace(request, companions=())
     if request.flavour == "devel":
-        yield "as --flavour runtime", replace(request, flavour="runtime")
+        yield "with --flavour runtime", replace(request, flavour="runtime")
     if request.framework_version is not None and request.cuda is not None:
         yield "the same release on ", replace(request, cuda=None)
         yield "the same CUDA", replace(request, framework_version=None)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, Request
 from provision.model.request import is_local
+from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
-from provision.resolve.rules import SEE_ALTERNATIVES, Blocker, image_starts, version
+from provision.resolve.rules.base import image_starts
+from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
     from provision.catalog.later_rows import CudaImage
@@ -76,9 +78,9 @@ def base_blocker(
         image = offered.refused[0]
         return Blocker(
             code="base-refuses-to-start",
-            message=f"nvidia/cuda:{image.tag} starts only where the driver supports CUDA "
-            f"{image.cuda} or its start rule lists driver branch and GPU, which it does not here.",
-            fix="Leave --base and --flavour devel away (the wheels bring their own CUDA), name "
+            message=f"nvidia/cuda:{image.tag} starts only if the driver supports CUDA "
+            f"{image.cuda} or its start rule lists the driver branch and GPU; neither is the case.",
+            fix="Remove --base and --flavour devel (the wheels bring their own CUDA), name "
             "an image of an older CUDA, or upgrade the driver.",
             source="NVIDIA_REQUIRE_CUDA of that image",
         )
@@ -95,19 +97,21 @@ def base_blocker(
     if build.libraries == "system" and not offered.bases:
         return Blocker(
             code="no-cuda-base",
-            message=f"{build.name} expects CUDA {build.cuda} and cuDNN in the image, and no such "
+            message=f"{build.name} needs CUDA {build.cuda} and cuDNN in the image, but no such "
             "base is known.",
-            fix=f"Take a release that brings CUDA with it{SEE_ALTERNATIVES}.",
+            fix=f"Use a release that comes with CUDA{SEE_ALTERNATIVES}.",
             source=build.source,
         )
     if request.flavour == "devel" and not offered.bases:
         message = f"No nvidia/cuda devel image for CUDA {build.cuda} is known."
         if request.base == "bootstrap":
-            message = f"NVIDIA's packages for CUDA {build.cuda} hold no nvcc, and Debian has none."
+            message = (
+                f"NVIDIA's packages for CUDA {build.cuda} contain no nvcc, and Debian has none."
+            )
         return Blocker(
             code="no-devel-base",
             message=message,
-            fix="Use --flavour runtime, or name a base image with --base.",
+            fix="Use --flavour runtime, or specify a base image with --base.",
         )
     if python is None:
         return None
@@ -115,7 +119,7 @@ def base_blocker(
         code="glibc-too-old",
         message=f"{build.name} needs glibc {build.glibc} in the image; no base image with Python "
         f"{python} has it.",
-        fix="Choose another --python, or name a newer base image with --base.",
+        fix="Choose another --python, or specify a newer base image with --base.",
         source=build.source,
     )
 

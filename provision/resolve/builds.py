@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.plan import TITLES, ComputeCapability, Framework
 from provision.resolve.specifiers import within
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, ComputeCapability, GpuVerdict, Request, Verdict
-from provision.resolve import rules
 from provision.resolve.bases import Offer, base_blocker, choose_base, offer
+from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
 from provision.resolve.builds import Build
-from provision.resolve.fleet import Device, Fleet, Site, show_capability
+from provision.resolve.fleet import Fleet, GpuKind, Site, show_capability
 from provision.resolve.packages import companion_blockers
-from provision.resolve.rules import SEE_ALTERNATIVES, Blocker, DriverFit, version
+from provision.resolve.rules.base import choose_python, python_tags_of
+from provision.resolve.rules.driven_gpus import driven_blocker
+from provision.resolve.rules.driver import DriverFit, driver_blocker, fit_driver
+from provision.resolve.rules.gpu_code import (
+    choose_cudnn,
+    code_blocker,
+    code_for,
+    cudnn_blocker,
+    partly_ptx_blocker,
+    ptx_blocker,
+)
+from provision.resolve.specifiers import version
 
 # From the best to the worst; what is true of the worst host is true of the plan.
 RANK: dict[Verdict, int] = {
@@ -47,6 +58,19 @@ class Candidate(NamedTuple):
         return self.against == 0
 
 
+class BuildAnswers(NamedTuple):
+    """All that was found out about the chosen build on its hosts, for those who put it in words."""
+
+    fleet: Fleet
+    drivers: tuple[DriverFit, ...]
+    """How each site's driver runs the build's CUDA, each kind of answer once."""
+    gpus: tuple[GpuVerdict, ...]
+    """What each GPU runs: one row a GPU for one host, one a kind for more."""
+    codes: tuple[tuple[GpuKind, str], ...]
+    """Which code of the build each kind of GPU runs."""
+    cudnn: str | None
+
+
 class _Cuda(NamedTuple):
     """What one CUDA version means to every site."""
 
@@ -66,7 +90,7 @@ class Examiner:
         self.catalog = catalog
         self._devices = fleet.devices
         self._not_driven = sum(
-            rules.driven_blocker(site, device, catalog) is not None for site, device in fleet.gpus
+            driven_blocker(site, device, catalog) is not None for site, device in fleet.gpus
         )
         self._blind = any(not site.devices for site in fleet.sites) or any(
             device.capability is None for device in self._devices
@@ -113,6 +137,16 @@ class Examiner:
             against=against,
         )
 
+    def answers(self, build: Build) -> BuildAnswers:
+        """All answers about one build."""
+        return BuildAnswers(
+            fleet=self.fleet,
+            drivers=tuple(dict.fromkeys(self.drivers(build.cuda))),
+            gpus=self.gpus(build),
+            codes=tuple((device, self.code(build, device)) for device in self._devices),
+            cudnn=self.cudnn(build),
+        )
+
     def pick(
         self,
         fitting: Sequence[Candidate],
@@ -139,14 +173,14 @@ class Examiner:
                 found.setdefault(blocker, []).append(site)
 
         for site, device in self.fleet.gpus:
-            add(site, rules.driven_blocker(site, device, self.catalog))
+            add(site, driven_blocker(site, device, self.catalog))
         to_be_replaced = {site for sites in found.values() for site in sites}
         for site, device in self.fleet.gpus:
             for blocker in self._against_gpu(build, device, site):
                 add(site, blocker)
         for site, fit in zip(self.fleet.sites, cuda.fits, strict=True):
             if site not in to_be_replaced:
-                add(site, rules.driver_blocker(site, fit, self.catalog))
+                add(site, driver_blocker(site, fit, self.catalog))
         if found:
             return tuple((_where(sites), blocker) for blocker, sites in found.items())
         if unpaired := companion_blockers(build, request, self.catalog):
@@ -166,8 +200,8 @@ class Examiner:
         rows = (self._gpu(build, site, device) for site, device in self.fleet.gpus)
         return tuple(rows if self.fleet.one_host else dict.fromkeys(rows))
 
-    def _gpu(self, build: Build, site: Site, device: Device) -> GpuVerdict:
-        driven = rules.driven_blocker(site, device, self.catalog) is None
+    def _gpu(self, build: Build, site: Site, device: GpuKind) -> GpuVerdict:
+        driven = driven_blocker(site, device, self.catalog) is None
         return GpuVerdict(
             name=device.name,
             compute_capability=show_capability(device.capability) if device.capability else None,
@@ -178,12 +212,12 @@ class Examiner:
             and not self._against_gpu(build, device, site),
         )
 
-    def code(self, build: Build, device: Device) -> str:
+    def code(self, build: Build, device: GpuKind) -> str:
         """Which code of a build a kind of GPU runs; "unknown" where a fact is missing."""
         if device.capability is None:
             return "unknown"
         tegra = device.capability in self.catalog.tegra_capabilities
-        return rules.code_for(build, device.capability, tegra=tegra)
+        return code_for(build, device.capability, tegra=tegra)
 
     def worst_driver(self, cuda: str) -> DriverFit:
         """How the site runs a CUDA version that has to be content with the worst."""
@@ -197,7 +231,7 @@ class Examiner:
             for site, fit in fits
             if fit.verdict == "none"
             or any(
-                rules.driven_blocker(site, device, self.catalog) is not None
+                driven_blocker(site, device, self.catalog) is not None
                 or self._against_gpu(build, device, site)
                 for device in site.devices or ()
             )
@@ -207,7 +241,9 @@ class Examiner:
         """How each site's driver runs a CUDA version."""
         return self._for_cuda(cuda).fits
 
-    def _against_gpu(self, build: Build, device: Device, site: Site | None = None) -> list[Blocker]:
+    def _against_gpu(
+        self, build: Build, device: GpuKind, site: Site | None = None
+    ) -> list[Blocker]:
         code = self.code(build, device)
         cuda = self._for_cuda(build.cuda)
         if site is not None:
@@ -217,15 +253,15 @@ class Examiner:
             native = cuda.by_minor.get(device.capability) if device.capability else None
             minor = native is not None
         found = (
-            rules.code_blocker(build, device, code),
-            rules.ptx_blocker(build, device, code, by_minor=minor),
-            rules.partly_ptx_blocker(build, device, native, by_minor=minor),
-            rules.cudnn_blocker(build, device, self.catalog),
+            code_blocker(build, device, code),
+            ptx_blocker(build, device, code, by_minor=minor),
+            partly_ptx_blocker(build, device, native, by_minor=minor),
+            cudnn_blocker(build, device, self.catalog),
         )
         return [blocker for blocker in found if blocker is not None]
 
     def _python(self, build: Build, request: Request, offered: Offer) -> tuple[str | None, str]:
-        return rules.choose_python(
+        return choose_python(
             build,
             request.python,
             offered.pythons,
@@ -238,7 +274,7 @@ class Examiner:
         """The cuDNN of a build; chosen, where the wheel leaves a range open."""
         if build.cudnn is not None or build.cudnn_spec is None:
             return build.cudnn
-        return rules.choose_cudnn(build.cudnn_spec, build.cuda, self._devices, self.catalog)
+        return choose_cudnn(build.cudnn_spec, build.cuda, self._devices, self.catalog)
 
     def _verdict(self, build: Build, cuda: _Cuda) -> Verdict:
         """The worst host's; unverified when a needed fact is missing: a GPU, or whether the build
@@ -252,7 +288,7 @@ class Examiner:
     def _for_cuda(self, cuda: str) -> _Cuda:
         if cuda not in self._cuda:
             sites = self.fleet.sites
-            fits = tuple(rules.fit_driver(site, cuda, self.catalog) for site in sites)
+            fits = tuple(fit_driver(site, cuda, self.catalog) for site in sites)
             self._cuda[cuda] = _Cuda(
                 fits,
                 max(fits, key=lambda fit: RANK[fit.verdict]),
@@ -333,21 +369,21 @@ def choose(fitting: Sequence[Candidate]) -> Candidate:
 
 def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
     """A wheel is for one Python: the one asked for, or one that a base image brings."""
-    have = rules.python_tags_of(build)
-    asked = f"Python {request.python}" if request.python else "any Python that a base image has"
-    message = f"{build.name} cannot be installed: packages that it asks for have no wheel."
+    have = python_tags_of(build)
+    asked = f"Python {request.python}" if request.python else "any Python of a base image"
+    message = f"{build.name} cannot be installed: packages that it requires have no wheel."
     if have:
         message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
     usable = [python for python in have if python in offered.pythons]
     if request.python in have:
         message = (
-            f"No base image of the kind asked for has Python {request.python}; they have "
+            f"No base image of the requested kind has Python {request.python}; they have "
             f"{', '.join(offered.pythons)}."
         )
     fix = (
         f"Use --python {usable[-1]}, or remove --python."
         if usable
-        else f"Remove --python and --base, or take another release{SEE_ALTERNATIVES}."
+        else f"Remove --python and --base, or use another release{SEE_ALTERNATIVES}."
     )
     return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)
 

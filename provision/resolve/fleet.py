@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.catalog.gpus import host_arch_of
 from provision.catalog.rows import DriverBranch, GpuModel
 from provision.model.frozen import replace
@@ -22,8 +22,11 @@ else:
 
 THIS_HOST = "this host"
 
+DEFAULT_ARCH = "x86_64"
+"""Taken where no host says its own."""
 
-class Device(NamedTuple):
+
+class GpuKind(NamedTuple):
     """A kind of GPU. `rows` are the catalog's for its name; `capability` None: not known."""
 
     name: str | None
@@ -62,7 +65,7 @@ class Site:
     labels: tuple[str, ...]
     driver: str | None
     driver_cuda: str | None
-    devices: tuple[Device, ...] | None
+    devices: tuple[GpuKind, ...] | None
     branch: DriverBranch | None
     branch_known: bool
     seen: bool = False
@@ -96,7 +99,7 @@ class Fleet(NamedTuple):
     """What a plan has to serve. `gpus` has one entry a GPU for one host, one a kind for more."""
 
     sites: tuple[Site, ...]
-    gpus: tuple[tuple[Site, Device], ...]
+    gpus: tuple[tuple[Site, GpuKind], ...]
     archs: tuple[str, ...]
     arch_missing: tuple[str, ...]
     foreign: tuple[Foreign, ...] = ()
@@ -107,7 +110,7 @@ class Fleet(NamedTuple):
         return len(self.sites) == 1 and len(self.sites[0].labels) == 1
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[GpuKind, ...]:
         """Every kind of GPU, once."""
         return tuple(dict.fromkeys(device for _, device in self.gpus))
 
@@ -121,7 +124,7 @@ class Fleet(NamedTuple):
         """The other hosts."""
         return self.only([site for site in self.sites if site not in sites])
 
-    def alone(self, site: Site, device: Device) -> Fleet:
+    def alone(self, site: Site, device: GpuKind) -> Fleet:
         """Only this kind of GPU on only this site's driver."""
         one = replace(site, devices=(device,))
         return Fleet((one,), ((one, device),), self.archs, self.arch_missing)
@@ -131,9 +134,9 @@ def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
     """Hosts -> what differs among them; `hosts` is never empty."""
     parted = [_part(facts, catalog) for facts in hosts]
     hosts = [facts for facts, _ in parted]
-    kinds: dict[tuple[str | None, ComputeCapability | None], Device] = {}
+    kinds: dict[tuple[str | None, ComputeCapability | None], GpuKind] = {}
 
-    def device(gpu: Gpu) -> Device:
+    def device(gpu: Gpu) -> GpuKind:
         key = (gpu.name, gpu.compute_capability)
         if key not in kinds:
             kinds[key] = _device(gpu, catalog)
@@ -144,7 +147,7 @@ def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
         for facts in hosts
     ]
     labels: dict[tuple[object, ...], list[str]] = {}
-    found: dict[tuple[object, ...], tuple[HostFacts, tuple[Device, ...] | None]] = {}
+    found: dict[tuple[object, ...], tuple[HostFacts, tuple[GpuKind, ...] | None]] = {}
     for facts in hosts:
         own = None
         if facts.gpus is not None:
@@ -193,7 +196,7 @@ def _part(facts: HostFacts, catalog: Catalog) -> tuple[HostFacts, tuple[Foreign,
     return replace(facts, gpus=kept), tuple(dict.fromkeys(foreign))
 
 
-def _device(gpu: Gpu, catalog: Catalog) -> Device:
+def _device(gpu: Gpu, catalog: Catalog) -> GpuKind:
     """The capability that was read; else the catalog's for exactly this name; never a guess.
 
     Without a known name its rows are all GPUs of that capability: what is true of each of them is
@@ -201,9 +204,9 @@ def _device(gpu: Gpu, catalog: Catalog) -> Device:
     """
     match = catalog.find_gpu(gpu.name) if gpu.name else None
     if match is not None and match.status == "one":
-        return Device(gpu.name, gpu.compute_capability or match.compute_capability, match.rows)
+        return GpuKind(gpu.name, gpu.compute_capability or match.compute_capability, match.rows)
     capability = gpu.compute_capability
-    return Device(gpu.name, capability, catalog.gpus_of(capability) if capability else ())
+    return GpuKind(gpu.name, capability, catalog.gpus_of(capability) if capability else ())
 
 
 def show_capability(capability: ComputeCapability | None) -> str:
@@ -214,3 +217,10 @@ def show_capability(capability: ComputeCapability | None) -> str:
 def show_sm(capability: ComputeCapability) -> str:
     """(8, 6) -> "sm_86"."""
     return f"sm_{capability[0]}{capability[1]}"
+
+
+def with_capability(device: GpuKind) -> str:
+    """A kind of GPU by its name, with its compute capability."""
+    if device.name is None:
+        return device.words
+    return f"{device.name} (compute capability {show_capability(device.capability)})"

@@ -1,15 +1,15 @@
-"""Of several hosts, those that hold the others back, and what would be possible without them."""
+"""Find the hosts that limit a plan for several, and what would be possible without them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.plan import LimitedBy, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, preference
 from provision.resolve.fleet import Fleet, Site
-from provision.resolve.words import driver_sentence
+from provision.resolve.reasons import driver_sentence
 
 _MOST_TRIED = 12  # sets of hosts; each is a plan of its own
 _MOST_SAID = 2
@@ -68,5 +68,5 @@ def _why(
     if blockers:
         return " ".join(dict.fromkeys(blocker.message for _, blocker in blockers[:_MOST_SAID]))
     if alone.examine(best.build, request).verdict == "unverified":
-        return "The driver or a GPU there is not known."
+        return "The driver or a GPU there is unknown."
     return driver_sentence(alone.worst_driver(best.build.cuda), catalog)

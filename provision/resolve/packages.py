@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.plan import TITLES, IndexCandidate, Request
+from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
-from provision.resolve.rules import Blocker
-from provision.resolve.rules import version as version_of
+from provision.resolve.specifiers import version as version_of
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -44,7 +44,7 @@ def index_candidates(
     if request.index is not None:
         spellings = [exact, plain] if "pypi" in build.at else [exact]
         found += [
-            IndexCandidate(name="--index", url=request.index, requirement=line, why="named by you")
+            IndexCandidate(name="--index", url=request.index, requirement=line, why="given by you")
             for line in dict.fromkeys(spellings)
         ]
     if "pytorch" in build.at:
@@ -53,7 +53,7 @@ def index_candidates(
                 name=f"PyTorch index ({build.tag})",
                 url=catalog.pytorch_index(build.tag or ""),
                 requirement=exact,
-                why="the project's own index, one folder a CUDA version",
+                why="the project's own index, with one directory for each CUDA version",
             )
         )
     if "pypi" in build.at:
@@ -167,23 +167,23 @@ def _against(build: Build, wanted: _Wanted, catalog: Catalog) -> Iterator[Blocke
     if own and not wanted.allows(build.version):
         yield _blocker(
             build,
-            f"{wanted.text} was asked for beside {build.name}.",
-            "Leave it out of --with and ask for "
+            f"{wanted.text} conflicts with {build.name}.",
+            "Remove it from --with and use "
             f"--framework-version '{wanted.pin.public if wanted.pin else wanted.specifier}'.",
         )
     elif pair and not wanted.allows(pair):
         theirs = "".join(_releases_with(wanted, catalog)[-1:])
-        its = f", or for the release it belongs to: --framework-version {theirs}"
+        its = f", or the release that it matches: --framework-version {theirs}"
         yield _blocker(
             build,
-            f"{wanted.text} does not belong to {build.name}, which goes with {wanted.name} {pair}.",
-            f"Ask for --with {wanted.name}=={pair}{its if theirs else ''}.",
+            f"{wanted.text} does not match {build.name}, which needs {wanted.name} {pair}.",
+            f"Use --with {wanted.name}=={pair}{its if theirs else ''}.",
         )
     elif wanted.name == "numpy" and (abi := _numpy(build, catalog)) and not _may(wanted, abi):
         yield _blocker(
             build,
             f"{wanted.text} does not fit {build.name}, which was compiled for numpy{abi}.",
-            f"Ask for --with 'numpy{abi}'.",
+            f"Use --with 'numpy{abi}'.",
         )
     yield from _against_cuda(build, wanted, pair or (build.version if own else None))
 
@@ -208,13 +208,13 @@ def _against_cuda(build: Build, wanted: _Wanted, pair: str | None) -> Iterator[B
     """
     if pair is not None and wanted.local and build.tag and wanted.local != build.tag:
         theirs = _cuda_of(re.search(_CUDA_IN_LOCAL, wanted.local))
-        ask = f", or for that CUDA: --cuda {theirs}" if theirs else ""
+        ask = f", or that CUDA: --cuda {theirs}" if theirs else ""
         yield _blocker(
             build,
-            f"{wanted.text} is for CUDA {theirs}, and {build.name} for CUDA {build.cuda}."
+            f"{wanted.text} is for CUDA {theirs}, but {build.name} for CUDA {build.cuda}."
             if theirs
-            else f"{wanted.text} is not a build for CUDA {build.cuda}, and {build.name} is.",
-            f"Ask for --with {wanted.name}=={pair}{ask}.",
+            else f"{wanted.text} is not a build for CUDA {build.cuda}, but {build.name} is.",
+            f"Use --with {wanted.name}=={pair}{ask}.",
         )
         return
     said = re.search(_CUDA_IN_LOCAL, wanted.local) or re.search(_CUDA_IN_NAME, wanted.name)
@@ -222,8 +222,8 @@ def _against_cuda(build: Build, wanted: _Wanted, pair: str | None) -> Iterator[B
     if pair is None and theirs and theirs.partition(".")[0] != build.cuda.partition(".")[0]:
         yield _blocker(
             build,
-            f"{wanted.text} is for CUDA {theirs}, and {build.name} for CUDA {build.cuda}.",
-            f"Ask for that package for CUDA {build.cuda.partition('.')[0]}, or for a framework "
+            f"{wanted.text} is for CUDA {theirs}, but {build.name} for CUDA {build.cuda}.",
+            f"Use that package for CUDA {build.cuda.partition('.')[0]}, or a framework "
             f"build for CUDA {theirs.partition('.')[0]} (--cuda).",
         )
 

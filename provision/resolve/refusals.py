@@ -1,22 +1,23 @@
-"""Why nothing fits, in words that name what was found, what was needed and what to do."""
+"""Explain why nothing fits: what was found, what was needed and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.model.plan import TITLES, Blocked, PlanError, Request
+from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, choose
 from provision.resolve.fleet import Fleet, show_capability
-from provision.resolve.rules import SEE_ALTERNATIVES, version
+from provision.resolve.specifiers import version
 
 _SHOWN = 4
 _JETSON = "https://docs.nvidia.com/deeplearning/frameworks/"
 
 
 def not_nvidia(fleet: Fleet) -> PlanError | None:
-    """A host all of whose GPUs are of another maker; one that has an NVIDIA GPU too serves."""
+    """A host without any NVIDIA GPU, but with GPUs of other vendors."""
     alone = [one for one in fleet.foreign if one.alone]
     if not alone:
         return None
@@ -29,13 +30,13 @@ def not_nvidia(fleet: Fleet) -> PlanError | None:
     return PlanError(
         code="gpu-not-nvidia",
         message=f"{'; '.join(named[:_SHOWN])}{more}. CUDA builds run on NVIDIA GPUs only.",
-        fix="Use a machine with an NVIDIA GPU, or the builds for that maker's GPUs (for PyTorch: "
+        fix="Use a machine with an NVIDIA GPU, or the builds for that vendor's GPUs (for PyTorch: "
         "https://pytorch.org/get-started/locally/).",
     )
 
 
 def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
-    """Nothing of that name was ever built."""
+    """No such build was ever published."""
     title = TITLES[request.framework]
     asked = (request.framework_version or "").removeprefix("==")
     what = f"{title} {asked}".strip()
@@ -58,19 +59,19 @@ def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
         return PlanError(
             code="no-such-build",
             message=f"The catalog has no {what} for {arch} Linux; it has {_span(everything)}.",
-            fix="Take one of those; if it is newer than the catalog: provision catalog refresh",
+            fix="Use one of those. If it is newer than the catalog: provision catalog refresh",
         )
     of_asked = [cuda for cuda in having if _is_within(by_cuda[cuda], request)]
     spans = ", ".join(f"{cuda} ({_span(by_cuda[cuda])})" for cuda in of_asked)
     if request.framework != "tensorflow":
         spans = ", ".join(of_asked)
     verb = "runs on" if builds[0].compiled_on_host else "was built for"
-    fix = f"Take one of those{SEE_ALTERNATIVES}."
+    fix = f"Use one of those{SEE_ALTERNATIVES}."
     major = [c for c in having if request.cuda and c.split(".")[0] == request.cuda.split(".")[0]]
     if any(build.libraries == "system" for build in builds if build.cuda in major):
         fix += (
             f" Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
-            f"would load those of {request.cuda} too; nobody has tested that pair."
+            f"would load those of {request.cuda} too; that pair is untested."
         )
     return PlanError(
         code="no-such-build",
@@ -91,7 +92,7 @@ def _is_within(versions: Sequence[str], request: Request) -> bool:
 def why_blocked(
     nearest: Candidate, request: Request, examiner: Examiner, builds: Sequence[Build]
 ) -> PlanError:
-    """What stands against the build that came nearest of `builds`, all that there are."""
+    """Why the build of `builds` that came closest does not fit."""
     found = examiner.blockers(nearest.build, request)
     sentences = dict.fromkeys(
         f"{where}: {blocker.message}" if where else blocker.message for where, blocker in found
@@ -122,7 +123,7 @@ def _code_fixes(refused: Build, examiner: Examiner, builds: Sequence[Build]) -> 
             continue
         cudas = {b.cuda for b in builds if examiner.code(b, device) not in {"none", "unknown"}}
         if cudas:
-            yield f"Take a build with code for {device.words}: CUDA {_span([*cudas])}."
+            yield f"Use a build with code for {device.words}: CUDA {_span([*cudas])}."
         elif device.capability in examiner.catalog.tegra_capabilities:
             yield f"Use NVIDIA's own builds of {title} for {device.words}: {_JETSON}"
         else:
@@ -132,7 +133,7 @@ def _code_fixes(refused: Build, examiner: Examiner, builds: Sequence[Build]) -> 
 def who_blocks_what(
     builds: Sequence[Build], request: Request, fleet: Fleet, catalog: Catalog, nearest: Candidate
 ) -> tuple[Blocked, ...]:
-    """Each kind of GPU with what would serve it alone, where more than one has to be served."""
+    """Each kind of GPU with the builds for it alone, where there is more than one kind."""
     if len({(site.where, device) for site, device in fleet.gpus}) < 2:
         return ()
     rows: dict[tuple[object, ...], Blocked] = {}
@@ -149,13 +150,13 @@ def who_blocks_what(
             compute_capability=show_capability(device.capability) if device.capability else None,
             served_by=_served_by(fitting),
             message=" ".join(dict.fromkeys(blocker.message for _, blocker in against))
-            or f"{nearest.build.name} would serve it.",
+            or f"{nearest.build.name} would run on it.",
         )
     return tuple(rows.values())
 
 
 def no_common_build(rows: Sequence[Blocked], request: Request) -> PlanError | None:
-    """Each GPU could be served alone, and no build serves all."""
+    """Each GPU has builds of its own, but no build supports all."""
     if len(rows) < 2 or any(row.served_by is None for row in rows):
         return None
     each = "; ".join(f"{_who(row)}: {row.served_by}" for row in rows[:_SHOWN])
@@ -163,9 +164,9 @@ def no_common_build(rows: Sequence[Blocked], request: Request) -> PlanError | No
     commands = [f"--gpu '{row.gpu or row.compute_capability}'" for row in rows[:_SHOWN]]
     return PlanError(
         code="no-common-build",
-        message=f"No one build of {TITLES[request.framework]} serves all of these GPUs. Alone they "
-        f"would be served: {each}{more}.",
-        fix=f"Make one image for each kind: provision plan {' / '.join(dict.fromkeys(commands))}",
+        message=f"No single build of {TITLES[request.framework]} supports all of these GPUs. "
+        f"Each on its own: {each}{more}.",
+        fix=f"Build one image for each kind: provision plan {' / '.join(dict.fromkeys(commands))}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a release is within a PEP 440 specifier set, without the time that parsing them costs.
+"""Versions, and whether one is within a PEP 440 specifier set, without the time that parsing costs.
 
 `packaging.specifiers` takes longer to import than a plan takes to make, and a plan asks for plain
 comparisons of final and post-releases (">=12.1.105", "<13.0"), which are done here. All else goes
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from packaging.version import Version
 
@@ -21,6 +21,12 @@ _COMPARISONS: Mapping[str, Callable[[Version, Version], bool]] = {
     "!=": operator.ne,
     "<": operator.lt,
 }
+
+
+@cache
+def version(text: str) -> Version:
+    """Versions are compared as versions; parsing the same few strings again is waste."""
+    return Version(text)
 
 
 @lru_cache(maxsize=2048)

@@ -13,11 +13,12 @@ from typing import Any
 from images.errors import Failure
 from provision.attestation.provenance.attach import registry_manifest
 from provision.attestation.provenance.public import public_name
-from provision.attestation.record.errors import RecordError
-from provision.attestation.record.keys import Signer
+from provision.attestation.record.host import RecordedHost
 from provision.attestation.record.statement import make_statement
 from provision.attestation.record.store import host_now, record_path, signer_of, write_record
-from provision.catalog import Catalog
+from provision.attestation.signing.errors import StatementError
+from provision.attestation.signing.keys import Signer
+from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit
 from provision.lock.labels import LOCK_SHA256, plan_of
 from provision.model.plan import HostFacts, Plan
@@ -29,9 +30,9 @@ from provision.verification.report_files import (
     write_failure,
     write_files,
 )
-from provision.verification.subject import Places, Subject, find_subject, ready
+from provision.verification.subject import ImagePlaces, Subject, find_subject, ready
 from provision.verification.suite import (
-    Asked,
+    SuiteRequest,
     check_names,
     gpus_to_request,
     report_bytes,
@@ -59,14 +60,14 @@ class Order:
     """One verification: of what, how, and what is kept of it."""
 
     image: str
-    asked: Asked
+    asked: SuiteRequest
     recording: Recording
     files: Mapping[str, Path] = field(default_factory=dict)
     baseline: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifyResult:
     """What came of it. `trouble` is what failed after the report was there, which the exit code
     tells where nothing worse does.
     """
@@ -79,12 +80,14 @@ class Verified:
 def verify(
     order: Order,
     *,
-    places: Places,
+    places: ImagePlaces,
     facts: Callable[[], HostFacts],
     catalog: Catalog,
     console: Console,
-) -> Verified:
-    """Check what was asked, run the suite, and keep what it said."""
+) -> VerifyResult:
+    """Check what was asked, run the suite, and keep what it said. BadInputError: what was asked
+    cannot be done; else the error of the image's place or engine.
+    """
     refuse_unusable(order.files, order.baseline)
     if order.recording.wanted and order.recording.path is not None:
         refuse_unwritable("--record", order.recording.path)
@@ -93,7 +96,7 @@ def verify(
         subject = find_subject(order.image, places)
         if order.recording.attach and subject.registry is None:
             raise BadInputError(
-                f"{order.image} is in no registry, and --attach-record attaches to what is.",
+                f"{order.image} is not in a registry; --attach-record needs an image in one.",
                 fix="Name it by its registry: docker://REGISTRY/PATH:TAG",
             )
         plan = plan_of(subject.labels, order.image)
@@ -122,7 +125,7 @@ def verify(
     if signer is not None:
         kept = _Kept(subject, plan, subject.labels.get(LOCK_SHA256), host)
         trouble = _keep_record(order, report, kept, signer, places, console) or trouble
-    return Verified(report=report, code=_exit_code(report, trouble), trouble=trouble)
+    return VerifyResult(report=report, code=_exit_code(report, trouble), trouble=trouble)
 
 
 @contextmanager
@@ -141,7 +144,7 @@ def _signer(recording: Recording, console: Console) -> Signer | None:
         return None
     try:
         return signer_of(recording.home, recording.key)
-    except (RecordError, OSError) as error:
+    except (StatementError, OSError) as error:
         if recording.path is not None or recording.key is not None:
             if isinstance(error, OSError):
                 raise _no_key(recording, error) from error
@@ -172,7 +175,7 @@ class _Kept:
     subject: Subject
     plan: Plan
     lock: str | None
-    host: dict[str, Any]
+    host: RecordedHost
 
 
 def _keep_record(
@@ -180,7 +183,7 @@ def _keep_record(
     report: Mapping[str, Any],
     kept: _Kept,
     signer: Signer,
-    places: Places,
+    places: ImagePlaces,
     console: Console,
 ) -> Failure | None:
     recording = order.recording
@@ -205,14 +208,14 @@ def _keep_record(
             return None
         return RecordNotWrittenError(
             f"The record could not be written to {path}: {error.strerror}.",
-            fix="Make room there, or name another place: --record FILE",
+            fix="Free space there, or choose another place: --record FILE",
         )
     console.note(f"record: {path}")
     return _attach_record(kept.subject, path, places, console) if recording.attach else None
 
 
 def _attach_record(
-    subject: Subject, path: Path, places: Places, console: Console
+    subject: Subject, path: Path, places: ImagePlaces, console: Console
 ) -> Failure | None:
     """Beside the image in its registry, where whoever is about to run it finds it."""
     from images.registry.target import RegistryTarget
@@ -258,7 +261,7 @@ def _warn_no_record(error: Failure | OSError, console: Console) -> None:
     why = error.message if isinstance(error, Failure) else f"{error.strerror}: {error.filename}"
     fix = "Make the place writable, name another (--record FILE), or give --no-record."
     console.warn(
-        f"No record of this run is kept: {why}", error.fix if isinstance(error, Failure) else fix
+        f"No record of this run was saved: {why}", error.fix if isinstance(error, Failure) else fix
     )
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from images.nearby import no_such, or_nearby
 from images.oci.model import MANIFEST, Descriptor
+from images.text.nearby import no_such, or_nearby
 from provision.attestation.provenance.check import Origin, judge, missing, read_statement
 from provision.attestation.provenance.errors import ProvenanceError
-from provision.attestation.record.errors import RecordError
-from provision.attestation.record.keys import PublicKey
 from provision.attestation.record.store import trusted_keys
+from provision.attestation.signing.errors import StatementError
+from provision.attestation.signing.keys import PublicKey
 from provision.errors import BadInputError
 from provision.lock.lockfile import read_lock_file
-from provision.verification.subject import Places, Subject, find_subject
+from provision.verification.subject import ImagePlaces, Subject, find_subject
 
 if TYPE_CHECKING:
     from provision.attestation.provenance.attach import Referrers
@@ -31,14 +31,14 @@ class CheckedOrigin:
     """What became of it. `image`: the digest that was held against the statement."""
 
     image: str
-    outcome: Origin | ProvenanceError | RecordError
+    outcome: Origin | StatementError
     keyid: str | None = None
 
 
 def check_origin(
     name: str,
     *,
-    places: Places,
+    places: ImagePlaces,
     home: Path,
     path: Path | None,
     trust: Sequence[Path],
@@ -61,14 +61,14 @@ def check_origin(
         else:
             outcome, keyid_ = _attached(subject, places, trusted, images, wanted)
             return CheckedOrigin(image=images[0], outcome=outcome, keyid=keyid_)
-    except (ProvenanceError, RecordError) as error:
+    except StatementError as error:
         return CheckedOrigin(image=images[0], outcome=error)
     return CheckedOrigin(image=images[0], outcome=outcome, keyid=keyid)
 
 
 def _attached(
     subject: Subject,
-    places: Places,
+    places: ImagePlaces,
     trusted: dict[str, PublicKey],
     images: Sequence[str],
     lock: str | None,

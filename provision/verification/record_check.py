@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from images.oci.model import MANIFEST, Descriptor
-from provision.attestation.record.errors import RecordError
 from provision.attestation.record.judge import Judgement, judge, missing
-from provision.attestation.record.keys import PublicKey
 from provision.attestation.record.statement import Statement, lock_digest
 from provision.attestation.record.store import (
     elsewhere,
@@ -22,9 +20,11 @@ from provision.attestation.record.store import (
     record_path,
     trusted_keys,
 )
+from provision.attestation.signing.errors import StatementError
+from provision.attestation.signing.keys import PublicKey
 from provision.lock.labels import LOCK_SHA256
 from provision.model.plan import HostFacts
-from provision.verification.subject import Places, Subject, engine_name, find_subject
+from provision.verification.subject import ImagePlaces, Subject, engine_name, find_subject
 from provision.verification.suite import BadReportError, recompute
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ class Checked:
 
     image: str
     path: Path
-    outcome: Judgement | RecordError
+    outcome: Judgement | StatementError
     keyid: str | None = None
 
 
 def check_record(
     name: str,
     *,
-    places: Places,
+    places: ImagePlaces,
     facts: HostFacts,
     home: Path,
     path: Path | None,
@@ -80,13 +80,13 @@ def check_record(
             absent = missing(name=name, image=image, host=host, elsewhere=known)
             return Checked(image=image, path=found, outcome=absent)
         statement, keyid = read_record(found, trusted)
-    except RecordError as error:
+    except StatementError as error:
         return Checked(image=image, path=found, outcome=error)
     return Checked(image=image, path=found, outcome=held(statement), keyid=keyid)
 
 
 def contradiction(statement: Statement) -> str | None:
-    """Where the verdict of a record is not the one that its checks amount to, by the suite's rules.
+    """Where the verdict of a record is not the one that its checks add up to, by the suite's rules.
 
     They are held against the suite of this version: a record of fewer checks proves less.
     """
@@ -97,7 +97,7 @@ def contradiction(statement: Statement) -> str | None:
     if found.verdict == statement.verdict:
         return None
     return (
-        f"The record says {statement.verdict}, but its checks amount to {found.verdict}: "
+        f"The record says {statement.verdict}, but its checks add up to {found.verdict}: "
         f"{found.why}."
     )
 
@@ -110,21 +110,21 @@ def _words(statement: Statement) -> list[str]:
 
 def _given(statement: Statement) -> dict[str, Any]:
     """The expectations of the run, as far as its GPUs go: none is not the same as not known."""
-    gpus = statement.host["gpus"]
+    gpus = statement.host.gpus
     return {"schema": 1, "gpus": None if gpus is None else [{} for _ in gpus]}
 
 
 def _as_report(statement: Statement) -> dict[str, Any]:
     """The report of the run, as far as the record keeps it; what it does not keep is not judged."""
-    gpus = statement.host["gpus"] or []
+    gpus = statement.host.gpus or ()
     absent = ("glibc", "shm_bytes", "container", "visible_devices", "cuda_driver", "driver_error")
     environment = {
         "started": statement.time,
         "image": statement.image,
         "python": "3.0",
         "framework": {"name": statement.framework, "version": None},
-        "kernel": statement.host["kernel"] or "",
-        "arch": statement.host["arch"] or "",
+        "kernel": statement.host.kernel or "",
+        "arch": statement.host.arch or "",
         "cpus": 1,
         "device_nodes": 0,
         "driver": None,
@@ -156,7 +156,7 @@ def _as_row(check: Mapping[str, Any]) -> dict[str, Any]:
 
 def _attached(
     subject: Subject,
-    places: Places,
+    places: ImagePlaces,
     trusted: Mapping[str, PublicKey],
     held: Callable[[Statement], Judgement],
 ) -> Checked | None:

@@ -14,8 +14,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from images.errors import Failure
-from images.nearby import no_such, or_nearby
-from images.scratch import scratch_directory
+from images.system.scratch import scratch_directory
+from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError, Exit
 from provision.output.files import refuse_unwritable, write_whole
 from provision.verification.suite import report_bytes, run_here
@@ -35,13 +35,15 @@ class ReportNotWrittenError(Failure):
 
 
 def refuse_unusable(files: Mapping[str, Path], baseline: Path | None) -> None:
-    """Before the container starts: every file can be written, and the baseline be compared with."""
+    """Before the container starts: every file can be written, and the baseline be compared with.
+    BadInputError: the first that cannot.
+    """
     seen: dict[Path, str] = {}
     for name, path in files.items():
         refuse_unwritable(f"--{name}", path)
         if (other := seen.setdefault(path.resolve(), name)) != name:
             raise BadInputError(
-                f"--{other} and --{name} name one file.", fix="Give each a file of its own."
+                f"--{other} and --{name} name the same file.", fix="Use a different file for each."
             )
     if baseline is not None:
         if not baseline.exists():
@@ -66,7 +68,7 @@ def compared(report: Mapping[str, Any], baseline: Path) -> dict[str, Any]:
     if done.code not in {0, 1}:
         raise ReportNotWrittenError(
             f"The report could not be compared: {done.last_lines(1).removeprefix('verify: ')}",
-            fix="Make room for temporary files on this machine, and run it again.",
+            fix="Free space for temporary files on this machine, and run it again.",
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -143,5 +145,5 @@ def _xml(text: str) -> str:
 def _not_written(why: str) -> ReportNotWrittenError:
     return ReportNotWrittenError(
         f"The suite ended, and its report could not be written: {why}.",
-        fix="Make room where the files go, and run it again.",
+        fix="Free space where the files go, then run it again.",
     )

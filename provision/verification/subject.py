@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from images.engines.emulation import check_runs, emulator_of
 from images.errors import Failure
-from images.machine import check_runs, emulator_of
 from images.oci.errors import PlatformMissingError
 from images.oci.model import Platform
 from images.oci.sources import Image
 from provision.output.console import Console
 
 if TYPE_CHECKING:
-    from images.runner import DockerRunner, Runner
+    from images.engines.runner import DockerRunner, Runner
     from provision.verification.suite import Runs
 
 
@@ -36,7 +36,7 @@ _FILE_ENDINGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class ImagePlaces:
     """Where images may be: the engine (`connect` fails where none answers), the layout of this
     user's own, and what a registry needs; `state` is where a sandbox unpacks.
     """
@@ -65,11 +65,11 @@ class Subject:
     emulator: str = ""
 
 
-def find_subject(text: str, places: Places, *, what: str = IMAGE) -> Subject:
+def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subject:
     """Find the image that was meant; a failure says where it was looked for. `what` a person may
-    have meant by the name.
+    have meant by the name. The failure is of `nowhere`.
     """
-    from images.oci.opening import open_path, parse_place
+    from images.assembly.opening import open_path, parse_place
 
     place = parse_place(text)
     if place.path is not None:
@@ -92,11 +92,11 @@ def find_subject(text: str, places: Places, *, what: str = IMAGE) -> Subject:
     raise nowhere(text, places, engine, problem, what)
 
 
-def engine_name(subject: Subject, places: Places) -> str:
+def engine_name(subject: Subject, places: ImagePlaces) -> str:
     """What would run the image here; "" where nothing can."""
     if subject.engine is not None:
         return subject.engine.name
-    from images.runner import choose_runner
+    from images.engines.runner import choose_runner
 
     try:
         return choose_runner(cache=places.state).runner.name
@@ -105,12 +105,12 @@ def engine_name(subject: Subject, places: Places) -> str:
 
 
 @contextmanager
-def ready(subject: Subject, places: Places, console: Console) -> Iterator[tuple[Runs, str]]:
+def ready(subject: Subject, places: ImagePlaces, console: Console) -> Iterator[tuple[Runs, str]]:
     """What can run the image here, and what it calls the image."""
     if subject.emulator:
         console.note(
-            f"{subject.name} is for another processor and runs under emulation here "
-            f"({subject.emulator}): its times say nothing, and it gets no GPU."
+            f"{subject.name} is for another processor and runs under emulation "
+            f"({subject.emulator}): its timings mean nothing, and it gets no GPU."
         )
     if subject.engine is not None:
         yield subject.engine, subject.image_id
@@ -124,12 +124,12 @@ def runner_here(cache: Path, console: Console) -> Runner:
     """What can run an image that no engine has; who cannot is named, with the reason. `cache`:
     where a sandbox keeps what it unpacks.
     """
-    from images.runner import choose_runner
+    from images.engines.runner import choose_runner
 
     chosen = choose_runner(cache=cache)
     for passed in chosen.passed_over:
-        console.progress(f"not by {passed.name}: {passed.problem.message}")
-    console.progress(f"by {chosen.runner.name}")
+        console.progress(f"cannot use {passed.name}: {passed.problem.message}")
+    console.progress(f"using {chosen.runner.name}")
     return chosen.runner
 
 
@@ -138,7 +138,7 @@ def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[R
     """Have an image where it can be run, and what it is called there; it goes afterwards, but for
     the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
     """
-    from images.sandbox.run import Sandbox
+    from images.engines.sandbox.run import Sandbox
 
     check_runs(image.platform, image.shown)
     with console.transfer() as progress:
@@ -168,7 +168,7 @@ def _read(text: str, image: Image, registry: str | None = None) -> Subject:
 
 def nearest(opened: Callable[[Platform], T]) -> T:
     """The image for this machine; where there is none, one that is emulated here, else any."""
-    from images.oci.opening import host_platform
+    from images.oci.model import host_platform
 
     try:
         return opened(host_platform())
@@ -179,8 +179,8 @@ def nearest(opened: Callable[[Platform], T]) -> T:
     return opened(next(filter(emulator_of, offered), offered[0]))
 
 
-def _in_registry(name: str, places: Places) -> Subject:
-    from images.oci.opening import open_registry
+def _in_registry(name: str, places: ImagePlaces) -> Subject:
+    from images.assembly.opening import open_registry
 
     def opened(platform: Platform) -> Image:
         return open_registry(
@@ -198,15 +198,15 @@ def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, F
 
 
 def nowhere(
-    text: str, places: Places, engine: DockerRunner | None, problem: Failure | None, what: str
+    text: str, places: ImagePlaces, engine: DockerRunner | None, problem: Failure | None, what: str
 ) -> Failure:
     """The failure of a name that nothing here has: where it was looked for, and what is like it."""
-    from images.docker import NoEngineError
-    from images.nearby import alike, did_you_mean, no_such, or_nearby
+    from images.assembly.opening import parse_place
+    from images.engines.docker_errors import NoEngineError
     from images.oci.errors import ImagePlaceError
     from images.oci.layout_reading import names_in
-    from images.oci.opening import parse_place
     from images.registry import ImageNotFoundError
+    from images.text.nearby import alike, did_you_mean, no_such, or_nearby
 
     place = parse_place(text)
     name = place.name or text

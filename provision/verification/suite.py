@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from images import process
+from images.engines.spec import RunJob, RunResult
 from images.errors import Failure
-from images.printable import printable, printable_json
-from images.scratch import scratch_directory
-from images.spec import RunJob, RunResult
-from provision.catalog import Catalog
+from images.system import process
+from images.system.scratch import scratch_directory
+from images.text.printable import printable, printable_json
+from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit
 from provision.lock.labels import expectations
 from provision.model.plan import HostFacts, Plan, Warned
@@ -60,7 +60,7 @@ class BadReportError(BrokenReportError):
 
 
 class ContradictoryReportError(BrokenReportError):
-    """A report whose verdict is not the one that its checks amount to."""
+    """A report whose verdict is not the one that its checks add up to."""
 
     code = "report-contradiction"
 
@@ -72,7 +72,7 @@ class ContradictoryReportError(BrokenReportError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SuiteRequest:
     """What is asked of the suite: how thorough, what may not be skipped, and what alone to run
     (empty: everything). `timeout_s` is for the whole run.
     """
@@ -104,15 +104,17 @@ def suite_directory() -> Path:
     return Path(next(iter(found.submodule_search_locations)))
 
 
-def check_names(asked: Asked, framework: str) -> None:
-    """Refuse, before anything slow, the names of checks that the suite would refuse after it."""
+def check_names(asked: SuiteRequest, framework: str) -> None:
+    """Refuse, before anything slow, the names of checks that the suite would refuse after it.
+    Raises BadInputError, which names the nearest.
+    """
     if not asked.words():
         return
     done = run_here(["--list", "--framework", framework, *asked.words()])
     if not done.ok:
         raise BadInputError(
             done.last_lines(1).removeprefix("verify: "),
-            fix=f"All of them: verify --list --framework {framework}",
+            fix=f"List all: verify --list --framework {framework}",
         )
 
 
@@ -125,7 +127,7 @@ def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
         return None
     return Warned(
         code="gpu-runtime-not-seen",
-        message="This host has GPUs, but its Docker engine shows neither the NVIDIA runtime nor "
+        message="This host has GPUs, but its Docker engine offers neither the NVIDIA runtime nor "
         "CDI devices; the suite may not get to them.",
         fix="Install the NVIDIA Container Toolkit, then: "
         "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
@@ -160,7 +162,7 @@ def run_suite(
     image: str,
     plan: Plan,
     facts: HostFacts | None,
-    asked: Asked,
+    asked: SuiteRequest,
     *,
     image_id: str,
     gpus: str,
@@ -168,9 +170,10 @@ def run_suite(
     console: Console,
     emulator: str = "",
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not
-    be granted. `gpus`: how they are asked for (`RunJob.gpus`). `emulator`: what emulates the
-    image's processor; such an image is given no GPU, since this machine's driver is not for it.
+    """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not be
+    granted. `gpus`: how they are asked for (`RunJob.gpus`). `emulator`: what emulates the image's
+    processor; such an image is given no GPU, since this machine's driver is not for it.
+    BrokenReportError: the container ended without a report.
     """
     from images.layers.own import SUITE
 
@@ -197,12 +200,12 @@ def run_suite(
     report = read_report(result.stdout)
     if report is None:
         raise BrokenReportError(
-            f"The suite ended with exit code {result.exit_code} and without a report.",
+            f"The suite ended with exit code {result.exit_code} and wrote no report.",
             fix="Its last lines say why. Run it by hand in the image: verify",
             detail=result.stderr_tail or result.stdout[-2000:],
         )
     _refuse_untrue(report, result.exit_code, asked, expect)
-    console.result(f"{in_numbers(report)}, by {by}")
+    console.result(f"{in_numbers(report)}, using {by}")
     return report, result.notes
 
 
@@ -223,20 +226,20 @@ class _Lines:
     def tell_the_rest(self) -> None:
         left_out = self._count - _MOST_LINES
         if left_out > 0:
-            self._console.note(f"{left_out:,} more lines of the image's output were left out")
+            self._console.note(f"{left_out:,} more lines of the image's output were omitted")
 
 
 def _refuse_untrue(
-    report: Mapping[str, Any], exit_code: int, asked: Asked, expect: Mapping[str, Any]
+    report: Mapping[str, Any], exit_code: int, asked: SuiteRequest, expect: Mapping[str, Any]
 ) -> None:
     """Hold a report against its own checks, and against what was asked for."""
     claimed = report["verdict"]
     if "comparison" in report:
-        raise BadReportError("it has a comparison, which was not asked for")
+        raise BadReportError("it has a comparison, which was not requested")
     found = recompute(report, ["--level", asked.level, *asked.words()], expect)
     if found.verdict != claimed:
         raise ContradictoryReportError(
-            claimed, f"its checks amount to {found.verdict}: {found.why}"
+            claimed, f"its checks add up to {found.verdict}: {found.why}"
         )
     if _VERDICTS.get(exit_code) != claimed:
         raise ContradictoryReportError(claimed, f"the suite ended with exit code {exit_code}")

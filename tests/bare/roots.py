@@ -1,7 +1,7 @@
 """A machine as a newcomer has it: a Debian with git and Python, in namespaces of its own.
 
 Its files are a base of ours, unpacked: that such a base is what Debian's tools make is proven in
-tests/docker/test_bootstrap_real.py. Of this machine it gets the devices, the network and whom to
+tests/engines/test_bootstrap_real.py. Of this machine it gets the devices, the network and whom to
 trust (the names of hosts, the certificates, where the package index is), which are not what a
 newcomer would have to install. A plain chroot would be no substitute: no sandbox starts in one.
 """

@@ -11,7 +11,7 @@ import pytest
 
 from tests import need
 from tests.bare.roots import Kind, Root, clone_into, make_root
-from tests.docker.lab import ROOT
+from tests.engines.lab import ROOT
 
 pytestmark = pytest.mark.bare
 

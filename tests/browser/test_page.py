@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Browser, browser
-from tests.unit.reports import hostile, made_up
+from tests.kit.reports import hostile, made_up
 from verify.reports import compare, html, words
 
 WIDTHS = (360, 1200)
 SCHEMES = ("light", "dark")
 
 
-def samples() -> dict[str, dict[str, Any]]:
+def samples() -> dict[str, Any]:
     """A page of each kind."""
     found = {name: made_up(name) for name in ("fit", "unfit", "no-verdict")}
     found["unfit"]["comparison"] = compare.compare(found["fit"], found["unfit"])

@@ -1,4 +1,4 @@
-/* A stand-in for libnvidia-ml.so.1, so that the real pynvml and verify/state.py can be tested
+/* A stand-in for libnvidia-ml.so.1, so that the real pynvml and verify/device/state.py can be tested
  * without a GPU.
  *
  * Written from NVML's documented API; it answers only what the two of them ask. Settings come from

@@ -13,7 +13,7 @@ import pytest
 
 from tests.frameworks.place import ENV, PINS, ROOT, python_of
 from verify.checks import CHECKS
-from verify.core import LEVELS
+from verify.model.check import LEVELS
 
 pytestmark = pytest.mark.frameworks
 

@@ -70,7 +70,7 @@ def test_every_check_comes_to_its_end_on_sound_gpus(framework: str, count: int) 
     ("fault", "status", "cause"),
     [
         ("error 2", "fail", "no GPU memory is left"),
-        ("error 46", "skip", "another process holds the GPU"),
+        ("error 46", "skip", "another process uses the GPU"),
         ("error 100", "fail", "no GPU is visible to CUDA"),
         ("error 802", "fail", "fabric is not up"),
         ("error 803", "fail", "libcuda in the container is not the one of the host's driver"),

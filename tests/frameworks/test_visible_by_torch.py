@@ -14,7 +14,7 @@ pytestmark = pytest.mark.frameworks
 SCRIPT = """
 import os, random, sys
 import torch.cuda as cuda
-from verify.checks.visible import Card, select
+from verify.checks.visible import VisibleCard, select
 
 UUIDS = ["GPU-aa11bb22-0000", "GPU-aa99cc33-0000", "GPU-ff00dd44-0000"]
 WORDS = ["0", "1", "2", "3", "7", "-1", "-0", "+1", " 2", "1 ", "1gpu", "one", "", "all", "0x1",
@@ -29,7 +29,7 @@ def by_torch(value):
     return found[:stop]
 
 chance = random.Random(7)
-cards = [Card(uuid) for uuid in UUIDS]
+cards = [VisibleCard(uuid) for uuid in UUIDS]
 for _ in range(20000):
     value = ",".join(chance.choice(WORDS) for _ in range(chance.randint(1, 5)))
     ours = list(select(value, cards).shown)

@@ -96,8 +96,8 @@ def test_the_mapped_libraries_were_told_apart(whole: tuple[int, dict[str, Any]])
     [
         pytest.param("", "devices.visible", "shows no GPU", id="nothing is shown"),
         pytest.param("-1", "devices.visible", "negative", id="minus one"),
-        pytest.param("0,0", "devices.visible", "second time", id="one is named twice"),
-        pytest.param("GPU-00000000", "devices.visible", "no GPU here", id="a UUID of elsewhere"),
+        pytest.param("0,0", "devices.visible", "twice", id="one is named twice"),
+        pytest.param("GPU-00000000", "devices.visible", "no GPU has", id="a UUID of elsewhere"),
         pytest.param("0,99", "devices.visible", "stops at '99'", id="a number of elsewhere"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_bad_list_of_devices_is_told(gpus: list[str], value: str, check: str, 
 def count_with(value: str) -> int:
     """How many devices CUDA itself offers under this list, in a fresh process."""
     done = subprocess.run(
-        [sys.executable, "-c", "from verify import driver; print(driver.read().count)"],
+        [sys.executable, "-c", "from verify.device import driver; print(driver.read().count)"],
         cwd=ROOT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": value},
         capture_output=True,
@@ -129,20 +129,20 @@ def count_with(value: str) -> int:
 @pytest.mark.parametrize("value", ["0", "0,99", "99", "-1", "0,0", "0x1", "+0"])
 def test_cuda_reads_a_list_of_devices_as_we_do(gpus: list[str], value: str) -> None:
     """The rules of verify/checks/visible.py beside CUDA itself, which counts in a fresh process."""
-    from verify import nvml
-    from verify.checks.visible import Card, select
+    from verify.checks.visible import VisibleCard, select
+    from verify.device import nvml
 
     if any("MIG" in name for name in gpus) or os.environ.get("CUDA_VISIBLE_DEVICES"):
         pytest.skip("needs whole GPUs, all of them visible")
-    cards = [Card(gpu.uuid or "") for gpu in nvml.read().gpus]
+    cards = [VisibleCard(gpu.uuid or "") for gpu in nvml.read().gpus]
     assert count_with(value) == select(value, cards).most
 
 
 def test_a_uuids_beginning_is_read_as_we_do(gpus: list[str]) -> None:
-    from verify import nvml
-    from verify.checks.visible import Card, select
+    from verify.checks.visible import VisibleCard, select
+    from verify.device import nvml
 
-    cards = [Card(gpu.uuid or "") for gpu in nvml.read().gpus]
+    cards = [VisibleCard(gpu.uuid or "") for gpu in nvml.read().gpus]
     if not cards or any("MIG" in name for name in gpus):
         pytest.skip("needs NVML and whole GPUs")
     for value in (cards[0].uuid[:12], cards[0].uuid, f"{cards[0].uuid},0"):

@@ -55,7 +55,7 @@ def two_gpus_by_gloo() -> None:
 
 
 def _by_the_clock(_: Any, work: Any, *, repeats: int, warm_up: int) -> Any:
-    from verify.measures import seconds_each
+    from verify.model.measures import seconds_each
 
     return seconds_each(work, repeats=repeats, warm_up=min(warm_up, 1))
 
@@ -63,9 +63,9 @@ def _by_the_clock(_: Any, work: Any, *, repeats: int, warm_up: int) -> Any:
 def two_slow_gpus() -> None:
     """The same, joined by the slowest PCIe link there is, which the loopback outruns."""
     two_gpus_by_gloo()
-    from verify import state
     from verify.checks import bandwidth
-    from verify.telemetry import GpuState, Pair, State
+    from verify.device import state
+    from verify.device.telemetry import GpuState, Pair, State
 
     bandwidth.LARGEST["nccl"]["standard"] = 1 << 16
     gpu = GpuState(0, pcie_generation_max=1, pcie_width=1, pcie_width_max=1)
@@ -284,12 +284,12 @@ ROWS = {
         _operation(
             "what is gathered stands in another order",
             swap_what_was_gathered,
-            "the right numbers in the wrong places",
+            "the right numbers in wrong places",
         ),
         _operation(
             "a receive buffer keeps what came before",
             keep_the_old_buffer,
-            "what came the time before",
+            "the result of the previous call",
         ),
         _operation("an operation writes nothing", write_nothing, "all-to-all of float32"),
         _operation(
@@ -298,7 +298,7 @@ ROWS = {
         _operation(
             "a message comes from another rank", receive_from_elsewhere, "send and receive of"
         ),
-        _operation("a barrier lets ranks pass", wait_for_nobody, "before all had come"),
+        _operation("a barrier lets ranks pass", wait_for_nobody, "before all had arrived"),
         _operation("there is no all-reduce", refuse_to_reduce, "has no all-reduce"),
         _operation("a rank is killed", kill_the_second, "at all-reduce of float32"),
         _operation("a rank hangs", hang_the_second, "hang"),

@@ -14,12 +14,12 @@ NO_IMAGE = "CUDA error: no kernel image is available for execution on the device
 
 def two_gpus() -> None:
     """NVML answers, and names two cards; no variable hides one."""
-    from verify import machine, nvml, state
-    from verify.telemetry import GpuState, State
+    from verify.device import machine, nvml, state
+    from verify.device.telemetry import GpuState, State
 
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.pop("CUDA_DEVICE_ORDER", None)
-    gpus = tuple(nvml.Gpu(NAME, uuid, "8.0", mig=False) for uuid in (FIRST, SECOND))
+    gpus = tuple(nvml.NvmlGpu(NAME, uuid, "8.0", mig=False) for uuid in (FIRST, SECOND))
     seen = nvml.Nvml(found=True, driver="535.104.05", cuda="12.2", gpus=gpus)
     nvml.read = lambda *_: seen
     rows = tuple(GpuState(i, gpu.name, gpu.uuid, mig=False) for i, gpu in enumerate(gpus))
@@ -33,7 +33,7 @@ def change_nvml(**changes: Any) -> Callable[[], None]:
     def seed() -> None:
         from dataclasses import replace
 
-        from verify import nvml
+        from verify.device import nvml
 
         seen = replace(nvml.read(), **changes)
         nvml.read = lambda *_: seen
@@ -43,9 +43,9 @@ def change_nvml(**changes: Any) -> Callable[[], None]:
 
 def lose_a_gpu() -> None:
     """The second card has fallen off the bus: NVML counts it and cannot name it."""
-    from verify import nvml
+    from verify.device import nvml
 
-    change_nvml(gpus=(nvml.read().gpus[0], nvml.Gpu()))()
+    change_nvml(gpus=(nvml.read().gpus[0], nvml.NvmlGpu()))()
 
 
 def hide_all_from_nvml() -> None:
@@ -66,7 +66,7 @@ def mix_the_cards() -> None:
     """A slower card stands first on the bus, and the order's name is mistyped."""
     from dataclasses import replace
 
-    from verify import state
+    from verify.device import state
 
     seen = state.read()
     mixed = replace(seen, gpus=(replace(seen.gpus[0], name="NVIDIA T4"), *seen.gpus[1:]))
@@ -79,9 +79,9 @@ def all_agree() -> None:
     two_gpus()
     import torch
 
-    from verify import driver
     from verify.checks import devices
     from verify.checks.sight import Sight
+    from verify.device import driver
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=2)
     vars(devices).update(look=lambda _: Sight("12.1", usable=2, nodes=2, nvml=2))
@@ -90,9 +90,9 @@ def all_agree() -> None:
 
 def torch_counts_by_nvml() -> None:
     """torch reports what NVML has; CUDA itself can use one."""
-    from verify import driver
     from verify.checks import devices
     from verify.checks.sight import Sight
+    from verify.device import driver
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=1)
     vars(devices).update(look=lambda _: Sight("12.1", usable=1, nodes=2, nvml=2))
@@ -108,9 +108,9 @@ def driver_loses_one() -> None:
 
 def cuda_does_not_start() -> None:
     """NVML shows two cards, and the CUDA driver refuses to start."""
-    from verify import driver
     from verify.checks import devices
     from verify.checks.sight import Sight
+    from verify.device import driver
 
     said = "Error 803: system has unsupported display driver / cuda driver combination"
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", error=said)
@@ -123,9 +123,9 @@ def mig_without_devices() -> None:
     """The cards are in MIG mode, and nobody has cut them."""
     from dataclasses import replace
 
-    from verify import driver, nvml, state
     from verify.checks import devices
     from verify.checks.sight import Sight
+    from verify.device import driver, nvml, state
 
     change_nvml(gpus=tuple(replace(gpu, mig=True) for gpu in nvml.read().gpus))()
     seen = state.read()
@@ -232,7 +232,7 @@ def another_card() -> None:
     """The container was given another GPU than the plan was made for."""
     from dataclasses import replace
 
-    from verify import nvml
+    from verify.device import nvml
 
     first, second = nvml.read().gpus
     change_nvml(gpus=(first, replace(second, uuid="GPU-ee55ff66-0000")))()
@@ -272,7 +272,7 @@ ROWS = {
             ("a digit of a UUID is wrong", set_variable(HIDES, FIRST + ",GPU-aa99cc34"), SECOND),
             ("the list holds the host's number", set_variable(HIDES, "0,2"), "stops at '2'"),
             ("the variable is empty", set_variable(HIDES, ""), "shows no GPU"),
-            ("a GPU is named twice", set_variable(HIDES, "1,1"), "second time"),
+            ("a GPU is named twice", set_variable(HIDES, "1,1"), "twice"),
             ("a word of the container runtime stands there", set_variable(HIDES, "all"), "'all'"),
             ("Slurm gave no GPU", set_variable(HIDES, "NoDevFiles"), "--gres=gpu:1"),
             ("a MIG device is named where none is", set_variable(HIDES, "MIG-1234"), "no GPU here"),
@@ -297,7 +297,7 @@ ROWS = {
         *_rows(
             "devices.kernel",
             kernels_run,
-            ("one cell of a product is wrong", spoil_products, "1 of 65536 answers wrong"),
+            ("one cell of a product is wrong", spoil_products, "1 of 65536 results wrong"),
             ("float64 products come out as zeros", lose_a_product, "float64 product"),
             ("there is no code for the card", no_kernel_image, "compiled for sm_80"),
         ),

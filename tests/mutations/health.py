@@ -13,7 +13,7 @@ BUS_IDS = ("00000000:17:00.0", "00000000:65:00.0")
 
 def healthy_gpu(index: int) -> Any:
     """A card as NVML tells of it where nothing is wrong."""
-    from verify.telemetry import GpuState
+    from verify.device.telemetry import GpuState
 
     return GpuState(
         index,
@@ -57,8 +57,8 @@ def healthy_gpu(index: int) -> Any:
 
 def healthy() -> None:
     """Two healthy GPUs, and a kernel log without trouble."""
-    from verify import kernel_log, state
-    from verify.telemetry import State
+    from verify.device import kernel_log, state
+    from verify.device.telemetry import State
 
     whole = State("580.65.06", (healthy_gpu(0), healthy_gpu(1)), found=True)
     state.read = lambda *_: whole
@@ -70,7 +70,7 @@ def broken(**fields: Any) -> Callable[[], None]:
     """The second GPU with these fields."""
 
     def seed() -> None:
-        from verify import state
+        from verify.device import state
 
         whole = state.read()
         gpus = (whole.gpus[0], dataclasses.replace(whole.gpus[1], **fields))
@@ -83,7 +83,7 @@ def logged(*texts: str) -> Callable[[], None]:
     """These lines in the kernel log."""
 
     def seed() -> None:
-        from verify import kernel_log
+        from verify.device import kernel_log
 
         log = kernel_log.read()
         lines = (*log.lines, *(kernel_log.Line(text, 20.0) for text in texts))
@@ -94,9 +94,9 @@ def logged(*texts: str) -> Callable[[], None]:
 
 def busy() -> None:
     """A process holds a GPU that takes one at a time."""
-    from verify.telemetry import Process
+    from verify.device.telemetry import GpuProcess
 
-    broken(compute_mode="exclusive-process", processes=(Process(4711, 1 << 30),))()
+    broken(compute_mode="exclusive-process", processes=(GpuProcess(4711, 1 << 30),))()
 
 
 def row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
@@ -124,7 +124,7 @@ ROWS = {
         row("memory", "a row waits to be remapped", broken(remap_pending=True), RESET),
         row("memory", "a page waits to be retired", broken(retired_pending=True), RESET),
         row("memory", "a row could not be remapped", broken(remap_failed=True), "replaced"),
-        row("memory", "the card has worn out", broken(retired_pages=60), "60 is NVIDIA's limit"),
+        row("memory", "the card has worn out", broken(retired_pages=60), "NVIDIA's limit is 60"),
         row(
             "clocks",
             "the hardware slows it down",
@@ -169,7 +169,10 @@ ROWS = {
         row("mode", "the driver asks for a reset", broken(recovery="reset the GPU"), "--gpu-reset"),
         row("mode", "MIG mode without a MIG device", broken(mig=True), "no MIG device"),
         row(
-            "fabric", "Fabric Manager does not run", broken(fabric_state="in-progress"), "580.65.06"
+            "fabric",
+            "Fabric Manager is not running",
+            broken(fabric_state="in-progress"),
+            "580.65.06",
         ),
         row(
             "fabric",

@@ -102,12 +102,12 @@ def load_libcuda(path: str, error: "str | None", card: str = "Tesla T4") -> Call
     """This libcuda is mapped, and starts or does not; the kernel module is 535.104.05."""
 
     def world() -> None:
-        from verify import driver, machine, nvml
+        from verify.device import driver, machine, nvml
 
         count = None if error else 1
         said = driver.CudaDriver(found=True, version="12.8", count=count, error=error)
         driver.read = lambda *_: said
-        nvml.read = lambda *_: nvml.Nvml(found=True, gpus=(nvml.Gpu(card, "GPU-a"),))
+        nvml.read = lambda *_: nvml.Nvml(found=True, gpus=(nvml.NvmlGpu(card, "GPU-a"),))
         maps = "7f00-7f01 r-xp 00000000 00:1f 42    {}\n".format(path)
         vars(machine).update(read_maps=lambda: maps)
         setattr(machine.Machine, "kernel_module", lambda _: "535.104.05")  # noqa: B010
@@ -134,8 +134,16 @@ ROWS = {
         *rows_of(
             "libraries.framework",
             cuda_build,
-            ("torch is another version", say_version("2.8.0+cu128"), "2.8.0 where 2.9.1"),
-            ("torch is of another CUDA", say_version("2.9.1+cu130", "13.0"), "cu130 where cu128"),
+            (
+                "torch is another version",
+                say_version("2.8.0+cu128"),
+                "2.8.0 instead of the requested 2.9.1",
+            ),
+            (
+                "torch is of another CUDA",
+                say_version("2.9.1+cu130", "13.0"),
+                "cu130 instead of the requested cu128",
+            ),
             ("torch is a CPU build", say_version("2.9.1+cpu", None), "is a CPU build"),
             ("torch comes from a mounted home", from_home, "PYTHONNOUSERSITE"),
         ),
@@ -146,24 +154,32 @@ ROWS = {
             (
                 "torch was compiled for another CUDA",
                 say_version("2.9.1", "12.6"),
-                "12.6 where 12.8",
+                "12.6 instead of the requested 12.8",
             ),
             ("torch was compiled without CUDA", say_version("2.9.1", None), "without CUDA"),
         ),
         *rows_of(
             "libraries.cudnn",
             cuda_build,
-            ("another cuDNN", answer("torch.backends.cudnn", 90100), "9.1.0 where 9.10.2.21"),
+            (
+                "another cuDNN",
+                answer("torch.backends.cudnn", 90100),
+                "9.1.0 instead of the requested 9.10.2.21",
+            ),
             (
                 "cuDNN's files are mixed",
                 answer("torch.backends.cudnn", RuntimeError("cuDNN version incompatibility: x")),
-                "the one torch was built for",
+                "the one that torch was built for",
             ),
         ),
         *rows_of(
             "libraries.nccl",
             cuda_build,
-            ("another NCCL", answer("torch.cuda.nccl", (2, 21, 5)), "2.21.5 where 2.27.5"),
+            (
+                "another NCCL",
+                answer("torch.cuda.nccl", (2, 21, 5)),
+                "2.21.5 instead of the requested 2.27.5",
+            ),
             ("NCCL is missing", answer("torch.cuda.nccl", OSError(NO_LIBRARY)), "libnccl.so.2"),
         ),
         Row("libraries.numpy", "NumPy has another ABI", break_numpy, "numpy<2", on_cpu=True),
@@ -174,7 +190,7 @@ ROWS = {
             (
                 "cuda-compat is used on a GeForce",
                 load_libcuda(COMPAT + "570.86.10", E804, "NVIDIA GeForce RTX 4090"),
-                "here is NVIDIA GeForce RTX 4090",
+                "not on NVIDIA GeForce RTX 4090",
             ),
             (
                 "cuda-compat is older than the host's driver",

@@ -91,7 +91,7 @@ def packages() -> None:
 def _maps_without_torchs_own() -> str:
     import torch
 
-    from verify import maps
+    from verify.device import maps
 
     own = str(Path(torch.__file__).parents[1])
     return "".join(line for line in maps.read_maps().splitlines(keepends=True) if own not in line)
@@ -247,7 +247,7 @@ ROWS = {
             packages,
             ("a system's cuDNN is loaded too", other_cudnn, "outside the image's packages"),
             ("a stub of the driver is loaded", stub, "a stub is loaded"),
-            ("LD_LIBRARY_PATH holds another cuDNN", shadow, "would be loaded in place"),
+            ("LD_LIBRARY_PATH holds another cuDNN", shadow, "would be loaded instead"),
         ),
         *rows_of(
             "libraries.versions",
@@ -257,7 +257,7 @@ ROWS = {
                 say("libcudnn", "9.1.0", "12.4"),
                 "nvidia-cudnn-cu12 is 9.10.2",
             ),
-            ("cuDNN is for another CUDA", say("libcudnn", "9.10.2", "11.8"), "of CUDA 11.8"),
+            ("cuDNN is for another CUDA", say("libcudnn", "9.10.2", "11.8"), "from CUDA 11.8"),
             (
                 "nvJitLink is too old",
                 say("libnvJitLink", "12.4", None),
@@ -267,7 +267,7 @@ ROWS = {
         *rows_of(
             "libraries.vision",
             vision,
-            ("torchvision is for another torch", for_another_torch, "made for torch 2.12.0"),
+            ("torchvision is for another torch", for_another_torch, "requires torch 2.12.0"),
             ("torchvision's operators do not load", no_operators, "does not exist"),
             ("nothing is suppressed", keep_all_boxes, "nms gives [3, 0, 1, 2]"),
             ("RoIAlign reads half a cell beside", shift_pooling, "roi_align gives"),
@@ -283,7 +283,7 @@ ROWS = {
             "libraries.compiler",
             "g++ lacks its own parts",
             set_compiler("CXX", "echo 'g++: fatal error: cannot execute cc1plus' >&2; exit 1\n"),
-            "without all it needs",
+            "is incomplete",
             on_cpu=True,
         ),
         Row("libraries.compiler", "no Python.h", no_headers, "libpython3-dev", on_cpu=True),

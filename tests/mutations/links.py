@@ -12,8 +12,8 @@ ODD_PLACE = 4097  # where a bit is flipped
 
 def two_sound_gpus() -> None:
     """Two GPUs as NVML tells of them, joined by four NVLinks."""
-    from verify import state
-    from verify.telemetry import GpuState, NvLink, Pair, State
+    from verify.device import state
+    from verify.device.telemetry import GpuState, NvLink, Pair, State
 
     links = tuple(NvLink(i, active=True, gbs=25.0, errors=0) for i in range(4))
     gpu = GpuState(
@@ -35,7 +35,7 @@ def second_gpu(**fields: Any) -> Callable[[], None]:
     """Change what NVML tells of the second GPU."""
 
     def seed() -> None:
-        from verify import state
+        from verify.device import state
 
         seen = state.read()
         first, second = seen.gpus
@@ -49,7 +49,7 @@ def second_link(**fields: Any) -> Callable[[], None]:
     """Change what NVML tells of one NVLink of the second GPU."""
 
     def seed() -> None:
-        from verify import state
+        from verify.device import state
 
         links = state.read().gpus[1].nvlinks
         second_gpu(nvlinks=(*links[:3], replace(links[3], **fields)))()
@@ -61,7 +61,7 @@ def pair(**fields: Any) -> Callable[[], None]:
     """Change what NVML tells of what lies between the GPUs."""
 
     def seed() -> None:
-        from verify import state
+        from verify.device import state
 
         seen = state.read()
         broken = replace(seen, pairs=(replace(seen.pairs[0], **fields),))
@@ -81,7 +81,7 @@ def two_places() -> None:
 
 def four_sound_gpus() -> None:
     """Four GPUs of one kind."""
-    from verify import state
+    from verify.device import state
 
     two_sound_gpus()
     seen = state.read()
@@ -90,7 +90,7 @@ def four_sound_gpus() -> None:
 
 
 def one_narrow_link() -> None:
-    from verify import state
+    from verify.device import state
 
     seen = state.read()
     gpus = (*seen.gpus[:3], replace(seen.gpus[3], pcie_width=4))
@@ -99,7 +99,7 @@ def one_narrow_link() -> None:
 
 def errors_at_each_reading() -> None:
     """A link that counts 12,345 errors more whenever it is looked at."""
-    from verify import state
+    from verify.device import state
 
     seen, counted = state.read(), [0]
 
@@ -114,7 +114,7 @@ def errors_at_each_reading() -> None:
 
 def no_link_on_one_gpu() -> None:
     """On a board whose name does not say that its links are wired."""
-    from verify import state
+    from verify.device import state
 
     seen = state.read()
     first, second = (replace(gpu, name="NVIDIA H100 80GB HBM3") for gpu in seen.gpus)
@@ -160,7 +160,7 @@ ROWS = {
             "health.pcie",
             "a card has four lanes where its twins have sixteen",
             one_narrow_link,
-            "GPU 3: PCIe x4, where the others",
+            "GPU 3: PCIe x4, others of the same model",
             sound=four_sound_gpus,
         ),
         _row(

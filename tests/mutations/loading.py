@@ -99,7 +99,7 @@ def limit_threads() -> None:
 
 def limit_group() -> None:
     """A control group with room for twenty: what the report says of it."""
-    from verify import limits
+    from verify.device import limits
 
     put(limits, "read", lambda *_: limits.Limits(processes=20, processes_now=12))
     limit_threads()
@@ -109,7 +109,7 @@ def kill_worker_by_bus_error() -> None:
     """What the kernel does where a mapping of /dev/shm cannot grow."""
     import signal
 
-    from verify import samples
+    from verify.workloads import samples
 
     put(samples.Batches, "__getitem__", lambda *_: os.kill(os.getpid(), signal.SIGBUS))
 
@@ -131,7 +131,7 @@ def refuse_shared_memory() -> None:
 
 
 def deliver_stale_batches() -> None:
-    from verify import samples
+    from verify.workloads import samples
 
     real = samples.Batches.__getitem__
     put(samples.Batches, "__getitem__", lambda self, i: real(self, max(0, i - 1)))
@@ -180,7 +180,7 @@ def _in_worker(act: Any) -> None:
     """Do something in a worker's fifth sample."""
     from torch.utils.data import get_worker_info
 
-    from verify import samples
+    from verify.workloads import samples
 
     real = samples.Images.__getitem__
 
@@ -216,15 +216,15 @@ def break_spawn() -> None:
 
 
 def hang_in_forked_worker() -> None:
-    from verify import samples
     from verify.checks import forks
+    from verify.workloads import samples
 
     put(forks, "FORK_S", 4.0)
     put(samples.Sums, "__getitem__", lambda *_: time.sleep(NEVER))
 
 
 def miscount_in_forked_worker() -> None:
-    from verify import samples
+    from verify.workloads import samples
 
     put(samples.Sums, "__getitem__", lambda *_: 7)
 
@@ -233,7 +233,7 @@ def fake_gpu() -> None:
     """Workers as they behave on a GPU: torch refuses CUDA in a forked one."""
     from verify.checks import forks
     from verify.checks.place import Place
-    from verify.samples import Sums
+    from verify.workloads.samples import Sums
 
     def start(method: str, device: str, _: Any) -> Any:
         if (method, device) == ("fork", "cuda"):
@@ -267,11 +267,11 @@ ROWS = {
         _row(
             "shm", "/dev/shm has Docker's default of 64 MB", shrink_shm, "--shm-size", level="quick"
         ),
-        _row("shm", "/dev/shm is full of other files", fill_shm, "left over", level="quick"),
+        _row("shm", "/dev/shm is full of other files", fill_shm, "leftover", level="quick"),
         _row("shm", "there is no /dev/shm", remove_shm, "cannot be used", level="quick"),
         _row("shm", "/dev/shm has room but refuses it", refuse_room, "no room for", level="quick"),
         _row("shm", "/dev/shm is read-only", mount_read_only, "cannot be written", level="quick"),
-        _row("shm", "a byte of a file changes", garble_shm, "does not hold", level="quick"),
+        _row("shm", "a byte of a file changes", garble_shm, "does not contain", level="quick"),
         _row("files", "256 files may be open", limit_files, "--ulimit nofile", level="quick"),
         _row("files", "ten threads may run", limit_threads, "--pids-limit", level="quick"),
         _row("files", "pids.max is 20", limit_group, "limit 20, 12 in use", level="quick"),
@@ -280,7 +280,7 @@ ROWS = {
         _row("batch", "workers deliver stale batches", deliver_stale_batches, "wrong content"),
         _row("batch", "the last batch never comes", drop_last_batch, " came"),
         _row("workers", "the sampler drops a sample", drop_a_sample, "1 of"),
-        _row("workers", "the sampler repeats a sample", repeat_a_sample, "came twice"),
+        _row("workers", "the sampler repeats a sample", repeat_a_sample, "were repeated"),
         _row("workers", "the order is lost", lose_the_order, "the order was lost"),
         _row("workers", "a value of a batch changes", garble_a_batch, "wrong content"),
         _row("workers", "a worker hangs", hang_in_worker, "a worker hangs"),
@@ -293,7 +293,7 @@ ROWS = {
             "fork",
             "CUDA in a forked worker hangs",
             hang_where_cuda_is_forked,
-            "workers by fork that compute on the GPU",
+            "workers started with fork that compute on the GPU",
             sound=fake_gpu,
             on_cpu=False,
         ),

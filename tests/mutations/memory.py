@@ -14,10 +14,10 @@ def fake_gpu() -> None:
     """One card of 80 GB with nobody else on it: what torch and NVML say of it."""
     import torch
 
-    from verify import same_gpu, state
     from verify.checks import memory
     from verify.checks.place import Place
-    from verify.telemetry import GpuState, State
+    from verify.device import same_gpu, state
+    from verify.device.telemetry import GpuState, State
 
     places = (Place("cuda"),)
     put(memory, "find", lambda _: (None, places[0]))
@@ -32,11 +32,11 @@ def fake_gpu() -> None:
 def share_the_gpu() -> None:
     import torch
 
-    from verify import state
-    from verify.telemetry import GpuState, Process, State
+    from verify.device import state
+    from verify.device.telemetry import GpuProcess, GpuState, State
 
     put(torch.cuda, "mem_get_info", lambda _: (14 * GB, 80 * GB))
-    holders = (Process(4242, 65 * GB), Process(77, None))
+    holders = (GpuProcess(4242, 65 * GB), GpuProcess(77, None))
     put(
         state,
         "read",
@@ -49,8 +49,8 @@ def share_the_gpu() -> None:
 def hide_who_holds_it() -> None:
     import torch
 
-    from verify import state
-    from verify.telemetry import GpuState, State
+    from verify.device import state
+    from verify.device.telemetry import GpuState, State
 
     put(torch.cuda, "mem_get_info", lambda _: (14 * GB, 80 * GB))
     put(
@@ -165,7 +165,9 @@ ROWS = {
             status="skip",
         ),
         Row("memory.pattern", "a bit flips", flip_a_bit, "1 bit of 64 differs", on_cpu=True),
-        Row("memory.pattern", "addresses cross", cross_addresses, "32768 bytes in", on_cpu=True),
+        Row(
+            "memory.pattern", "addresses cross", cross_addresses, "first at byte 32768", on_cpu=True
+        ),
         Row("memory.pattern", "a bit is stuck", stick_a_bit, "1 bit of 64 differs", on_cpu=True),
         Row("memory.leak", "each step keeps its weights", keep_tensors, "each step", on_cpu=True),
         *(

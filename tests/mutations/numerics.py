@@ -402,14 +402,14 @@ PYTORCH = (
         "matmul",
         "TF32 is asked for and not used",
         refuse_tf32,
-        "asked for and not used",
+        "requested but not used",
         two_gpus_with_tf32,
     ),
     _gpu_row(
         "matmul",
         "TF32 is used though it is turned off",
         force_tf32,
-        "the size of TF32's, which was turned off",
+        "as large as TF32's, which was turned off",
         two_gpus_with_tf32,
     ),
     _row(
@@ -435,7 +435,7 @@ PYTORCH = (
     ),
     _row("attention", "the causal mask is ignored", forget_the_mask, "causal"),
     _row("attention", "a gradient is off by a tenth", spoil_the_key_gradient, "gradient by key"),
-    _row("attention", "the choice of a backend is not heeded", let_any_backend_run, "alone was"),
+    _row("attention", "the choice of a backend is not heeded", let_any_backend_run, "only the"),
     _row("attention", "no backend can do it", take_every_backend, "as torch chooses"),
     _row("compile", "TORCHDYNAMO_DISABLE is set", turn_dynamo_off, "unset TORCHDYNAMO_DISABLE"),
     _row("compile", "torch.compile does nothing", compile_nothing, "nothing was compiled"),
@@ -443,12 +443,14 @@ PYTORCH = (
     _row("compile", "compiled code gives other numbers", compile_other_numbers, "error 0.001"),
     _row("compile", "generated code does not compile", fail_to_compile, "could not compile"),
     _row("compile", "compiled code runs once only", run_the_original, "ran 1 of 2 times"),
-    _row("determinism", "each run adds noise", add_noise, "end apart"),
+    _row("determinism", "each run adds noise", add_noise, "from one seed differ"),
     _row("determinism", "training ends in NaN", train_into_nan, "NaN or infinity"),
     _row("checkpoint", "the optimiser's state is lost", lose_the_optimiser, "optimizer"),
     _row("checkpoint", "the random state is not restored", lose_the_random_state, "random state"),
     _row("checkpoint", "the file keeps fewer bits", lose_the_statistics, "model"),
-    _row("checkpoint", "the optimiser's steps change nothing", freeze_the_optimiser, "changed no"),
-    _row("checkpoint", "the same steps go elsewhere", add_noise, "ends elsewhere"),
+    _row(
+        "checkpoint", "the optimiser's steps have no effect", freeze_the_optimiser, "not change any"
+    ),
+    _row("checkpoint", "the same steps go elsewhere", add_noise, "from a checkpoint differs"),
 )
 ROWS = {"pytorch": PYTORCH}

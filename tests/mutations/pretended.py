@@ -77,14 +77,21 @@ class Event:
 
 def pretend(framework: str, count: int) -> None:
     """So many GPUs, seen by the framework, NVML and the driver."""
-    from verify import driver, nvml, same_gpu, state
+    from verify.checks import patterns, recovery
+    from verify.device import cuda_memory, driver, nvml, same_gpu, state
 
     cards = tuple(gpu(i) for i in range(count))
     seen = _state(cards)
     state.read = lambda *_: seen
-    rows = tuple(nvml.Gpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
+    rows = tuple(nvml.NvmlGpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
     nvml.read = lambda *_: nvml.Nvml(found=True, driver="570.133.20", cuda="12.8", gpus=rows)
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", count=count)
+    rooms = [
+        cuda_memory.GpuMemory(i, name_of(i), cards[i].uuid, 2 * GIB, 2 * GIB) for i in range(count)
+    ]
+    vars(cuda_memory).update(read=lambda _: rooms)
+    vars(patterns).update(NO_COUNT=2 * GIB)
+    vars(recovery).update(TIMES=recovery.NO_ADDRESS // (2 * GIB))  # a CPU may lend twice as much
     vars(same_gpu).update(
         find=lambda index, gpus: gpus[index] if index < len(gpus) else None,
         match=lambda index, _, __, gpus: gpus[index] if index < len(gpus) else None,
@@ -93,15 +100,18 @@ def pretend(framework: str, count: int) -> None:
 
 
 def _jax(count: int) -> None:
-    """XLA was asked for so many devices of the CPU (`main`)."""
+    """XLA was asked for so many devices of the CPU (`main`).
+
+    They are listed when a check asks: a child that it forks could not use an XLA started before.
+    """
     import jax
 
     from tests.mutations.jax_ import a_plugin
     from verify.checks.on_jax.place import Place
 
     a_plugin()
-    there = jax.devices("cpu")[:count]
-    vars(jax).update(devices=lambda _=None: list(there))
+    real = jax.devices
+    vars(jax).update(devices=lambda _=None: real("cpu")[:count])
     setattr(Place, "capability", property(lambda _: (8, 0)))  # noqa: B010
     setattr(Place, "card", property(lambda one: name_of(one.index)))  # noqa: B010
 
@@ -119,6 +129,7 @@ def _tensorflow(count: int) -> None:
     real = tf.config.list_physical_devices
     fakes = ["GPU {}".format(i) for i in range(count)]
     tf.config.list_physical_devices = lambda kind=None: fakes if kind == "GPU" else real(kind)
+    vars(tf.config).update(get_logical_device_configuration=lambda _: None)
     tf.config.experimental.get_device_details = lambda one: {
         "device_name": NAME + one[3:],
         "compute_capability": (7, 5),  # without TF32, which a CPU does not have
@@ -244,7 +255,7 @@ def sight_of(context: Any, count: int) -> Any:
 
 def gpu(index: int) -> Any:
     """A calm card."""
-    from verify.telemetry import GpuState, NvLink
+    from verify.device.telemetry import GpuState, NvLink
 
     return GpuState(
         index,
@@ -277,7 +288,7 @@ def gpu(index: int) -> Any:
 
 
 def _state(cards: Any) -> Any:
-    from verify.telemetry import Pair, State
+    from verify.device.telemetry import Pair, State
 
     pairs = tuple(
         Pair(i, j, "PHB", "ok", "ok") for i in range(len(cards)) for j in range(i + 1, len(cards))
@@ -288,10 +299,10 @@ def _state(cards: Any) -> Any:
 def main(framework: str, count: int, fault: str, words: "list[str]") -> int:
     """Run the checks, each in a child, as the suite does."""
     from verify.checks import CHECKS
-    from verify.children import Child
-    from verify.core import Context
-    from verify.frameworks import FRAMEWORKS
-    from verify.runner import judge_ending, outcome_of
+    from verify.model.check import Context
+    from verify.model.frameworks import FRAMEWORKS
+    from verify.running.children import Child
+    from verify.running.runner import judge_ending, outcome_of
 
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
     FRAMEWORKS[framework].load()
@@ -320,7 +331,7 @@ def _start_fails(code: int, text: str) -> Callable[[], None]:
     """CUDA does not start: the driver has this error, and the framework its own words for it."""
 
     def seed() -> None:
-        from verify import driver
+        from verify.device import driver
 
         said = "Error {}: {}".format(code, text)
         driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", error=said)
@@ -395,7 +406,7 @@ def _links_count_errors() -> None:
     """At each look the NVLinks of the second card have counted four hundred errors more."""
     from dataclasses import replace
 
-    from verify import state
+    from verify.device import state
 
     seen = state.read()
     looks = [0]

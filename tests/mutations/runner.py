@@ -17,11 +17,11 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from tests.mutations import Row, tables
 from verify.checks import CHECKS
-from verify.children import Child, scratch
-from verify.core import Check, Context, Outcome
-from verify.expectations import parse
-from verify.frameworks import FRAMEWORKS
-from verify.runner import judge_ending, outcome_of
+from verify.model.check import Check, Context, Outcome
+from verify.model.expectations import parse
+from verify.model.frameworks import FRAMEWORKS
+from verify.running.children import Child, scratch
+from verify.running.runner import judge_ending, outcome_of
 
 LIMIT_S = 300.0
 

@@ -26,11 +26,11 @@ _slower = [1.0]
 
 def card(**changes: Any) -> Any:
     """A calm card under load."""
-    from verify.telemetry import GpuState, Process
+    from verify.device.telemetry import GpuProcess, GpuState
 
     calm = {
         "mig": False,
-        "processes": (Process(1),),
+        "processes": (GpuProcess(1),),
         "temperature_c": 60,
         "power_limit_w": 400.0,
         "clock_sm_mhz": 1395,
@@ -51,7 +51,7 @@ def one_card() -> None:
     import torch
 
     from verify.checks import rates, speed
-    from verify.checks.pace import Card, spec_of
+    from verify.checks.pace import RatedCard, spec_of
     from verify.checks.place import Place
 
     class Held(Place):
@@ -72,7 +72,7 @@ def one_card() -> None:
     vars(speed).update(
         find=lambda _: (None, (place,)),
         find_place=lambda _: (None, place),
-        describe=lambda context, *_: Card(
+        describe=lambda context, *_: RatedCard(
             0, NAME, vars(speed)["state_now"], spec_of(NAME, None, context.expect.gpus)
         ),
         state_now=card(),
@@ -91,8 +91,8 @@ def one_card() -> None:
 def small_nets_only() -> None:
     """Both networks are the small one, so that the CPU needs little time for them."""
     one_card()
-    from verify import models
     from verify.checks import speed
+    from verify.workloads import models
 
     vars(models).update(large_net=models.small_net)
     speed.BATCHES.update(small=4, large=4)
@@ -125,7 +125,7 @@ def slower_than_the_cpu() -> None:
 def a_slower_twin() -> None:
     """A second card of the same name does half as much, and the figures are not known."""
     from verify.checks import speed
-    from verify.checks.pace import Card
+    from verify.checks.pace import RatedCard
 
     first = speed.find(None)[1][0]  # type: ignore[arg-type]
     second = type(first)("cuda", 1)
@@ -139,7 +139,7 @@ def a_slower_twin() -> None:
     held.seconds = seconds
     vars(speed).update(
         find=lambda _: (None, (first, second)),
-        describe=lambda _, place, *__: Card(place.index, NAME, card(clock_sm_mhz=600)),
+        describe=lambda _, place, *__: RatedCard(place.index, NAME, card(clock_sm_mhz=600)),
     )
 
 
@@ -148,12 +148,12 @@ def twins() -> None:
     from verify.checks import gemm, rates
     from verify.checks.on_jax import speed as on_jax
     from verify.checks.on_tensorflow import speed as on_tensorflow
-    from verify.checks.pace import Card
+    from verify.checks.pace import RatedCard
 
     there = (_Twin(), _Twin(index=1))
     vars(gemm).update(
         SIZES=(64, 128),
-        _card=lambda _, place, index, *__: Card(index, place.card, card()),
+        _card=lambda _, place, index, *__: RatedCard(index, place.card, card()),
     )
     vars(rates).update(SIZES=(64, 128))
     vars(on_jax).update(every=lambda _: (None, there), _product=lambda _: _no_work)
@@ -201,7 +201,7 @@ def _rows(
 
 
 HALF = "one of two cards is half as fast"
-_OF_TWINS = _rows("speed.gemm", twins, (HALF, a_slower_one_of_them, "GPU 0 of the same kind"))
+_OF_TWINS = _rows("speed.gemm", twins, (HALF, a_slower_one_of_them, "GPU 0 of the same model"))
 ROWS = {
     "jax": _OF_TWINS,
     "tensorflow": _OF_TWINS,
@@ -224,8 +224,8 @@ ROWS = {
                 slow_down(9, throttle_reasons=("sw_power_cap",), power_limit_w=100.0),
                 "power limit of 100 W",
             ),
-            ("it is slow for no known reason", slow_down(3), "NVML shows no reason"),
-            (HALF, a_slower_twin, "GPU 0 of the same kind"),
+            ("it is slow for no known reason", slow_down(3), "NVML gives no reason"),
+            (HALF, a_slower_twin, "GPU 0 of the same model"),
         ),
         *_rows(
             "speed.memory",
@@ -244,7 +244,7 @@ ROWS = {
                 slow_down(4, pcie_generation=1),
                 "1.0 of 3.0",
             ),
-            ("the host's memory is far", slow_down(4), "another socket"),
+            ("the host's memory is on another socket", slow_down(4), "another socket"),
         ),
         *_rows(
             "speed.training",

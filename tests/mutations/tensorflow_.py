@@ -35,10 +35,10 @@ def a_gpu() -> None:
     """One GPU, by what NVML, the driver and TensorFlow say; nothing can compute on it."""
     import tensorflow as tf
 
-    from verify import driver, nvml
+    from verify.device import driver, nvml
 
     a_cuda_build()
-    card = nvml.Gpu("NVIDIA A100", "GPU-a", "8.0", mig=False)
+    card = nvml.NvmlGpu("NVIDIA A100", "GPU-a", "8.0", mig=False)
     replace(nvml, "read", always(nvml.Nvml(found=True, driver="550.54", gpus=(card,))))
     replace(driver, "read", always(driver.CudaDriver(found=True, version="12.4", count=1)))
     real = tf.config.list_physical_devices
@@ -182,7 +182,7 @@ def list_no_gpu() -> None:
 
 def hide_from_the_driver() -> None:
     """NVML sees the GPU, CUDA does not start."""
-    from verify import driver
+    from verify.device import driver
 
     list_no_gpu()
     error = "Error 802: system not yet initialized"
@@ -297,7 +297,7 @@ _LIBRARIES: Tuple[Row, ...] = (
         "libraries.framework",
         "another version than the lock's",
         say_another_version,
-        "2.19.1 where 2.21",
+        "2.19.1 instead of the requested 2.21",
         sound=a_cuda_build,
         expect={"framework": {"name": "tensorflow", "version": PINNED}},
     ),
@@ -354,7 +354,7 @@ _LIBRARIES: Tuple[Row, ...] = (
         "libraries.cudnn",
         "another cuDNN than the lock's",
         give_numbers(libcudnn=90500),
-        "9.5.0 where 9.3",
+        "9.5.0 instead of the requested 9.3",
         sound=libraries_by_number,
         expect={"cudnn": "9.3"},
     ),
@@ -376,7 +376,7 @@ _LIBRARIES: Tuple[Row, ...] = (
     ),
 )
 _DEVICES: Tuple[Row, ...] = (
-    row("devices.count", "TensorFlow takes no GPU", list_no_gpu, "libraries.dlopen", sound=a_gpu),
+    row("devices.count", "TensorFlow uses no GPU", list_no_gpu, "libraries.dlopen", sound=a_gpu),
     row("devices.count", "CUDA does not start", hide_from_the_driver, "fabric", sound=a_gpu),
     row("devices.count", "a CPU build", say_cpu_build, "CPU build", sound=a_gpu),
     row(
@@ -397,7 +397,7 @@ _DEVICES: Tuple[Row, ...] = (
         "devices.kernel",
         "a sum that is not true",
         lose_a_summand,
-        "float64 sum: 1 of 1 answers wrong",
+        "float64 sum: 1 of 1 results wrong",
         sound=a_gpu_that_is_the_cpu,
     ),
     row(
@@ -407,7 +407,7 @@ _DEVICES: Tuple[Row, ...] = (
         "float32 convolution",
         sound=a_gpu_that_is_the_cpu,
     ),
-    row("devices.placement", "work lands elsewhere", ignore_the_device, "was done on CPU:0"),
+    row("devices.placement", "work lands elsewhere", ignore_the_device, "ran on CPU:0"),
     row(
         "devices.placement",
         "a graph's work lands elsewhere",
@@ -418,7 +418,7 @@ _DEVICES: Tuple[Row, ...] = (
         "devices.placement",
         "work that names no device lands elsewhere",
         default_elsewhere,
-        "lands on CPU:1",
+        "runs on CPU:1",
     ),
 )
 _SPEED: Tuple[Row, ...] = (

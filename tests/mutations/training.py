@@ -154,13 +154,18 @@ def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
 PYTORCH = (
     _row(
         "loss",
-        "the optimiser's steps change nothing",
+        "the optimiser's steps have no effect",
         freeze_the_optimiser,
         "gradients or the optimiser",
     ),
-    _row("loss", "the loss is NaN", make_the_loss_nan, "the loss is nan"),
+    _row("loss", "the loss is NaN", make_the_loss_nan, "loss is nan"),
     _row("same", "gradients are off by a thousandth in fp32", scale_gradients, "weights end"),
-    _row("same", "the optimiser's steps change nothing", freeze_the_optimiser, "changed no weight"),
+    _row(
+        "same",
+        "the optimiser's steps have no effect",
+        freeze_the_optimiser,
+        "did not change any weight",
+    ),
     _row("same", "a weight becomes infinite", end_in_infinity, "NaN or infinity"),
     _row("same", "losses are off by a thousandth in fp32", shift_the_loss, "losses are"),
     Row("training.same", "TF32 is used on a GPU", round_layers, "TF32 was used", sound=a_gpu),
@@ -171,6 +176,6 @@ PYTORCH = (
     _row("amp", "the scaler makes gradients small", lose_most_of_each_gradient, "fp16: the loss"),
     _row("amp", "no overflow is provoked", start_small, "skipped no step"),
     _row("amp", "the loss is NaN", make_the_loss_nan, "NaN or infinite"),
-    _row("amp", "the optimiser's steps change nothing", freeze_the_optimiser, "not down"),
+    _row("amp", "the optimiser's steps have no effect", freeze_the_optimiser, "not down"),
 )
 ROWS = {"pytorch": PYTORCH}

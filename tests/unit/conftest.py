@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from provision.catalog import DATA, Catalog, load
 from provision.catalog.canonical import dump
-from tests.unit.broken_catalog import Break
+from provision.catalog.catalog import Catalog
+from provision.catalog.loading import load
+from provision.catalog.reading import DATA
+from tests.kit.broken_catalog import Break
 
 # How long an example takes says more of the machine than of us.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

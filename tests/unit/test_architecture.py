@@ -9,34 +9,58 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 ROOMS = ("provision", "images", "verify")
 MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verify": {"verify"}}
 
-# Inside provision: a package may import those of lower layers, the way of the data: facts
-# and request -> resolve -> lock -> verification -> build.
-LAYERS = (
-    {"errors", "version"},
-    {"model"},
-    {"output", "host"},
-    {"catalog"},
-    {"resolve", "lock", "doctor"},
-    {"attestation", "inspection"},
-    {"verification"},
-    {"build"},
-    {"cli"},
-    {"__main__"},
-)
+# The packages of each room, the highest first: a package imports those of lower lines alone.
+# CONTRIBUTING.md draws the same, and the test reads it there.
+LAYERS = {
+    "provision": """
+        cli
+        build
+        verification
+        attestation  inspection
+        resolve  lock  doctor
+        catalog
+        output  host
+        model
+        errors  version
+    """,
+    "images": """
+        engines  bootstrap
+        assembly  inspect  layers
+        store
+        registry
+        oci
+        net  system  wheels
+        errors
+        text
+    """,
+    "verify": """
+        commands
+        monitoring  reports
+        checks
+        running  workloads
+        model
+        device
+    """,
+}
+MOST_PACKAGES = 12  # of one room
+MOST_LINES = 400  # of one module
+
 # Who may import what from outside, where that is worth holding.
 ONLY_IN = {
-    "cryptography": {"provision/attestation/record/keys.py"},
+    "cryptography": {"provision/attestation/signing/keys.py"},
     "cyclonedx": {"provision/attestation/provenance/bom.py"},
     "deflate": {"images/bootstrap/unpack.py"},
     "docker": {
-        "images/docker.py",
-        "images/engine_setup.py",
+        "images/engines/container.py",
+        "images/engines/docker.py",
+        "images/engines/start.py",
         "images/registry/auth.py",
-        "images/runner.py",  # a type's name
+        "images/engines/runner.py",  # a type's name
     },
     "ahocorasick_rs": {"provision/doctor/matching.py"},
     "packageurl": {"images/bootstrap/host.py", "provision/attestation/provenance/bom.py"},
@@ -44,7 +68,7 @@ ONLY_IN = {
     "pysequoia": {"images/bootstrap/signature.py"},
     "re2": {"provision/doctor/matching.py"},
     "rich": {"provision/output/console.py"},
-    "ruamel": {"provision/doctor/lint/compose.py"},
+    "ruamel": {"images/system/cdi.py", "provision/doctor/lint/compose.py"},
     "torch": {"verify"},
     "tensorflow": {"verify"},
 }
@@ -77,32 +101,131 @@ def test_rooms_import_in_one_direction() -> None:
     assert wrong == []
 
 
-def test_contributing_shows_the_layers() -> None:
+def lines_of(drawing: str) -> list[set[str]]:
+    return [set(line.split()) for line in reversed(drawing.strip().splitlines())]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_contributing_draws_the_layers(room: str) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    drawing = text.partition("the test reads this drawing:\n\n")[2].partition("\n\n")[0]
-    shown = [set(line.split()) for line in reversed(drawing.splitlines())]
-    assert shown == [layer for layer in LAYERS if layer != {"__main__"}]
+    drawing = text.partition(f"\n`{room}/`:\n\n")[2].partition("\n\n")[0]
+    assert lines_of(drawing) == lines_of(LAYERS[room])
 
 
-def test_layers_of_provision_import_downwards() -> None:
-    rank = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+@pytest.mark.parametrize("room", ROOMS)
+def test_packages_import_downwards(room: str) -> None:
+    rank = {name: i for i, layer in enumerate(lines_of(LAYERS[room])) for name in layer}
     wrong = []
-    for path in (ROOT / "provision").rglob("*.py"):
-        parts = path.relative_to(ROOT / "provision").with_suffix("").parts
-        if parts[0] == "__init__":
+    for path in (ROOT / room).rglob("*.py"):
+        parts = path.relative_to(ROOT / room).with_suffix("").parts
+        if parts[0] in {"__init__", "__main__"}:
             continue
         for name in imports_of(path):
-            room, _, rest = name.partition(".")
+            target_room, _, rest = name.partition(".")
             target = rest.split(".")[0]
-            inside = room == "provision" and target in rank and target != parts[0]
+            inside = target_room == room and target in rank and target != parts[0]
             if inside and rank[target] >= rank[parts[0]]:
                 wrong.append(f"{'/'.join(parts)} imports {target}")
     assert not wrong
 
 
-def test_every_module_of_provision_has_its_layer() -> None:
-    modules = {p.stem for p in (ROOT / "provision").iterdir() if p.suffix == ".py" or p.is_dir()}
-    assert modules - {"__init__", "__pycache__"} == {n for layer in LAYERS for n in layer}
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_module_is_in_a_package_that_says_what_it_is_for(room: str) -> None:
+    here = [p for p in (ROOT / room).iterdir() if p.name not in {"__pycache__", "__init__.py"}]
+    packages = {p.name for p in here if (p / "__init__.py").is_file()}
+    modules = {p.stem for p in here if p.suffix == ".py"} - {"__main__"}
+    assert modules <= {"errors", "version"}
+    assert packages | modules == set().union(*lines_of(LAYERS[room]))
+    assert len(packages) <= MOST_PACKAGES
+    for name in packages:
+        text = (ROOT / room / name / "__init__.py").read_text(encoding="utf-8")
+        assert len(ast.get_docstring(ast.parse(text)) or "") > 40, name
+        assert len(list((ROOT / room / name).rglob("*.py"))) > 2, f"{name} is one module"
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in python_files()
+        for name in imports_of(path)
+        if name.split(".")[0] in ROOMS and name.rpartition(".")[2].startswith("_")
+    ]
+    assert [one for one in wrong if not one.endswith("__")] == []
+
+
+def files_of(room: str) -> list[Path]:
+    return [path for path in python_files() if path.relative_to(ROOT).parts[0] == room]
+
+
+@cache
+def functions_of(room: str) -> dict[str, ast.FunctionDef]:
+    """The public functions of a room's modules, by dotted name."""
+    found = {}
+    for path in files_of(room):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                found[f"{module}.{node.name}"] = node
+    return found
+
+
+def test_what_other_packages_call_says_what_it_does_and_what_it_raises() -> None:
+    """By its own `raise` statements; an error that a helper makes is left to the reader."""
+    functions = {name: one for room in ROOMS for name, one in functions_of(room).items()}
+    seams = {
+        name
+        for room in ROOMS
+        for path in files_of(room)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (f"{node.module}.{one.name}" for one in node.names)
+        if name in functions
+        and node.module.split(".")[:2] != list(path.relative_to(ROOT).parts[:2])
+    }
+    silent = []
+    for name in sorted(seams):
+        doc = ast.get_docstring(functions[name]) or ""
+        raised = {
+            node.exc.func.id
+            for node in ast.walk(functions[name])
+            if isinstance(node, ast.Raise)
+            and isinstance(node.exc, ast.Call)
+            and isinstance(node.exc.func, ast.Name)
+            and node.exc.func.id[0].isupper()
+        }
+        silent += [f"{name} {error}" for error in sorted(raised) if error not in doc]
+        silent += [name] if not doc else []
+    assert silent == []
+    assert len(seams) > 200  # that names are followed at all
+
+
+# One concept each: where a framework computes, what is not there without a network, a command.
+IN_SEVERAL_MODULES = {"Place", "OfflineError", "Runs"}
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    found: dict[str, set[str]] = {}
+    for path in python_files():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+    several = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert {name: several[name] for name in set(several) - IN_SEVERAL_MODULES} == {}
+
+
+def test_tests_mirror_the_packages() -> None:
+    """A folder of tests has the name of its package; builders and fakes are in tests/kit."""
+    unit = ROOT / "tests" / "unit"
+    folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")} - {Path()}
+    assert [str(one) for one in sorted(folders) if not (ROOT / one / "__init__.py").is_file()] == []
+    helpers = {"__init__", "conftest"}
+    others = [p.name for p in unit.rglob("*.py") if p.stem not in helpers and p.stem[:5] != "test_"]
+    assert others == []
+
+
+def test_no_module_is_too_long_to_be_read_at_once() -> None:
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in python_files()}
+    assert [str(path) for path, count in lines.items() if count > MOST_LINES] == []
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

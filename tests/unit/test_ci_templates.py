@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import need
-from tests.unit.fake_engine import TAG, report
+from tests import ROOT, need
+from tests.kit.fake_engine import TAG, report
 
-ROOT = Path(__file__).resolve().parents[2]
 ACTION_FILE, GITLAB_FILE = ROOT / "action.yml", ROOT / "templates" / "verify.yml"
 ACTION = yaml.safe_load(ACTION_FILE.read_text())
 SPEC, JOBS = yaml.safe_load_all(GITLAB_FILE.read_text())
@@ -39,10 +38,10 @@ if words[:1] == ["provision"]:  # as ./run is called
     words = words[1:]
 with open(os.environ["ASKED"], "w") as file:
     json.dump(words, file)
-from images import docker
+from images.engines import docker
 from provision.cli import main as cli
 from provision.cli import commands
-from tests.unit.fake_engine import FACTS, Engine, broken, report, says
+from tests.kit.fake_engine import FACTS, Engine, broken, report, says
 said = os.environ["SAYS"]
 engine = Engine(broken("::error::gone") if said == "broken" else says(report(said)))
 docker.Docker.connect = lambda **_: engine

@@ -13,8 +13,9 @@ import pytest
 
 from provision.cli import main as cli
 from provision.errors import Exit
+from tests import DATA
 
-DOCUMENTED = Path(__file__).parents[1] / "data" / "hosts" / "documented.json"
+DOCUMENTED = DATA / "hosts" / "documented.json"
 TEXT_OR_NULL = (str, type(None))
 PLAN = {
     "schema": int,

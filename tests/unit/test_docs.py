@@ -18,10 +18,10 @@ from images.errors import Failure
 from provision.cli import main as cli
 from provision.cli.parser import COMMANDS
 from provision.model.plan import HostFacts
+from tests import ROOT
 from verify.checks import CHECKS
-from verify.frameworks import FRAMEWORKS
+from verify.model.frameworks import FRAMEWORKS
 
-ROOT = Path(__file__).resolve().parents[2]
 CODES = (ROOT / "docs/codes.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+|offline)`", CODES))
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import need
+from tests import ROOT, need
 
-ROOT = Path(__file__).resolve().parents[2]
 # What ./run and the script below call.
 TOOLS = ("sh", "env", "cat", "cksum", "cp", "mv", "mkdir", "dirname", "chmod", "id", "sed")
 # Says which version it is, or what it lacks; writes the stamp that setup_venv writes.
@@ -462,7 +461,7 @@ def test_install_engine_asks_for_nothing_of_its_own(checkout: Checkout) -> None:
     (checkout.bin / "id").chmod(0o755)
     done = checkout.run("--install-engine", "tool")
     assert done.returncode == 0, done.stderr
-    assert f"{checkout.root}/.venv/bin/python -m images.engine_setup  " in checkout.asked()
+    assert f"{checkout.root}/.venv/bin/python -m images.engines.setup  " in checkout.asked()
     assert done.stdout.endswith("tool \n")
 
 

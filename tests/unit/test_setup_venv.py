@@ -28,8 +28,8 @@ from setup_venv.settings import (
     pip_settings,
     public_index,
 )
-from tests import need
-from tests.unit.package_server import (
+from tests import ROOT, need
+from tests.kit.package_server import (
     JSON,
     Proxy,
     Reply,
@@ -41,7 +41,6 @@ from tests.unit.package_server import (
     serving,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "pip-99.1-py3-none-any.whl"
 WHEEL = bytes(range(256)) * 999
 DIGEST = hashlib.sha256(WHEEL).hexdigest()

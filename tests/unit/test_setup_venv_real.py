@@ -21,10 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import need
-from tests.unit.package_server import Reply, Server, html_page, serving
+from tests import ROOT, need
+from tests.kit.package_server import Reply, Server, html_page, serving
 
-ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 # Longer than any step takes on a machine under load; what hangs is told from what is slow by it.
 PATIENCE_S = 120

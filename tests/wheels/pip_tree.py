@@ -19,8 +19,8 @@ from isal import igzip
 from packaging.utils import parse_wheel_filename
 
 from images.layers import wheel_sources
-from images.oci.sources import Source, Unpacked
-from images.spec import Wheel
+from images.oci.sources import LayerSource, Unpacked
+from images.wheels.locked import Wheel
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _INFO = r"(?:.*/site-packages/)?[^/]+\.dist-info/"
@@ -103,7 +103,7 @@ def our_tree(wheels: Iterable[Path], root: Path) -> tuple[Tree, list[Unpacked]]:
 
 
 def _read_layer(
-    source: Source, root: Path, files: dict[str, Found], rows: dict[str, set[tuple[str, ...]]]
+    source: LayerSource, root: Path, files: dict[str, Found], rows: dict[str, set[tuple[str, ...]]]
 ) -> Unpacked:
     reader = _Pieces(source)
     # igzip and tarfile do not know who wrote this, and read it as anyone else's
@@ -137,12 +137,12 @@ def _read_layer(
 class _Pieces(io.RawIOBase):
     """A layer's stream as a file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LayerSource) -> None:
         self._pieces = self._all(source)
         self._left = b""
         self.unpacked: Unpacked | None = None
 
-    def _all(self, source: Source) -> Iterator[bytes]:
+    def _all(self, source: LayerSource) -> Iterator[bytes]:
         self.unpacked = yield from source.stream(None)
 
     def readable(self) -> bool:

@@ -21,7 +21,7 @@ import pytest
 from images.layers import WheelRefusedError
 from images.layers.tar import MTIME
 from tests import need
-from tests.unit.layer_maker import collect, files_of, stream_of
+from tests.kit.layer_maker import collect, files_of, stream_of
 from tests.wheels.pip_tree import Tree, locked, our_tree, pip_tree
 
 pytestmark = pytest.mark.network

@@ -23,7 +23,7 @@ from verify.checks import (
     versions,
 )
 from verify.checks.on_tensorflow import CHECKS as ON_TENSORFLOW
-from verify.core import LEVELS, Check
+from verify.model.check import LEVELS, Check
 
 _EVERYWHERE = (*devices.WITHOUT_FRAMEWORK, *health.CHECKS, *links.CHECKS)
 _PYTORCH = (

@@ -11,14 +11,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from verify.core import Outcome, Status, gpus
-from verify.measures import Cell, Table, pack
-from verify.symptoms import explain
+from verify.model.check import Outcome, Status, gpus
+from verify.model.measures import Cell, Table, pack
+from verify.running.symptoms import explain
 
 CPU_WORDS = "on the CPU: no GPU visible"
 _GPU_FIX = "look at devices.kernel and at nvidia-smi -q -d ECC; take the GPU out of use"
 _CPU_FIX = "build the image again; try another machine: the CPU or its memory may be faulty"
-_TF32_CAUSE = "the error has the size of TF32's, which was turned off"
+_TF32_CAUSE = "the error is as large as TF32's, which was turned off"
 _TF32_FIX = "unset NVIDIA_TF32_OVERRIDE; where it is not set, build the image again from its lock"
 _TF32_GAIN = 10.0  # measured: TF32's error is about 1000 times that of fp32
 _TF32_BAND = (5e-5, 9e-4)  # measured: 2.9e-4 with rounded factors, 7.7e-4 with cut ones
@@ -52,7 +52,7 @@ ROUNDINGS: Dict[str, Rounding] = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class AccuracyReading:
     """One result beside its float64 reference, as `compare` measured it; or the error instead."""
 
     what: str  # "509x1021x253", "3x3 grouped: gradient by weight"
@@ -120,7 +120,7 @@ def number(value: float) -> Union[float, str]:
 
 
 def judge_products(
-    readings: Sequence[Reading],
+    readings: Sequence[AccuracyReading],
     left_out: Optional[Mapping[str, str]] = None,
     tf32_gpus: Sequence[int] = (),
     tf32_override: Optional[str] = None,
@@ -139,21 +139,21 @@ def judge_products(
         return _noted(outcome, "TF32 in effect where asked for")
     if tf32_override == "0":
         return _noted(outcome, "no TF32: NVIDIA_TF32_OVERRIDE is 0")
-    message = "{}: as exact as fp32, so TF32 was asked for and not used".format(unused[0].name)
+    message = "{}: as exact as fp32, so TF32 was requested but not used".format(unused[0].name)
     cause = "the library chose a kernel without TF32: products take up to 8 times as long"
-    fix = "see that libcublas is the one of the plan (libraries.files); build the image again"
+    fix = "check that libcublas is the one of the plan (libraries.files); build the image again"
     return _with(outcome, Status.FAIL, message, cause, fix)
 
 
 def judge_convolution(
-    readings: Sequence[Reading], left_out: Optional[Mapping[str, str]] = None
+    readings: Sequence[AccuracyReading], left_out: Optional[Mapping[str, str]] = None
 ) -> Outcome:
     """Convolutions, forward and both gradients."""
     return judge_accuracy("convolutions", readings, left_out)
 
 
 def judge_accuracy(
-    noun: str, readings: Sequence[Reading], left_out: Optional[Mapping[str, str]] = None
+    noun: str, readings: Sequence[AccuracyReading], left_out: Optional[Mapping[str, str]] = None
 ) -> Outcome:
     """Whether rounding explains every reading."""
     measured = _measured(noun, readings, left_out or {})
@@ -174,7 +174,7 @@ def judge_accuracy(
 
 
 def _measured(
-    noun: str, readings: Sequence[Reading], left_out: Mapping[str, str]
+    noun: str, readings: Sequence[AccuracyReading], left_out: Mapping[str, str]
 ) -> Dict[str, Any]:
     on_gpu = any(reading.gpu is not None for reading in readings)
     columns = ("dtype", "what", "error", "allowed", "worst element", "GPU")
@@ -185,14 +185,14 @@ def _measured(
     return {**device, "left_out": dict(left_out), **pack(tables=tables)}
 
 
-def _row(reading: Reading) -> Tuple[Cell, ...]:
+def _row(reading: AccuracyReading) -> Tuple[Cell, ...]:
     found = number(reading.error), reading.allowed, number(reading.worst)
     return (reading.dtype, reading.what, *found, reading.gpu)
 
 
-def _worst_of_each(readings: Sequence[Reading]) -> List[Reading]:
+def _worst_of_each(readings: Sequence[AccuracyReading]) -> List[AccuracyReading]:
     """Of each dtype and kind the one that is furthest off: what comes after a comma is its case."""
-    found: Dict[Tuple[str, str], Reading] = {}
+    found: Dict[Tuple[str, str], AccuracyReading] = {}
     for reading in readings:
         key = reading.dtype, reading.what.partition(",")[0]
         if key not in found or reading.off > found[key].off:
@@ -200,7 +200,9 @@ def _worst_of_each(readings: Sequence[Reading]) -> List[Reading]:
     return list(found.values())
 
 
-def _without_tf32(readings: Sequence[Reading], cards: Sequence[int]) -> List[Reading]:
+def _without_tf32(
+    readings: Sequence[AccuracyReading], cards: Sequence[int]
+) -> List[AccuracyReading]:
     """The TF32 readings of the first card where none of them shows TF32.
 
     One that does is enough: for a shape that fits no tile a library may choose another kernel.
@@ -213,7 +215,7 @@ def _without_tf32(readings: Sequence[Reading], cards: Sequence[int]) -> List[Rea
     return []
 
 
-def _say_raised(reading: Reading) -> Tuple[str, str, str]:
+def _say_raised(reading: AccuracyReading) -> Tuple[str, str, str]:
     text = reading.raised or ""
     cause, fix = explain(text)
     line = text.partition("\n")[0]
@@ -221,7 +223,7 @@ def _say_raised(reading: Reading) -> Tuple[str, str, str]:
     return "{}: {}".format(reading.name, line), cause or line, fix
 
 
-def _say_wrong(reading: Reading) -> str:
+def _say_wrong(reading: AccuracyReading) -> str:
     if math.isinf(reading.off):
         return "{}: the result holds NaN or infinity".format(reading.name)
     if reading.error <= reading.allowed:
@@ -232,11 +234,11 @@ def _say_wrong(reading: Reading) -> str:
     return said.format(reading.name, reading.error, reading.allowed)
 
 
-def _explain(reading: Reading) -> Tuple[str, str]:
+def _explain(reading: AccuracyReading) -> Tuple[str, str]:
     """A cause that fits the size of the error."""
     fix = _CPU_FIX if reading.gpu is None else _GPU_FIX
     if math.isinf(reading.off):
-        return "arithmetic went wrong: no number here comes near the dtype's limit", fix
+        return "wrong arithmetic: no number here comes near the dtype's limit", fix
     if reading.error <= reading.allowed:
         return "a tile of the result was not written, or memory is damaged", fix
     if reading.dtype == "fp32" and _within(reading.error, _TF32_BAND):
@@ -255,11 +257,11 @@ def _within(value: float, band: Tuple[float, float]) -> bool:
     return band[0] <= value <= band[1]
 
 
-def _say_right(noun: str, readings: Sequence[Reading]) -> str:
+def _say_right(noun: str, readings: Sequence[AccuracyReading]) -> str:
     dtypes = ", ".join(dict.fromkeys(reading.dtype for reading in readings))
     cards = {reading.gpu for reading in readings if reading.gpu is not None}
     where = "on " + gpus(len(cards)) if cards else CPU_WORDS
-    return "right in {}: {} differ from float64 by rounding alone, {}".format(dtypes, noun, where)
+    return "correct in {}: {} differ from float64 only by rounding, {}".format(dtypes, noun, where)
 
 
 def _noted(outcome: Outcome, note: str) -> Outcome:

@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from verify.checks.accuracy import number
 from verify.checks.place import Place, find
-from verify.core import Context, Outcome, Status
-from verify.measures import Cell, Metric, Table, median, pack, spread
+from verify.model.check import Context, Outcome, Status
+from verify.model.measures import Cell, Metric, Table, median, pack, spread
 
 STEPS = {"quick": 60, "standard": 60, "full": 600}
 FALL = 10.0  # measured on a CPU: 60 steps bring the loss down 300-fold, in each dtype
@@ -24,11 +24,11 @@ FIRST_SCALE = 2.0**22  # measured: this model's gradients overflow fp16 down to 
 _TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _SHORT = {name: short for short, name in _TORCH.items()}
 _WORDS = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
-_FIX = "look at what devices.kernel and numerics.matmul say; build the image again"
+_FIX = "see devices.kernel and numerics.matmul; build the image again"
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedRun:
     """One run in mixed precision. A run in plain fp32 has the same shape."""
 
     dtype: str  # "fp32", "fp16", "bf16"
@@ -72,10 +72,10 @@ def _unfit(dtype: str, place: Place) -> Optional[str]:
     return None
 
 
-def _run(dtype: str, place: Place, context: Context) -> Mixed:
+def _run(dtype: str, place: Place, context: Context) -> MixedRun:
     small = _train(dtype, place, STEPS[context.level])
     seconds, peak = _time(dtype, place, context)
-    return Mixed(
+    return MixedRun(
         dtype,
         tuple(small.losses),
         small.computed_in,
@@ -191,7 +191,7 @@ def _scaler(place: Place, *, enabled: bool, first_scale: float) -> Any:
 
 
 def judge_amp(
-    runs: Sequence[Mixed], device: str, left_out: Optional[Mapping[str, str]] = None
+    runs: Sequence[MixedRun], device: str, left_out: Optional[Mapping[str, str]] = None
 ) -> Outcome:
     """Every dtype's loss falls as that of fp32 does, computed in the dtype that was asked for."""
     left_out = left_out or {}
@@ -216,11 +216,11 @@ def judge_amp(
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _fault(run: Mixed, plain: Mixed) -> "Optional[Tuple[str, str]]":
+def _fault(run: MixedRun, plain: MixedRun) -> "Optional[Tuple[str, str]]":
     """Message and cause, if a run went wrong."""
     name = run.dtype
     if run.computed_in != name:
-        message = "{} was asked for, and the layers computed in {}".format(name, run.computed_in)
+        message = "{} was requested, but the layers computed in {}".format(name, run.computed_in)
         return message, "autocast did not choose the dtype"
     late = [step for step in run.skipped if 2 * step >= len(run.losses)]
     if late:
@@ -232,14 +232,14 @@ def _fault(run: Mixed, plain: Mixed) -> "Optional[Tuple[str, str]]":
         message = "{}: the loss or a weight became NaN or infinite".format(name)
         if run.overflows:
             return message, "gradients were not unscaled, or an overflow was not noticed"
-        return message, "arithmetic went wrong: a model this small does not overflow"
+        return message, "wrong arithmetic: a model this small does not overflow"
     if run.overflows and not run.skipped:
-        message = "{}: the scaler skipped no step, though the first ones overflow".format(name)
+        message = "{}: the scaler skipped no step, although the first ones overflow".format(name)
         return message, "the scaler does not see infinite gradients"
     return _lagging(run, plain)
 
 
-def _lagging(run: Mixed, plain: Mixed) -> "Optional[Tuple[str, str]]":
+def _lagging(run: MixedRun, plain: MixedRun) -> "Optional[Tuple[str, str]]":
     if not run.losses or run.losses[-1] * FALL > run.losses[0]:
         first, last = (run.losses[0], run.losses[-1]) if run.losses else (math.nan, math.nan)
         said = "{}: the loss went from {:.3g} to {:.3g}, not down {:.0f}-fold"
@@ -251,23 +251,23 @@ def _lagging(run: Mixed, plain: Mixed) -> "Optional[Tuple[str, str]]":
     return None
 
 
-def _pack(mixed: Sequence[Mixed], plain: Optional[Mixed], device: str) -> Dict[str, Any]:
+def _pack(mixed: Sequence[MixedRun], plain: Optional[MixedRun], device: str) -> Dict[str, Any]:
     """What a CPU gains says nothing of a GPU: its numbers stand in the table alone."""
     if plain is None:
         return {}
     metrics = [metric for run in mixed for metric in _gains(run, plain) if device == "cuda"]
     columns = ("dtype", "last loss", "steps skipped", "step (s)", "peak (bytes)")
     rows = tuple(_row(run) for run in (plain, *mixed))
-    return pack(metrics, [Table("Mixed precision beside fp32", columns, rows)])
+    return pack(metrics, [Table("Mixed precision compared with fp32", columns, rows)])
 
 
-def _row(run: Mixed) -> "Tuple[Cell, ...]":
+def _row(run: MixedRun) -> "Tuple[Cell, ...]":
     last = number(run.losses[-1]) if run.losses else None
     seconds = median(run.seconds) if run.seconds else None
     return run.dtype, last, len(run.skipped), seconds, run.peak_bytes
 
 
-def _gains(run: Mixed, plain: Mixed) -> List[Metric]:
+def _gains(run: MixedRun, plain: MixedRun) -> List[Metric]:
     labels, found = {"dtype": run.dtype}, []
     if run.seconds and plain.seconds:
         gain = median(plain.seconds) / median(run.seconds)
@@ -282,13 +282,15 @@ def _gains(run: Mixed, plain: Mixed) -> List[Metric]:
     return found
 
 
-def _say(mixed: Sequence[Mixed], plain: Mixed, device: str, left_out: Mapping[str, str]) -> str:
+def _say(
+    mixed: Sequence[MixedRun], plain: MixedRun, device: str, left_out: Mapping[str, str]
+) -> str:
     parts = [_say_one(run, plain, device) for run in mixed]
     parts += ["{} not tried: {}".format(*row) for row in left_out.items()]
-    return "trains as fp32 does: {}, {}".format("; ".join(parts), _WORDS[device])
+    return "trains like fp32: {}, {}".format("; ".join(parts), _WORDS[device])
 
 
-def _say_one(run: Mixed, plain: Mixed, device: str) -> str:
+def _say_one(run: MixedRun, plain: MixedRun, device: str) -> str:
     said = ["{} steps skipped to find the scale".format(len(run.skipped))] if run.skipped else []
     gains = {metric.name: metric.value for metric in _gains(run, plain)}
     if "amp_speedup" in gains and device == "cuda":

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import Reading, compare, judge_accuracy
+from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy
 from verify.checks.place import Place, find
 from verify.checks.precision import Results, kind_of, set_tf32
-from verify.core import Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status
 
 Shape = Tuple[int, int, int, int]  # batch, heads, length, width of a head
 # 510 fits no tile. An odd length would do so too, but there torch 2.1 writes behind its buffers in
@@ -41,7 +41,7 @@ _PARTS = ("", ", gradient by query", ", gradient by key", ", gradient by value")
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedBackend:
     """The backend that alone was allowed, and the one that ran."""
 
     asked: str
@@ -79,7 +79,7 @@ def check_attention(context: Context) -> Outcome:
 
 def _try_each(
     dtype: str, shape: Shape, place: Place, found: Results, *, causal: bool
-) -> List[Forced]:
+) -> List[ForcedBackend]:
     """Every backend on the same inputs."""
     import torch
 
@@ -87,10 +87,10 @@ def _try_each(
     given = _Given(*(torch.randn(*shape, generator=generator).to(kind_of(dtype)) for _ in range(4)))
     true = _there_and_back(_formula(causal=causal), *(x.double() for x in given))
     here = _Given(*(numbers.to(place.device) for numbers in given))
-    forced: List[Forced] = []
+    forced: List[ForcedBackend] = []
     gpu = place.index if place.is_gpu else None
     what = "as torch chooses, {}, length {}".format("causal" if causal else "full", shape[2])
-    mine = Reading(what, dtype, shape[2], gpu=gpu, slack=_SLACK, peak=_PEAK)
+    mine = AccuracyReading(what, dtype, shape[2], gpu=gpu, slack=_SLACK, peak=_PEAK)
     found.add(lambda: _choose(here, true, mine, causal=causal), mine)
     for backend in _BACKENDS:
         what = "{} {}, length {}".format(backend, "causal" if causal else "full", shape[2])
@@ -99,7 +99,9 @@ def _try_each(
     return forced
 
 
-def _choose(given: _Given, true: Sequence[Any], mine: Reading, *, causal: bool) -> List[Reading]:
+def _choose(
+    given: _Given, true: Sequence[Any], mine: AccuracyReading, *, causal: bool
+) -> List[AccuracyReading]:
     """The readings of what a user gets, who leaves the choice of the backend to torch."""
     import torch
 
@@ -112,11 +114,11 @@ def _force(
     backend: str,
     given: _Given,
     true: Sequence[Any],
-    mine: Reading,
-    forced: List[Forced],
+    mine: AccuracyReading,
+    forced: List[ForcedBackend],
     *,
     causal: bool,
-) -> List[Reading]:
+) -> List[AccuracyReading]:
     """The readings of one backend; none where it cannot do this."""
     import torch
 
@@ -136,7 +138,7 @@ def _force(
     ran = backend_of(result)
     if mine.gpu is None and backend != ran == "math" and not _has_choice(given, causal=causal):
         return []  # torch 2.0 has one backend on a CPU, and takes it whatever is allowed
-    forced.append(Forced(backend, ran, mine.dtype))
+    forced.append(ForcedBackend(backend, ran, mine.dtype))
     return [_read(mine, *row) for row in zip(_PARTS, (result, *gradients), true)]
 
 
@@ -149,7 +151,7 @@ def _has_choice(given: _Given, *, causal: bool) -> bool:
     return backend_of(attend(query, key, value, is_causal=causal)) != "math"
 
 
-def _read(mine: Reading, part: str, got: Any, true: Any) -> Reading:
+def _read(mine: AccuracyReading, part: str, got: Any, true: Any) -> AccuracyReading:
     error, worst = compare(got.detach().cpu().double(), true.detach())
     return replace(mine, what=mine.what + part, error=error, worst=worst)
 
@@ -210,13 +212,13 @@ def _formula(*, causal: bool) -> Callable[[Any, Any, Any], Any]:
 
 
 def judge_attention(
-    readings: Sequence[Reading],
-    forced: Sequence[Forced],
+    readings: Sequence[AccuracyReading],
+    forced: Sequence[ForcedBackend],
     left_out: Optional[Mapping[str, str]] = None,
 ) -> Outcome:
     """Rounding explains every reading, and no backend stood in for another."""
     if not readings and not left_out:
-        left_out = {"every dtype": "no backend has a kernel for it, not even the plain one"}
+        left_out = {"every dtype": "no backend has a kernel for it, not even math"}
     outcome = judge_accuracy("attention results", readings, left_out)
     ran = list(dict.fromkeys(row.ran for row in forced))
     lacking = [name for name in _BACKENDS if name not in {row.asked for row in forced}]
@@ -226,9 +228,9 @@ def judge_attention(
         return outcome
     swapped = next((row for row in forced if row.asked != row.ran), None)
     if swapped is not None:
-        said = "{}: the {} backend alone was allowed, and {} ran"
+        said = "{}: only the {} backend was allowed, but {} ran"
         message = said.format(swapped.dtype, swapped.asked, swapped.ran)
-        cause = "torch does not heed the choice of a backend"
+        cause = "torch ignores the choice of a backend"
         fix = "build the image again from its lock; look for packages that patch torch"
         return replace(outcome, status=Status.FAIL, message=message, cause=cause, fix=fix)
     none = "; no kernel here: {}".format(", ".join(lacking)) if lacking else ""

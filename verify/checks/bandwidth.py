@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.checks import nccl_log, operations, ranks
-from verify.checks.links import Link, error_findings, slowest_link, width_fault
+from verify.checks.links import Link, slowest_link
+from verify.checks.nvlinks import error_findings
+from verify.checks.pcie import width_fault
 from verify.checks.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
-from verify.core import Check, Context, Outcome, Status
-from verify.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
-from verify.telemetry import State
+from verify.device.telemetry import State
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
 
 LIMIT_S = {"gloo": 60.0, "nccl": 180.0}
 LARGEST = {
@@ -36,8 +38,14 @@ def check_bandwidth(context: Context) -> Outcome:
     if team.backend == "nccl" and team.size == 1:
         return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
     wanted = sizes(LARGEST[team.backend][context.level])
+    limit_s = LIMIT_S[team.backend]
+    return watched(context, team, lambda: ranks.run(team, lambda r: _measure(r, wanted), limit_s))
+
+
+def watched(context: Context, team: Team, work: Callable[[], World]) -> Outcome:
+    """Judge what `work` measures, with the links' counters before and after it."""
     before = context.machine.state() if team.backend == "nccl" else State()
-    world = ranks.run(team, lambda rank: _measure(rank, wanted), LIMIT_S[team.backend])
+    world = work()
     seen = context.machine.state() if team.backend == "nccl" else State()
     return judge_bandwidth(world, seen, dict(os.environ), before)
 
@@ -63,7 +71,7 @@ def _measure(rank: Rank, wanted: Sequence[int]) -> List[Dict[str, Any]]:
 
 def _timed(rank: Rank, make: Callable[[Rank, int], Tuple[int, Any]], size: int) -> Dict[str, Any]:
     """Seconds of one call. Small ones are timed by the dozen, or the clock would be measured."""
-    calls = 20 if size <= SMALL else 4
+    calls = calls_of(size)
     moved, call = make(rank, size)
 
     def work() -> None:
@@ -73,6 +81,11 @@ def _timed(rank: Rank, make: Callable[[Rank, int], Tuple[int, Any]], size: int) 
     rank.at("{} bytes".format(moved))
     found = rank.place.seconds(work, repeats=REPEATS, warm_up=WARM_UP)
     return {"bytes": moved, "seconds": [seconds / calls for seconds in found]}
+
+
+def calls_of(size: int) -> int:
+    """How many calls are timed as one."""
+    return 20 if size <= SMALL else 4
 
 
 def _all_reduce(rank: Rank, size: int) -> Tuple[int, Callable[[], object]]:
@@ -115,7 +128,7 @@ def bus_factor(operation: str, size: int) -> float:
 
 
 @dataclass(frozen=True)
-class Series:
+class BandwidthSeries:
     """One operation and size: bus bandwidth in GB/s and seconds, sample by sample."""
 
     operation: str
@@ -124,7 +137,7 @@ class Series:
     seconds: Tuple[float, ...] = field(default=())
 
 
-def series(values: Sequence[Sequence[Mapping[str, Any]]]) -> List[Series]:
+def series(values: Sequence[Sequence[Mapping[str, Any]]]) -> List[BandwidthSeries]:
     """Join the ranks' readings: in each sample the slowest rank counts."""
     found = []
     for rows in zip(*values):
@@ -132,7 +145,7 @@ def series(values: Sequence[Sequence[Mapping[str, Any]]]) -> List[Series]:
         operation, moved = rows[0]["operation"], rows[0]["bytes"]
         factor = bus_factor(operation, len(values))
         gbs = tuple(moved / seconds * factor / 1e9 for seconds in slowest)
-        found.append(Series(operation, moved, gbs, slowest))
+        found.append(BandwidthSeries(operation, moved, gbs, slowest))
     return found
 
 
@@ -183,31 +196,31 @@ def blame(
     if set_off:
         return "{} is set".format(set_off), "unset {}".format(set_off)
     if environ.get("NCCL_P2P_LEVEL") in ("LOC", "0"):
-        return "NCCL_P2P_LEVEL lets no GPU reach another", "unset NCCL_P2P_LEVEL"
+        return "NCCL_P2P_LEVEL disables P2P between GPUs", "unset NCCL_P2P_LEVEL"
     for pair in seen.pairs:
         if link.nvlink and pair.can_read not in (None, "ok"):
             said = "GPU {} cannot reach GPU {} directly: {}"
             cause = said.format(pair.first, pair.second, pair.can_read)
-            return cause, "look at what devices.peers says, and at nvidia-smi topo -p2p r"
+            return cause, "see devices.peers and nvidia-smi topo -p2p r"
     off = [gpu.index for gpu in seen.gpus for one in gpu.nvlinks if one.active is False]
     if off and link.nvlink:
         cause = "NVLinks of GPU {} are not active".format(", ".join(map(str, sorted(set(off)))))
-        return cause, "look at what health.nvlink says"
+        return cause, "see health.nvlink"
     if link.nvlink and ways and "P2P" not in ways:
-        cause = "NCCL went by {} although there is NVLink".format(" and ".join(ways))
+        cause = "NCCL used {} although NVLink is available".format(" and ".join(ways))
         return cause, "start the container with --ipc host; run with NCCL_DEBUG=INFO to see why"
     for gpu in seen.gpus:
         if width_fault(gpu):
             cause = "GPU {}: {}".format(gpu.index, width_fault(gpu))
-            return cause, "look at what health.pcie says"
+            return cause, "see health.pcie"
     return _unknown(ways)
 
 
 def _unknown(ways: Sequence[str]) -> Tuple[str, str]:
     if "NET" in ways:
-        cause = "NCCL went over the network between GPUs of one machine"
+        cause = "NCCL used the network between GPUs of one machine"
         return cause, "start the container with --shm-size 1g and --ipc host"
-    cause = "another job uses the links, or the host sends P2P traffic the long way round"
+    cause = "another job uses the links, or the host routes P2P traffic through the CPU"
     return cause, "end other jobs (nvidia-smi lists them) and run again; " + P2P_FIX
 
 
@@ -215,23 +228,23 @@ def _on(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "0") not in ("0", "")
 
 
-def _largest(found: Sequence[Series]) -> List[Series]:
+def _largest(found: Sequence[BandwidthSeries]) -> List[BandwidthSeries]:
     return [
         max((s for s in found if s.operation == n), key=lambda s: s.bytes) for n in _names(found)
     ]
 
 
-def _smallest(found: Sequence[Series]) -> List[Series]:
+def _smallest(found: Sequence[BandwidthSeries]) -> List[BandwidthSeries]:
     return [
         min((s for s in found if s.operation == n), key=lambda s: s.bytes) for n in _names(found)
     ]
 
 
-def _names(found: Sequence[Series]) -> List[str]:
+def _names(found: Sequence[BandwidthSeries]) -> List[str]:
     return list(dict.fromkeys(s.operation for s in found))
 
 
-def _metrics(team: Team, found: Sequence[Series], link: Optional[Link]) -> List[Metric]:
+def _metrics(team: Team, found: Sequence[BandwidthSeries], link: Optional[Link]) -> List[Metric]:
     labels = {"backend": team.backend, "ranks": str(team.size)}
     wide = [
         of_samples(
@@ -256,13 +269,13 @@ def _metrics(team: Team, found: Sequence[Series], link: Optional[Link]) -> List[
     return [*wide, *quick]
 
 
-def _table(found: Sequence[Series]) -> Table:
+def _table(found: Sequence[BandwidthSeries]) -> Table:
     columns = ("operation", "bytes", "seconds", "bus bandwidth (GB/s)")
     rows = [(s.operation, s.bytes, median(s.seconds), median(s.gbs)) for s in found]
     return Table("Collectives by message size", columns, tuple(rows))
 
 
-def _plot(found: Sequence[Series]) -> Plot:
+def _plot(found: Sequence[BandwidthSeries]) -> Plot:
     lines = [
         (n, tuple((float(s.bytes), median(s.gbs)) for s in found if s.operation == n))
         for n in _names(found)
@@ -271,13 +284,12 @@ def _plot(found: Sequence[Series]) -> Plot:
     return Plot("Bus bandwidth by message size", x, y, tuple(lines), log_x=True)
 
 
-CHECKS = (
-    Check(
-        "collectives.bandwidth",
-        "Bandwidth between GPUs",
-        check_bandwidth,
-        "standard",
-        300,
-        gauge=True,
-    ),
+BANDWIDTH = Check(
+    "collectives.bandwidth",
+    "Bandwidth between GPUs",
+    check_bandwidth,
+    "standard",
+    300,
+    gauge=True,
 )
+CHECKS = (BANDWIDTH,)

@@ -9,13 +9,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from verify import batching, limits
-from verify.batching import Search, Trial
 from verify.checks.bench import Bencher, Job, Refused
 from verify.checks.place import Place, find
-from verify.children import Child
-from verify.core import Context, Outcome
-from verify.measures import LOWER, Metric, Plot, Table, pack
+from verify.device import limits
+from verify.model.check import Context, Outcome
+from verify.model.measures import LOWER, Metric, Plot, Table, pack
+from verify.running.children import Child
+from verify.workloads import batching
+from verify.workloads.batching import BatchTrial, Search
 
 STEPS = 4  # what a trial makes at least; see Bench
 LATE_S = 120.0  # a cold start of CUDA, and a step that is slower than all before it
@@ -33,7 +34,9 @@ class Mode:
 
 
 def look() -> Tuple[Optional[Outcome], Place]:
-    """Where to run, found out in a child: this process forks, so it must not start CUDA."""
+    """Where to run, found out in a child: this process forks, so it must not start CUDA. Refused:
+    there is nowhere.
+    """
 
     def work() -> Dict[str, Any]:
         broken, place = find(Context())
@@ -54,13 +57,13 @@ def run(
     minimum: int = 1,
     seconds: float,
     resolution: float = 0.0,
-    tell: Callable[[str, Trial], None] = lambda *_: None,
+    tell: Callable[[str, BatchTrial], None] = lambda *_: None,
 ) -> Mode:
     """Search one precision. Raises Refused where the model cannot be made or trained."""
-    bencher, trials = Bencher(job, place), []  # type: Tuple[Bencher, List[Trial]]
+    bencher, trials = Bencher(job, place), []  # type: Tuple[Bencher, List[BatchTrial]]
     deadline = time.monotonic() + seconds
 
-    def measure(batch: int) -> Trial:
+    def measure(batch: int) -> BatchTrial:
         found = None if place.is_gpu else refuse(trials, batch, available, job.memory_share)
         if found is None:
             found = bencher.measure(batch, max(0.0, deadline - time.monotonic()) + LATE_S)
@@ -68,11 +71,11 @@ def run(
         tell(str(bencher.facts.get("precision", "")), found)
         return found
 
-    def stop(batch: int, done: Sequence[Trial]) -> Optional[str]:
+    def stop(batch: int, done: Sequence[BatchTrial]) -> Optional[str]:
         left = deadline - time.monotonic()
         wanted = batching.predicted_seconds(done, batch, STEPS) or 0.0
         if done and wanted > left:
-            return "the time was up ({:.0f} s)".format(seconds)
+            return "the time limit was reached ({:.0f} s)".format(seconds)
         return None
 
     available = limits.memory_available(limits.read())
@@ -86,15 +89,15 @@ def run(
 
 
 def refuse(
-    trials: Sequence[Trial], batch: int, available: Optional[int], share: float
-) -> Optional[Trial]:
+    trials: Sequence[BatchTrial], batch: int, available: Optional[int], share: float
+) -> Optional[BatchTrial]:
     """On the CPU nothing refuses memory but the kernel, by a kill: so a guess is made before."""
     wanted = batching.predicted_bytes(trials, batch)
     if wanted is None or available is None or wanted <= available * share:
         return None
     said = "would need about {:.1f} GB, and {:.1f} GB may be used"
     reason = said.format(wanted / GB, available * share / GB)
-    return Trial(batch, fits=False, reason=reason)
+    return BatchTrial(batch, fits=False, reason=reason)
 
 
 def measured(modes: Sequence[Mode], model: str) -> Dict[str, Any]:

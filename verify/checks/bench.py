@@ -20,11 +20,12 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from verify import limits, models, same_gpu, state
-from verify.batching import Trial
 from verify.checks.place import Place
-from verify.children import Child, Ending
-from verify.measures import median, spread
+from verify.device import limits, same_gpu, state
+from verify.model.measures import median, spread
+from verify.running.children import Child, Ending
+from verify.workloads import models
+from verify.workloads.batching import BatchTrial
 
 TIMED_S = 1.0  # how long the timed steps take at least, so that a utilisation can be read
 SAMPLE_S = 0.2
@@ -141,7 +142,7 @@ class Bench:
         short = {torch.bfloat16: "amp-bf16", torch.float16: "amp-fp16", None: "fp32"}
         return {"gpu": name, "precision": short[self._dtype]}
 
-    def trial(self, batch: int) -> Trial:
+    def trial(self, batch: int) -> BatchTrial:
         """Some whole training steps. Not enough memory is an answer, other errors are Refused."""
         try:
             found = self._measure(batch)
@@ -151,14 +152,14 @@ class Bench:
             if not full and not (self._fitted and _NO_ENGINE.search(said)):
                 said = "{} fails at batch {}: {}".format(self._job.model, batch, said)
                 raise Refused(said) from error
-            found = Trial(batch, fits=False, reason=said)
+            found = BatchTrial(batch, fits=False, reason=said)
         self._fitted = self._fitted or found.fits
         # Not before the error is gone: its traceback holds every tensor of the step.
         self._optimiser.zero_grad(set_to_none=True)
         self._place.release()
         return found
 
-    def _measure(self, batch: int) -> Trial:
+    def _measure(self, batch: int) -> BatchTrial:
         import torch
 
         data = self._model.make_batch(batch, self._place.device)
@@ -170,7 +171,7 @@ class Bench:
             seconds = self._seconds(step, repeats)
         if peak is None:
             peak = max(0, limits.resident_bytes("VmHWM") - self._at_start)
-        return Trial(
+        return BatchTrial(
             batch,
             fits=True,
             samples_per_s=batch / median(seconds),
@@ -260,7 +261,7 @@ class Bencher:
         self._pipe: Any = None
         self.facts: Dict[str, Any] = {}
 
-    def measure(self, batch: int, limit_s: float) -> Trial:
+    def measure(self, batch: int, limit_s: float) -> BatchTrial:
         """One trial. Raises Refused where the model cannot be made or trained."""
         if self._child is None:
             self._start()
@@ -268,7 +269,7 @@ class Bencher:
         said = self._ask(batch, limit_s)
         if not self._place.is_gpu:
             self.close()
-        return Trial(**said)
+        return BatchTrial(**said)
 
     def close(self) -> None:
         """End the child."""
@@ -302,8 +303,8 @@ class Bencher:
 
 def _lost(job: Job, batch: Optional[int], ending: Ending) -> Dict[str, Any]:
     if ending.signal == "SIGKILL" and batch is not None:
-        reason = "killed by the kernel: the memory was used up"
-        return asdict(Trial(batch, fits=False, reason=reason))
+        reason = "killed by the kernel: out of memory"
+        return asdict(BatchTrial(batch, fits=False, reason=reason))
     raise Refused("{}: the process was lost: {}".format(job.model, ending.how()))
 
 

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Sequence
 from verify.checks import bandwidth, operations, ranks
 from verify.checks.ranks import Rank, Team, Trace, World
 from verify.checks.sight import judge_absent, look
-from verify.children import Child, Ending
-from verify.core import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.children import Child, Ending
 
 LIMIT_S = {"gloo": 60.0, "nccl": 120.0}
 _ELEMENTS = {"quick": 1 << 10, "standard": 1 << 20, "full": 1 << 26}
@@ -76,8 +76,8 @@ def judge_ranks(
         cause, fix = operations.blame(backend)
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     message = "{} all-reduce over {} ranks, known sum".format(backend, size)
-    note = "; one GPU: nothing went between GPUs" if backend == "nccl" and size == 1 else ""
-    note = "; on the CPU, no proof of NCCL" if backend == "gloo" else note
+    note = "; one GPU: no transfer between GPUs" if backend == "nccl" and size == 1 else ""
+    note = "; on the CPU, NCCL not tested" if backend == "gloo" else note
     return Outcome(Status.PASS, message + note, measured=measured, expected=expected)
 
 

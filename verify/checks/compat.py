@@ -13,13 +13,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple
 
-from verify import driver, nvml
-from verify.core import Check, Context, Outcome, Status
-from verify.symptoms import explain
+from verify.device import driver, nvml
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.symptoms import explain
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedLibrary:
     """The libcuda that a program gets here, and the kernel module below it."""
 
     path: Optional[str] = None  # the mapped file, links followed
@@ -36,7 +36,7 @@ def check_compat(context: Context) -> Outcome:
     path = machine.libcuda()
     cards = tuple(gpu.name or "" for gpu in nvml.read(machine.load).gpus)
     kernel = machine.kernel_module()
-    return judge_compat(Loaded(path, version_in(path or ""), kernel, answer, cards))
+    return judge_compat(LoadedLibrary(path, version_in(path or ""), kernel, answer, cards))
 
 
 def version_in(path: str) -> Optional[str]:
@@ -45,7 +45,7 @@ def version_in(path: str) -> Optional[str]:
     return match.group(1) if match else None
 
 
-def judge_compat(seen: Loaded) -> Outcome:
+def judge_compat(seen: LoadedLibrary) -> Outcome:
     """Whether libcuda and the kernel module go together; CUDA's own answer decides."""
     measured: Dict[str, Any] = {
         "libcuda": seen.path,
@@ -61,7 +61,7 @@ def judge_compat(seen: Loaded) -> Outcome:
         return Outcome(Status.SKIP, message, cause, fix, measured, expected)
     if "/stubs/" in seen.path:
         message = "libcuda.so.1 is a stub: " + seen.path
-        cause = "a stub is for linking at build time and can do nothing"
+        cause = "a stub is for linking at build time and does nothing at run time"
         fix = "take {} out of LD_LIBRARY_PATH".format(os.path.dirname(seen.path))
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     if seen.answer.error:
@@ -74,18 +74,20 @@ def judge_compat(seen: Loaded) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _judge_error(seen: Loaded, measured: Dict[str, Any], expected: Dict[str, Any]) -> Outcome:
+def _judge_error(
+    seen: LoadedLibrary, measured: Dict[str, Any], expected: Dict[str, Any]
+) -> Outcome:
     cause, fix = explain(seen.answer.error or "")
     message = "libcuda {} does not start: {}".format(seen.version or seen.path, seen.answer.error)
     others = sorted({card for card in seen.cards if _is_consumer(card)})
     if seen.version and seen.kernel and _numbers(seen.version) < _numbers(seen.kernel):
         cause = "libcuda {} is older than the kernel module {}".format(seen.version, seen.kernel)
-        fix = "remove {}: the container runtime brings the host's own".format(seen.path)
+        fix = "remove {}: the container runtime mounts the host's own".format(seen.path)
     elif "/compat/" in (seen.path or "") or "804" in (seen.answer.error or ""):
-        doubt = "cuda-compat {} does not go with the kernel module {}"
+        doubt = "cuda-compat {} does not work with the kernel module {}"
         cause = cause or doubt.format(seen.version, seen.kernel)
         if others:
-            cause = "cuda-compat works on data-centre GPUs only, and here is " + ", ".join(others)
+            cause = "cuda-compat works only on data-centre GPUs, not on " + ", ".join(others)
         folder = os.path.dirname(seen.path or "")
         remove = (
             "take {} out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, or upgrade the host's driver"
@@ -102,7 +104,7 @@ def _judge_error(seen: Loaded, measured: Dict[str, Any], expected: Dict[str, Any
     return Outcome(Status.FAIL, message, cause or seen.answer.error, fix, measured, expected)
 
 
-def _is_compat(seen: Loaded) -> bool:
+def _is_compat(seen: LoadedLibrary) -> bool:
     """By its folder's name, or by being newer than the kernel module."""
     newer = bool(seen.version and seen.kernel and _numbers(seen.version) > _numbers(seen.kernel))
     return newer or "/compat/" in (seen.path or "")
@@ -119,7 +121,7 @@ def _numbers(version: str) -> Tuple[int, ...]:
 CHECKS = (
     Check(
         "libraries.compat",
-        "libcuda fits the kernel's driver",
+        "libcuda matches the kernel driver",
         check_compat,
         framework=False,
         replays=True,

@@ -15,11 +15,11 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import Reading, compare, judge_accuracy
+from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy
 from verify.checks.place import Place, find
-from verify.children import scratch
-from verify.core import Context, Outcome, Status
-from verify.symptoms import explain, last_words
+from verify.model.check import Context, Outcome, Status
+from verify.running.children import scratch
+from verify.running.symptoms import explain, last_words
 
 CALLS = 2
 _ROWS, _COLUMNS = 257, 1023  # no whole number of any tile
@@ -55,11 +55,11 @@ def multiply(left, right, result, SIZE: tl.constexpr):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledRun:
     """What one compiler made. For a kernel that is called by hand nothing is counted: None."""
 
     by: str  # "inductor", "Triton"
-    readings: Tuple[Reading, ...]
+    readings: Tuple[AccuracyReading, ...]
     graphs: Optional[int] = None  # handed to the compiler
     calls: Optional[int] = None  # of what it made of them; CALLS were to be
     kernels: Optional[int] = None  # generated
@@ -89,7 +89,7 @@ def why_not(place: Place, folder: str) -> Optional[Outcome]:
     """The skip where something that compiling needs is not there."""
     said = "torch.compile cannot work here: {}"
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        what = "no folder for programs: {} is mounted noexec".format(os.path.dirname(folder))
+        what = "no directory for programs: {} is mounted noexec".format(os.path.dirname(folder))
         return Outcome(Status.SKIP, said.format(what), what, "mount a tmpfs with exec on /tmp")
     compilers = (
         (os.environ.get("CC"), "gcc", "clang") if place.is_gpu else (os.environ.get("CXX"), "g++")
@@ -123,7 +123,7 @@ def _compile_in(folder: str, place: Place) -> Outcome:
     return judge_compiled([one for one in found if one is not None], place.kind)
 
 
-def _attempt(by: str, place: Place, work: Callable[[Place], Compiled]) -> Optional[Compiled]:
+def _attempt(by: str, place: Place, work: Callable[[Place], CompiledRun]) -> Optional[CompiledRun]:
     """None where this Python is too new for this torch."""
     started = time.monotonic()
     try:
@@ -132,8 +132,8 @@ def _attempt(by: str, place: Place, work: Callable[[Place], Compiled]) -> Option
         text = "{}: {}".format(type(error).__name__, error)
         if _TOO_NEW.search(text):
             return None
-        reading = Reading(by, "fp32", 1, gpu=_gpu(place), raised=text)
-        made = Compiled(by, (reading,), turned_off=_turned_off())
+        reading = AccuracyReading(by, "fp32", 1, gpu=_gpu(place), raised=text)
+        made = CompiledRun(by, (reading,), turned_off=_turned_off())
     return replace(made, seconds=round(time.monotonic() - started, 3))
 
 
@@ -170,7 +170,7 @@ def _counted_inductor(count: _Count) -> Callable[..., Any]:
     return inductor
 
 
-def _inductor(place: Place) -> Compiled:
+def _inductor(place: Place) -> CompiledRun:
     """The compiled function's result and gradient beside float64."""
     import torch
 
@@ -188,7 +188,7 @@ def _inductor(place: Place) -> Compiled:
         for what, one, other in zip(("result", "gradient"), found, true)
     )
     counts = len(count.graphs), len(count.calls), _kernels()
-    return Compiled("inductor", readings, *counts, turned_off=_turned_off())
+    return CompiledRun("inductor", readings, *counts, turned_off=_turned_off())
 
 
 def _prepare() -> None:
@@ -224,12 +224,12 @@ def _there_and_back(work: Callable[..., Any], *given: Any) -> Tuple[Any, Any]:
     return result.detach(), torch.autograd.grad(result.sum(), left)[0]
 
 
-def _read(what: str, found: Any, true: Any, place: Place) -> Reading:
+def _read(what: str, found: Any, true: Any, place: Place) -> AccuracyReading:
     error, worst = compare(found.cpu().double(), true)
-    return Reading(what, "fp32", _COLUMNS, error, worst, _gpu(place), _SLACK, peak=8.0)
+    return AccuracyReading(what, "fp32", _COLUMNS, error, worst, _gpu(place), _SLACK, peak=8.0)
 
 
-def _triton(place: Place, folder: str) -> Compiled:
+def _triton(place: Place, folder: str) -> CompiledRun:
     """Small whole numbers: each answer is exact, and what lies behind the last one stays."""
     import torch
 
@@ -247,7 +247,7 @@ def _triton(place: Place, folder: str) -> Compiled:
         _read("masked sum", result, sums.double(), place),
         _read("product of tiles", product, square.double() @ square.double(), place),
     )
-    return Compiled("Triton", readings)
+    return CompiledRun("Triton", readings)
 
 
 def _floats(numbers: Any, place: Place) -> Any:
@@ -266,7 +266,7 @@ def _load(folder: str) -> Any:
     return module
 
 
-def judge_compiled(found: Sequence[Compiled], device: str) -> Outcome:
+def judge_compiled(found: Sequence[CompiledRun], device: str) -> Outcome:
     """Everything was compiled, what was compiled ran, and rounding explains the answers."""
     readings = [reading for one in found for reading in one.readings]
     outcome = judge_accuracy("compiled results", readings)
@@ -293,7 +293,7 @@ def judge_compiled(found: Sequence[Compiled], device: str) -> Outcome:
     return replace(outcome, message=_say(found, device))
 
 
-def _fallen_back(one: Compiled) -> "Optional[Tuple[str, str, str]]":
+def _fallen_back(one: CompiledRun) -> "Optional[Tuple[str, str, str]]":
     """Message, cause and fix where the function ran as it was written."""
     if any(reading.raised for reading in one.readings):
         return None
@@ -302,7 +302,7 @@ def _fallen_back(one: Compiled) -> "Optional[Tuple[str, str, str]]":
     if one.turned_off:
         cause, fix = "{} is set".format(one.turned_off[0]), "unset " + one.turned_off[0]
     if one.graphs == 0:
-        return "nothing was compiled: {} got no graph".format(one.by), cause, fix
+        return "nothing was compiled: {} received no graph".format(one.by), cause, fix
     if one.calls is not None and one.calls < CALLS:
         said = "the compiled code ran {} of {} times"
         return said.format(one.calls, CALLS), cause, fix
@@ -311,7 +311,7 @@ def _fallen_back(one: Compiled) -> "Optional[Tuple[str, str, str]]":
     return None
 
 
-def _broken(one: Compiled) -> "Optional[Tuple[str, str, str]]":
+def _broken(one: CompiledRun) -> "Optional[Tuple[str, str, str]]":
     raised = next((reading.raised for reading in one.readings if reading.raised), None)
     if raised is None:
         return None
@@ -321,9 +321,9 @@ def _broken(one: Compiled) -> "Optional[Tuple[str, str, str]]":
     return message, cause or "{} in the compiler or in what it calls".format(kind), fix or _AGAIN
 
 
-def _say(found: Sequence[Compiled], device: str) -> str:
+def _say(found: Sequence[CompiledRun], device: str) -> str:
     parts = ["{} in {:.0f} s".format(one.by, one.seconds) for one in found]
     where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
-    return "compiled by {}; results differ from float64 by rounding alone, {}".format(
+    return "compiled with {}; results differ from float64 only by rounding, {}".format(
         " and ".join(parts), where
     )

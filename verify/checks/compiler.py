@@ -14,9 +14,9 @@ import sysconfig
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from verify.children import patient, scratch
-from verify.core import Check, Context, Outcome, Status
-from verify.symptoms import last_words
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.children import patient, scratch
+from verify.running.symptoms import last_words
 
 LIMIT_S = 60.0
 INSTALL = "apt-get install -y --no-install-recommends gcc g++ libc6-dev"
@@ -41,7 +41,7 @@ int main() {
 
 
 @dataclass(frozen=True)
-class Trial:
+class CompilerTrial:
     """What one compiler made of its source. `path` is None where there is none."""
 
     language: str
@@ -80,20 +80,20 @@ def _promise() -> Promise:
     )
 
 
-def _extension(folder: str) -> Trial:
+def _extension(folder: str) -> CompilerTrial:
     path = _find("CC", ("gcc", "clang"))
     if path is None:
-        return Trial("C")
+        return CompilerTrial("C")
     source, built = os.path.join(folder, "answer.c"), os.path.join(folder, "gp_answer.so")
     include = sysconfig.get_paths()["include"]
     flags = ["-shared", "-fPIC", "-I" + include, "-o", built]
     error = _compile([path, *flags], source, _EXTENSION)
     if error:
-        return Trial("C", path, None, error)
+        return CompilerTrial("C", path, None, error)
     try:
-        return Trial("C", path, int(_load(built).answer()))
+        return CompilerTrial("C", path, int(_load(built).answer()))
     except Exception as problem:
-        return Trial("C", path, None, "{}: {}".format(type(problem).__name__, problem))
+        return CompilerTrial("C", path, None, "{}: {}".format(type(problem).__name__, problem))
 
 
 def _load(path: str) -> Any:
@@ -105,19 +105,19 @@ def _load(path: str) -> Any:
     return module
 
 
-def _program(folder: str) -> Trial:
+def _program(folder: str) -> CompilerTrial:
     path = _find("CXX", ("g++", "clang++"))
     if path is None:
-        return Trial("C++")
+        return CompilerTrial("C++")
     source, built = os.path.join(folder, "answer.cpp"), os.path.join(folder, "answer")
     error = _compile([path, "-O1", "-std=c++17", "-o", built], source, _PROGRAM)
     if error:
-        return Trial("C++", path, None, error)
+        return CompilerTrial("C++", path, None, error)
     try:
         done = subprocess.run([built], stdout=subprocess.PIPE, check=True, timeout=patient(LIMIT_S))
-        return Trial("C++", path, int(done.stdout))
+        return CompilerTrial("C++", path, int(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError) as problem:
-        return Trial("C++", path, None, "{}: {}".format(type(problem).__name__, problem))
+        return CompilerTrial("C++", path, None, "{}: {}".format(type(problem).__name__, problem))
 
 
 def _find(variable: str, names: Sequence[str]) -> Optional[str]:
@@ -147,7 +147,7 @@ def _compile(argv: Sequence[str], source: str, text: str) -> str:
     return (telling or last_words(said) or "it ended with 1") if done.returncode else ""
 
 
-def judge_compiler(trials: Sequence[Trial], promise: Promise) -> Outcome:
+def judge_compiler(trials: Sequence[CompilerTrial], promise: Promise) -> Outcome:
     """A compiler that is there must work, and in a devel image there must be one.
 
     A runtime image promises none: what will not work there is said, and is no failure.
@@ -162,7 +162,7 @@ def judge_compiler(trials: Sequence[Trial], promise: Promise) -> Outcome:
     missing = [trial.language for trial in trials if trial.path is None]
     if missing and promise.nvcc:
         message = "nvcc is here ({}), but no {} compiler".format(promise.nvcc, missing[0])
-        cause = "nvcc leaves a program's host part to the system's own compiler"
+        cause = "nvcc needs the system's compiler for host code"
         return Outcome(Status.FAIL, message, cause, INSTALL, measured, expected)
     if missing:
         message = "no {} compiler: {}".format(" and no ".join(missing), _lost(missing, promise))
@@ -172,17 +172,19 @@ def judge_compiler(trials: Sequence[Trial], promise: Promise) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _row(trial: Trial) -> Dict[str, Any]:
+def _row(trial: CompilerTrial) -> Dict[str, Any]:
     return {"compiler": trial.path, "answer": trial.answer, "error": trial.error or None}
 
 
-def _broken(trial: Trial) -> Tuple[str, str, str]:
+def _broken(trial: CompilerTrial) -> Tuple[str, str, str]:
     message = "{} ({}) cannot be used".format(trial.path, trial.language)
     if not trial.error:
-        message = "what {} compiled says {}, not {}".format(trial.path, trial.answer, ANSWER)
+        message = "a program compiled with {} printed {}, not {}".format(
+            trial.path, trial.answer, ANSWER
+        )
         return (
             message,
-            "the compiler makes wrong code",
+            "the compiler generates wrong code",
             INSTALL.replace("install", "--reinstall install"),
         )
     message += ": " + trial.error
@@ -193,7 +195,7 @@ def _broken(trial: Trial) -> Tuple[str, str, str]:
             cause,
             "install them: apt-get install -y --no-install-recommends libpython3-dev",
         )
-    cause = "the compiler is there without all it needs: headers, linker, or its own parts"
+    cause = "the compiler is incomplete: headers, linker, or parts of it are missing"
     if "Error" in trial.error.split(":")[0]:
         cause = "CC or CXX names a program that is not there or does not run"
         return message, cause, "unset CC and CXX, or name a compiler; " + INSTALL
@@ -206,7 +208,7 @@ def _lost(missing: Sequence[str], promise: Promise) -> str:
         lost.append("torch.compile will not work on the CPU")
     if promise.triton and "C" in missing:
         lost.append("Triton (torch.compile on a GPU) needs one")
-    return "; ".join(lost) or "nothing here calls one but extensions that users compile"
+    return "; ".join(lost) or "only extensions that users compile need one"
 
 
 CHECKS = (

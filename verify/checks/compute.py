@@ -8,12 +8,12 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from verify.checks.devices import compiled_architectures
 from verify.checks.place import Place, find_gpus
 from verify.checks.sight import START_WITH_GPUS
-from verify.core import Check, Context, Outcome, Status, gpus
-from verify.symptoms import explain
+from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.running.symptoms import explain
 
 
 @dataclass(frozen=True)
-class Answer:
+class ComputeAnswer:
     """What one GPU made of one sum whose answer is known."""
 
     device: int
@@ -60,12 +60,16 @@ def describe(place: Place) -> Tuple[str, str]:
     return str(torch.cuda.get_device_name(place.index)), capability
 
 
-def _answer(place: Place, name: str, what: str, work: "Callable[[Any], tuple[int, int]]") -> Answer:
+def _answer(
+    place: Place, name: str, what: str, work: "Callable[[Any], tuple[int, int]]"
+) -> ComputeAnswer:
     try:
         wrong, total = work(place.device)
-        return Answer(place.index, name, what, wrong, total)
+        return ComputeAnswer(place.index, name, what, wrong, total)
     except Exception as error:
-        return Answer(place.index, name, what, error="{}: {}".format(type(error).__name__, error))
+        return ComputeAnswer(
+            place.index, name, what, error="{}: {}".format(type(error).__name__, error)
+        )
 
 
 def _sum(device: Any) -> Tuple[int, int]:
@@ -110,7 +114,7 @@ def _convolution(device: Any) -> Tuple[int, int]:
 
 
 def judge_answers(
-    answers: Sequence[Answer], capabilities: Sequence[str], architectures: Sequence[str]
+    answers: Sequence[ComputeAnswer], capabilities: Sequence[str], architectures: Sequence[str]
 ) -> Outcome:
     """Whether every GPU gave every known answer."""
     rows = [{k: v for k, v in asdict(answer).items() if k != "name"} for answer in answers]
@@ -123,20 +127,20 @@ def judge_answers(
             message = "{}: {}".format(where, answer.error.split("\n")[0])
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
         if answer.wrong or not answer.total:
-            message = "{}: {} of {} answers wrong".format(where, answer.wrong, answer.total)
-            cause = "the GPU, its memory or its clocks: a kernel ran and its answer is not true"
+            message = "{}: {} of {} results wrong".format(where, answer.wrong, answer.total)
+            cause = "the GPU, its memory or its clocks: a kernel ran and its result is wrong"
             fix = "look at ECC errors (nvidia-smi -q -d ECC) and Xid lines; take the GPU out of use"
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     if not answers:
-        return Outcome(Status.FAIL, "nothing was computed", "no GPU answered", START_WITH_GPUS)
+        return Outcome(Status.FAIL, "nothing was computed", "no GPU responded", START_WITH_GPUS)
     what = ", ".join(dict.fromkeys(answer.what for answer in answers))
     where = gpus(len({answer.device for answer in answers}))
-    message = "known answers on {}: {}".format(where, what)
+    message = "correct results on {}: {}".format(where, what)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
 def _explain_kernel(
-    answer: Answer, capabilities: Sequence[str], architectures: Sequence[str]
+    answer: ComputeAnswer, capabilities: Sequence[str], architectures: Sequence[str]
 ) -> Tuple[str, Optional[str]]:
     cause, fix = explain(answer.error or "")
     if "no kernel image" in (answer.error or ""):
@@ -148,7 +152,7 @@ def _explain_kernel(
 CHECKS = (
     Check(
         "devices.kernel",
-        "Kernels compute rightly",
+        "Kernels compute correctly",
         check_kernel,
         limit_s=120,
         gpu=True,

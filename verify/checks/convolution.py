@@ -6,10 +6,10 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Any, List, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import Reading, compare, judge_convolution
+from verify.checks.accuracy import AccuracyReading, compare, judge_convolution
 from verify.checks.place import Place
 from verify.checks.precision import Results, kind_of, places, set_tf32
-from verify.core import Context, Outcome
+from verify.model.check import Context, Outcome
 
 _DTYPES = ("fp32", "tf32", "fp16", "bf16")
 _LAYOUTS = ("contiguous", "channels_last")
@@ -23,7 +23,7 @@ _ARM_SUMS = {"fp16": 2.0**-11}
 
 
 @dataclass(frozen=True)
-class Case:
+class ConvolutionCase:
     """One convolution. Images are batch x channels x height x width."""
 
     name: str
@@ -56,17 +56,21 @@ class Case:
 
 
 _CASES = {
-    "quick": (Case("3x3", (2, 16, 14, 14), 32, 3, padding=1),),
+    "quick": (ConvolutionCase("3x3", (2, 16, 14, 14), 32, 3, padding=1),),
     "standard": (
-        Case("3x3", (4, 32, 28, 28), 64, 3, padding=1),
-        Case("5x5 grouped, stride 2", (4, 32, 29, 27), 64, 5, stride=2, padding=2, groups=4),
+        ConvolutionCase("3x3", (4, 32, 28, 28), 64, 3, padding=1),
+        ConvolutionCase(
+            "5x5 grouped, stride 2", (4, 32, 29, 27), 64, 5, stride=2, padding=2, groups=4
+        ),
     ),
     "full": (
-        Case("3x3", (16, 64, 56, 56), 64, 3, padding=1),
-        Case("5x5 grouped, stride 2", (4, 32, 29, 27), 64, 5, stride=2, padding=2, groups=4),
-        Case("1x1", (16, 256, 28, 28), 64, 1),
-        Case("7x7, stride 2", (4, 3, 112, 112), 64, 7, stride=2, padding=3),
-        Case("3x3 depthwise", (8, 64, 28, 28), 64, 3, padding=1, groups=64),
+        ConvolutionCase("3x3", (16, 64, 56, 56), 64, 3, padding=1),
+        ConvolutionCase(
+            "5x5 grouped, stride 2", (4, 32, 29, 27), 64, 5, stride=2, padding=2, groups=4
+        ),
+        ConvolutionCase("1x1", (16, 256, 28, 28), 64, 1),
+        ConvolutionCase("7x7, stride 2", (4, 3, 112, 112), 64, 7, stride=2, padding=3),
+        ConvolutionCase("3x3 depthwise", (8, 64, 28, 28), 64, 3, padding=1, groups=64),
     ),
 }
 
@@ -84,7 +88,7 @@ def check_convolution(context: Context) -> Outcome:
     return judge_convolution(found.readings, found.left_out)
 
 
-def _convolve_all(dtype: str, case: Case, able: Sequence[Place], found: Results) -> None:
+def _convolve_all(dtype: str, case: ConvolutionCase, able: Sequence[Place], found: Results) -> None:
     import torch
 
     generator = torch.Generator().manual_seed(case.window)
@@ -97,7 +101,7 @@ def _convolve_all(dtype: str, case: Case, able: Sequence[Place], found: Results)
             sums = sums_of(dtype, platform.machine(), is_gpu=place.is_gpu)
             slack = _SLACK[dtype] if sums is None else 1.0
             name = "{}, {}".format(case.name, layout)
-            mine = Reading(name, dtype, 1, gpu=gpu, slack=slack, sums=sums)
+            mine = AccuracyReading(name, dtype, 1, gpu=gpu, slack=slack, sums=sums)
             found.add(lambda: _compare(case, given, reference, place, layout, mine), mine)  # noqa: B023
 
 
@@ -107,13 +111,13 @@ def sums_of(dtype: str, machine: str, *, is_gpu: bool) -> Optional[float]:
 
 
 def _compare(
-    case: Case,
+    case: ConvolutionCase,
     given: Sequence[Any],
     reference: Sequence[Any],
     place: Place,
     layout: str,
-    mine: Reading,
-) -> List[Reading]:
+    mine: AccuracyReading,
+) -> List[AccuracyReading]:
     """The result, the gradient by the image and the one by the weight."""
     import torch
 
@@ -133,7 +137,7 @@ def _compare(
 _PARTS = ("", ", gradient by image", ", gradient by weight")
 
 
-def _convolve(case: Case, given: Sequence[Any]) -> Tuple[Any, Any, Any]:
+def _convolve(case: ConvolutionCase, given: Sequence[Any]) -> Tuple[Any, Any, Any]:
     """Forward and back, with the third of the given as the gradient of the result."""
     import torch
 

@@ -6,19 +6,19 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify import driver, nvml
 from verify.checks.compat import CHECKS as COMPAT
-from verify.checks.health import spans
+from verify.checks.findings import spans
 from verify.checks.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, look, short
 from verify.checks.visible import CHECKS as VISIBLE
-from verify.checks.visible import Card, Selection, cards_of, select
-from verify.core import Check, Context, Outcome, Status, gpus
-from verify.expectations import ExpectedGpu
-from verify.machine import Machine
-from verify.symptoms import explain
+from verify.checks.visible import Selection, VisibleCard, cards_of, select
+from verify.device import driver, nvml
+from verify.device.machine import Machine
+from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.model.expectations import ExpectedGpu
+from verify.running.symptoms import explain
 
-NO_PARTS = "in MIG mode a GPU without MIG devices offers CUDA nothing"
-MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C makes one, nvidia-smi -mig 0 ends the mode"
+NO_PARTS = "in MIG mode, CUDA cannot use a GPU without MIG devices"
+MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C creates one, nvidia-smi -mig 0 turns MIG off"
 
 # NVML
 
@@ -42,13 +42,13 @@ def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[Expected
     unseen = missing(seen.gpus, expected or ())
     if unseen:
         message = "not visible: " + ", ".join(unseen)
-        cause = "the container was given other GPUs than the plan was made for"
+        cause = "the container has other GPUs than the plan"
         fix = START_WITH_GPUS + ", or plan again for this machine"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     kinds = ", ".join(sorted({str(gpu.name) for gpu in seen.gpus}))
     message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)
     if seen.closed:
-        message += "; {} more that this process may not open".format(seen.closed)
+        message += "; {} more that this process cannot open".format(seen.closed)
     return Outcome(Status.PASS, message, measured=measured, expected=wanted)
 
 
@@ -59,7 +59,7 @@ def _lost_gpus(seen: nvml.Nvml, lost: Sequence[int]) -> Tuple[str, str, str]:
     )
     cause = "the driver has lost the GPU: it hangs, or has fallen off the bus"
     if all("reset" in reason for reason in reasons):
-        cause = "after an error the GPU works again only once it is reset"
+        cause = "after an error the GPU works only after a reset"
     fix = "look for Xid lines in the host's kernel log; reset the GPU or reboot the host"
     return message, cause, fix
 
@@ -83,7 +83,7 @@ def _judge_no_nvml(
         return Outcome(Status.FAIL, message, cause or seen.error, fix, measured, wanted)
     message = "NVML sees no GPU" if seen.found else "no NVIDIA driver library here"
     if seen.closed:
-        message = "this process may open none of the {} here".format(gpus(seen.closed))
+        message = "this process cannot open any of the {}".format(gpus(seen.closed))
         hint = ""
     if hint:
         cause = "the container was started without GPUs, or without their libraries"
@@ -93,7 +93,7 @@ def _judge_no_nvml(
     return Outcome(Status.SKIP, message, fix=START_WITH_GPUS, measured=measured, expected=wanted)
 
 
-def missing(seen: Sequence[nvml.Gpu], expected: Sequence[ExpectedGpu]) -> List[str]:
+def missing(seen: Sequence[nvml.NvmlGpu], expected: Sequence[ExpectedGpu]) -> List[str]:
     """The expected GPUs that are not there. Two of one name need two."""
     left = list(seen)
     unseen = []
@@ -106,7 +106,7 @@ def missing(seen: Sequence[nvml.Gpu], expected: Sequence[ExpectedGpu]) -> List[s
     return unseen
 
 
-def _same(have: nvml.Gpu, want: ExpectedGpu) -> bool:
+def _same(have: nvml.NvmlGpu, want: ExpectedGpu) -> bool:
     return want.uuid in (None, have.uuid) and want.name in (None, have.name)
 
 
@@ -123,15 +123,15 @@ class Counts:
     visible_devices: Optional[str] = None  # CUDA_VISIBLE_DEVICES
     uuids: Tuple[str, ...] = ()
     mig: bool = False
-    cards: Tuple[Card, ...] = ()  # as `uuids`, with their MIG devices
+    cards: Tuple[VisibleCard, ...] = ()  # as `uuids`, with their MIG devices
     promised: Optional[int] = None  # by torch.cuda.device_count(), which asks NVML where it can
 
     def selection(self) -> Optional[Selection]:
         """What CUDA should make of NVML's GPUs; None where that is not known."""
         if self.nvml is None or (self.mig and not self.cards):
             return None
-        named = self.cards or tuple(Card(uuid) for uuid in self.uuids)
-        return select(self.visible_devices, named or (Card(),) * self.nvml)
+        named = self.cards or tuple(VisibleCard(uuid) for uuid in self.uuids)
+        return select(self.visible_devices, named or (VisibleCard(),) * self.nvml)
 
 
 def read_counts(framework: int, machine: Machine) -> Counts:
@@ -181,7 +181,7 @@ def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outco
     if faults:
         return Outcome(Status.FAIL, *faults[0], measured, expected)
     message = "{}, by the driver and by {}".format(gpus(counts.torch), framework)
-    note = "; MIG: CUDA offers one process one MIG device" if measured["mig_devices"] else ""
+    note = "; MIG: a process can use only one MIG device" if measured["mig_devices"] else ""
     if counts.promised not in (None, counts.torch):
         said = ", and torch.cuda.device_count() is {} all the same: name a MIG device's UUID"
         note += said.format(counts.promised)
@@ -212,18 +212,18 @@ def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[
     if promised != have or counts.torch != have:
         shown = promised if promised != have else counts.torch
         message = "{} counts {} GPUs, the CUDA driver {}".format(framework, shown, have)
-        cause = "torch counts by NVML, which knows nothing of what CUDA can use"
+        cause = "torch counts with NVML, which does not know what CUDA can use"
         fix = "unset PYTORCH_NVML_BASED_CUDA_CHECK; look for a lost GPU in nvidia-smi"
         if framework != "torch":
-            cause = "{} found no use for a GPU that the driver has".format(framework)
-            fix = "look at what it printed when it started: a library it needs may be missing"
+            cause = "{} does not use a GPU that the driver has".format(framework)
+            fix = "check its output at startup: a library may be missing"
         found.append((message, cause, fix))
     picked = counts.selection()
     if picked is not None and not picked.least <= (have or 0) <= picked.most:
         found.append(_lost(counts, picked))
     if sight.expected is not None and not _as_expected(counts, sight.expected):
         message = "{} visible, {} expected".format(gpus(counts.torch), sight.expected)
-        cause = "the container was given another number of GPUs than the plan was made for"
+        cause = "the container has another number of GPUs than the plan"
         if counts.visible_devices is not None:
             cause = "CUDA_VISIBLE_DEVICES={}".format(counts.visible_devices)
         found.append((message, cause, START_WITH_GPUS + ", or plan again for this machine"))
@@ -241,10 +241,10 @@ def _lost(counts: Counts, picked: Selection) -> "tuple[str, str, str]":
     if any(card.parts for card in counts.cards):
         parts = sum(len(card.parts) for card in counts.cards)
         message = "NVML shows {} MIG devices to CUDA, the CUDA driver has {}".format(parts, have)
-        cause = "the container was given a MIG device without its access rights"
+        cause = "the container has a MIG device without access rights"
         return message, cause, "name MIG devices by UUID: --gpus device=MIG-..., as nvidia-smi -L"
     message = "NVML shows {} GPUs to CUDA, the CUDA driver has {}".format(picked.most, have)
-    cause = "a GPU is lost, or CUDA_VISIBLE_DEVICES names one that is not there"
+    cause = "a GPU is lost, or CUDA_VISIBLE_DEVICES names one that does not exist"
     return message, cause, "look at nvidia-smi on the host and CUDA_VISIBLE_DEVICES"
 
 
@@ -296,7 +296,7 @@ def judge_architectures(
         return Outcome(Status.FAIL, message, cause, fix, measured, aim)
     if wanted and not set(said) <= set(wanted):  # CUDA_VISIBLE_DEVICES and MIG show a part
         message = "GPUs of capability {}, expected {}".format(", ".join(said), ", ".join(wanted))
-        cause = "the plan was made for other GPUs than these"
+        cause = "the plan is for other GPUs"
         fix = "plan again for this machine, or give the container the GPUs of the plan"
         return Outcome(Status.FAIL, message, cause, fix, measured, aim)
     message = ", ".join("{} runs {}".format(text, how) for text, how in runs.items())
@@ -329,7 +329,7 @@ def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Option
 WITHOUT_FRAMEWORK = (
     Check(
         "devices.nvml",
-        "NVML names the GPUs",
+        "NVML lists the GPUs",
         check_nvml,
         framework=False,
         gpu=True,
@@ -340,8 +340,18 @@ WITHOUT_FRAMEWORK = (
     *COMPAT,
 )
 CHECKS = (
-    Check("devices.count", "All see the same GPUs", check_count, gpu=True, shares=True),
     Check(
-        "devices.architectures", "The build has code for them", check_code, gpu=True, shares=True
+        "devices.count",
+        "NVML, CUDA and the framework see the same GPUs",
+        check_count,
+        gpu=True,
+        shares=True,
+    ),
+    Check(
+        "devices.architectures",
+        "The framework has code for the GPUs",
+        check_code,
+        gpu=True,
+        shares=True,
     ),
 )

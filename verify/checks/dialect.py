@@ -7,16 +7,16 @@ import os
 import platform
 import re
 import site
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from verify import driver, nvml
 from verify.checks import sight
 from verify.checks.libraries import REBUILD
 from verify.checks.sight import Sight
-from verify.core import Context, Outcome, Status
-from verify.expectations import Expectations
-from verify.maps import mapped, read_maps
+from verify.device import driver, nvml
+from verify.device.maps import mapped, read_maps
+from verify.model.check import Context, Outcome, Status
+from verify.model.expectations import Expectations
 
 NO_DEVICE = "no CUDA-capable device is detected"
 # What each library says of itself: (function, type of its answer or of what it fills in)
@@ -80,16 +80,6 @@ def judge_there(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
     return absent if there and not bare else None
 
 
-def reworded(outcome: Outcome, dialect: Dialect) -> Outcome:
-    """A judge's sentences with this framework's name where they say torch."""
-
-    def put(text: Optional[str]) -> Optional[str]:
-        return text and re.sub(r"\b(PyTorch|torch)\b", dialect.title, text)
-
-    message = put(outcome.message) or outcome.message
-    return replace(outcome, message=message, cause=put(outcome.cause), fix=put(outcome.fix))
-
-
 def from_home(path: str) -> Optional[str]:
     """The path of a module, if it is in the user's own packages."""
     home = os.path.realpath(site.getusersitepackages())
@@ -97,7 +87,7 @@ def from_home(path: str) -> Optional[str]:
 
 
 @dataclass(frozen=True)
-class Device:
+class FoundDevice:
     """A device that a framework computes on. `kind` is "cuda" or "cpu"."""
 
     kind: str
@@ -120,7 +110,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundLibraries:
     """What a framework says of itself. `cuda` is None for a CPU build."""
 
     version: str
@@ -129,19 +119,19 @@ class Found:
     python: str = ""
 
     @classmethod
-    def here(cls, version: str, cuda: Optional[str], file: str) -> Found:
+    def here(cls, version: str, cuda: Optional[str], file: str) -> FoundLibraries:
         """With what this Python adds."""
         return cls(version, cuda, from_home(file), platform.python_version())
 
 
-def judge_framework(found: Found, expect: Expectations, dialect: Dialect) -> Outcome:
+def judge_framework(found: FoundLibraries, expect: Expectations, dialect: Dialect) -> Outcome:
     """The version and the Python that the plan names, a build with CUDA, and from the image."""
     wanted = {"version": expect.framework, "python": expect.python}
     measured = {"version": found.version, "cuda": found.cuda, "python": found.python}
     if found.stray:
         message = "{} comes from {}, not from the image".format(dialect.title, found.stray)
-        cause = "a mounted home folder brings its own packages, and Python prefers them"
-        fix = "set PYTHONNOUSERSITE=1, or do not mount the home folder"
+        cause = "a mounted home directory has its own packages, and Python prefers them"
+        fix = "set PYTHONNOUSERSITE=1, or do not mount the home directory"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     if found.cuda is None:
         return cpu_build(dialect, measured, wanted)
@@ -151,13 +141,13 @@ def judge_framework(found: Found, expect: Expectations, dialect: Dialect) -> Out
     )
     other = [row for row in rows if not as_asked(row[1], row[2])]
     if other:
-        message = ", ".join("{} {} where {} was asked for".format(*row) for row in other)
-        cause = "the image holds other packages than its lock"
+        message = ", ".join("{} {} instead of the requested {}".format(*row) for row in other)
+        cause = "the image's packages differ from its lock"
         return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
     message = "{} {} for CUDA {}, Python {}".format(
         dialect.title, found.version, found.cuda, found.python
     )
-    note = "" if expect.framework or expect.python else "; nothing to compare with"
+    note = "" if expect.framework or expect.python else "; no expectation given"
     return Outcome(Status.PASS, message + note, measured=measured, expected=wanted)
 
 
@@ -189,16 +179,18 @@ def judge_cudnn(
         fix = "install nvidia-cudnn-cuNN of the lock, NN being CUDA's major version; " + REBUILD
         return Outcome(Status.FAIL, "cuDNN does not load: " + said, cause, fix, measured, wanted)
     if expected is not None and not as_asked(version, expected):
-        message = "cuDNN {} where {} was asked for".format(version, expected)
-        cause = "another cuDNN is loaded than the image's lock names"
+        message = "cuDNN {} instead of the requested {}".format(version, expected)
+        cause = "the loaded cuDNN is not the one in the image's lock"
         fix = "look for another copy in LD_LIBRARY_PATH, or " + REBUILD
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     if compiled is not None and older(version, compiled):
         message = "cuDNN {}, compiled against {}".format(version, compiled)
-        cause = "a framework needs cuDNN of its own major version, and none older than its own"
+        cause = (
+            "a framework needs the cuDNN it was built with, or a later one of that major version"
+        )
         fix = "install cuDNN {} or a later {}.x".format(compiled, numbers(compiled)[0])
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
-    note = "" if expected else "; nothing to compare with"
+    note = "" if expected else "; no expectation given"
     return Outcome(
         Status.PASS, "cuDNN {}{}".format(version, note), measured=measured, expected=wanted
     )

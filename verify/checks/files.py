@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.libraries import REBUILD
-from verify.core import Check, Context, Outcome, Status
-from verify.maps import mapped, read_maps, stem_of
-from verify.symptoms import explain
+from verify.device.maps import mapped, read_maps, stem_of
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.symptoms import explain
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def judge_files(
         message = "no CUDA library is loaded as a file: they are linked into the framework"
         return Outcome(Status.SKIP, message, measured=measured, expected=expected)
     message = "{} CUDA libraries, each once, from the image's packages".format(len(own))
-    late = "" if convolved else "; cuDNN's parts that load on a GPU only were not seen"
+    late = "" if convolved else "; cuDNN's libraries that load only on a GPU were not checked"
     beside = "; not used: " + ", ".join(dict.fromkeys(s.path for s in shadows)) if shadows else ""
     return Outcome(Status.PASS, message + late + beside, measured=measured, expected=expected)
 
@@ -140,7 +140,7 @@ def _shadowed(
     faults = []
     for shadow in shadows:
         if not shadow.copy and shadow.stem not in loaded and _LATE.fullmatch(shadow.stem):
-            message = "{} would be loaded in place of the image's own {}".format(
+            message = "{} would be loaded instead of the image's own {}".format(
                 shadow.path, shadow.own
             )
             cause = "LD_LIBRARY_PATH entry {} comes before it, and the two differ".format(
@@ -155,7 +155,7 @@ def _misplaced(found: "Sequence[tuple[str, str]]", places: Places) -> "list[tupl
     faults = []
     for _, path in found:
         if "/stubs/" in path:
-            cause = "a stub is for linking at build time and can do nothing"
+            cause = "a stub is for linking at build time and has no functions"
             fix = _remedy(path, places)
             faults.append(("a stub is loaded: " + path, cause, fix))
     for stem, path in found:
@@ -166,7 +166,7 @@ def _misplaced(found: "Sequence[tuple[str, str]]", places: Places) -> "list[tupl
         paths = [path for name, path in found if name == stem]
         if len(paths) > 1:
             message = "CUDA twice: {} is loaded from {}".format(stem, " and ".join(paths))
-            cause = "two packages bring the same library, and calls may land in either"
+            cause = "two packages contain the same library, and calls may go to either"
             faults.append((message, cause, "keep one of the two; " + REBUILD))
     return faults
 
@@ -177,7 +177,7 @@ def _culprit(path: str, places: Places) -> str:
         return "LD_LIBRARY_PATH entry {} comes before the framework's own files".format(entry)
     if os.path.basename(path) in places.preload:
         return "LD_PRELOAD={}".format(places.preload)
-    return "the framework's own copy is missing or was not found, and the system's took its place"
+    return "the framework's own copy is missing or was not found, so the system's is used"
 
 
 def _remedy(path: str, places: Places) -> str:
@@ -195,4 +195,6 @@ def _entry(path: str, places: Places) -> Optional[str]:
     return next(same, None)
 
 
-CHECKS = (Check("libraries.files", "Each CUDA library is loaded once, from here", check_files),)
+CHECKS = (
+    Check("libraries.files", "Each CUDA library is loaded once, from the image", check_files),
+)

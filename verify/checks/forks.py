@@ -13,10 +13,10 @@ from multiprocessing import util
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.place import Place, find
-from verify.children import Child, Ending
-from verify.core import Context, Outcome, Status
-from verify.samples import Sums
-from verify.symptoms import explain
+from verify.model.check import Context, Outcome, Status
+from verify.running.children import Child, Ending
+from verify.running.symptoms import explain
+from verify.workloads.samples import Sums
 
 SAMPLES = 8
 WORKERS = {"cpu": 2, "cuda": 1}  # each on a GPU takes half a gigabyte of it for a context
@@ -26,7 +26,7 @@ _RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
 @dataclass(frozen=True)
-class Started:
+class ForkedChild:
     """What workers of one kind gave. `device` is where they computed."""
 
     method: str
@@ -40,7 +40,7 @@ class Started:
     def words(self) -> str:
         """For messages."""
         where = "on the GPU" if self.device == "cuda" else "on the CPU"
-        return "workers by {} that compute {}".format(self.method, where)
+        return "workers started with {} that compute {}".format(self.method, where)
 
     @property
     def is_trap(self) -> bool:
@@ -120,14 +120,14 @@ def _remove_semaphores() -> None:
     util._run_finalizers(0)  # type: ignore[attr-defined]  # noqa: SLF001  # as at an exit
 
 
-def read(method: str, device: str, ending: Ending) -> Started:
+def read(method: str, device: str, ending: Ending) -> ForkedChild:
     """A child's ending as a reading."""
     if not ending.returned:
         error = in_short(ending.how())
-        return Started(method, device, 0, error, ending.timed_out, ending.seconds)
+        return ForkedChild(method, device, 0, error, ending.timed_out, ending.seconds)
     pairs: Sequence[Tuple[int, Any]] = list(enumerate(ending.value))
     right = sum(value == Sums.answer(i) for i, value in pairs)
-    return Started(method, device, right, seconds=ending.seconds)
+    return ForkedChild(method, device, right, seconds=ending.seconds)
 
 
 def in_short(error: str) -> str:
@@ -137,7 +137,7 @@ def in_short(error: str) -> str:
     return raised[-1] if raised else " ".join(lines)
 
 
-def judge_started(found: Sequence[Started], device: str) -> Outcome:
+def judge_started(found: Sequence[ForkedChild], device: str) -> Outcome:
     """Every kind of worker computes rightly; CUDA after a fork ends in an error, and no hang."""
     measured = {"device": device, "workers": [asdict(one) for one in found]}
     expected = {"right": SAMPLES}
@@ -148,40 +148,40 @@ def judge_started(found: Sequence[Started], device: str) -> Outcome:
             cause, fix = _explain(one)
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     methods = ", ".join(dict.fromkeys(one.method for one in found))
-    message = "workers compute rightly by " + methods
+    message = "workers compute correctly with " + methods
     trap = next((one for one in found if one.is_trap), None)
     if trap is not None and trap.error:
-        message += "; CUDA in a forked worker ends in an error, as it must: use spawn for that"
+        message += "; CUDA in a forked worker raises an error, as expected: use spawn for that"
     elif trap is not None:
         message += "; CUDA works even in forked workers here"
     elif device == "cuda":
-        message += "; on the CPU: the GPU's compute mode lets one process in"
+        message += "; on the CPU: the GPU's compute mode allows one process"
     else:
         message += ", on the CPU: no GPU visible"
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _trouble(one: Started) -> Optional[str]:
+def _trouble(one: ForkedChild) -> Optional[str]:
     if one.hung:
         return one.error or "a hang"
     if one.error:
         return None if one.is_trap else one.error
     if one.right != SAMPLES:
-        return "{} of {} answers are right".format(one.right, SAMPLES)
+        return "{} of {} results are correct".format(one.right, SAMPLES)
     return None
 
 
-def _explain(one: Started) -> Tuple[str, str]:
+def _explain(one: ForkedChild) -> Tuple[str, str]:
     cause, fix = explain(one.error or "")
     if one.hung and one.method == "fork":
         cause = "hang: the worker waits for a lock or a thread that was not forked with it"
         fix = "use multiprocessing_context='spawn' or 'forkserver' for DataLoader's workers"
     elif one.hung:
-        cause = "hang: the worker never came up; its import of torch or of the script hangs"
-        fix = "start python -c 'import torch' in this container and see how long it takes"
+        cause = "hang: the worker did not start; its import of torch or of the script hangs"
+        fix = "run time python -c 'import torch' in this container"
     elif one.error and one.method != "fork" and not cause:
         cause = "the worker cannot import what it needs, or the script's main module is not guarded"
         fix = "see that python -c 'import torch' works, and guard it: if __name__ == '__main__':"
     elif not one.error:
-        cause, fix = "the worker's arithmetic went wrong", "look at what devices.kernel says"
+        cause, fix = "the worker computed wrong results", "see devices.kernel"
     return cause or "the worker crashed", fix or "build the image again from its lock"

@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Protocol, Sequence, Tuple, TypeVar, Union
 
-from verify import same_gpu
 from verify.checks import watch
-from verify.checks.pace import Card, Rate, judge_rates, spec_of
+from verify.checks.pace import MeasuredRate, RatedCard, judge_rates, spec_of
 from verify.checks.rates import SIZES, pick_size
-from verify.core import Context, Outcome
-from verify.measures import median
-from verify.telemetry import State
+from verify.device import same_gpu
+from verify.device.telemetry import State
+from verify.model.check import Context, Outcome
+from verify.model.measures import median
 
 BATCH_S = 0.1  # what is timed as one: waiting for the device is nothing beside it
 WARM_UP_S = 0.25  # clocks need that long to come up
@@ -21,7 +21,7 @@ _ROOM = 2 << 30  # bytes for three matrices: enough for the largest size in floa
 _CPU_ROOM = 64 << 20
 
 
-class Device(Protocol):
+class MatmulDevice(Protocol):
     """What a framework's Place offers here."""
 
     @property
@@ -45,7 +45,7 @@ class Device(Protocol):
         """Return when all work is done."""
 
 
-AnyDevice = TypeVar("AnyDevice", bound=Device)
+AnyDevice = TypeVar("AnyDevice", bound=MatmulDevice)
 Product = Callable[[str, int], Callable[[], object]]  # (dtype, size) -> one product
 
 
@@ -53,8 +53,8 @@ def check(
     context: Context, places: Sequence[AnyDevice], product: Callable[[AnyDevice], Product]
 ) -> Outcome:
     """Each dtype on each device, beside the card's own figures."""
-    rates: List[Rate] = []
-    cards: List[Card] = []
+    rates: List[MeasuredRate] = []
+    cards: List[RatedCard] = []
     notes: Dict[str, None] = {}
     free = watch.before(context.machine) if any(place.is_gpu for place in places) else State()
     for index, place in enumerate(places):
@@ -73,8 +73,8 @@ def check(
 
 
 def _attempt(
-    place: Device, index: int, dtype: str, make: Product, repeats: int
-) -> Union[Rate, str]:
+    place: MatmulDevice, index: int, dtype: str, make: Product, repeats: int
+) -> Union[MeasuredRate, str]:
     """The rate, or why there is none: no kernel for this dtype, most likely."""
     try:
         return measure(place, index, dtype, make, repeats)
@@ -92,7 +92,9 @@ def dtypes(capability: Optional[Tuple[int, int]]) -> Tuple[str, ...]:
     return tuple(found)
 
 
-def measure(place: Device, index: int, dtype: str, make: Product, repeats: int) -> Rate:
+def measure(
+    place: MatmulDevice, index: int, dtype: str, make: Product, repeats: int
+) -> MeasuredRate:
     """TFLOP/s of a square product, by batches. A product of two n x n is 2 n^3 operations."""
     tried = 1024 if place.is_gpu else SIZES[0]
     once = min(place.seconds(make(dtype, tried), repeats=2, warm_up=2))
@@ -104,17 +106,17 @@ def measure(place: Device, index: int, dtype: str, make: Product, repeats: int) 
     warm_up = max(1, math.ceil(WARM_UP_S / BATCH_S)) if place.is_gpu else 0
     each = place.seconds(work, repeats=repeats, warm_up=warm_up, calls=calls)
     samples = tuple(2.0 * size**3 / seconds / 1e12 for seconds in each)
-    return Rate("gemm", index, samples, "TFLOP/s", dtype, size=size)
+    return MeasuredRate("gemm", index, samples, "TFLOP/s", dtype, size=size)
 
 
 def _card(
     context: Context,
-    place: Device,
+    place: MatmulDevice,
     index: int,
     visible: int,
     work: Callable[[], object],
     free: State,
-) -> Card:
+) -> RatedCard:
     """The card with its state before and under the load."""
     before = same_gpu.match(index, None, visible, free.gpus)
     each = median(place.seconds(work, repeats=3, warm_up=1))
@@ -122,10 +124,10 @@ def _card(
     found = [same_gpu.match(index, None, visible, state.gpus) for state in seen]
     gpu = watch.merged([one for one in found if one is not None])
     spec = spec_of(place.card, gpu.uuid if gpu else None, context.expect.gpus)
-    return Card(index, place.card, gpu, spec, watch.busy(before))
+    return RatedCard(index, place.card, gpu, spec, watch.busy(before))
 
 
-def _figured(rate: Rate, cards: Sequence[Card]) -> Rate:
+def _figured(rate: MeasuredRate, cards: Sequence[RatedCard]) -> MeasuredRate:
     spec = next((card.spec for card in cards if card.index == rate.gpu), None)
     if spec is None:
         return rate

@@ -8,221 +8,29 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-from verify.checks.sight import START_WITH_GPUS
+from verify.checks.findings import RESET, Finding, judged, listed_numbers, outcome, table, unread
+from verify.checks.gpu_memory import check_memory
 from verify.checks.xids import LOG
-from verify.core import Check, Context, Outcome, Status, gpus
-from verify.measures import Table, pack
-from verify.telemetry import GpuState, State
+from verify.device.telemetry import GpuState, State
+from verify.model.check import Check, Context, Outcome, Status, gpus
 
-# NVIDIA's dynamic page retirement guide: a card with this many retired pages is to be replaced.
-RETIRED_PAGES_LIMIT = 60
 LOW_CLOCK = 0.7  # of the highest clock: less than boost clocks fall to under a full load
 BUSY = 50  # percent; below it a card's clocks say nothing of what holds them
 NEAR_C = 5  # degrees below its limit at which a card that does nothing is told of
 READINGS, APART_S = 3, 0.3  # hw_slowdown also shows for a moment when clocks change
 SLOWED = {
-    "hw_thermal_slowdown": "too hot: the card's hardware halves its clocks",
+    "hw_thermal_slowdown": "too hot: the GPU's hardware halves its clocks",
     "sw_thermal_slowdown": "too hot: the driver lowers the clocks",
-    "hw_power_brake_slowdown": "the power supply asks for less (power brake)",
+    "hw_power_brake_slowdown": "the power supply signals a power brake",
     "hw_slowdown": "the card's hardware lowers its clocks: heat, power or a power brake",
 }
 _COOL = "check fans, airflow and the room's air; clean the card's heatsink"
 _POWER = "check the power supply, its cables and the chassis' power limit"
-RESET = "end what runs on the GPU and reset it (nvidia-smi --gpu-reset -i {}), or reboot the host"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing wrong with one GPU."""
-
-    gpu: int
-    what: str
-    cause: str
-    fix: str
-
-
-def judged(found: State, judge: Callable[[State], Outcome]) -> Outcome:
-    """The judgement of what NVML said, or a skip where it said nothing."""
-    if found.error or not found.gpus:
-        reason = "no NVIDIA driver library here" if not found.found else ""
-        reason = reason or ("NVML fails: " + found.error if found.error else "NVML sees no GPU")
-        return Outcome(Status.SKIP, reason, fix=START_WITH_GPUS)
-    return judge(found)
-
-
-def outcome(
-    findings: Sequence[Finding], well: str, measured: Mapping[str, Any], expected: Mapping[str, Any]
-) -> Outcome:
-    """A failure that names every finding, or a pass."""
-    if not findings:
-        return Outcome(Status.PASS, well, measured=measured, expected=expected)
-    same: Dict[str, List[int]] = {}
-    for finding in findings:
-        same.setdefault(finding.what, []).append(finding.gpu)
-    message = "; ".join("GPU {}: {}".format(spans(on), what) for what, on in same.items())
-    cause = "; ".join(dict.fromkeys(finding.cause for finding in findings))
-    fix = "; ".join(dict.fromkeys(finding.fix for finding in findings))
-    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Rising numbers in short: "0-3, 6"."""
-    found: List[List[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(
-        str(first) if first == last else "{}-{}".format(first, last) for first, last in found
-    )
-
-
-def table(title: str, columns: Sequence[str], gpus: Sequence[GpuState]) -> Dict[str, Any]:
-    """A row for each GPU, the columns being fields of its state."""
-    rows = tuple(tuple(_cell(getattr(gpu, column)) for column in columns) for gpu in gpus)
-    return pack(tables=[Table(title, tuple(columns), rows)])
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(value) or "none" if isinstance(value, tuple) else value
-
-
-def _numbers(rows: Sequence[GpuState]) -> str:
-    return spans([gpu.index for gpu in rows])
-
-
-def unread(found: State, rows: Sequence[GpuState], what: str) -> Outcome:
-    """The skip of a check for which no GPU reports anything."""
-    why = "; NVML refuses: " + "; ".join(found.problems[:2]) if found.problems else ""
-    verb = "does" if len(rows) == 1 else "do"
-    return Outcome(Status.SKIP, "{} {} not report {}{}".format(gpus(len(rows)), verb, what, why))
 
 
 # Memory
-
-
-_MEMORY_COLUMNS = (
-    "index",
-    "ecc_enabled",
-    "ecc_corrected",
-    "ecc_uncorrected",
-    "ecc_uncorrected_ever",
-    "retired_pages",
-    "retired_pending",
-    "remapped_rows",
-    "remap_pending",
-    "remap_failed",
-    "exhausted_banks",
-    "sram_uncorrected",
-    "sram_threshold_exceeded",
-)
-
-
-def check_memory(context: Context) -> Outcome:
-    """Ask each GPU what its memory got wrong."""
-    return judged(context.machine.seen(), judge_memory)
-
-
-def judge_memory(found: State) -> Outcome:
-    """No lost data, no reset due, no reason to return the card.
-
-    What row remapping has repaired is reported and not judged: the card works as before.
-    """
-    measured = table("Memory errors", _MEMORY_COLUMNS, found.gpus)
-    expected = {"ecc_uncorrected": 0, "pending": False, "remap_failed": False}
-    findings = [finding for gpu in found.gpus for finding in _memory_findings(gpu)]
-    counting = [gpu for gpu in found.gpus if _counts(gpu)]
-    if not counting:
-        off = [gpu for gpu in found.gpus if gpu.ecc_enabled is False]
-        if not off:
-            return unread(found, found.gpus, "memory errors (a card without ECC)")
-        said = "ECC is off on GPU {}: memory errors are not seen".format(_numbers(off))
-        fix = "switch ECC on (nvidia-smi -e 1, then reboot) where answers matter"
-        return Outcome(Status.SKIP, said, fix=fix, measured=measured)
-    return outcome(findings, _memory_words(counting, found.gpus), measured, expected)
-
-
-def _counts(gpu: GpuState) -> bool:
-    told = gpu.ecc_uncorrected, gpu.remap_pending, gpu.retired_pending
-    return any(value is not None for value in told)
-
-
-def _memory_findings(gpu: GpuState) -> List[Finding]:
-    replace = "take the GPU out of use and have it replaced"
-    reset = RESET.format(gpu.index)
-    rows = (
-        (
-            bool(gpu.remap_failed),
-            "a damaged row of memory could not be remapped",
-            "no spare row is left where one is needed",
-            replace,
-        ),
-        (
-            (gpu.retired_pages or 0) >= RETIRED_PAGES_LIMIT,
-            "{} retired pages".format(gpu.retired_pages),
-            "the memory wears out: {} is NVIDIA's limit".format(RETIRED_PAGES_LIMIT),
-            replace,
-        ),
-        (
-            bool(gpu.exhausted_banks),
-            "{} of its memory banks have no spare row left".format(gpu.exhausted_banks),
-            "the next damaged row of such a bank cannot be remapped",
-            replace,
-        ),
-        (
-            bool(gpu.sram_threshold_exceeded),
-            "more SRAM errors than NVIDIA allows for",
-            "the GPU's caches or registers wear out: NVIDIA takes such a card back",
-            replace,
-        ),
-        (
-            bool(lost_data(gpu)),
-            "uncorrected ECC errors since the driver was loaded: {}".format(lost_data(gpu)),
-            "the GPU's memory lost data that ECC could not bring back",
-            reset + "; have the card replaced if they come again",
-        ),
-        (
-            bool(gpu.remap_pending or gpu.retired_pending),
-            "damaged memory waits to be replaced by spare memory",
-            "that happens only when the GPU is reset",
-            reset,
-        ),
-    )
-    return [Finding(gpu.index, what, cause, fix) for bad, what, cause, fix in rows if bad]
-
-
-def lost_data(gpu: GpuState) -> int:
-    """Uncorrected errors that nothing has repaired.
-
-    A GPU with row remapping (A100 and later) replaces the damaged rows of its memory at the next
-    reset; `remap_pending` and `remap_failed` say what is still to do. Errors in its SRAM are not
-    repaired. Source: NVIDIA GPU Memory Error Management, "Row Remapping".
-    """
-    remaps = gpu.remap_pending is not None
-    return (gpu.sram_uncorrected if remaps else gpu.ecc_uncorrected) or 0
-
-
-def _memory_words(counting: Sequence[GpuState], all_of_them: Sequence[GpuState]) -> str:
-    words = ["no uncorrected memory errors on {}, none pending".format(gpus(len(counting)))]
-    words += [
-        "{} corrected on GPU {}".format(g.ecc_corrected, g.index)
-        for g in counting
-        if g.ecc_corrected
-    ]
-    words += [
-        "{} repaired by row remapping on GPU {}".format(g.ecc_uncorrected, g.index)
-        for g in counting
-        if g.ecc_uncorrected and not lost_data(g)
-    ]
-    silent = [gpu for gpu in all_of_them if gpu not in counting]
-    words += ["GPU {} counts none".format(_numbers(silent))] if silent else []
-    return "; ".join(words)
 
 
 # Clocks
@@ -249,7 +57,7 @@ def judge_clocks(readings: Sequence[State]) -> Outcome:
     if all(gpu.throttle_reasons is None for gpu in rows):
         return unread(readings[-1], rows, "what limits its clocks")
     findings = [f for gpu in rows for f in _clock_findings(gpu, readings)]
-    said = ["nothing slows down {}".format(gpus(len(rows)))]
+    said = ["no throttling on {}".format(gpus(len(rows)))]
     said += ["GPU {}: {}".format(gpu.index, words) for gpu in rows for words in _clock_words(gpu)]
     return outcome(findings, "; ".join(said), measured, {"slowed_by": []})
 
@@ -292,7 +100,7 @@ def _clock_words(gpu: GpuState) -> List[str]:
     reasons = set(gpu.throttle_reasons or ())
     words = {
         "sw_power_cap": "at its power limit",
-        "applications_clocks_setting": "clocks set by hand",
+        "applications_clocks_setting": "clocks set by the user",
         **{reason: "slowed down ({})".format(reason) for reason in SLOWED},
     }
     told = [word for reason, word in words.items() if reason in reasons]
@@ -339,7 +147,7 @@ def degrees_left(gpu: GpuState) -> Optional[int]:
 def _heat(gpu: GpuState, left: Optional[int]) -> str:
     if left is None:
         return "GPU {}: {} C, its limit is not known".format(gpu.index, gpu.temperature_c)
-    near = ", so it will slow down under load" if left <= NEAR_C else ""
+    near = ", so it will throttle under load" if left <= NEAR_C else ""
     return "GPU {}: {} C, {} C left{}".format(gpu.index, gpu.temperature_c, left, near)
 
 
@@ -364,23 +172,25 @@ def judge_mode(found: State, *, mps: bool = False) -> Outcome:
     findings = [f for gpu in found.gpus for f in _mode_findings(gpu)]
     if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus) and not findings:
         return unread(found, found.gpus, "its modes")
-    said = ["CUDA may start on {}".format(gpus(len(found.gpus)))]
+    said = ["CUDA programs can start on {}".format(gpus(len(found.gpus)))]
     single = [gpu for gpu in found.gpus if "exclusive" in (gpu.compute_mode or "")]
     taken = [] if mps else [gpu for gpu in single if gpu.processes]
     if taken and not findings:
         return _taken(taken, measured)
     idle = [gpu for gpu in found.gpus if gpu.persistence is False]
-    said += ["GPU {} takes one process at a time".format(_numbers(single))] if single else []
-    said += ["persistence mode is off: a first call takes longer"] if idle else []
+    said += (
+        ["GPU {} accepts one process at a time".format(listed_numbers(single))] if single else []
+    )
+    said += ["persistence mode is off: the first call takes longer"] if idle else []
     damaged = [gpu for gpu in found.gpus if gpu.inforom_corrupt]
-    said += ["the infoROM of GPU {} is damaged".format(_numbers(damaged))] if damaged else []
+    said += ["the infoROM of GPU {} is damaged".format(listed_numbers(damaged))] if damaged else []
     return outcome(findings, "; ".join(said), measured, {"compute_mode": "default"})
 
 
 def _taken(taken: Sequence[GpuState], measured: Mapping[str, Any]) -> Outcome:
     """GPUs that let one process in, and somebody's is: in use, and at no fault."""
     said = [
-        "GPU {} lets one process in, and process {} is".format(
+        "GPU {} accepts one process at a time, and process {} uses it".format(
             gpu.index, ", ".join(str(process.pid) for process in gpu.processes or ())
         )
         for gpu in taken
@@ -395,18 +205,18 @@ def _taken(taken: Sequence[GpuState], measured: Mapping[str, Any]) -> Outcome:
 
 
 def _mode_findings(gpu: GpuState) -> List[Finding]:
-    default = "set it back as root: nvidia-smi -i {} -c DEFAULT".format(gpu.index)
+    default = "as root, run nvidia-smi -i {} -c DEFAULT".format(gpu.index)
     found = []
     if gpu.compute_mode == "prohibited":
-        cause = "compute mode PROHIBITED lets no CUDA program start"
+        cause = "compute mode PROHIBITED allows no CUDA program"
         found.append(Finding(gpu.index, "closed to CUDA programs", cause, default))
     if gpu.recovery not in (None, "none"):
-        cause = "the driver asks to {} after an error".format(gpu.recovery)
+        cause = "after an error, the driver asks to {}".format(gpu.recovery)
         fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
         found.append(Finding(gpu.index, "recovery action due", cause, fix))
     if gpu.mig and gpu.mig_devices == ():
-        cause = "MIG mode is on, and no MIG device was made, or none given to this container"
-        fix = "make one (nvidia-smi mig -i {0} -cgi 0 -C), or nvidia-smi -i {0} -mig 0"
+        cause = "MIG mode is on, but there is no MIG device, or this container has none"
+        fix = "create one (nvidia-smi mig -i {0} -cgi 0 -C), or run nvidia-smi -i {0} -mig 0"
         found.append(Finding(gpu.index, "no MIG device to run on", cause, fix.format(gpu.index)))
     return found
 
@@ -441,11 +251,11 @@ def _fabric_findings(gpu: GpuState, driver: Optional[str]) -> List[Finding]:
     ).format(version)
     if gpu.fabric_state != "completed":
         what = "has not joined the NVSwitch fabric: {}".format(gpu.fabric_state)
-        cause = "Fabric Manager does not run, is of another version, or is still at work"
+        cause = "Fabric Manager is not running, has another version, or is still working"
         return [Finding(gpu.index, what, cause, fix)]
     if gpu.fabric_status:
         what = "could not join the NVSwitch fabric: {}".format(gpu.fabric_status)
-        return [Finding(gpu.index, what, "Fabric Manager gave this GPU up", fix)]
+        return [Finding(gpu.index, what, "Fabric Manager gave up on this GPU", fix)]
     what = "joined the NVSwitch fabric, but " + ", ".join(gpu.fabric_health)
     cause = "NVLinks or NVSwitches of this GPU have failed"
     return [Finding(gpu.index, what, cause, fix)] if gpu.fabric_health else []
@@ -461,7 +271,7 @@ CHECKS = (
     _check("memory", "Memory has no errors", check_memory),
     _check("clocks", "Nothing slows the GPUs down", check_clocks),
     _check("temperature", "No GPU is too hot", check_temperature),
-    _check("mode", "CUDA may start on every GPU", check_mode),
+    _check("mode", "Every GPU accepts CUDA programs", check_mode),
     _check("fabric", "The NVSwitch fabric is up", check_fabric),
     LOG,
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.place import Place, find
-from verify.core import Context, Outcome, Status
-from verify.limits import resident_bytes
-from verify.measures import Plot, median, pack
-from verify.models import small_net
+from verify.device.limits import resident_bytes
+from verify.model.check import Context, Outcome, Status
+from verify.model.measures import Plot, median, pack
+from verify.workloads.models import small_net
 
 BATCH = 8
 WARM_UP = 20  # cuDNN's choices, the allocator's pools and the optimiser's state are made here
@@ -21,7 +21,7 @@ KB, MB = 1e3, 1e6
 
 
 @dataclass(frozen=True)
-class Series:
+class MemorySeries:
     """Bytes held after each step."""
 
     what: str  # "GPU" or "host"
@@ -36,7 +36,7 @@ def check_leak(context: Context) -> Outcome:
     return judge_leak(_train(place, context.pick(60, 100, 1000)), place.kind)
 
 
-def _train(place: Place, steps: int) -> List[Series]:
+def _train(place: Place, steps: int) -> List[MemorySeries]:
     import torch
 
     if not place.is_gpu:
@@ -45,15 +45,29 @@ def _train(place: Place, steps: int) -> List[Series]:
     model = small_net()
     module = model.module.to(place.device)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+
+    def held() -> Optional[int]:
+        return int(torch.cuda.memory_allocated(place.index)) if place.is_gpu else None
+
+    return watch(lambda: _step(model, module, optimiser, place), held, steps)
+
+
+def watch(
+    step: Callable[[], object], held: Callable[[], Optional[int]], steps: int
+) -> List[MemorySeries]:
+    """What is held after each step, once those of the warm-up are over. `held` gives the bytes that
+    the framework has taken of its GPU, None where it has none or does not tell.
+    """
     device: List[int] = []
     host: List[int] = []
     for i in range(WARM_UP + steps):
-        _step(model, module, optimiser, place)
+        step()
         if i >= WARM_UP:
             host.append(resident_bytes("VmRSS"))
-            device += [int(torch.cuda.memory_allocated(place.index))] if place.is_gpu else []
-    found = [Series("GPU", tuple(device))] if place.is_gpu else []
-    return [*found, Series("host", tuple(host))]
+            taken = held()
+            device += [] if taken is None else [taken]
+    found = [MemorySeries("GPU", tuple(device))] if device else []
+    return [*found, MemorySeries("host", tuple(host))]
 
 
 def _step(model: Any, module: Any, optimiser: Any, place: Place) -> None:
@@ -74,7 +88,7 @@ def slope(held: Sequence[float]) -> float:
     return median(slopes) if slopes else 0.0
 
 
-def judge_leak(found: Sequence[Series], device: str) -> Outcome:
+def judge_leak(found: Sequence[MemorySeries], device: str) -> Outcome:
     """Whether what is held grows with the steps."""
     slopes = {series.what: slope(thinned(series.held)) for series in found}
     measured: Dict[str, Any] = {
@@ -85,15 +99,15 @@ def judge_leak(found: Sequence[Series], device: str) -> Outcome:
     }
     expected = {"bytes_per_step": {what: TOLERANCE[what] for what in slopes}}
     if not measured["steps"]:
-        fix = "look at what training.loss says"
+        fix = "see training.loss"
         return Outcome(Status.FAIL, "no step was made", "no readings", fix, measured, expected)
     for what, each in slopes.items():
         if each > TOLERANCE[what]:
-            message = "training takes {:.1f} kB of {} memory more with each step".format(
+            message = "training uses {:.1f} kB more {} memory with each step".format(
                 each / KB, what
             )
-            cause = "the framework, or a library below it, keeps tensors that nothing refers to"
-            fix = "compare with another version of the framework; look for hooks or patches of it"
+            cause = "the framework or a library keeps tensors that nothing references"
+            fix = "try another version of the framework; look for hooks or patches"
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     held = ", ".join("{} {:.1f} MB".format(s.what, s.held[-1] / MB) for s in found)
     where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
@@ -109,7 +123,7 @@ def thinned(held: Sequence[int], most: int = 200) -> List[float]:
     return [first + (value - first) / every for value in kept]
 
 
-def _plot(found: Sequence[Series]) -> Plot:
+def _plot(found: Sequence[MemorySeries]) -> Plot:
     lines = tuple(
         (series.what, tuple((float(i), value / MB) for i, value in enumerate(series.held)))
         for series in found

@@ -9,10 +9,10 @@ import re
 import site
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from verify.core import Check, Context, Outcome, Status
-from verify.expectations import Expectations
-from verify.maps import mapped, read_maps
-from verify.symptoms import explain
+from verify.device.maps import mapped, read_maps
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.expectations import Expectations
+from verify.running.symptoms import explain
 
 REBUILD = "build the image again from its lock, with nothing installed afterwards"
 
@@ -56,8 +56,8 @@ def judge_framework(
     measured = {"version": version, "build": tag, "cuda": cuda, "python": python}
     if stray:
         message = "torch comes from {}, not from the image".format(stray)
-        home = "a mounted home folder brings its own packages, and Python prefers them"
-        remedy = "set PYTHONNOUSERSITE=1, or do not mount the home folder"
+        home = "a mounted home directory has its own packages, and Python prefers them"
+        remedy = "set PYTHONNOUSERSITE=1, or do not mount the home directory"
         return Outcome(Status.FAIL, message, home, remedy, measured, _wanted(rows))
     if cuda is None:
         cause, fix = explain("Torch not compiled with CUDA enabled")
@@ -74,12 +74,12 @@ def _compare(rows: "Sequence[tuple[str, str, Optional[str]]]", measured: Dict[st
     wanted = _wanted(rows)
     other = [row for row in rows if row[2] is not None and row[1] != row[2]]
     if other:
-        message = ", ".join("{} {} where {} was asked for".format(*row) for row in other)
-        cause = "the image holds other packages than its lock"
+        message = ", ".join("{} {} instead of the requested {}".format(*row) for row in other)
+        cause = "the image's packages differ from its lock"
         return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
     message = ", ".join("{} {}".format(name, found) for name, found, _ in rows)
     unknown = all(wanted is None for _, _, wanted in rows)
-    note = "; nothing to compare with" if unknown else ""
+    note = "; no expectation given" if unknown else ""
     return Outcome(Status.PASS, message + note, measured=measured, expected=wanted)
 
 
@@ -108,14 +108,14 @@ def judge_cuda(compiled: Optional[str], runtime: Optional[int], expected: Option
         return Outcome(Status.FAIL, "torch was compiled without CUDA", cause, fix, measured, wanted)
     pair = _numbers(compiled)[:2]
     if expected is not None and pair != _numbers(expected)[:2]:
-        message = "compiled for CUDA {} where {} was asked for".format(compiled, expected)
-        cause = "the image holds another build than its lock"
+        message = "compiled for CUDA {} instead of the requested {}".format(compiled, expected)
+        cause = "the image has another build than its lock"
         return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
     if runtime is not None:
         have = (runtime // 1000, runtime % 1000 // 10)
         if have[0] != pair[0] or have < pair:
             message = "compiled for CUDA {}, running on {}".format(compiled, cuda_text(runtime))
-            cause = "another libcudart is loaded than the wheel's own"
+            cause = "the loaded libcudart is not the wheel's own"
             fix = "remove the other CUDA's folder from LD_LIBRARY_PATH"
             return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     said = "unknown, it answers with a driver only" if runtime is None else cuda_text(runtime)
@@ -189,11 +189,11 @@ def _judge_library(
         cause = cause or "this torch was built without {}".format(name)
         return Outcome(Status.FAIL, message, cause, fix or REBUILD, measured, wanted)
     if expected is not None and _numbers(version)[:3] != _numbers(expected)[:3]:
-        message = "{} {} where {} was asked for".format(name, version, expected)
-        cause = "another {} is loaded than the image's lock names".format(name)
+        message = "{} {} instead of the requested {}".format(name, version, expected)
+        cause = "the loaded {} is not the one in the image's lock".format(name)
         fix = "look for another copy in LD_LIBRARY_PATH, or " + REBUILD
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
-    note = "" if expected else "; nothing to compare with"
+    note = "" if expected else "; no expectation given"
     message = "{} {}{}".format(name, version, note)
     return Outcome(Status.PASS, message, measured=measured, expected=wanted)
 
@@ -220,30 +220,32 @@ def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
     return judge_numpy(version, error, total)
 
 
-def judge_numpy(version: Optional[str], error: Optional[str], total: Optional[float]) -> Outcome:
-    """Whether 0+1+2+3+4 came back as 10."""
+def judge_numpy(
+    version: Optional[str], error: Optional[str], total: Optional[float], title: str = "torch"
+) -> Outcome:
+    """Whether 0+1+2+3+4 came back as 10. `title` is what the framework is called."""
     measured, expected = {"numpy": version, "sum": total}, {"sum": 10.0}
     if version is None and error is None:
-        message = "NumPy is not installed: nothing to share arrays with"
+        message = "NumPy is not installed"
         return Outcome(Status.SKIP, message, measured=measured, expected=expected)
     if error is not None:
         cause, fix = explain(error)
-        message = "torch and NumPy {} do not work together: {}".format(version or "", error)
-        message = message.replace("NumPy  do", "NumPy do")
+        numpy = "NumPy {}".format(version or "").strip()
+        message = "{} and {} do not work together: {}".format(title, numpy, error)
         cause, fix = cause or "NumPy itself is broken", fix or "install NumPy again, as locked"
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     if total != 10.0:
-        message = "an array came back changed: its sum is {}, not 10".format(total)
-        fix = "install a NumPy of the major version that torch was built for"
+        message = "an array was corrupted: its sum is {}, not 10".format(total)
+        fix = "install a NumPy of the major version that {} was built for".format(title)
         return Outcome(Status.FAIL, message, "NumPy's ABI differs", fix, measured, expected)
-    message = "an array went to torch and back (NumPy {})".format(version)
+    message = "arrays convert to {} and back (NumPy {})".format(title, version)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
 CHECKS = (
-    Check("libraries.framework", "The framework is the one asked for", check_framework),
-    Check("libraries.cuda", "The CUDA runtime is the one asked for", check_cuda),
-    Check("libraries.cudnn", "cuDNN loads and is the one asked for", check_cudnn),
-    Check("libraries.nccl", "NCCL loads and is the one asked for", check_nccl),
+    Check("libraries.framework", "The framework is the requested one", check_framework),
+    Check("libraries.cuda", "The CUDA runtime is the requested one", check_cuda),
+    Check("libraries.cudnn", "cuDNN loads and is the requested one", check_cudnn),
+    Check("libraries.nccl", "NCCL loads and is the requested one", check_nccl),
     Check("libraries.numpy", "NumPy and the framework share arrays", check_numpy),
 )

@@ -10,15 +10,16 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from verify import limits, symptoms
 from verify.checks.forks import check_fork, in_short
 from verify.checks.place import Place, find
 from verify.checks.room import PREFETCH, SHM, SHM_FIX, check_files, check_shm, usual_need
-from verify.children import Child, Ending, patient
-from verify.core import Check, Context, Outcome, Status
-from verify.measures import LOWER, Metric, Plot, Table, median, of_samples, pack, spread
-from verify.samples import SAMPLE_BYTES, Batches, Images
-from verify.symptoms import last_words
+from verify.device import limits
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack, spread
+from verify.running import symptoms
+from verify.running.children import Child, Ending, patient
+from verify.running.symptoms import last_words
+from verify.workloads.samples import SAMPLE_BYTES, Batches, Images
 
 BATCH = 8
 MOST_WORKERS = 32
@@ -39,7 +40,7 @@ _TELLING = re.compile(
 _TROUBLE = (
     (
         r"[Bb]us error|SIGBUS|shared memory|No space left",
-        "{} is full: a worker finds no room there for its batch".format(SHM),
+        "{} is full: a worker has no room for its batch".format(SHM),
         SHM_FIX.format(1),
     ),
     (
@@ -54,8 +55,8 @@ _TROUBLE = (
     ),
     (
         r"timed out|did not finish",
-        "a worker hangs: a lock that was held when it was forked, most likely",
-        "look at what loading.fork says; try multiprocessing_context='spawn'",
+        "a worker hangs: most likely a lock that was held during the fork",
+        "see loading.fork; try multiprocessing_context='spawn'",
     ),
     (
         r"killed by signal: Killed|SIGKILL|Cannot allocate memory",
@@ -66,7 +67,7 @@ _TROUBLE = (
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSamples:
     """What came through a DataLoader with so many workers."""
 
     workers: int
@@ -87,9 +88,9 @@ class Loaded:
 
     def trouble(self) -> Optional[str]:
         """What is wrong, in words."""
-        kinds = ((self.missing, "never came"), (self.doubled, "came twice"))
+        kinds = ((self.missing, "are missing"), (self.doubled, "were repeated"))
         said = ["{} of {} samples {}".format(n, self.samples, what) for n, what in kinds if n]
-        said += ["{} samples came with wrong content".format(self.damaged)] if self.damaged else []
+        said += ["{} samples have wrong content".format(self.damaged)] if self.damaged else []
         said += ["the order was lost"] if self.disordered and not said else []
         return self.error or ("; ".join(said) if said else None)
 
@@ -130,11 +131,11 @@ def _look(context: Context) -> Dict[str, Any]:
     return {"broken": broken and broken.as_dict(), "place": asdict(place)}
 
 
-def _load_all(place: Place, most: int, context: Context) -> Iterator[Loaded]:
+def _load_all(place: Place, most: int, context: Context) -> Iterator[LoadedSamples]:
     """Each count of workers, then pinned memory for the best of them; after trouble no more."""
     deadline = time.monotonic() + BUDGET_S[context.level]
     repeats = context.pick(2, 3, 7)
-    done: List[Loaded] = []
+    done: List[LoadedSamples] = []
     for workers in counts(most):
         if done and time.monotonic() > deadline:
             break
@@ -164,14 +165,16 @@ def epoch_size(workers: int, rate: float) -> int:
     return BATCH * each * math.ceil(batches / each)
 
 
-def _in_child(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) -> Loaded:
+def _in_child(
+    workers: int, size: int, repeats: int, place: Place, *, pinned: bool
+) -> LoadedSamples:
     def work() -> Dict[str, Any]:
         return asdict(_load(workers, size, repeats, place, pinned=pinned))
 
     ending = Child(work).wait(CHILD_S)
     if ending.returned:
-        return Loaded(**{**ending.value, "rates": tuple(ending.value["rates"])})
-    return Loaded(workers, pinned, samples=size, error=_how(ending))
+        return LoadedSamples(**{**ending.value, "rates": tuple(ending.value["rates"])})
+    return LoadedSamples(workers, pinned, samples=size, error=_how(ending))
 
 
 def _how(ending: Ending) -> str:
@@ -182,7 +185,7 @@ def _how(ending: Ending) -> str:
     return "{} ({})".format(said, words) if words and words not in said else said
 
 
-def _load(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) -> Loaded:
+def _load(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) -> LoadedSamples:
     import torch
     from torch.utils.data import DataLoader
 
@@ -204,7 +207,7 @@ def _load(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) 
         numbers += batch.tolist()
         right = torch.stack([answers.image(i) for i in batch.tolist()])
         damaged += int((pictures.cpu() != right).flatten(1).any(1).sum().item())
-    found = count(numbers, Loaded(workers, pinned, (), first_s, size, damaged=damaged))
+    found = count(numbers, LoadedSamples(workers, pinned, (), first_s, size, damaged=damaged))
     for _ in range(repeats):
         if found.trouble():
             break
@@ -225,7 +228,7 @@ def _delivered(loader: Any, place: Place, *, pinned: bool) -> Iterator[Any]:
         yield there, numbers
 
 
-def count(numbers: Sequence[int], found: Loaded) -> Loaded:
+def count(numbers: Sequence[int], found: LoadedSamples) -> LoadedSamples:
     """Add to a reading what an epoch's numbers say: each from 0 on once, and in order."""
     missing = len(set(range(found.samples)) - set(numbers))
     doubled = len(numbers) - len(set(numbers))
@@ -240,7 +243,7 @@ def recommend(rates: Mapping[int, float]) -> int:
 
 
 def judge_workers(
-    loaded: Sequence[Loaded], cpus: int, quota: Optional[float], device: str
+    loaded: Sequence[LoadedSamples], cpus: int, quota: Optional[float], device: str
 ) -> Outcome:
     """Whether every sample came; the pace is for information."""
     plain = {one.workers: one.rate for one in loaded if not one.pinned and one.rates}
@@ -267,7 +270,7 @@ def judge_workers(
     where = "" if device == "cuda" else ", on the CPU: no GPU visible"
     most = max(plain)
     tried = " of up to {} tried".format(most) if most < cpus else ""
-    said = "every sample once and in order; num_workers={}{} is best here: {:.0f} samples/s{}{}{}"
+    said = "every sample once and in order; num_workers={}{} is fastest: {:.0f} samples/s{}{}{}"
     slow = _slow(plain, cpus, quota)
     message = said.format(best, tried, plain[best], _gain(plain), slow, where)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
@@ -294,7 +297,7 @@ def _slow(rates: Mapping[int, float], cpus: int, quota: Optional[float]) -> str:
     )
 
 
-def explain(one: Loaded) -> Tuple[str, str]:
+def explain(one: LoadedSamples) -> Tuple[str, str]:
     """The cause of the trouble, and the fix."""
     for pattern, cause, fix in _TROUBLE:
         if one.error and re.search(pattern, one.error):
@@ -304,13 +307,13 @@ def explain(one: Loaded) -> Tuple[str, str]:
         known, mended = symptoms.explain(one.error)
         return known or "a worker or the loader crashed", mended or again
     if one.damaged and one.workers:
-        return "batches were damaged or mixed up between a worker and this process", again
+        return "batches were corrupted or mixed up between a worker and the main process", again
     if one.damaged:
-        return "torch put a batch together wrongly in this very process", again
-    return "the sampler or the loader of this torch loses or repeats samples", again
+        return "torch assembled a batch wrongly in the main process", again
+    return "torch's sampler or loader loses or repeats samples", again
 
 
-def _numbers(loaded: Sequence[Loaded]) -> Dict[str, Any]:
+def _numbers(loaded: Sequence[LoadedSamples]) -> Dict[str, Any]:
     metrics: List[Metric] = []
     for one in loaded:
         labels = {"workers": str(one.workers), "pinned": "yes" if one.pinned else "no"}
@@ -332,7 +335,7 @@ def _numbers(loaded: Sequence[Loaded]) -> Dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedBatch:
     """Full-sized batches from workers, all held at a time."""
 
     workers: int
@@ -347,11 +350,15 @@ def check_batch(context: Context) -> Outcome:  # noqa: ARG001
     workers = usual_need().workers
     batches = workers * PREFETCH + 1
     ending = Child(lambda: asdict(_move(workers, batches))).wait(CHILD_S)
-    moved = Moved(**ending.value) if ending.returned else Moved(workers, 0, error=_how(ending))
+    moved = (
+        MovedBatch(**ending.value)
+        if ending.returned
+        else MovedBatch(workers, 0, error=_how(ending))
+    )
     return judge_moved(moved, batches)
 
 
-def _move(workers: int, batches: int) -> Moved:
+def _move(workers: int, batches: int) -> MovedBatch:
     import torch.multiprocessing
     from torch.utils.data import DataLoader
 
@@ -360,10 +367,10 @@ def _move(workers: int, batches: int) -> Moved:
     loader = DataLoader(Batches(batches), batch_size=None, num_workers=workers, timeout=limit_s)
     held = list(loader)
     wrong = sum(int(not bool((batch == i).all())) for i, batch in enumerate(held))
-    return Moved(workers, len(held), wrong, strategy)
+    return MovedBatch(workers, len(held), wrong, strategy)
 
 
-def judge_moved(moved: Moved, batches: int) -> Outcome:
+def judge_moved(moved: MovedBatch, batches: int) -> Outcome:
     """Whether every batch came, and came whole."""
     measured = {**asdict(moved), "batch_bytes": Batches.BYTES}
     expected = {"batches": batches, "wrong": 0}
@@ -374,18 +381,18 @@ def judge_moved(moved: Moved, batches: int) -> Outcome:
     if trouble is None and moved.batches != batches:
         trouble = "{} came".format(moved.batches)
     if trouble is None and moved.wrong:
-        trouble = "{} came with wrong content".format(moved.wrong)
+        trouble = "{} have wrong content".format(moved.wrong)
     if trouble is not None:
         message = "{}: {}".format(size, trouble)
-        cause, fix = explain(Loaded(moved.workers, damaged=moved.wrong, error=moved.error))
+        cause, fix = explain(LoadedSamples(moved.workers, damaged=moved.wrong, error=moved.error))
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     message = "{}, all held at a time, by {}".format(size, moved.strategy)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
 CHECKS = (
-    Check("loading.shm", "Shared memory holds workers' batches", check_shm, framework=False),
-    Check("loading.files", "Open files and processes suffice", check_files, framework=False),
+    Check("loading.shm", "Shared memory has room for workers' batches", check_shm, framework=False),
+    Check("loading.files", "Limits of files and processes suffice", check_files, framework=False),
     Check("loading.batch", "Workers hand over full-sized batches", check_batch, "standard", 120),
     Check("loading.workers", "Workers deliver every sample", check_workers, "standard", 330),
     Check("loading.fork", "Workers start while CUDA is in use", check_fork, "standard", 300),

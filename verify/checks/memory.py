@@ -5,33 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify import limits, same_gpu, state
 from verify.checks import batches
 from verify.checks.bench import Job, Refused
 from verify.checks.leaks import check_leak
 from verify.checks.patterns import check_pattern
 from verify.checks.place import Place, find, find_gpus
+from verify.checks.recovery import check_recovery
 from verify.checks.sight import START_WITH_GPUS
-from verify.core import Check, Context, Outcome, Status, gpus
-from verify.telemetry import Process, State
+from verify.device import cuda_memory, limits, same_gpu, state
+from verify.device.telemetry import GpuProcess, State
+from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.running.children import Child
 
 NOTED = 0.9  # what is free of a GPU, as a share: below it, others are named
 ENOUGH = 0.5  # below it, the check fails
 MODEL = "resnet50"
 MAXIMUM = {"cuda": 4096, "cpu": 4}
 SECONDS = 75.0  # for each precision
+LOOK_LIMIT_S = 60.0  # for CUDA to start on every GPU
 GB = 1e9
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldMemory:
     """One GPU's memory: by CUDA, and who held some of it before this process started CUDA."""
 
     device: int
     name: str
     free: int
     total: int
-    others: Optional[Tuple[Process, ...]] = None  # None: NVML does not tell
+    others: Optional[Tuple[GpuProcess, ...]] = None  # None: NVML does not tell
     shared: bool = False  # with the CPU: then the page cache is not counted as free
 
     @property
@@ -42,7 +45,7 @@ class Held:
     def who(self) -> str:
         """The other processes in words, the largest first."""
         if not self.others:
-            return "NVML names no other process"
+            return "NVML lists no other process"
         ordered = sorted(self.others, key=lambda process: -(process.used_bytes or 0))
         rows = ["{}{}".format(p.pid, _holding(p)) for p in ordered[:4]]
         more = len(ordered) - len(rows)
@@ -54,7 +57,7 @@ class Held:
         return {"device": self.device, "free": self.free, "total": self.total, "others": others}
 
 
-def _holding(process: Process) -> str:
+def _holding(process: GpuProcess) -> str:
     if process.used_bytes is None:
         return ""
     return " ({:.1f} GB)".format(process.used_bytes / GB)
@@ -66,21 +69,27 @@ def check_free(context: Context) -> Outcome:
     broken, place = find(context)
     if broken is not None:
         return broken
-    host = _host()
     if not place.is_gpu:
-        return Outcome(Status.SKIP, "no GPU visible", None, START_WITH_GPUS, measured=host)
+        return none_visible()
     outcome = judge_free([_held(one, before) for one in find_gpus(context)[1]])
-    return replace(outcome, measured={**outcome.measured, **host})
+    return replace(outcome, measured={**outcome.measured, **_host()})
 
 
-def _held(place: Place, before: State) -> Held:
+def none_visible() -> Outcome:
+    """The skip of a machine without GPUs; beside it what the container may take of the host."""
+    return Outcome(Status.SKIP, "no GPU visible", None, START_WITH_GPUS, measured=_host())
+
+
+def _held(place: Place, before: State) -> HeldMemory:
     import torch
 
     free, total = torch.cuda.mem_get_info(place.index)
     gpu = same_gpu.find(place.index, before.gpus)
     name = str(torch.cuda.get_device_name(place.index))
     shared = gpu is not None and gpu.memory_total_bytes is None  # GB10: it has none of its own
-    return Held(place.index, name, int(free), int(total), gpu.processes if gpu else None, shared)
+    return HeldMemory(
+        place.index, name, int(free), int(total), gpu.processes if gpu else None, shared
+    )
 
 
 def _host() -> Dict[str, Any]:
@@ -92,7 +101,46 @@ def _host() -> Dict[str, Any]:
     }
 
 
-def judge_free(held: Sequence[Held]) -> Outcome:
+def read_before(context: Context) -> "Tuple[List[HeldMemory], str]":
+    """What each GPU has free before the framework starts, and why nothing is told where that is so.
+
+    A child asks CUDA, since it cannot be asked here without starting it; NVML names the others.
+    """
+    before = state.read()
+    looked = Child(lambda: _rooms(context)).wait(LOOK_LIMIT_S)
+    if not looked.returned:
+        return [], looked.how()
+    held = []
+    for row in looked.value["rooms"]:
+        one = cuda_memory.GpuMemory(**row)
+        gpu = same_gpu.match(one.index, one.uuid, len(looked.value["rooms"]), before.gpus)
+        shared = gpu is not None and gpu.memory_total_bytes is None
+        who = gpu.processes if gpu else None
+        held.append(HeldMemory(one.index, one.name, one.free, one.total, who, shared))
+    return held, looked.value["error"]
+
+
+def _rooms(context: Context) -> Dict[str, Any]:
+    try:
+        rooms = [one.as_dict() for one in cuda_memory.read(context.machine.load)]
+    except cuda_memory.CudaMemoryError as error:
+        return {"rooms": [], "error": str(error)}
+    return {"rooms": rooms, "error": ""}
+
+
+def judge_before(held: Sequence[HeldMemory], error: str, takes: str) -> Outcome:
+    """`judge_free` for a framework that takes memory at its start; `takes` says how much of it."""
+    if not held:
+        message = "CUDA does not report free memory: {}".format(error or "it shows no GPU")
+        fix = "check the memory use in nvidia-smi, and see devices.count"
+        return Outcome(Status.SKIP, message, error or None, fix, measured={"device": "cuda"})
+    outcome = judge_free(held)
+    if outcome.status is Status.PASS:
+        outcome = replace(outcome, message="{}; {}".format(outcome.message, takes))
+    return replace(outcome, measured={**outcome.measured, **_host(), "takes": takes})
+
+
+def judge_free(held: Sequence[HeldMemory]) -> Outcome:
     """Whether every GPU has at least half its memory free, and who holds the rest.
 
     Less is no fault of the GPU: others use it. But it cannot be tested beside them, so that there
@@ -101,14 +149,14 @@ def judge_free(held: Sequence[Held]) -> Outcome:
     measured = {"device": "cuda", "memory": [one.as_dict() for one in held]}
     expected = {"free_share": ENOUGH}
     if not held:
-        message = "no GPU told its memory"
+        message = "no GPU reported its memory"
         return Outcome(Status.FAIL, message, message, START_WITH_GPUS, measured, expected)
     worst = min(held, key=lambda one: (one.shared, one.share))
     if worst.share < ENOUGH and not worst.shared:
         message = "GPU {} ({}) is in use: {:.1f} of {:.1f} GB free".format(
             worst.device, worst.name, worst.free / GB, worst.total / GB
         )
-        cause = "others hold the rest: {} (as the host numbers processes)".format(worst.who())
+        cause = "other processes use the rest: {} (process numbers of the host)".format(worst.who())
         fix = "end them (ps -p PID on the host), or choose another GPU by CUDA_VISIBLE_DEVICES"
         return Outcome(Status.SKIP, message, cause, fix, measured, expected)
     message = "{:.1f} of {:.1f} GB free".format(worst.free / GB, worst.total / GB)
@@ -132,7 +180,7 @@ def check_batch(context: Context) -> Outcome:  # noqa: ARG001  # it is of one le
             # To a sixteenth: a check's time is short, and `verify batch` finds the last sample.
             modes.append(batches.run(job, place, maximum=room, seconds=SECONDS, resolution=1 / 16))
     except Refused as error:
-        fix = "look at what training.loss and devices.convolution say"
+        fix = "see training.loss and devices.convolution"
         cause = "a training step of {} does not work here".format(MODEL)
         return Outcome(Status.FAIL, str(error), cause, fix, {"device": place.kind})
     return judge_batches(modes, place.kind, place.words)
@@ -161,19 +209,31 @@ def judge_batches(modes: Sequence[batches.Mode], device: str, words: str) -> Out
     return Outcome(Status.PASS, message, measured=measured, expected={"largest": 1})
 
 
+FREE = Check("memory.free", "GPU memory is free", check_free, gpu=True)
+PATTERN = Check(
+    "memory.pattern", "Memory stores every byte correctly", check_pattern, "standard", 300, gpu=True
+)
+LEAK = Check(
+    "memory.leak",
+    "Training does not leak memory",
+    check_leak,
+    "standard",
+    120,
+    gpu=True,
+    gauge=True,
+)
+RECOVERY = Check(
+    "memory.recovery",
+    "Work continues after running out of memory",
+    check_recovery,
+    "standard",
+    120,
+    gpu=True,
+)
 CHECKS = (
-    Check("memory.free", "GPU memory is free", check_free, gpu=True),
-    Check(
-        "memory.pattern", "Memory keeps what is written", check_pattern, "standard", 300, gpu=True
-    ),
-    Check(
-        "memory.leak",
-        "Training gives memory back",
-        check_leak,
-        "standard",
-        120,
-        gpu=True,
-        gauge=True,
-    ),
+    FREE,
+    PATTERN,
+    LEAK,
+    RECOVERY,
     Check("memory.batch", "The largest and the fastest batch", check_batch, "full", 600),
 )

@@ -6,7 +6,7 @@ The readings are made in modules of their own; the judges are named here for all
 from __future__ import annotations
 
 from verify.checks.accuracy import (
-    Reading,
+    AccuracyReading,
     compare,
     judge_accuracy,
     judge_convolution,
@@ -16,15 +16,15 @@ from verify.checks.attention import check_attention
 from verify.checks.compiled import check_compile
 from verify.checks.convolution import check_convolution
 from verify.checks.products import check_matmul
-from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
+from verify.checks.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
 from verify.checks.reruns import check_checkpoint, check_determinism
-from verify.core import Check
+from verify.model.check import Check
 
 __all__ = [
     "CHECKS",
-    "Reading",
+    "AccuracyReading",
     "Repeat",
-    "Resumed",
+    "ResumedRun",
     "compare",
     "judge_accuracy",
     "judge_checkpoint",
@@ -34,17 +34,31 @@ __all__ = [
 ]
 
 CHECKS = (
-    Check("numerics.matmul", "Matrix products are right", check_matmul, "standard", 180, gpu=True),
+    Check(
+        "numerics.matmul", "Matrix products are correct", check_matmul, "standard", 180, gpu=True
+    ),
     Check(
         "numerics.convolution",
-        "Convolutions and their gradients are right",
+        "Convolutions and their gradients are correct",
         check_convolution,
         "standard",
         180,
         gpu=True,
     ),
-    Check("numerics.determinism", "Training repeats itself", check_determinism, "standard", 180),
-    Check("numerics.checkpoint", "A checkpoint holds it all", check_checkpoint, "standard", 180),
-    Check("numerics.attention", "Attention by each backend", check_attention, "standard", 180),
-    Check("numerics.compile", "What is compiled is right", check_compile, "standard", 240),
+    Check("numerics.determinism", "Training is reproducible", check_determinism, "standard", 180),
+    Check(
+        "numerics.checkpoint",
+        "A checkpoint restores the whole state",
+        check_checkpoint,
+        "standard",
+        180,
+    ),
+    Check(
+        "numerics.attention",
+        "Attention is correct with every backend",
+        check_attention,
+        "standard",
+        180,
+    ),
+    Check("numerics.compile", "Compiled code is correct", check_compile, "standard", 240),
 )

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from verify.checks import ranks
 from verify.checks.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
-from verify.core import Check, Context, Outcome, Status
-from verify.measures import Table, pack
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.measures import Table, pack
 
 LIMIT_S = {"gloo": 60.0, "nccl": 150.0}
 DTYPES = ("float32", "float16", "bfloat16", "int64")
@@ -23,9 +23,15 @@ ELEMENTS = {  # of a rank's part
     "gloo": {"quick": 1 << 8, "standard": 1 << 14, "full": 1 << 17},
 }
 ROUNDS = 2
+REDUCING = ("all-reduce", "reduce-scatter")
 POISON = -1  # in every buffer before its first round; no answer is negative
+# What stands where the right numbers should
+NOT_WRITTEN = "was not written"
+BEFORE = "has the result of the previous call"
+MISPLACED = "has the right numbers in wrong places"
+OTHER = "has other numbers"
 STEP_S = 0.05  # how much later each rank comes to the barrier than the one before
-_COPIED = 127  # numbers that are only moved: up to here all of them are exact in bfloat16
+COPIED = 127  # numbers that are only moved: up to here all of them are exact in bfloat16
 UNSUPPORTED = re.compile(  # how torch's backends say that they lack an operation or a dtype
     r"no support|not (currently |yet )?(supported|implemented)|does ?n[o']t support|[Uu]nsupported|"
     r"Invalid scalar type|no backend type"
@@ -71,7 +77,7 @@ def _rounds(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
     import torch
 
     device, kind = rank.place.device, getattr(torch, dtype)
-    modulus = numbers_below(rank.team.size) if name in _REDUCING else _COPIED
+    modulus = numbers_below(rank.team.size) if name in REDUCING else COPIED
     buffers: Dict[int, Any] = {}
 
     def into(parts: int) -> Any:
@@ -94,13 +100,18 @@ def numbers_below(size: int) -> int:
     return max(2, min(13, 256 // size))
 
 
+def numbers(places: Any, number: int, turn: int, modulus: int) -> Any:
+    """What a part gives, by the place, its number and the round: of torch's places, or NumPy's."""
+    return (places * 3 + number * 5 + turn) % modulus + 1
+
+
 def _parts(elements: int, modulus: int, turn: int, kind: Any, device: Any) -> Part:
     import torch
 
     places = torch.arange(elements, device=device)
 
     def part(number: int) -> Any:
-        return ((places * 3 + number * 5 + turn) % modulus + 1).to(kind)
+        return numbers(places, number, turn, modulus).to(kind)
 
     return part
 
@@ -109,12 +120,12 @@ def _kind(got: Any, known: Any, before: Any) -> str:
     """What stands where the right numbers should."""
     at = got != known
     if bool((got[at] == POISON).all()):
-        return "was not written"
+        return NOT_WRITTEN
     if before is not None and bool((got[at] == before[at]).all()):
-        return "holds what came the time before"
+        return BEFORE
     if bool((got.float().sort()[0] == known.float().sort()[0]).all()):
-        return "has the right numbers in the wrong places"
-    return "has other numbers"
+        return MISPLACED
+    return OTHER
 
 
 def _all_reduce(rank: Rank, part: Part, _: Into) -> Tuple[Any, Any]:
@@ -191,7 +202,7 @@ def _barrier(rank: Rank) -> Dict[str, Any]:
     dist.barrier()
     rank.place.synchronize()
     missing = sum(not os.path.exists(_mark(rank, i)) for i in range(rank.team.size))
-    kind = "was passed before all had come" if missing else None
+    kind = "let ranks through before all had arrived" if missing else None
     row = {"operation": "barrier", "dtype": "-", "wrong": missing}
     return {**row, "total": rank.team.size, "kind": kind}
 
@@ -208,7 +219,6 @@ _OPERATIONS: Dict[str, Operation] = {
     "send and receive": _send,
     "all-to-all": _all_to_all,
 }
-_REDUCING = ("all-reduce", "reduce-scatter")
 
 
 # The judge
@@ -232,10 +242,10 @@ def judge_operations(world: World) -> Outcome:
     basic = {r["operation"] for r in rows if r["total"]}
     if "all-reduce" not in basic:
         why = next(r["unsupported"] for r in rows if "unsupported" in r)
-        fix = "build the image again: without all-reduce nothing trains in parallel"
+        fix = "build the image again: parallel training needs all-reduce"
         message = "{} has no all-reduce: {}".format(team.backend, why)
         return Outcome(Status.FAIL, message, why, fix, measured, expected)
-    message = "{} operations with known answers, {}{}".format(len(basic), team.words, team.note)
+    message = "{} operations with correct results, {}{}".format(len(basic), team.words, team.note)
     if any("unsupported" in row for row in rows):
         message += "; not supported here: " + _lacking(rows)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
@@ -264,8 +274,8 @@ def _wrong(team: Team, rank: int, row: Mapping[str, Any]) -> str:
 def blame(backend: str) -> Tuple[str, str]:
     """The cause and the fix of answers that are wrong."""
     if backend == "nccl":
-        return "data was damaged or lost on its way between GPUs", P2P_FIX
-    return "gloo is broken", "build the image again from its lock"
+        return "data was corrupted or lost between GPUs", P2P_FIX
+    return "{} is broken".format(backend), "build the image again from its lock"
 
 
 def _table(values: Sequence[Sequence[Mapping[str, Any]]]) -> Table:
@@ -287,12 +297,11 @@ def _cell(values: Sequence[Sequence[Mapping[str, Any]]], name: str, dtype: str) 
     return "right" if found else ""
 
 
-CHECKS = (
-    Check(
-        "collectives.operations",
-        "Collectives give known answers",
-        check_operations,
-        "standard",
-        240,
-    ),
+OPERATIONS = Check(
+    "collectives.operations",
+    "Collectives give correct results",
+    check_operations,
+    "standard",
+    240,
 )
+CHECKS = (OPERATIONS,)

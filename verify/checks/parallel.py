@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from verify.checks import ranks, steps
 from verify.checks.place import Place, find_gpus
 from verify.checks.ranks import ONE_GPU, Rank, Team, World
-from verify.core import Check, Context, Outcome, Status, gpus
+from verify.model.check import Check, Context, Outcome, Status, gpus
 
 LIMIT_S = {"gloo": 90.0, "nccl": 180.0}
 CPU_STAGES = 3  # one of them has a neighbour on both sides
@@ -117,7 +117,7 @@ def _judge_shards(
     if len(held) < 2 or (sum(held) >= total and max(held) < total):
         return None
     message = "{}: of {} weights the ranks hold {}".format(what, total, ", ".join(map(str, held)))
-    cause = "a part is held by no rank" if sum(held) < total else "nothing was split"
+    cause = "one part of the model is on no rank" if sum(held) < total else "nothing was split"
     fix = "build the image again from its lock, or choose another torch version"
     return Outcome(Status.FAIL, message, cause, fix, measured)
 

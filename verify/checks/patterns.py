@@ -7,19 +7,23 @@ Everything is written before anything is read.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, List, Optional, Sequence, Tuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify import limits
 from verify.checks.place import Place, find, find_gpus
-from verify.core import Context, Outcome, Status
+from verify.checks.recovery import is_refusal
+from verify.device import limits
+from verify.model.check import Context, Outcome, Status
 
 WORD = 8  # bytes
 CHUNK = 1 << 30  # bytes taken at a time, so that fragments are tested too
 BLOCK = 1 << 23  # words compared at a time: 64 MB more are needed for what they should be
 ON_CPU = 256 << 20
+NO_COUNT = 8 << 30  # bytes of a GPU to test where nobody says how many are free
+SHARES = (0.1, 0.5, 0.9)  # of what is free, by level
 GB = 1e9
-_ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 by the golden ratio, as a signed word
+ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 by the golden ratio, as a signed word
+_MASK = (1 << 64) - 1
 FIX = (
     "look at health.memory and at nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU, and take it out"
     " of use if it fails again"
@@ -27,7 +31,7 @@ FIX = (
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptBlocks:
     """One device's memory: how much was tested, and the first word that was wrong."""
 
     device: int
@@ -45,7 +49,7 @@ def check_pattern(context: Context) -> Outcome:
     if broken is not None:
         return broken
     places: Sequence[Place] = find_gpus(context)[1] if place.is_gpu else (place,)
-    share = context.pick(0.1, 0.5, 0.9)
+    share = context.pick(*SHARES)
     return judge_patterns([write_and_read(one, room(one, share)) for one in places], place.kind)
 
 
@@ -55,18 +59,17 @@ def room(place: Place, share: float) -> int:
 
     if place.is_gpu:
         return int(torch.cuda.mem_get_info(place.index)[0] * share)
-    available = limits.memory_available(limits.read())
-    return ON_CPU if available is None else min(ON_CPU, available // 4)
+    return cpu_room()
 
 
-def write_and_read(place: Place, size: int) -> Kept:
+def write_and_read(place: Place, size: int) -> KeptBlocks:
     """Write and read a pattern and its complement."""
     import torch
 
     name = str(torch.cuda.get_device_name(place.index)) if place.is_gpu else "CPU"
     chunks = take(place, size)
     total = sum(chunk.numel() for chunk in chunks) * WORD
-    worst = Kept(place.index, name, total)
+    worst = KeptBlocks(place.index, name, total)
     for inverted in (False, True):
         for first, chunk in _numbered(chunks):
             write(chunk, first, inverted=inverted)
@@ -75,7 +78,7 @@ def write_and_read(place: Place, size: int) -> Kept:
         if faults:
             offset, expected, found = faults[0][1:]
             wrong = sum(fault[0] for fault in faults)
-            worst = Kept(place.index, name, total, wrong, offset, expected, found)
+            worst = KeptBlocks(place.index, name, total, wrong, offset, expected, found)
             break
     del chunks
     place.release()
@@ -137,25 +140,88 @@ def _make(block: Any, first: int, *, inverted: bool) -> Any:
     import torch
 
     torch.arange(first, first + block.numel(), out=block)
-    block.mul_(_ODD)
+    block.mul_(ODD)
     return block.bitwise_not_() if inverted else block
 
 
+# Where a framework's arrays cannot be written to: block by block, each an array of its own
+
+
+class BlockDifference(NamedTuple):
+    """What a block holds beside what it should."""
+
+    words: int  # how many are wrong
+    at: int  # the first of them
+    expected: int
+    found: int
+
+
+def keep(
+    kept: KeptBlocks,
+    write: Callable[[int, bool], Any],
+    read: Callable[[Any, int, bool], BlockDifference],
+) -> KeptBlocks:
+    """Write and read a pattern and its complement in as many blocks as `kept.bytes` has, or fewer
+    where the device has no more to give.
+
+    `write` gives a block of BLOCK words from the number of the first, `read` compares it.
+    """
+    blocks: List[Any] = [None] * max(1, kept.bytes // (BLOCK * WORD))
+    for inverted in (False, True):
+        for i in range(len(blocks)):
+            blocks[i] = None  # the one before goes first: there need not be room for both
+            try:
+                blocks[i] = write(i * BLOCK, inverted)
+            except Exception as error:
+                if not is_refusal(str(error)) or i < 2:
+                    raise
+                blocks = blocks[: i - 1]  # room for what the words should be
+                break
+        found = [(i, read(block, i * BLOCK, inverted)) for i, block in enumerate(blocks)]
+        bad = [(i, one) for i, one in found if one.words]
+        total = len(blocks) * BLOCK * WORD
+        if bad:
+            i, first = bad[0]
+            offset = (i * BLOCK + first.at) * WORD
+            wrong, words = sum(one.words for _, one in bad), (first.expected, first.found)
+            return KeptBlocks(kept.device, kept.name, total, wrong, offset, *map(_hex, words))
+        kept = replace(kept, bytes=total)
+    return kept
+
+
+def cpu_room() -> int:
+    """How many bytes of a CPU's memory are tested."""
+    available = limits.memory_available(limits.read())
+    return ON_CPU if available is None else min(ON_CPU, available // 4)
+
+
+def pattern(first: int, count: int) -> Any:
+    """The words from this one on, by NumPy."""
+    import numpy as np
+
+    words = np.arange(first, first + count, dtype=np.uint64) * np.uint64(ODD & _MASK)
+    return words.view(np.int64)
+
+
 def _hex(word: int) -> str:
-    return "{:#018x}".format(word & ((1 << 64) - 1))
+    return "{:#018x}".format(word & _MASK)
 
 
-def judge_patterns(tested: Sequence[Kept], kind: str) -> Outcome:
+def judge_patterns(tested: Sequence[KeptBlocks], kind: str) -> Outcome:
     """Whether every word came back."""
     measured = {"device": kind, "tested": [asdict(one) for one in tested]}
     expected = {"wrong_words": 0}
     for one in tested:
         if one.wrong_words:
             where = "GPU {} ({})".format(one.device, one.name) if kind == "cuda" else "the CPU"
-            message = "{}: memory came back wrong ({} of its words), first {} bytes in: {} is {}"
-            cause = "{}: the memory does not keep what is written to it".format(_bits(one))
+            message = "{}: memory has wrong content ({} of its words), first at byte {}: {} is {}"
+            cause = "{}: the memory does not store data correctly".format(_bits(one))
             said = message.format(where, one.wrong_words, one.offset, one.expected, one.found)
-            fix = FIX if kind == "cuda" else "test the machine's memory (memtest86+), or replace it"
+            fix = (
+                FIX
+                if kind == "cuda"
+                else "test the machine's memory with memtest86+, or replace it"
+            )
             return Outcome(Status.FAIL, said, cause, fix, measured, expected)
     least = min((one.bytes for one in tested), default=0)
     if not least:
@@ -163,13 +229,13 @@ def judge_patterns(tested: Sequence[Kept], kind: str) -> Outcome:
         fix = "end the GPU's other users (nvidia-smi lists them)"
         message = "no byte of memory was tested"
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
-    message = "{:.2f} GB keep a pattern and its complement, every byte".format(least / GB)
+    message = "every byte of {:.2f} GB holds a pattern and its complement".format(least / GB)
     on_gpus = " on each of {} GPUs".format(len(tested)) if len(tested) > 1 else ", on the GPU"
     where = on_gpus if kind == "cuda" else ", on the CPU: no GPU visible"
     return Outcome(Status.PASS, message + where, measured=measured, expected=expected)
 
 
-def _bits(one: Kept) -> str:
+def _bits(one: KeptBlocks) -> str:
     """How the two words differ: a single bit points at a cell, many at an address line."""
     if one.expected is None or one.found is None:
         return "unknown bits"

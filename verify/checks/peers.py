@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from verify.checks.place import Place, find_gpus
 from verify.checks.ranks import P2P_FIX
-from verify.core import Check, Context, Outcome, Status, gpus
-from verify.measures import Table, median, of_samples, pack
+from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.model.measures import Table, median, of_samples, pack
 
 ELEMENTS = {"quick": 1 << 16, "standard": 1 << 23, "full": 1 << 26}  # of 8 bytes
 TURNS = {"quick": 1, "standard": 2, "full": 8}
@@ -21,7 +21,7 @@ _ODD = 0x9E3779B97F4A7C1  # odd, so that each place's number is its own, in all 
 
 
 @dataclass(frozen=True)
-class Copy:
+class PeerCopy:
     """What became of copies from one GPU to another."""
 
     source: int
@@ -44,7 +44,7 @@ def check_copies(context: Context) -> Outcome:
     if absent:
         return absent
     if len(places) < 2:
-        return Outcome(Status.SKIP, "one GPU: it has no peer")
+        return Outcome(Status.SKIP, "one GPU: there is no peer")
     elements, turns = ELEMENTS[context.level], TURNS[context.level]
     copies = [
         _copies(source, target, elements, turns)
@@ -55,7 +55,7 @@ def check_copies(context: Context) -> Outcome:
     return judge_copies(copies)
 
 
-def _copies(source: Place, target: Place, elements: int, turns: int) -> Copy:
+def _copies(source: Place, target: Place, elements: int, turns: int) -> PeerCopy:
     import torch
 
     there = torch.empty(elements, dtype=torch.int64, device=target.device)
@@ -73,7 +73,7 @@ def _copies(source: Place, target: Place, elements: int, turns: int) -> Copy:
     seconds = tuple(source.seconds(lambda: there.copy_(here), repeats=REPEATS))
     direct = _reaches(source, target)
     total = elements * turns
-    return Copy(source.index, target.index, direct, wrong, total, seconds, elements * 8)
+    return PeerCopy(source.index, target.index, direct, wrong, total, seconds, elements * 8)
 
 
 def _pattern(elements: int, salt: int, place: Place) -> Any:
@@ -89,13 +89,13 @@ def _reaches(source: Place, target: Place) -> bool:
     return bool(torch.cuda.can_device_access_peer(target.index, source.index))
 
 
-def judge_copies(copies: Sequence[Copy]) -> Outcome:
+def judge_copies(copies: Sequence[PeerCopy]) -> Outcome:
     """Whether every copy came whole."""
     rows = [{**asdict(c), "seconds": median(c.seconds), "gbs": c.gbs} for c in copies if c.seconds]
     measured: Dict[str, Any] = {"device": "cuda", "copies": rows}
     expected = {"wrong": 0}
     if not copies:
-        fix = "look at what devices.count says"
+        fix = "see devices.count"
         return Outcome(
             Status.FAIL, "nothing was copied", "no pair of GPUs", fix, measured, expected
         )
@@ -110,20 +110,20 @@ def judge_copies(copies: Sequence[Copy]) -> Outcome:
     direct = sum(copy.direct for copy in copies)
     slowest = min(copy.gbs for copy in copies)
     count = len({copy.source for copy in copies})
-    message = "copies between {} bit by bit the same, {} of {} by P2P, {:.3g} GB/s and more".format(
+    message = "copies between {} are bit-identical, {} of {} by P2P, at least {:.3g} GB/s".format(
         gpus(count), direct, len(copies), slowest
     )
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _cause(copy: Copy) -> Tuple[str, str]:
+def _cause(copy: PeerCopy) -> Tuple[str, str]:
     if copy.direct:
-        return "P2P traffic is led astray on its way: the IOMMU or PCIe ACS, most likely", P2P_FIX
-    cause = "data was damaged on its way through host memory: the host's memory or PCIe"
+        return "P2P traffic is misrouted, most likely by the IOMMU or PCIe ACS", P2P_FIX
+    cause = "data was corrupted on its way through host memory: the host's memory or PCIe"
     return cause, "look at the host's kernel log for PCIe (AER) and memory (MCE) errors"
 
 
-def _packed(copies: Sequence[Copy]) -> Dict[str, Any]:
+def _packed(copies: Sequence[PeerCopy]) -> Dict[str, Any]:
     indices = sorted({copy.source for copy in copies} | {copy.target for copy in copies})
     gbs = {(copy.source, copy.target): copy.gbs for copy in copies}
     rows: List[Tuple[Any, ...]] = [
@@ -145,5 +145,7 @@ def _packed(copies: Sequence[Copy]) -> Dict[str, Any]:
 
 
 CHECKS = (
-    Check("devices.peer-copies", "Copies between GPUs come whole", check_copies, "standard", 180),
+    Check(
+        "devices.peer-copies", "Copies between GPUs arrive intact", check_copies, "standard", 180
+    ),
 )

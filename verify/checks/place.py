@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from verify.checks.sight import judge_absent, look
-from verify.core import Context, Outcome, Status
-from verify.measures import seconds_each
+from verify.model.check import Context, Outcome, Status
+from verify.model.measures import seconds_each
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from verify.checks.accuracy import Reading
+from verify.checks.accuracy import AccuracyReading
 from verify.checks.place import Place, find, find_gpus
-from verify.core import Context, Outcome
+from verify.model.check import Context, Outcome
 
 NAMES = {
     "fp64": "float64",
@@ -96,7 +96,7 @@ def places(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
 class Results(NamedTuple):
     """What a check gathers on its way: readings, and for each dtype left out the reason."""
 
-    readings: List[Reading]
+    readings: List[AccuracyReading]
     left_out: Dict[str, str]
 
     def able(self, dtype: str, everywhere: Tuple[Place, ...]) -> List[Place]:
@@ -106,7 +106,7 @@ class Results(NamedTuple):
             self.left_out.setdefault(dtype, reason)
         return [place for place, reason in reasons.items() if reason is None]
 
-    def add(self, work: Callable[[], List[Reading]], doomed: Reading) -> None:
+    def add(self, work: Callable[[], List[AccuracyReading]], doomed: AccuracyReading) -> None:
         """Add the readings that the work makes; or `doomed` with the error, or the reason why not.
 
         A CPU may lack a dtype. Of a GPU's dtypes only fp8 depends on more than its capability.

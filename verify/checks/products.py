@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
-from verify.checks.accuracy import Reading, compare, judge_products
+from verify.checks.accuracy import AccuracyReading, compare, judge_products
 from verify.checks.place import Place
 from verify.checks.precision import (
     NAMES,
@@ -18,7 +18,7 @@ from verify.checks.precision import (
     set_tf32,
     sum_in_fp32,
 )
-from verify.core import Context, Outcome
+from verify.model.check import Context, Outcome
 
 Shape = Tuple[int, int, int]  # rows, terms, columns: (m, k) @ (k, n)
 _WHOLE: Shape = (512, 1024, 512)
@@ -82,7 +82,7 @@ def _multiply(dtype: str, shape: Shape, able: Sequence[Place], found: Results) -
     left = _random(rows, terms, generator, dtype)
     right = _random(terms, columns, generator, dtype)
     reference = left.double() @ right.double()
-    doomed = Reading("{}x{}x{}".format(*shape), dtype, terms)
+    doomed = AccuracyReading("{}x{}x{}".format(*shape), dtype, terms)
     found.readings.append(_check_reference(left.double(), right.double(), reference, doomed))
     for place in able if shape in _SHAPES else able[:1]:
         mine = replace(doomed, gpu=place.index if place.is_gpu else None)
@@ -97,7 +97,9 @@ def _random(rows: int, columns: int, generator: Any, dtype: str) -> Any:
     return numbers.to(kind_of(dtype))
 
 
-def _product(left: Any, right: Any, reference: Any, place: Place, mine: Reading) -> Reading:
+def _product(
+    left: Any, right: Any, reference: Any, place: Place, mine: AccuracyReading
+) -> AccuracyReading:
     set_tf32(on=mine.dtype == "tf32")
     here, there = left.to(place.device), right.to(place.device)
     result = _scaled(here, there) if mine.dtype == "fp8" else here @ there
@@ -117,7 +119,9 @@ def _scaled(left: Any, right: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result  # before 2.5 with the largest value
 
 
-def _check_reference(left: Any, right: Any, reference: Any, doomed: Reading) -> Reading:
+def _check_reference(
+    left: Any, right: Any, reference: Any, doomed: AccuracyReading
+) -> AccuracyReading:
     """Some answers without rounding: products of fp32 fit into float64, and fsum is exact."""
     import torch
 
@@ -128,4 +132,4 @@ def _check_reference(left: Any, right: Any, reference: Any, doomed: Reading) -> 
     ]
     true = torch.tensor(exact, dtype=torch.float64)
     error, worst = compare(reference[: len(rows), : len(columns)], true)
-    return Reading(doomed.what + " reference", "fp64", doomed.terms, error, worst)
+    return AccuracyReading(doomed.what + " reference", "fp64", doomed.terms, error, worst)

@@ -1,7 +1,8 @@
 """Ranks: forked processes that form one torch.distributed world, and what to say when one is lost.
 
 Each rank runs in a child with a time limit, says what it is at, and has NCCL log into a file, so
-that a hang is told with the step it stood in and with NCCL's own words.
+that a hang is told with the step it stood in and with NCCL's own words. JAX and TensorFlow have all
+devices in one process: there one child works for all ranks.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.checks import nccl_log
 from verify.checks.place import Place, find, find_gpus
-from verify.children import TAIL_BYTES, Child, Ending, scratch, wait_all
-from verify.core import Context, Outcome, Status, gpus
-from verify.runner import judge_ending
-from verify.symptoms import explain, last_words
+from verify.model.check import Context, Outcome, Status, gpus
+from verify.running.children import TAIL_BYTES, Child, Ending, scratch, wait_all
+from verify.running.runner import judge_ending
+from verify.running.symptoms import explain, last_words
 
 LOOK_LIMIT_S = 60.0
 CPU_RANKS = 2
 _LEAVING = "the end of the process group"
-ONE_GPU = "one GPU: nothing goes between GPUs"
+ONE_GPU = "one GPU: nothing to transfer between GPUs"
 P2P_FIX = (
     "try NCCL_P2P_DISABLE=1: if that mends it, switch PCIe ACS and the IOMMU off in the host's BIOS"
     " (or boot with iommu=pt)"
@@ -37,7 +38,9 @@ _ECHO = re.compile(
 
 @dataclass(frozen=True)
 class Team:
-    """The ranks of a world. NCCL joins GPUs, gloo joins processes on the CPU."""
+    """The ranks of a world. NCCL joins GPUs and gloo processes on the CPU; JAX and TensorFlow join
+    devices of the CPU by themselves, and their own names stand here.
+    """
 
     backend: str
     size: int
@@ -52,13 +55,15 @@ class Team:
         """Who took part, for messages."""
         if self.backend == "nccl":
             return gpus(self.size) + " over NCCL"
-        return "{} processes on the CPU over gloo".format(self.size)
+        if self.backend == "gloo":
+            return "{} processes on the CPU over gloo".format(self.size)
+        return "{} devices of the CPU by {}".format(self.size, self.backend)
 
     @property
     def note(self) -> str:
         """What the team could not show, to end a message with."""
         if self.kind == "cpu":
-            return "; no proof of NCCL"
+            return "; NCCL not tested"
         return "; " + ONE_GPU if self.size == 1 else ""
 
 
@@ -100,6 +105,7 @@ class World:
     team: Team
     endings: Tuple[Ending, ...]
     traces: Tuple[Trace, ...] = ()
+    together: bool = False  # one process has all the devices
 
     @property
     def lost(self) -> bool:
@@ -109,6 +115,8 @@ class World:
     @property
     def values(self) -> List[Any]:
         """What the ranks handed back, in their order."""
+        if self.together:
+            return list(self.endings[0].value)
         return [ending.value for ending in self.endings]
 
     @property
@@ -117,23 +125,33 @@ class World:
         return round(max((e.seconds for e in self.endings), default=0.0), 3)
 
 
-def find_team(context: Context) -> Tuple[Optional[Outcome], Team]:
-    """Every GPU, or processes on the CPU where nothing hints at a GPU; or what is wrong.
+Look = Callable[[Context], Dict[str, Any]]
 
-    A child looks: this process forks ranks afterwards, so it must not start CUDA itself.
+
+def find_team(
+    context: Context, look: Optional[Look] = None, on_cpu: str = "gloo"
+) -> Tuple[Optional[Outcome], Team]:
+    """Every GPU, or as many on the CPU where nothing hints at a GPU; or what is wrong.
+
+    A child looks: this process forks ranks afterwards, so it must not start CUDA itself. `look` is
+    another framework's way to do that, and `on_cpu` what joins the CPU's devices there.
     """
-    looked = Child(lambda: _look(context)).wait(LOOK_LIMIT_S)
+    looked = Child(lambda: (look or _look)(context)).wait(LOOK_LIMIT_S)
     if not looked.returned:
         world = World(Team("nccl", 1), (looked,))
         return judge_lost(world, "starting CUDA"), world.team
     broken, count = looked.value["broken"], looked.value["gpus"]
-    team = Team("nccl", count) if count else Team("gloo", CPU_RANKS)
+    team = Team("nccl", count) if count else Team(on_cpu, CPU_RANKS)
     return broken and Outcome.from_dict(broken), team
 
 
 def _look(context: Context) -> Dict[str, Any]:
     broken, place = find(context)
-    count = len(find_gpus(context)[1]) if place.is_gpu else 0
+    return looked(broken, len(find_gpus(context)[1]) if place.is_gpu else 0)
+
+
+def looked(broken: Optional[Outcome], count: int) -> Dict[str, Any]:
+    """What a `Look` hands back: what is wrong, or how many GPUs there are."""
     return {"broken": broken and broken.as_dict(), "gpus": count}
 
 
@@ -148,6 +166,23 @@ def run(team: Team, work: Callable[[Rank], object], limit_s: float) -> World:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return World(team, tuple(endings), tuple(traces))
+
+
+def run_together(team: Team, work: Callable[[Rank], List[Any]], limit_s: float) -> World:
+    """Start one process that has all the devices; `work` gives each device's value."""
+    folder = scratch()
+    try:
+        rank = Rank(0, team, folder)
+
+        def live() -> object:
+            _set_environment(rank)
+            return work(rank)
+
+        ending = Child(live).wait(limit_s)
+        trace = _trace(folder, 0)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return World(team, (ending,), (trace,), together=True)
 
 
 def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:
@@ -243,7 +278,8 @@ def judge_lost(
     traces = world.traces or (Trace(),) * len(world.endings)
     rank = _first(lost, traces)
     cause, fix = _explain(rank, lost, traces)
-    message = "{}: {}".format(what, _who(rank, lost, traces))
+    said = _together(*lost[0][1:], traces[0]) if world.together else _who(rank, lost, traces)
+    message = "{}: {}".format(what, said)
     log = "\n".join([*_outputs(rank, lost)[:1], traces[rank].log]).strip()[-TAIL_BYTES:]
     return Outcome(
         Status.FAIL,
@@ -253,6 +289,11 @@ def judge_lost(
         {**(measured or {}), "output": log},
         expected or {},
     )
+
+
+def _together(ending: Ending, trace: Trace) -> str:
+    """How the one process ended, and where."""
+    return ending.how() + (", at " + trace.step if trace.step else "")
 
 
 def _who(rank: int, lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]) -> str:
@@ -312,6 +353,8 @@ def _outputs(rank: int, lost: Sequence[Tuple[int, Ending]]) -> List[str]:
 def _default_fix(team: Team, log: str) -> str:
     if team.backend == "gloo":
         return "see that the loopback interface is up and GLOO_SOCKET_IFNAME names it"
+    if team.backend != "nccl":
+        return "build the image again from its lock"
     if "P2P" in nccl_log.transports(log):
         return P2P_FIX
     return "run again with NCCL_DEBUG=INFO; try --ipc host and NCCL_P2P_DISABLE=1"

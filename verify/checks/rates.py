@@ -10,7 +10,7 @@ import math
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from verify.checks.place import Place
-from verify.measures import median
+from verify.model.measures import median
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
 GIB = 1 << 30

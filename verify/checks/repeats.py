@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Optional, Sequence, Tuple
 
 from verify.checks.accuracy import number
-from verify.core import Outcome, Status
+from verify.model.check import Outcome, Status
 
 _WHERE = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
-_AGAIN = "look at what numerics.matmul and devices.kernel say; build the image again"
+_AGAIN = "see numerics.matmul and devices.kernel; build the image again"
 _CPU_FIX = "set OMP_DYNAMIC=FALSE and MKL_CBWR=COMPATIBLE; build the image again"
 
 
@@ -55,7 +55,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumedRun:
     """A run that went on from a checkpoint beside the one that was never interrupted."""
 
     repeat: Repeat
@@ -72,13 +72,13 @@ def judge_repeats(asked: Repeat, free: Optional[Repeat], device: str, steps: int
         measured["not_asked"] = free.measured()
     expected = {"differing": 0}
     if not asked.same:
-        message = "two runs from one seed end apart: {}".format(asked.words())
-        cause = "an operation that is not deterministic ran although determinism was asked for"
+        message = "two runs from one seed differ: {}".format(asked.words())
+        cause = "a nondeterministic operation ran although deterministic algorithms were requested"
         if not asked.finite:
-            cause = "arithmetic went wrong: the model is too small to overflow"
+            cause = "wrong arithmetic: the model is too small to overflow"
         fix = _CPU_FIX if device == "cpu" and asked.finite else _AGAIN
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
-    message = "same bits twice from one seed{}, {}".format(_beside(free), _WHERE[device])
+    message = "two runs from one seed are bit-identical{}, {}".format(_beside(free), _WHERE[device])
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
@@ -86,11 +86,11 @@ def _beside(free: Optional[Repeat]) -> str:
     if free is None:
         return ""
     if free.same:
-        return ", without asking for determinism too"
-    return "; without asking for determinism {}".format(free.words())
+        return ", also without deterministic algorithms"
+    return "; without deterministic algorithms {}".format(free.words())
 
 
-def judge_checkpoint(resumed: Resumed, device: str) -> Outcome:
+def judge_checkpoint(resumed: ResumedRun, device: str) -> Outcome:
     """Training that goes on from a checkpoint must end in the same bits."""
     repeat = resumed.repeat
     measured = {
@@ -102,7 +102,7 @@ def judge_checkpoint(resumed: Resumed, device: str) -> Outcome:
     }
     expected = {"differing": 0, "lost": []}
     if repeat.same and resumed.moved and not resumed.lost:
-        said = "same bits after a checkpoint as without one ({}), {}"
+        said = "bit-identical with and without a checkpoint ({}), {}"
         message = said.format(resumed.how, _WHERE[device])
         return Outcome(Status.PASS, message, measured=measured, expected=expected)
     message, cause = _say_lost(resumed)
@@ -110,12 +110,12 @@ def judge_checkpoint(resumed: Resumed, device: str) -> Outcome:
     return Outcome(Status.FAIL, message, cause, fix, measured, expected)
 
 
-def _say_lost(resumed: Resumed) -> Tuple[str, str]:
+def _say_lost(resumed: ResumedRun) -> Tuple[str, str]:
     if resumed.lost:
         what = " and ".join(resumed.lost)
         message = "not restored from the checkpoint: {}".format(what)
         return message, "saving or loading changed the state of the {}".format(what)
     if not resumed.moved:
-        return "the resumed run changed no weight", "the optimiser's steps change nothing"
-    message = "a run resumed from a checkpoint ends elsewhere: {}".format(resumed.repeat.words())
-    return message, "the state came back as it was saved, and the same steps gave other weights"
+        return "the resumed run did not change any weight", "the optimiser's steps have no effect"
+    message = "a run resumed from a checkpoint differs: {}".format(resumed.repeat.words())
+    return message, "the state was restored as saved, but the same steps gave different weights"

@@ -13,9 +13,9 @@ import shutil
 from typing import Any, Dict, List, Mapping, Tuple
 
 from verify.checks.place import Place, find
-from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
-from verify.children import scratch
-from verify.core import Context, Outcome
+from verify.checks.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
+from verify.model.check import Context, Outcome
+from verify.running.children import scratch
 
 STEPS = {"quick": 4, "standard": 20, "full": 100}
 _ROWS, _TOKENS, _WIDTH = 32, 16, 32
@@ -159,7 +159,7 @@ def check_checkpoint(context: Context) -> Outcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _resume(place: Place, path: str, steps: int) -> Resumed:
+def _resume(place: Place, path: str, steps: int) -> ResumedRun:
     """The first run ends before the second begins: they share the random numbers' state."""
     import torch
 
@@ -176,7 +176,7 @@ def _resume(place: Place, path: str, steps: int) -> Resumed:
     second.go(steps, 2 * steps)
     ends = Repeat.of(first.weights(), second.weights())
     moved = not _equal(before, first.weights())
-    return Resumed(ends, moved, lost, os.path.getsize(path), how)
+    return ResumedRun(ends, moved, lost, os.path.getsize(path), how)
 
 
 def _load(path: str) -> Tuple[Any, str]:

@@ -9,10 +9,10 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional
 
-from verify import limits
-from verify.core import Context, Outcome, Status
-from verify.machine import device_nodes
-from verify.samples import Batches
+from verify.device import limits
+from verify.device.machine import device_nodes
+from verify.model.check import Context, Outcome, Status
+from verify.workloads.samples import Batches
 
 SHM = "/dev/shm"  # noqa: S108
 PREFETCH = 2  # DataLoader's default: batches that each worker keeps ready
@@ -34,7 +34,7 @@ _PATTERN = bytes(range(256)) * 4096  # 1 MiB
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """What a usual training job asks for: up to four workers, batches of 32 images of 224 x 224."""
 
     workers: int
@@ -75,10 +75,10 @@ class Need:
         return said.format(self.workers, *batches) + nccl
 
 
-def usual_need() -> Need:
+def usual_need() -> MemoryNeed:
     """For this container's CPUs and GPUs."""
     count = limits.cpus(limits.read())
-    return Need(min(4, max(2, count)), len(device_nodes()), count)
+    return MemoryNeed(min(4, max(2, count)), len(device_nodes()), count)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _keeps(file: int, size: int) -> bool:
     )
 
 
-def judge_shm(found: Shm, need: Need) -> Outcome:
+def judge_shm(found: Shm, need: MemoryNeed) -> Outcome:
     """Whether the workers' batches fit, and can be written."""
     measured: Dict[str, Any] = {"size": found.size, "free": found.free, "wrote": found.wrote}
     expected = {"free": need.shm_bytes, "workers": need.workers, "batch_bytes": Batches.BYTES}
@@ -156,36 +156,40 @@ def judge_shm(found: Shm, need: Need) -> Outcome:
     fix = SHM_FIX.format(max(1, -(-3 * need.shm_bytes // (2 << 30))))
     if found.size is None:
         message = "{} cannot be used: {}".format(SHM, found.error)
-        return fail(message, "workers hand over their batches there, and NCCL its data", fix)
+        return fail(message, "workers pass their batches through it, and NCCL its data", fix)
     if found.size < need.shm_bytes:
         message = "{} has {:.0f} MiB; {}".format(SHM, found.size / MIB, need.shm_words())
         default = "64 MB is Docker's default; " if found.size == 64 << 20 else ""
-        cause = default + "a worker that finds no room hangs, or dies of a bus error"
+        cause = default + "a worker that finds no room hangs or is killed by SIGBUS"
         return fail(message, cause, fix)
     if found.free < need.shm_bytes or found.full:
         message = "{} has {:.0f} of {:.0f} MiB free{}; {}"
-        full = " and yet no room for a file" if found.full else ""
+        full = " but no room for a file" if found.full else ""
         message = message.format(SHM, found.free / MIB, found.size / MIB, full, need.shm_words())
-        cause = "files of other jobs or of crashed ones fill it, or the container's memory is short"
-        return fail(message, cause, "look at ls -l {} and remove what is left over".format(SHM))
+        cause = "files of other or crashed jobs fill it, or the container is out of memory"
+        return fail(message, cause, "list it with ls -l {} and remove leftover files".format(SHM))
     if found.error is not None:
         message = "{} cannot be written: {}".format(SHM, found.error)
-        cause = "it is mounted read-only, or without rights for this user"
+        cause = "it is mounted read-only, or this user has no permission"
         return fail(message, cause, "mount it as a tmpfs with mode 1777: --tmpfs /dev/shm:size=1g")
     if found.damaged:
-        message = "a file in {} does not hold what was written to it".format(SHM)
-        return fail(message, "the host's memory is faulty", "test the host's memory (memtest86+)")
+        message = "a file in {} does not contain what was written to it".format(SHM)
+        return fail(
+            message, "the host's memory is faulty", "test the host's memory with memtest86+"
+        )
     message = "{} has {:.0f} of {:.0f} MiB free; {}".format(
         SHM, found.free / MIB, found.size / MIB, need.shm_words()
     )
     if found.wrote is not None and found.wrote < need.shm_bytes:
-        message += "; only {:.0f} MiB were tried, as memory is short".format(found.wrote / MIB)
-    message += "" if found.own else "; it lies on another file system, so it may be slow"
+        message += "; only {:.0f} MiB tested, because little memory is free".format(
+            found.wrote / MIB
+        )
+    message += "" if found.own else "; it is on another file system, so it may be slow"
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryRoom:
     """Limits as they stand (None: none), and what could really be had at a time."""
 
     files_soft: Optional[int]
@@ -208,7 +212,7 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
     known = [limit for limit in (user, group) if limit is not None]
     files_had, files_error = _open(need.files)
     threads_had, threads_error = _start(need.processes)
-    room = Room(
+    room = MemoryRoom(
         files_soft=soft,
         files_hard=hard,
         files_had=files_had,
@@ -257,7 +261,7 @@ def _start(count: int) -> "tuple[int, Optional[str]]":
     return len(threads), None
 
 
-def judge_room(room: Room, need: Need) -> Outcome:
+def judge_room(room: MemoryRoom, need: MemoryNeed) -> Outcome:
     """Whether a usual job has files and processes enough; a low limit above that is told."""
     measured = asdict(room)
     expected = {"files": need.files, "processes": need.processes, "workers": need.workers}
@@ -266,7 +270,7 @@ def judge_room(room: Room, need: Need) -> Outcome:
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
 
     if room.files_had < need.files or (room.files_soft or need.files) < need.files:
-        message = "{} files can be open (limit {}); {} workers need {}".format(
+        message = "{} files can be opened (limit {}); {} workers need {}".format(
             room.files_had, _limit(room.files_soft), need.workers, need.files
         )
         cause = "the limit of open files is low: {}".format(room.files_error or "ulimit -n")
@@ -292,7 +296,7 @@ def judge_room(room: Room, need: Need) -> Outcome:
     )
     if room.files_soft is not None and room.files_soft <= 1024:
         spare = room.files_soft - need.files
-        message += "; {} files leave room for {} tensors or shards more, so a job with many".format(
+        message += "; {} files leave room for {} more tensors or shards; a job with many".format(
             room.files_soft, spare
         )
         message += " wants --ulimit nofile=65536"
@@ -303,7 +307,7 @@ def _limit(value: Optional[int]) -> str:
     return "no limit" if value is None else str(value)
 
 
-def _files_fix(room: Room) -> str:
+def _files_fix(room: MemoryRoom) -> str:
     fix = "start the container with --ulimit nofile=65536"
     hard, soft = room.files_hard, room.files_soft
     if soft is not None and (hard is None or hard > soft):

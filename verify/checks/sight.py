@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
-from verify import environment, nvml
-from verify.core import Context, Outcome, Status
-from verify.symptoms import explain
+from verify.device import nvml
+from verify.model.check import Context, Outcome, Status
+from verify.running import environment
+from verify.running.symptoms import explain
 
 START_WITH_GPUS = (
     "start the container with --gpus all (docker) or --device nvidia.com/gpu=all (CDI)"
@@ -45,7 +46,7 @@ class Sight:
             return "NVML sees {}".format(self.nvml)
         if self.nodes:
             return "{} device nodes in /dev".format(self.nodes)
-        return "libcuda is there and fails" if self.driver else ""
+        return "libcuda is present but fails" if self.driver else ""
 
 
 def look(context: Context) -> Sight:
@@ -93,7 +94,7 @@ def judge_absent(sight: Sight) -> Optional[Outcome]:
         return Outcome(Status.FAIL, "CPU build of torch", cause, fix, measured, expected)
     if sight.usable and not sight.error:
         return None
-    error = short(sight.error or "CUDA starts, but offers no device")
+    error = short(sight.error or "CUDA starts, but reports no device")
     cause, fix = explain(error)
     hint = sight.hinted()
     if not hint:

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from verify import models, same_gpu
 from verify.checks import rates, watch
-from verify.checks.links import PCIE_LANE_GBS
-from verify.checks.pace import Card, Rate, judge_rates, spec_of
+from verify.checks.pace import MeasuredRate, RatedCard, judge_rates, spec_of
+from verify.checks.pcie import PCIE_LANE_GBS
 from verify.checks.place import Place, find_gpus
 from verify.checks.place import find as find_place
 from verify.checks.sight import START_WITH_GPUS
-from verify.core import Check, Context, Outcome, Status
-from verify.measures import Metric, Plot, Table, median, of_samples, pack
-from verify.telemetry import State
+from verify.device import same_gpu
+from verify.device.telemetry import State
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.measures import Metric, Plot, Table, median, of_samples, pack
+from verify.workloads import models
 
 BATCHES = {"small": 64, "large": 4}  # samples a step, the same on the CPU and on a GPU
 
@@ -39,8 +40,8 @@ def check_gemm(context: Context) -> Outcome:
     broken, places = find(context)
     if broken:
         return broken
-    found: List[Rate] = []
-    cards: List[Card] = []
+    found: List[MeasuredRate] = []
+    cards: List[RatedCard] = []
     notes: Dict[str, None] = {}
     for place in places:
         some, left_out = _products(context, place)
@@ -51,14 +52,16 @@ def check_gemm(context: Context) -> Outcome:
     return judge_rates(found, cards, device=places[0].kind, what="products", notes=tuple(notes))
 
 
-def _products(context: Context, place: Place) -> "Tuple[List[Rate], List[str]]":
+def _products(context: Context, place: Place) -> "Tuple[List[MeasuredRate], List[str]]":
     found, left_out = [], []
     repeats, longest_s = context.pick(3, 7, 15), 0.05 if place.is_gpu else 0.25
     for dtype in rates.dtypes(place):
         restore = rates.with_tf32(on=dtype == "tf32")
         try:
             samples, size = rates.gemm(place, dtype, repeats=repeats, longest_s=longest_s)
-            found.append(Rate("gemm", place.index, tuple(samples), "TFLOP/s", dtype, size=size))
+            found.append(
+                MeasuredRate("gemm", place.index, tuple(samples), "TFLOP/s", dtype, size=size)
+            )
         except RuntimeError as problem:  # no kernel for this dtype, most likely
             left_out.append("{} not measured: {}".format(dtype, str(problem).split("\n")[0][:80]))
         finally:
@@ -66,13 +69,13 @@ def _products(context: Context, place: Place) -> "Tuple[List[Rate], List[str]]":
     return found, left_out
 
 
-def _load(place: Place, found: Sequence[Rate]) -> Callable[[], object]:
+def _load(place: Place, found: Sequence[MeasuredRate]) -> Callable[[], object]:
     """What trains most networks: bf16, and fp32 on older cards."""
     heavy = [rate for rate in found if rate.label == "bf16"] or list(found)
     return rates.product(place, heavy[-1].label, heavy[-1].size)
 
 
-def _with_figure(rate: Rate, card: Optional[Card]) -> Rate:
+def _with_figure(rate: MeasuredRate, card: Optional[RatedCard]) -> MeasuredRate:
     if card is None or card.spec is None:
         return rate
     figure = card.spec.memory_bandwidth_gbs
@@ -83,7 +86,7 @@ def _with_figure(rate: Rate, card: Optional[Card]) -> Rate:
 
 def describe(
     context: Context, place: Place, make: Callable[[], Callable[[], object]], free: State
-) -> Optional[Card]:
+) -> Optional[RatedCard]:
     """The card with its state under the load that `make` makes, and who was on it before; None for
     the CPU.
     """
@@ -102,7 +105,7 @@ def describe(
     before = same_gpu.find(place.index, free.gpus)
     spec = spec_of(name, gpu.uuid if gpu else None, context.expect.gpus)
     private = seen[-1].confidential is True
-    return Card(place.index, name, gpu, spec, watch.busy(before), confidential=private)
+    return RatedCard(place.index, name, gpu, spec, watch.busy(before), confidential=private)
 
 
 # Memory
@@ -114,11 +117,11 @@ def check_memory(context: Context) -> Outcome:
     broken, places = find(context)
     if broken:
         return broken
-    found: List[Rate] = []
-    cards: List[Card] = []
+    found: List[MeasuredRate] = []
+    cards: List[RatedCard] = []
     for place in places:
         samples, size = rates.memory_copy(place, repeats=context.pick(3, 7, 15))
-        rate = Rate("memory_copy", place.index, tuple(samples), "GB/s", size=size)
+        rate = MeasuredRate("memory_copy", place.index, tuple(samples), "GB/s", size=size)
         card = describe(context, place, partial(rates.copy_within, place, size), free)
         found.append(_with_figure(rate, card))
         cards += [card] if card else []
@@ -135,11 +138,11 @@ def check_copies(context: Context) -> Outcome:
     if broken:
         return broken
     if not places[0].is_gpu:
-        message = "no GPU visible: there is no link to copy over"
+        message = "no GPU visible"
         return Outcome(Status.SKIP, message, fix=START_WITH_GPUS)
     sizes = rates.transfer_sizes(context.pick(1 << 24, 1 << 28, 1 << 30))
-    found: List[Rate] = []
-    cards: List[Card] = []
+    found: List[MeasuredRate] = []
+    cards: List[RatedCard] = []
     plots: List[Plot] = []
     for place in places:
         few = sizes if place.index == 0 else sizes[-1:]  # the line over all sizes for one card
@@ -154,7 +157,9 @@ def check_copies(context: Context) -> Outcome:
     return judge_rates(found, cards, device=places[0].kind, what=what, plots=plots)
 
 
-def _transfers(context: Context, place: Place, sizes: Sequence[int]) -> "Tuple[List[Rate], Plot]":
+def _transfers(
+    context: Context, place: Place, sizes: Sequence[int]
+) -> "Tuple[List[MeasuredRate], Plot]":
     by_way = {
         way: rates.transfers(place, way, sizes, repeats=context.pick(3, 5, 9)) for way in rates.WAYS
     }
@@ -162,13 +167,13 @@ def _transfers(context: Context, place: Place, sizes: Sequence[int]) -> "Tuple[L
     title = "Copies between the host and GPU {}".format(place.index)
     plot = Plot(title, "size (bytes)", "GB/s", lines, log_x=True)
     found = [
-        Rate(way, place.index, tuple(some[max(some)]), "GB/s", size=max(some))
+        MeasuredRate(way, place.index, tuple(some[max(some)]), "GB/s", size=max(some))
         for way, some in by_way.items()
     ]
     return found, plot
 
 
-def link_gbs(metric: str, card: Optional[Card]) -> Optional[float]:
+def link_gbs(metric: str, card: Optional[RatedCard]) -> Optional[float]:
     """GB/s that the card's link to the host can do in one direction.
 
     By the lanes that it has, since NVML's maximum may be more than the card's own, and by the
@@ -224,7 +229,7 @@ def cpus_of(text: str) -> "Set[int]":
 
 
 @dataclass(frozen=True)
-class Steps:
+class TimedSteps:
     """Seconds of a training step of one network, on the CPU and on the first GPU."""
 
     net: str
@@ -252,11 +257,11 @@ def check_training(context: Context) -> Outcome:
         gpu: List[float] = []
         if place.is_gpu:
             gpu = rates.train_step(place, make(), batch, repeats=4 * repeats)
-        found.append(Steps(net, layers, batch, tuple(cpu), tuple(gpu)))
+        found.append(TimedSteps(net, layers, batch, tuple(cpu), tuple(gpu)))
     return judge_training(found, place.kind)
 
 
-def judge_training(found: Sequence[Steps], device: str) -> Outcome:
+def judge_training(found: Sequence[TimedSteps], device: str) -> Outcome:
     """Whether the GPU trains the large network faster than the CPU; a small one need not be."""
     measured: Dict[str, Any] = {"device": device}
     measured.update(pack(_step_metrics(found), [_step_table(found)]))
@@ -266,8 +271,8 @@ def judge_training(found: Sequence[Steps], device: str) -> Outcome:
         message = "the GPU trains the {}-layer network {:.2g} times as fast as the CPU".format(
             large.layers, large.faster
         )
-        cause = "the GPU is held back: clocks, other processes, or the way to the host"
-        fix = "look at what speed.gemm, speed.memory and health.clocks say"
+        cause = "something limits the GPU: clocks, other processes, or the link to the host"
+        fix = "see speed.gemm, speed.memory and health.clocks"
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     parts = []
     for row in found:
@@ -281,7 +286,7 @@ def judge_training(found: Sequence[Steps], device: str) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _step_metrics(found: Sequence[Steps]) -> List[Metric]:
+def _step_metrics(found: Sequence[TimedSteps]) -> List[Metric]:
     rows = [(row, "cpu", row.cpu) for row in found] + [(row, "gpu", row.gpu) for row in found]
     return [
         of_samples(
@@ -292,7 +297,7 @@ def _step_metrics(found: Sequence[Steps]) -> List[Metric]:
     ]
 
 
-def _step_table(found: Sequence[Steps]) -> Table:
+def _step_table(found: Sequence[TimedSteps]) -> Table:
     rows = tuple(
         (
             "{} ({} layers)".format(row.net, row.layers),
@@ -308,8 +313,22 @@ def _step_table(found: Sequence[Steps]) -> Table:
 
 
 CHECKS = (
-    Check("speed.gemm", "Products as fast as its class", check_gemm, "standard", 300, gauge=True),
-    Check("speed.memory", "Memory as fast as its class", check_memory, "standard", 120, gauge=True),
+    Check(
+        "speed.gemm",
+        "Matrix products as fast as on GPUs of this model",
+        check_gemm,
+        "standard",
+        300,
+        gauge=True,
+    ),
+    Check(
+        "speed.memory",
+        "Memory as fast as on GPUs of this model",
+        check_memory,
+        "standard",
+        120,
+        gauge=True,
+    ),
     Check("speed.copies", "Copies as fast as the link", check_copies, "standard", 200, gauge=True),
     Check(
         "speed.training",

@@ -10,7 +10,7 @@ import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.checks.place import Place
-from verify.core import Outcome, Status
+from verify.model.check import Outcome, Status
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}
 BATCH = 8  # rows of each device
@@ -130,19 +130,19 @@ def judge(
 def _fault(
     what: str, apart: "Tuple[float, str]", off: "Tuple[float, str]", loss: float, frozen: List[str]
 ) -> "Optional[Tuple[str, str, str]]":
-    again = "look at what collectives.operations says; build the image again if it passes"
+    again = "see collectives.operations; build the image again if it passes"
     if not math.isfinite(max(apart[0], off[0], loss)):
         message = "{}: the weights or losses are not finite, or some are missing".format(what)
-        return message, "what went between the devices was damaged or lost", again
+        return message, "data between the devices was corrupted or lost", again
     if apart[0] > TOLERANCE:
         message = "{}: the ranks' weights differ by {:.1e} in {}".format(what, *apart)
         return message, "gradients were not averaged over the ranks, or not on all of them", again
     if off[0] > TOLERANCE and frozen:
         message = "{}: {} never changed".format(what, ", ".join(frozen))
-        return message, "no gradient came to this part of the model", again
+        return message, "this part of the model received no gradient", again
     if off[0] > TOLERANCE:
         message = "{}: after the steps {} is off by {:.1e}".format(what, off[1], off[0])
-        cause = "no part disagrees with another: their gradients were put together wrongly"
+        cause = "the parts agree with each other: their gradients were combined wrongly"
         return message, cause, again
     if loss > TOLERANCE:
         message = "{}: the losses differ from one device's by {:.1e}".format(what, loss)

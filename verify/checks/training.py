@@ -7,15 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.checks.accuracy import number, tolerance
-from verify.checks.amp import Mixed, check_amp, judge_amp
+from verify.checks.amp import MixedRun, check_amp, judge_amp
 from verify.checks.place import Place, find
-from verify.core import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status
 
-__all__ = ["CHECKS", "Mixed", "Steps", "check_amp", "judge_amp", "judge_loss", "judge_same"]
+__all__ = [
+    "CHECKS",
+    "MixedRun",
+    "TrainingSteps",
+    "check_amp",
+    "judge_amp",
+    "judge_loss",
+    "judge_same",
+]
 
 STEPS = {"quick": 50, "standard": 200, "full": 2000}
 SAME_STEPS = {"quick": 10, "standard": 10, "full": 40}
-AGAIN = "look at what devices.kernel and devices.convolution say; build the image again"
+AGAIN = "see devices.kernel and devices.convolution; build the image again"
 FACTOR = 10.0  # measured on a CPU: 200 steps give a factor of about 330
 _SLACK = 4.0  # cuDNN's Winograd convolutions lose a few bits
 _ROWS = 32
@@ -59,9 +67,9 @@ def judge_loss(losses: Sequence[float], device: str) -> Outcome:
     measured.update(first=number(first), last=number(last))
     strange = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
     if strange is not None:
-        message = "the loss is {} at step {}".format(losses[strange], strange)
-        cause = "arithmetic went wrong: a model this small does not overflow"
-        fix = "look at what devices.kernel says; take the GPU out of use if it fails too"
+        message = "loss is {} at step {}".format(losses[strange], strange)
+        cause = "wrong arithmetic: a model this small does not overflow"
+        fix = "see devices.kernel; take the GPU out of use if it fails too"
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     if last * FACTOR > first:
         message = "the loss went from {:.3g} to {:.3g}, not down {:.0f}-fold".format(
@@ -79,7 +87,7 @@ def _where(device: str) -> str:
 
 
 @dataclass(frozen=True)
-class Steps:
+class TrainingSteps:
     """fp32 steps on the device beside the same steps in float64 on the CPU."""
 
     losses: Tuple[float, ...]
@@ -112,7 +120,7 @@ def check_same(context: Context) -> Outcome:
     return broken or judge_same(_beside_float64(place, SAME_STEPS[context.level]), place.kind)
 
 
-def _beside_float64(place: Place, steps: int) -> Steps:
+def _beside_float64(place: Place, steps: int) -> TrainingSteps:
     """Train from the same weights on the same data: in float64 on the CPU, in fp32 on the device.
 
     TF32 is off: with it the two would differ by far more than fp32 rounds.
@@ -123,7 +131,7 @@ def _beside_float64(place: Place, steps: int) -> Steps:
     on_device = _without_tf32(lambda: _steps(place, torch.float32, steps))
     on_cpu = _steps(Place("cpu"), torch.float32, steps) if place.is_gpu else None
     way = float((true.last - true.first).norm())
-    return Steps(
+    return TrainingSteps(
         tuple(on_device.losses),
         tuple(true.losses),
         float((on_device.last - true.last).norm()) / (way or 1.0),
@@ -189,7 +197,7 @@ def _weights(model: Any) -> Any:
     return torch.cat(weights)
 
 
-def judge_same(steps: Steps, device: str) -> Outcome:
+def judge_same(steps: TrainingSteps, device: str) -> Outcome:
     """Losses and weights as in float64, but for what rounding explains."""
     measured = {
         "device": device,
@@ -204,20 +212,20 @@ def judge_same(steps: Steps, device: str) -> Outcome:
     fault = _apart(steps, device)
     if fault:
         return Outcome(Status.FAIL, *fault, measured, expected)
-    said = "{} fp32 steps end where float64 does, weights off by {:.1g} of their way{}, {}"
+    said = "{} fp32 steps match float64, relative error of the weights {:.1g}{}, {}"
     beside = "" if steps.cpu_drift is None else " (CPU: {:.1g})".format(steps.cpu_drift)
     message = said.format(len(steps.losses), steps.drift, beside, _where(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _apart(steps: Steps, device: str) -> "Optional[Tuple[str, str, str]]":
+def _apart(steps: TrainingSteps, device: str) -> "Optional[Tuple[str, str, str]]":
     """Message, cause and fix, if the two runs are further apart than rounding takes them."""
     if not steps.losses or not steps.way:
-        return "the steps changed no weight", "the optimiser's steps change nothing", AGAIN
+        return "the steps did not change any weight", "the optimiser's steps have no effect", AGAIN
     if steps.drift <= steps.allowed and steps.loss_gap <= steps.allowed:
         return None
     if not (math.isfinite(steps.drift) and math.isfinite(steps.loss_gap)):
-        cause = "arithmetic went wrong: a model this small does not overflow"
+        cause = "wrong arithmetic: a model this small does not overflow"
         return "NaN or infinity in {} fp32 steps".format(len(steps.losses)), cause, AGAIN
     what, gap = "weights end", steps.drift
     if steps.drift <= steps.allowed:
@@ -225,14 +233,14 @@ def _apart(steps: Steps, device: str) -> "Optional[Tuple[str, str, str]]":
     said = "after {} fp32 steps the {} {:.2g} from float64's, where rounding explains {:.2g}"
     message = said.format(len(steps.losses), what, gap, steps.allowed)
     if device == "cuda" and gap < _NOT_TF32:
-        cause = "TF32 was used though it was turned off, or a gradient is a little wrong"
-        return message, cause, "unset NVIDIA_TF32_OVERRIDE; look at what numerics.matmul says"
+        cause = "TF32 was used although it was turned off, or a gradient is slightly wrong"
+        return message, cause, "unset NVIDIA_TF32_OVERRIDE; see numerics.matmul"
     cause = "gradients or the optimiser's steps are wrong"
-    return message, cause, "look at what numerics.convolution and numerics.matmul say"
+    return message, cause, "see numerics.convolution and numerics.matmul"
 
 
 CHECKS = (
     Check("training.loss", "A model's loss falls", check_loss, "standard", 120, gpu=True),
-    Check("training.same", "Steps end as in float64", check_same, "standard", 120, gpu=True),
+    Check("training.same", "Training steps match float64", check_same, "standard", 120, gpu=True),
     Check("training.amp", "Mixed precision trains", check_amp, "standard", 180, gpu=True),
 )

@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from verify.checks import compiler, vision
 from verify.checks.files import convolve
 from verify.checks.libraries import REBUILD, cuda_text, cudnn_text, nccl_text
-from verify.core import Check, Context, Outcome, Status
-from verify.maps import mapped, read_maps
-from verify.measures import Table, pack
+from verify.device.maps import mapped, read_maps
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.measures import Table, pack
 
 # These are numbered as the CUDA that they come with; the rest (cuFFT, cuRAND, ...) count their own.
 _AS_CUDA = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink")
@@ -169,7 +169,7 @@ def judge_versions(found: Sequence[Library], cuda: Optional[str]) -> Outcome:
         measured["faults"] = [fault[0] for fault in faults]
         return Outcome(Status.FAIL, *faults[0], measured, expected)
     packaged = sum(row.package is not None and row.version is not None for row in found)
-    told = "{} of {} libraries say their version, all of CUDA {}; {} equal their packages'"
+    told = "{} of {} libraries report their version, all of CUDA {}; {} match their packages"
     said = sum(row.version is not None for row in found)
     message = told.format(said, len(found), (cuda or "unknown").split(".")[0], packaged)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
@@ -188,7 +188,7 @@ def _replaced(found: Sequence[Library]) -> "List[tuple[str, str, str]]":
     faults = []
     for row in found:
         if row.version and row.package_version and not _same(row.version, row.package_version):
-            message = "{} says {}, its package {} is {}".format(
+            message = "{} reports {}, its package {} is {}".format(
                 row.stem, row.version, row.package, row.package_version
             )
             cause = "{} was replaced after its package had been installed".format(row.path)
@@ -210,12 +210,12 @@ def _of_another_cuda(found: Sequence[Library], cuda: Optional[str]) -> "List[tup
     for row in found:
         says = row.made_for or (row.version if row.stem in _AS_CUDA else None)
         if says and _numbers(says)[0] != wanted[0]:
-            message = "{} is of CUDA {} where the rest is of {}".format(row.stem, says, cuda)
+            message = "{} is from CUDA {}, the rest from {}".format(row.stem, says, cuda)
             cause = "{} comes from a package for another CUDA".format(row.path)
             faults.append((message, cause, "remove that package; " + REBUILD))
         elif row.stem == "libnvJitLink" and row.version and _numbers(row.version) < wanted:
             message = "libnvJitLink {} is older than CUDA {}".format(row.version, cuda)
-            cause = "cuSPARSE asks nvJitLink for functions of its own CUDA's minor version"
+            cause = "cuSPARSE needs the nvJitLink of its own CUDA minor version"
             faults.append((message, cause, "install the nvidia-nvjitlink of CUDA " + cuda))
     return faults
 
@@ -241,7 +241,9 @@ def _numbers(version: str) -> Tuple[int, ...]:
 
 
 CHECKS = (
-    Check("libraries.versions", "Libraries belong to one CUDA", check_versions, "standard"),
+    Check(
+        "libraries.versions", "All libraries come from one CUDA version", check_versions, "standard"
+    ),
     *vision.CHECKS,
     *compiler.CHECKS,
 )

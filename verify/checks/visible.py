@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.sight import START_WITH_GPUS
-from verify.core import Check, Context, Outcome, Status, gpus
-from verify.telemetry import State
+from verify.device.telemetry import State
+from verify.model.check import Check, Context, Outcome, Status, gpus
 
 FASTEST, BY_BUS = "FASTEST_FIRST", "PCI_BUS_ID"
 UNSET = "unset CUDA_VISIBLE_DEVICES, or name GPUs that nvidia-smi -L lists in this container"
@@ -22,12 +22,12 @@ NONE_MEANT = {
     "": "it is empty",
     "NoDevFiles": "Slurm gave this job step no GPU (--gres=gpu:1 does)",
 }
-TWICE = "it names a GPU a second time, and CUDA then shows none at all"
+TWICE = "it names a GPU twice, and CUDA then shows none at all"
 NO_GPU = ("", "void", "none")  # NVIDIA_VISIBLE_DEVICES, for which the runtime gives no GPU
 
 
 @dataclass(frozen=True)
-class Card:
+class VisibleCard:
     """One GPU as NVML names it, with the MIG devices that it is cut into."""
 
     uuid: str = ""
@@ -53,10 +53,10 @@ class Selection:
     notes: Tuple[str, ...] = ()
 
 
-def cards_of(state: State) -> Tuple[Card, ...]:
+def cards_of(state: State) -> Tuple[VisibleCard, ...]:
     """The GPUs of NVML's state."""
     return tuple(
-        Card(
+        VisibleCard(
             uuid=gpu.uuid or "",
             name=gpu.name or "",
             mig=bool(gpu.mig),
@@ -66,7 +66,7 @@ def cards_of(state: State) -> Tuple[Card, ...]:
     )
 
 
-def select(value: Optional[str], cards: Sequence[Card]) -> Selection:
+def select(value: Optional[str], cards: Sequence[VisibleCard]) -> Selection:
     """Read a value of CUDA_VISIBLE_DEVICES; None is a variable that is not set."""
     if value is None:
         return _everything(cards)
@@ -102,18 +102,20 @@ def _twice(entries: Sequence[str], *, named: bool) -> Optional[str]:
     return None
 
 
-def _everything(cards: Sequence[Card]) -> Selection:
+def _everything(cards: Sequence[VisibleCard]) -> Selection:
     plain = tuple(i for i, card in enumerate(cards) if not card.mig)
     parts = sum(len(card.parts) for card in cards)
     if not parts:
         return Selection(len(plain), len(plain), plain)
-    note = "MIG: CUDA offers one process the first of {} MIG devices".format(parts)
+    note = "MIG: a process can use only the first of {} MIG devices".format(parts)
     return Selection(1, parts + len(plain), notes=(note,))
 
 
-def _chosen(chosen: Sequence[int], cards: Sequence[Card], notes: Tuple[str, ...]) -> Selection:
+def _chosen(
+    chosen: Sequence[int], cards: Sequence[VisibleCard], notes: Tuple[str, ...]
+) -> Selection:
     if any(card.mig for card in cards):
-        note = "with MIG on, name a MIG device by its UUID: what a GPU means here is not said"
+        note = "with MIG on, name a MIG device by its UUID: a GPU's number is ambiguous"
         return Selection(0, len(chosen), notes=(*notes, note))
     return Selection(len(chosen), len(chosen), tuple(chosen), notes=notes)
 
@@ -129,7 +131,7 @@ def _numbered(entry: str, count: int) -> Optional[int]:
     return index if 0 <= index < count else None
 
 
-def _named(entry: str, cards: Sequence[Card]) -> Optional[int]:
+def _named(entry: str, cards: Sequence[VisibleCard]) -> Optional[int]:
     matches = _starting(entry, [card.uuid for card in cards]) if entry.startswith("GPU-") else []
     return matches[0] if len(matches) == 1 else None
 
@@ -138,7 +140,7 @@ def _starting(prefix: str, uuids: Sequence[str]) -> List[int]:
     return [i for i, uuid in enumerate(uuids) if prefix and uuid.startswith(prefix)]
 
 
-def _mig_devices(entries: Sequence[str], cards: Sequence[Card]) -> Selection:
+def _mig_devices(entries: Sequence[str], cards: Sequence[VisibleCard]) -> Selection:
     """CUDA takes the first MIG device that is named."""
     parts = [part for card in cards for part in card.parts]
     found: List[int] = []
@@ -149,25 +151,25 @@ def _mig_devices(entries: Sequence[str], cards: Sequence[Card]) -> Selection:
         if matches[0] in found:
             return Selection(0, 0, (), entry, TWICE, "name each MIG device once")
         found.append(matches[0])
-    several = "CUDA offers one process the first of the {} MIG devices named".format(len(found))
+    several = "a process can use only the first of the {} MIG devices named".format(len(found))
     return Selection(1, len(found), notes=(several,) if len(found) > 1 else ())
 
 
 def _unknown_part(
-    entry: str, found: Sequence[int], parts: Sequence[str], cards: Sequence[Card]
+    entry: str, found: Sequence[int], parts: Sequence[str], cards: Sequence[VisibleCard]
 ) -> Selection:
     least, most = min(1, len(found)), len(found)
     old = re.fullmatch(r"MIG-(GPU-[0-9a-fA-F-]+)/\d+/\d+", entry)
     owners = _starting(old.group(1), [card.uuid for card in cards]) if old else []
     if len(owners) == 1 and cards[owners[0]].parts:
-        note = "{!r} is written as drivers before R470 had it: nvidia-smi -L shows its UUID"
+        note = "{!r} uses the form of drivers before R470; nvidia-smi -L shows the UUID"
         return Selection(least, most + 1, notes=(note.format(entry),))
     why = "no MIG device here has that UUID" if parts else "no GPU here has a MIG device"
     return Selection(least, most, (), entry, why, _nearest(entry, parts))
 
 
 def _ended(
-    entries: Sequence[str], place: int, chosen: Sequence[int], cards: Sequence[Card]
+    entries: Sequence[str], place: int, chosen: Sequence[int], cards: Sequence[VisibleCard]
 ) -> Selection:
     """The list ends at an entry that names no GPU. -1 is the documented way to end one."""
     entry = entries[place]
@@ -180,7 +182,7 @@ def _ended(
     return Selection(shown.least, shown.most, shown.shown, entry, why, fix, shown.notes)
 
 
-def _reason(entry: str, cards: Sequence[Card]) -> Tuple[str, str]:
+def _reason(entry: str, cards: Sequence[VisibleCard]) -> Tuple[str, str]:
     uuids = [card.uuid for card in cards]
     if entry in NONE_MEANT:
         return NONE_MEANT[entry], UNSET
@@ -188,16 +190,20 @@ def _reason(entry: str, cards: Sequence[Card]) -> Tuple[str, str]:
         return "a negative number shows no GPU", UNSET
     if re.match(r"\+?[0-9]", entry):
         last = len(cards) - 1
-        here = "only GPU 0 is here" if last == 0 else "the GPUs here are 0 to {}".format(last)
+        here = (
+            "this machine has only GPU 0"
+            if last == 0
+            else "this machine has GPUs 0 to {}".format(last)
+        )
         return here + "; a container numbers its own from 0", UNSET
     matches = _starting(entry, uuids) if entry.startswith("GPU-") else []
     if len(matches) > 1:
-        return "{} GPUs have UUIDs that begin so".format(len(matches)), "write out the whole UUID"
+        return "{} GPUs have UUIDs that begin so".format(len(matches)), "write the complete UUID"
     if entry.lower() == "all":
-        return "'all' is a word of NVIDIA_VISIBLE_DEVICES; CUDA does not know it", UNSET
+        return "'all' works in NVIDIA_VISIBLE_DEVICES only; CUDA does not accept it", UNSET
     if entry.startswith(("GPU-", "MIG-")) and matches:
         return "numbers and UUIDs do not mix in one list", "write all of them as UUIDs"
-    return "no GPU here is called that", _nearest(entry, uuids)
+    return "no GPU has this name", _nearest(entry, uuids)
 
 
 def _nearest(entry: str, uuids: Sequence[str]) -> str:
@@ -206,13 +212,13 @@ def _nearest(entry: str, uuids: Sequence[str]) -> str:
     wanted = entry.lower()
     near = difflib.get_close_matches(wanted, list(heads), 1, 0.7)
     near = near or difflib.get_close_matches("gpu-" + wanted, list(heads), 1, 0.7)
-    return "write {}: that is the nearest".format(heads[near[0]]) if near else UNSET
+    return "use {}, the nearest match".format(heads[near[0]]) if near else UNSET
 
 
 def _notes(value: str, *, named: bool) -> Tuple[str, ...]:
     found = []
     if named and re.search(r"\s", value):
-        found.append("spaces beside UUIDs are not in the documented form: leave them out")
+        found.append("remove the spaces: the documented form has none")
     junk = None if named else re.search(r"[0-9][^0-9,\s][^,]*", value)
     if junk:
         found.append("CUDA reads the number in {!r} and ignores the rest".format(junk.group()))
@@ -223,7 +229,7 @@ def _notes(value: str, *, named: bool) -> Tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class VisibleSettings:
     """What the environment says of GPUs; None is a variable that is not set."""
 
     visible: Optional[str] = None  # CUDA_VISIBLE_DEVICES
@@ -243,12 +249,12 @@ def check_visible(context: Context) -> Outcome:
     """Read the environment beside NVML's list."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
     environ = context.machine.environ()
-    settings = Settings(*(environ.get(name) for name in names))
+    settings = VisibleSettings(*(environ.get(name) for name in names))
     return judge_visible(settings, cards_of(context.machine.seen()), context.expect.gpu_count)
 
 
 def judge_visible(
-    settings: Settings, cards: Sequence[Card], expected: Optional[int] = None
+    settings: VisibleSettings, cards: Sequence[VisibleCard], expected: Optional[int] = None
 ) -> Outcome:
     """Whether the variables hide a GPU that their writer meant to show."""
     if not cards:
@@ -262,24 +268,24 @@ def judge_visible(
         )
         return Outcome(Status.FAIL, message, picked.why, picked.fix, measured, wanted)
     if _unknown_order(settings) and _mixed(cards) and _by_number(settings):
-        message = "CUDA_DEVICE_ORDER={} is no order that CUDA knows".format(settings.order)
-        cause = "the cards differ, and CUDA falls back to the fastest first: a number may mislead"
+        message = "CUDA_DEVICE_ORDER={} is not a value that CUDA knows".format(settings.order)
+        cause = "the GPUs differ, and CUDA then numbers the fastest first"
         return Outcome(Status.FAIL, message, cause, "set CUDA_DEVICE_ORDER=" + BY_BUS, measured)
     notes = (*picked.notes, *_order_notes(settings, cards))
     message = "; ".join([_summary(settings, picked, cards), *notes])
     return Outcome(Status.PASS, message, measured=measured, expected=wanted)
 
 
-def _judge_no_cards(settings: Settings, expected: Optional[int]) -> Outcome:
+def _judge_no_cards(settings: VisibleSettings, expected: Optional[int]) -> Outcome:
     measured, wanted = settings.as_dict(), {"gpus": expected}
-    message = "NVML names no GPU: there is nothing to show or to hide"
+    message = "NVML lists no GPU"
     fix = START_WITH_GPUS
     if settings.runtime in NO_GPU:
         told = "NVIDIA_VISIBLE_DEVICES={!r} asks the container runtime for no GPU"
         cause = told.format(settings.runtime)
-        message = "NVML names no GPU; " + cause
+        message = "NVML lists no GPU;  " + cause
         if expected:
-            message = "{} expected, NVML names none".format(gpus(expected))
+            message = "{} expected, NVML lists none".format(gpus(expected))
             return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     return Outcome(Status.SKIP, message, fix=fix, measured=measured, expected=wanted)
 
@@ -288,7 +294,7 @@ def _shown(picked: Selection) -> Optional[List[int]]:
     return list(picked.shown) if picked.least == picked.most == len(picked.shown) else None
 
 
-def _left(picked: Selection, cards: Sequence[Card]) -> str:
+def _left(picked: Selection, cards: Sequence[VisibleCard]) -> str:
     if not picked.most:
         return "no GPU"
     if not picked.shown:
@@ -297,34 +303,36 @@ def _left(picked: Selection, cards: Sequence[Card]) -> str:
     return "{} of {} (number {})".format(len(picked.shown), gpus(len(cards)), numbers)
 
 
-def _summary(settings: Settings, picked: Selection, cards: Sequence[Card]) -> str:
+def _summary(settings: VisibleSettings, picked: Selection, cards: Sequence[VisibleCard]) -> str:
     if settings.visible is None:
         return "CUDA_VISIBLE_DEVICES is not set: nothing is hidden"
     if not picked.shown:
-        return "CUDA_VISIBLE_DEVICES={} is understood".format(settings.visible)
+        return "CUDA_VISIBLE_DEVICES={} is valid".format(settings.visible)
     return "CUDA_VISIBLE_DEVICES={} shows {}".format(settings.visible, _left(picked, cards))
 
 
-def _mixed(cards: Sequence[Card]) -> bool:
+def _mixed(cards: Sequence[VisibleCard]) -> bool:
     return len({card.name for card in cards}) > 1
 
 
-def _by_number(settings: Settings) -> bool:
+def _by_number(settings: VisibleSettings) -> bool:
     return settings.visible is not None and not settings.visible.startswith(("GPU-", "MIG-"))
 
 
-def _unknown_order(settings: Settings) -> bool:
+def _unknown_order(settings: VisibleSettings) -> bool:
     return settings.order not in (None, "", FASTEST, BY_BUS)
 
 
-def _order_notes(settings: Settings, cards: Sequence[Card]) -> Tuple[str, ...]:
+def _order_notes(settings: VisibleSettings, cards: Sequence[VisibleCard]) -> Tuple[str, ...]:
     """Where cards differ, CUDA numbers the fastest first, and nvidia-smi by the bus."""
     if _unknown_order(settings):
-        return ("CUDA_DEVICE_ORDER={} is no order that CUDA knows".format(settings.order),)
+        return ("CUDA_DEVICE_ORDER={} is not a value that CUDA knows".format(settings.order),)
     if not _mixed(cards) or settings.order == BY_BUS:
         return ()
-    note = "the cards differ: CUDA numbers the fastest first, nvidia-smi by the bus"
-    return (note + ("; CUDA_DEVICE_ORDER=PCI_BUS_ID makes it one" if _by_number(settings) else ""),)
+    note = "the GPUs differ: CUDA numbers the fastest first, nvidia-smi by PCI address"
+    return (
+        note + ("; CUDA_DEVICE_ORDER=PCI_BUS_ID makes both equal" if _by_number(settings) else ""),
+    )
 
 
 CHECKS = (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
 
 from verify.checks.place import find
-from verify.core import Check, Context, Outcome, Status
-from verify.symptoms import explain
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.symptoms import explain
 
 PAIR = "install the torchvision that was released with this torch, from the same index"
 
@@ -103,7 +103,7 @@ def judge_vision(seen: Vision, device: str) -> Outcome:
         message = "torchvision is not installed"
         return Outcome(Status.SKIP, message, fix=PAIR, measured=measured, expected=expected)
     if seen.needs and _base(seen.needs) != _base(seen.torch):
-        message = "torchvision {} is made for torch {}, here is {}".format(
+        message = "torchvision {} requires torch {}, found {}".format(
             seen.version, seen.needs, seen.torch
         )
         cause = "its compiled operators call torch's C++ functions, which differ by version"
@@ -117,7 +117,7 @@ def judge_vision(seen: Vision, device: str) -> Outcome:
     wrong = _wrong(seen)
     if wrong:
         message = "torchvision's {} gives {}, not {}".format(*wrong)
-        cause = "its compiled operators compute wrongly on this device"
+        cause = "its compiled operators compute wrong results on this device"
         return Outcome(Status.FAIL, message, cause, PAIR, measured, expected)
     where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
     message = "torchvision {}: known answers of nms and roi_align, {}".format(seen.version, where)
@@ -137,6 +137,4 @@ def _base(version: str) -> str:
     return version.partition("+")[0]
 
 
-CHECKS = (
-    Check("libraries.vision", "torchvision's operators compute", check_vision, "standard", 120),
-)
+CHECKS = (Check("libraries.vision", "torchvision's operators work", check_vision, "standard", 120),)

@@ -12,9 +12,9 @@ import time
 from dataclasses import replace
 from typing import Callable, List, Optional, Sequence, TypeVar
 
-from verify.machine import Machine
-from verify.measures import median
-from verify.telemetry import GpuState, State
+from verify.device.machine import Machine
+from verify.device.telemetry import GpuState, State
+from verify.model.measures import median
 
 LOAD_S, EVERY_S = 1.0, 0.1  # how long a card is watched, and the pause between readings
 QUEUED_S = 0.05  # of work between two looks at the clock
@@ -112,7 +112,7 @@ def busy(gpu: Optional[GpuState]) -> Optional[str]:
     who = ["{}{}".format(p.pid, _name(p.pid)) for p in gpu.processes or ()]
     if not who and load < BUSY_PERCENT:
         return None
-    said = "process " + ", ".join(who[:4]) if who else "no process that NVML names"
+    said = "process " + ", ".join(who[:4]) if who else "no process that NVML lists"
     return "{}, {} % load".format(said, load)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import Reading, compare
+from verify.checks.accuracy import AccuracyReading, compare
 
 CASES = ((3, 1), (3, 2), (1, 1))  # (size of the window, stride)
 PIXELS, INPUTS, OUTPUTS = 19, 24, 40
@@ -54,7 +54,7 @@ def reference(x: Any, w: Any, dy: Any, stride: int) -> Tuple[Any, Any, Any]:
 
 def readings(
     results: Sequence[Any], given: Sequence[Any], stride: int, dtype: str, gpu: Optional[int]
-) -> List[Reading]:
+) -> List[AccuracyReading]:
     """The three results beside the truth of the inputs as they were given, all as float64."""
     x, w, dy = given
     size = w.shape[0]
@@ -65,5 +65,5 @@ def readings(
     for part, got, known, number in zip(PARTS, results, reference(x, w, dy, stride), terms):
         error, worst = compare(got, known)
         what = "{}: {}".format(name(size, stride), part)
-        found.append(Reading(what, dtype, number, error, worst, gpu, slack))
+        found.append(AccuracyReading(what, dtype, number, error, worst, gpu, slack))
     return found

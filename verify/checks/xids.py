@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from verify import kernel_log
-from verify.core import Check, Context, Outcome, Status
-from verify.kernel_log import Event, Log, Meaning
-from verify.telemetry import State
+from verify.device import kernel_log
+from verify.device.kernel_log import Event, Log, Meaning
+from verify.device.telemetry import State
+from verify.model.check import Check, Context, Outcome, Status
 
 _Gpus = Mapping[Tuple[int, int, int], int]  # the number of the GPU at a PCI address
 
@@ -35,7 +35,9 @@ def judge_log(log: Log, found: State, now_s: Optional[float] = None) -> Outcome:
     ours = {kernel_log.address(gpu.bus_id): gpu.index for gpu in found.gpus if gpu.bus_id}
     events = kernel_log.events(log.lines)
     if not events and not found.gpus:
-        return Outcome(Status.SKIP, "no driver's messages in the kernel log, and no GPU by NVML")
+        return Outcome(
+            Status.SKIP, "no messages of the driver in the kernel log, and NVML lists no GPU"
+        )
     whole = bool(ours) and all(gpu.bus_id for gpu in found.gpus)  # a lost GPU has no bus id
     near = [event for event in events if event.switch or event.pci in ours or not whole]
     bad = [event for event in near if not kernel_log.meaning(event).told]
@@ -46,12 +48,10 @@ def judge_log(log: Log, found: State, now_s: Optional[float] = None) -> Outcome:
         message = "{}{}: {}".format(_where(first, ours), _age(first, now_s), _list(near))
         cause = "{}: {}".format(first.name, known.what)
         return Outcome(Status.FAIL, message, cause, _fix(known, first, ours), measured, expected)
-    said = "no Xid that is the card's fault in the kernel log (lines read: {})".format(
-        len(log.lines)
-    )
+    said = "no Xid caused by the hardware in the kernel log (lines read: {})".format(len(log.lines))
     told = ["{} ({})".format(e.name, kernel_log.meaning(e).what) for e in near]
     others = len(events) - len(near)
-    told += ["{} on GPUs that are not ours".format(others)] if others else []
+    told += ["{} on GPUs that are not visible here".format(others)] if others else []
     said = "; ".join((said, *dict.fromkeys(told)))
     return Outcome(Status.PASS, said, measured=measured, expected=expected)
 

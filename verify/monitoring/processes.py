@@ -11,14 +11,14 @@ import os
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from verify import limits
+from verify.device import limits
 from verify.monitoring.samples import Host
 
 Key = Tuple[int, int]  # process id and start time: ids are used again
 
 
 @dataclass(frozen=True)
-class Process:
+class WatchedProcess:
     """A line of /proc/PID/stat."""
 
     pid: int
@@ -81,13 +81,13 @@ class Tree:
             host.waiting,
         )
 
-    def _family(self) -> List[Process]:
+    def _family(self) -> List[WatchedProcess]:
         """The root and all below it. One whose parent ended first belongs to nobody any more."""
         everyone = {process.pid: process for process in self._everyone()}
-        children: Dict[int, List[Process]] = {}
+        children: Dict[int, List[WatchedProcess]] = {}
         for process in everyone.values():
             children.setdefault(process.parent, []).append(process)
-        found: List[Process] = []
+        found: List[WatchedProcess] = []
         left = [everyone[self._root]] if self._root in everyone else []
         while left:
             process = left.pop()
@@ -95,20 +95,20 @@ class Tree:
             left += children.get(process.pid, [])
         return [process for process in found if process.state not in "ZX"]
 
-    def _everyone(self) -> Iterator[Process]:
+    def _everyone(self) -> Iterator[WatchedProcess]:
         for name in os.listdir(self._proc):
             if name.isdigit():
                 process = parse_stat(self._text(name, "stat"))
                 if process is not None:
                     yield process
 
-    def _cpu(self, family: List[Process]) -> Dict[Key, int]:
+    def _cpu(self, family: List[WatchedProcess]) -> Dict[Key, int]:
         """Ticks of each since the sample before; of a new one, all it has used."""
         used = {p.key: p.ticks - self._ticks.get(p.key, 0) for p in family}
         self._ticks = {process.key: process.ticks for process in family}
         return used
 
-    def _workers(self, family: List[Process]) -> "set[Key]":
+    def _workers(self, family: List[WatchedProcess]) -> "set[Key]":
         by_pid = {process.pid: process for process in family}
         lines = {process.pid: self._text(str(process.pid), "cmdline") for process in family}
         return {
@@ -120,7 +120,7 @@ class Tree:
             and lines[process.pid] == lines[process.parent]
         }
 
-    def _busiest_thread(self, family: List[Process], used: Dict[Key, int]) -> Optional[int]:
+    def _busiest_thread(self, family: List[WatchedProcess], used: Dict[Key, int]) -> Optional[int]:
         """Ticks of the busiest thread of the busiest process: Python runs in one thread at a time.
 
         None in the first sample after another process became the busiest one.
@@ -141,7 +141,7 @@ class Tree:
         grown = [ticks - before[key] for key, ticks in now.items() if key in before]
         return max(grown, default=None)
 
-    def _read_bytes(self, family: List[Process]) -> Optional[int]:
+    def _read_bytes(self, family: List[WatchedProcess]) -> Optional[int]:
         """Bytes fetched from storage since the sample before; None where no process tells."""
         now = {process.key: self._io(process.pid) for process in family}
         told = {key: value for key, value in now.items() if value is not None}
@@ -178,13 +178,13 @@ class Tree:
             return ""
 
 
-def parse_stat(text: str) -> Optional[Process]:
+def parse_stat(text: str) -> Optional[WatchedProcess]:
     """/proc/PID/stat; the name in brackets may hold anything, brackets too."""
     head, _, rest = text.rpartition(")")
     words = rest.split()
     if not head or len(words) < 22:
         return None
-    return Process(
+    return WatchedProcess(
         pid=int(head.partition(" ")[0]),
         parent=int(words[1]),
         start=int(words[19]),

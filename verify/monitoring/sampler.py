@@ -8,10 +8,10 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from verify import state
+from verify.device import state
+from verify.device.telemetry import GpuState, State
 from verify.monitoring.processes import Tree
 from verify.monitoring.samples import Sample
-from verify.telemetry import GpuState, State
 
 
 class Sampler:
@@ -66,7 +66,7 @@ class Sampler:
             self._say(why_none(nvml.failed))
         chosen, missing = choose(gpus, self._asked, os.environ)
         if missing and gpus:
-            said = "there is no GPU {}; watching {}"
+            said = "GPU {} does not exist; watching {}"
             words = [", ".join(map(str, numbers)) or "none" for numbers in (missing, chosen)]
             self._say(said.format(*words))
         return chosen

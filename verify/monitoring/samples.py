@@ -15,8 +15,8 @@ import time
 from dataclasses import asdict, dataclass, fields
 from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from verify.nvml_types import THROTTLE, throttle_names
-from verify.telemetry import GpuState
+from verify.device.nvml_types import THROTTLE, throttle_names
+from verify.device.telemetry import GpuState
 
 MIB = 1 << 20
 _TIME = "%Y/%m/%d %H:%M:%S"
@@ -207,7 +207,9 @@ class Recorder:
 
 
 def read(path: str) -> List[Sample]:
-    """The samples of a recording: our CSV or JSON, or nvidia-smi's CSV with its header."""
+    """The samples of a recording: our CSV or JSON, or nvidia-smi's CSV with its header.
+    FormatError: it is neither.
+    """
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             return list(parse_json(file.read()) if _is_json(file) else parse_csv(file))
@@ -249,7 +251,9 @@ def parse_csv(lines: Iterable[str]) -> Iterator[Sample]:
     rows = csv.reader(lines, skipinitialspace=True)
     header = [_column(name) for name in next(rows, [])]
     if not {"elapsed", "timestamp"} & set(header):
-        raise FormatError("its first line names no column of time; record timestamp, with a header")
+        raise FormatError(
+            "the header has no timestamp column; record it with --query-gpu=timestamp,..."
+        )
     start: Optional[float] = None
     for moment in _moments(header, rows):
         seconds = _seconds(moment[0])

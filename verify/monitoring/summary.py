@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from verify.device.telemetry import GpuState
 from verify.monitoring.samples import Host, Sample
-from verify.telemetry import GpuState
 
 LEAST_SAMPLES = 5
 BUSY = 80.0  # percent of the time: a GPU that works less than this waits for something
@@ -240,10 +240,11 @@ def judge(run: Run) -> Bottleneck:
         advice = "run longer, or sample more often with --interval"
         return Bottleneck("unknown", (said.format(run.samples, LEAST_SAMPLES),), advice)
     if all(gpu.whole.mean("utilization") is None for gpu in run.gpus.values()):
-        return Bottleneck("unknown", ("no GPU tells how busy it is",))
+        return Bottleneck("unknown", ("no GPU reports its utilization",))
     used = [gpu for gpu in run.gpus.values() if gpu.window.peak("utilization")]
     if not used:
-        return Bottleneck("unused", ("no GPU did any work",), "look for a device that is still cpu")
+        advice = "check whether the program still uses device cpu"
+        return Bottleneck("unused", ("no GPU did any work",), advice)
     busy = _mean([gpu.window.mean("utilization") for gpu in used]) or 0.0
     found = _of_busy(used) if busy >= BUSY else _of_waiting(run, used)
     said = "{} busy {:.0f} % of the time while at work".format(_names(used), busy)
@@ -279,7 +280,7 @@ def _of_busy(used: Sequence[GpuRun]) -> Bottleneck:
     if clock is None or clock >= FULL_CLOCK:
         advice = "this is as it should be; narrower types (AMP) may still make it faster"
         return Bottleneck("compute", (*clocks, *_memory_words(memory), *_full_words(used)), advice)
-    return Bottleneck("unknown", (*clocks, "no reason is told for clocks this low"))
+    return Bottleneck("unknown", (*clocks, "the driver gives no reason for the low clocks"))
 
 
 def _memory_words(memory: Optional[float]) -> Tuple[str, ...]:
@@ -310,12 +311,10 @@ def _of_waiting(run: Run, used: Sequence[GpuRun]) -> Bottleneck:
         said = "GPU memory {:.0f} % full".format(100 * full)
         return Bottleneck("memory", (said,), "use smaller batches: what does not fit is retried")
     if run.window.mean("cores") is None:
-        said = "nothing was measured of the CPU and of the disk meanwhile"
-        return Bottleneck("unknown", (said,), "run it under verify monitor")
-    said = "neither its CPU cores nor the disk were busy meanwhile"
-    return Bottleneck(
-        "unknown", (said,), "look at the network, at waiting for other ranks, at logs"
-    )
+        said = "CPU and disk were not measured"
+        return Bottleneck("unknown", (said,), "run the program with verify monitor")
+    said = "neither the CPU nor the disk was busy"
+    return Bottleneck("unknown", (said,), "check the network, other ranks and the logs")
 
 
 def _crowded(run: Run) -> Optional[str]:
@@ -337,7 +336,7 @@ def _loading(run: Run) -> List[str]:
     cores, workers = window.mean("cores"), window.mean("workers")
     work = window.mean("worker_cores")
     if workers and work is not None and work / workers >= WORKERS_FULL:
-        said = "{:.0f} data workers use {:.1f} CPU cores: they never rest"
+        said = "{:.0f} data workers use {:.1f} CPU cores: they are always busy"
         found.append(said.format(workers, work))
     if workers and cores is not None and run.cpus and cores / run.cpus >= CPUS_FULL:
         found.append("{:.1f} of {} CPU cores are busy".format(cores, run.cpus))

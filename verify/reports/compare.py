@@ -25,9 +25,22 @@ from __future__ import annotations
 import math
 import sys
 from statistics import NormalDist
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Dict, List, Tuple
 
-from verify.reports.words import flat, gpu_names, state
+from verify.model.report import (
+    ChangeRow,
+    Environment,
+    MetricKey,
+    MetricRow,
+    MovedCheck,
+    MovedChecks,
+    MovedMetric,
+    MovedMetrics,
+    Report,
+    ReportComparison,
+    RunRow,
+)
+from verify.reports.words import flat, gpu_names, metrics_of, state
 
 TOLERANCE = 0.05
 Z = 3.0
@@ -38,11 +51,10 @@ _RANKS = {"pass": 0, "pass-on-cpu": 1, "skip": 2, "fail": 3, "error": 3}
 _VERDICTS = ("fit", "no-verdict", "unfit")
 _NOT_TOLD = ("started", "gpus", "driver_error")  # two runs differ in the first; the rest is words
 
-Report = Mapping[str, Any]
 Key = Tuple[str, str, Tuple[Tuple[str, str], ...], int]
 
 
-def compare(baseline: Report, current: Report, tolerance: float = TOLERANCE) -> Dict[str, Any]:
+def compare(baseline: Report, current: Report, tolerance: float = TOLERANCE) -> ReportComparison:
     """The comparison as `report.schema.json` describes it."""
     checks = _checks(baseline, current)
     metrics = _metrics(baseline, current, tolerance)
@@ -61,7 +73,7 @@ def compare(baseline: Report, current: Report, tolerance: float = TOLERANCE) -> 
     }
 
 
-def _run(report: Report) -> Dict[str, Any]:
+def _run(report: Report) -> RunRow:
     environment = report["environment"]
     return {
         "started": environment["started"],
@@ -89,7 +101,7 @@ def _unlike(baseline: Report, current: Report) -> List[str]:
     return ["{}: {} against {}".format(*pair) for pair in pairs if pair[1] != pair[2]]
 
 
-def _environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def _environment(before: Environment, after: Environment) -> List[ChangeRow]:
     """What changed around the image, or in it, and may explain the rest."""
     old, new = (
         {"gpus": gpu_names(env), **flat({k: v for k, v in env.items() if k not in _NOT_TOLD})}
@@ -102,49 +114,55 @@ def _environment(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Di
     ]
 
 
-def _checks(baseline: Report, current: Report) -> Dict[str, Any]:
+def _checks(baseline: Report, current: Report) -> MovedChecks:
     old, new = (
         {check["id"]: check for check in report["checks"]} for report in (baseline, current)
     )
-    rows: Dict[str, List[Dict[str, Any]]] = {"worse": [], "better": [], "changed": []}
+    worse: List[MovedCheck] = []
+    better: List[MovedCheck] = []
+    changed: List[MovedCheck] = []
     for name in old:
         if name in new and state(old[name]) != state(new[name]):
             before, after = state(old[name]), state(new[name])
             step = _RANKS[after] - _RANKS[before]
-            kind = "worse" if step > 0 else "better" if step < 0 else "changed"
-            row = {"id": name, "baseline": before, "current": after}
-            rows[kind].append({**row, "message": new[name]["message"]})
+            rows = worse if step > 0 else better if step < 0 else changed
+            said = new[name]["message"]
+            rows.append({"id": name, "baseline": before, "current": after, "message": said})
     return {
-        **rows,
+        "worse": worse,
+        "better": better,
+        "changed": changed,
         "missing": [name for name in old if name not in new],
         "new": [name for name in new if name not in old],
     }
 
 
-def _metrics(baseline: Report, current: Report, tolerance: float) -> Dict[str, Any]:
+def _metrics(baseline: Report, current: Report, tolerance: float) -> MovedMetrics:
     old, new = _keyed(baseline), _keyed(current)
-    rows: Dict[str, List[Dict[str, Any]]] = {"worse": [], "better": []}
+    worse: List[MovedMetric] = []
+    better: List[MovedMetric] = []
     alike = [key for key in old if key in new and _same_measure(old[key], new[key])]
     for key in alike:
         row = _moved(key, old[key], new[key], tolerance)
         if abs(row["change"]) > row["allowance"]:
             rose = row["change"] > 0
-            rows["better" if rose is (row["better"] == "higher") else "worse"].append(row)
-    for moved in rows.values():
+            (better if rose is (row["better"] == "higher") else worse).append(row)
+    for moved in (worse, better):
         moved.sort(key=lambda row: -abs(row["change"]))
     return {
         "compared": len(alike),
-        **rows,
+        "worse": worse,
+        "better": better,
         "missing": [_name(key) for key in old if key not in alike],
         "new": [_name(key) for key in new if key not in alike],
     }
 
 
-def _keyed(report: Report) -> Dict[Key, Mapping[str, Any]]:
+def _keyed(report: Report) -> Dict[Key, MetricRow]:
     """Each metric by its check, name and labels; where these repeat, by its turn."""
-    found: Dict[Key, Mapping[str, Any]] = {}
+    found: Dict[Key, MetricRow] = {}
     for check in report["checks"]:
-        for metric in check["measured"].get("metrics", []):
+        for metric in metrics_of(check):
             turn, labels = 0, tuple(sorted(metric["labels"].items()))
             while (check["id"], metric["name"], labels, turn) in found:
                 turn += 1
@@ -152,20 +170,20 @@ def _keyed(report: Report) -> Dict[Key, Mapping[str, Any]]:
     return found
 
 
-def _same_measure(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _same_measure(old: MetricRow, new: MetricRow) -> bool:
     """A metric that changed its unit or its good direction is another one."""
     return bool(old["unit"] == new["unit"] and old["better"] == new["better"])
 
 
-def _name(key: Key) -> Dict[str, Any]:
+def _name(key: Key) -> MetricKey:
     return {"check": key[0], "name": key[1], "labels": dict(key[2])}
 
 
-def _moved(
-    key: Key, old: Mapping[str, Any], new: Mapping[str, Any], tolerance: float
-) -> Dict[str, Any]:
+def _moved(key: Key, old: MetricRow, new: MetricRow, tolerance: float) -> MovedMetric:
     return {
-        **_name(key),
+        "check": key[0],
+        "name": key[1],
+        "labels": dict(key[2]),
         "unit": new["unit"],
         "better": new["better"],
         "baseline": old["value"],
@@ -181,7 +199,7 @@ def change(old: float, new: float) -> float:
     return new / larger - old / larger if larger else 0.0
 
 
-def allowance(old: Mapping[str, Any], new: Mapping[str, Any], tolerance: float) -> float:
+def allowance(old: MetricRow, new: MetricRow, tolerance: float) -> float:
     """How far it may move and still be called unchanged."""
     before, after = sigma(old), sigma(new)
     if old["repeats"] == 1:
@@ -192,7 +210,7 @@ def allowance(old: Mapping[str, Any], new: Mapping[str, Any], tolerance: float) 
     return max(tolerance, min(Z * MEDIAN_ERROR * noise, sys.float_info.max))
 
 
-def sigma(metric: Mapping[str, Any]) -> float:
+def sigma(metric: MetricRow) -> float:
     """The relative standard deviation of one sample; 0 where nothing was repeated."""
     repeats = int(metric["repeats"])
     if repeats < 2:

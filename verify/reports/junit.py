@@ -7,27 +7,28 @@ properties, and test cases that hold one of failure, error and skipped.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Optional
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from verify.model.report import CheckRow, MetricRow, Report, ReportComparison
 from verify.reports import told
 from verify.reports.words import (
     clean,
     counted,
     flat,
+    metrics_of,
     named,
-    of_kind,
     one_line,
     other_readings,
     percent,
+    plots_of,
     shortened,
+    tables_of,
 )
 
 OUTPUT_LIMIT = 100_000  # characters of one case's output; readers keep all of them in memory
 _MESSAGE_LIMIT = 2_000
 _ELEMENTS = {"fail": "failure", "error": "error", "skip": "skipped"}
-
-Report = Mapping[str, Any]
 
 
 def render(report: Report) -> str:
@@ -69,7 +70,7 @@ def _properties(suite: Element, report: Report) -> None:
         SubElement(properties, "property", name=one_line(name), value=one_line(text))
 
 
-def _case(suite: Element, check: Mapping[str, Any]) -> None:
+def _case(suite: Element, check: CheckRow) -> None:
     case = SubElement(suite, "testcase", name=one_line(check["id"]))
     case.set("classname", one_line(check["id"].partition(".")[0]))
     case.set("time", _seconds(check["seconds"]))
@@ -87,18 +88,18 @@ def _ending(case: Element, element: str, message: str, why: str) -> None:
     ending.text = clean(shortened(why, OUTPUT_LIMIT))
 
 
-def _why(check: Mapping[str, Any]) -> str:
+def _why(check: CheckRow) -> str:
     rows = (("", check["message"]), ("cause: ", check["cause"]), ("fix: ", check["fix"]))
     return "\n".join(head + text for head, text in rows if text)
 
 
-def _measured(check: Mapping[str, Any]) -> str:
+def _measured(check: CheckRow) -> str:
     """All that was measured: a line a metric, a line a row, and the rest as JSON."""
-    lines = [_metric(metric) for metric in of_kind(check, "metrics")]
-    for table in of_kind(check, "tables"):
+    lines = [_metric(metric) for metric in metrics_of(check)]
+    for table in tables_of(check):
         rows = [table["columns"], *([*map(_cell, row)] for row in table["rows"])]
         lines += ["", table["title"], *(" | ".join(row) for row in rows)]
-    for plot in of_kind(check, "plots"):
+    for plot in plots_of(check):
         lines += ["", "{}: {} over {}".format(plot["title"], plot["y"], plot["x"])]
         lines += [
             "{}: {}".format(line["name"], json.dumps(line["points"])) for line in plot["lines"]
@@ -108,7 +109,7 @@ def _measured(check: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _metric(metric: Mapping[str, Any]) -> str:
+def _metric(metric: MetricRow) -> str:
     """In full: whoever reads a log wants to compute with it."""
     said = "{}: {} {}, spread {:.4f} of {}".format(
         named(metric), metric["value"], metric["unit"], metric["spread"], metric["repeats"]
@@ -121,7 +122,7 @@ def _cell(cell: Any) -> str:
     return "" if cell is None else str(cell)
 
 
-def _comparison_case(suite: Element, found: Mapping[str, Any]) -> None:
+def _comparison_case(suite: Element, found: ReportComparison) -> None:
     """A regression fails a case of its own: the check that it shows in may well have passed."""
     case = SubElement(suite, "testcase", name="comparison", classname="baseline", time="0.000")
     if found["worse"]:

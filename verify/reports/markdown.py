@@ -7,8 +7,9 @@ end of a line: a table that is cut there is still a table.
 from __future__ import annotations
 
 import re
-from typing import Any, Iterator, List, Mapping, Sequence
+from typing import Iterator, List, Sequence
 
+from verify.model.report import CheckRow, MetricRow, Report, TableRow
 from verify.reports import told, words
 from verify.reports.html import verdict_words
 from verify.reports.tables import cell_text
@@ -25,8 +26,6 @@ _SPECIAL = re.compile(r"[\\`*_\[\]|~]")
 _FIRST = re.compile(r"^(\d*)([#+\-=.):>])")  # would begin a heading, a list or a quotation
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "$": "&#36;", "@": "&#64;"}
 
-Report = Mapping[str, Any]
-
 
 def render(report: Report) -> str:
     """The page."""
@@ -37,9 +36,7 @@ def cut(text: str, limit: int) -> str:
     """As many whole lines as fit, and a note where some did not."""
     if len(text.encode("utf-8")) <= limit:
         return text
-    note = (
-        "\n\n_Cut here: the page would be larger than {} kB. The report as JSON has all of it._\n"
-    )
+    note = "\n\n_Truncated: the page is limited to {} kB. The JSON report is complete._\n"
     note = note.format(limit // 1000)
     room = limit - len(note.encode("utf-8"))
     head = text.encode("utf-8")[:room]
@@ -98,14 +95,14 @@ def _comparison(report: Report) -> Iterator[str]:
     found = report.get("comparison")
     if not found:
         return
-    yield from _heading("Against the baseline")
+    yield from _heading("Compared with the baseline")
     yield escape(told.result(found))
     if found["unlike"]:
         yield from ("", escape(told.unlike(found)))
     for title, rows in (
         ("Worse", told.worse(found)),
         ("Better", told.better(found)),
-        ("Changed around it", told.around(found)),
+        ("Changes in the environment", told.around(found)),
         ("Not in both", told.one_sided(found)),
     ):
         if rows:
@@ -123,7 +120,7 @@ def _checks(report: Report) -> Iterator[str]:
     yield from _table(["Check", "What was found", "Seconds"], rows, numbers=(2,), marks=marks)
 
 
-def _mark(check: Mapping[str, Any]) -> str:
+def _mark(check: CheckRow) -> str:
     on_cpu = words.state(check) == "pass-on-cpu"
     return "\u2705 pass on the CPU" if on_cpu else _MARKS[check["status"]]
 
@@ -137,34 +134,32 @@ def _of_spec(report: Report) -> Iterator[str]:
             words.percent(metric["of_spec"]),
         ]
         for check in report["checks"]
-        for metric in words.of_kind(check, "metrics")
+        for metric in words.metrics_of(check)
         if metric["spec"] and metric["of_spec"] is not None
     ]
     if rows:
-        yield from _heading("Against the cards' own figures")
+        yield from _heading("Compared with the GPU's specification")
         columns = ["Metric", "Measured", "Specification", "Share"]
         yield from _table(columns, rows, numbers=(1, 2, 3))
 
 
 def _measured(report: Report) -> Iterator[str]:
-    checks = [
-        c for c in report["checks"] if words.of_kind(c, "metrics") or words.of_kind(c, "tables")
-    ]
+    checks = [c for c in report["checks"] if words.metrics_of(c) or words.tables_of(c)]
     if checks:
         yield from _heading("Measured")
     for check in checks:
-        metrics = words.of_kind(check, "metrics")
+        metrics = words.metrics_of(check)
         if metrics:
             yield from ("", "**{}**".format(escape(check["id"])), "")
             rows = [_metric_row(metric) for metric in metrics]
             yield from _table(["Metric", "Median", "Spread", "Repeats"], rows, numbers=(1, 2, 3))
-        for table in words.of_kind(check, "tables"):
+        for table in words.tables_of(check):
             yield from ("", "**{}**: {}".format(escape(check["id"]), escape(table["title"])), "")
             cells = [[cell_text(cell) for cell in row] for row in table["rows"]]
             yield from _table(table["columns"], cells, numbers=_numbers(table))
 
 
-def _metric_row(metric: Mapping[str, Any]) -> List[str]:
+def _metric_row(metric: MetricRow) -> List[str]:
     return [
         words.named(metric),
         words.quantity(metric["value"], metric["unit"]),
@@ -173,7 +168,7 @@ def _metric_row(metric: Mapping[str, Any]) -> List[str]:
     ]
 
 
-def _numbers(table: Mapping[str, Any]) -> List[int]:
+def _numbers(table: TableRow) -> List[int]:
     """The columns that hold no text."""
     return [
         i

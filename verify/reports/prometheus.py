@@ -11,8 +11,9 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, List, Mapping, Tuple
 
+from verify.model.report import MetricRow, Report, ReportComparison
 from verify.reports.words import clean, flat, proven
 
 STATUSES = ("pass", "fail", "skip", "error")
@@ -30,7 +31,6 @@ _BASE = {
 }
 _PARTS = {"ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 
-Report = Mapping[str, Any]
 Labels = Mapping[str, str]
 Samples = List[Tuple[Labels, float]]
 Family = Tuple[str, str, Samples]
@@ -54,7 +54,7 @@ def render(report: Report) -> str:
 
 def _families(report: Report) -> Iterator[Family]:
     checks = report["checks"]
-    yield "report_timestamp_seconds", "When the checks were started.", _started(report)
+    yield "report_timestamp_seconds", "Time when the checks started.", _started(report)
     yield (
         "verdict",
         "1 for the verdict of the run.",
@@ -67,7 +67,7 @@ def _families(report: Report) -> Iterator[Family]:
         for labels, value in _states(check["status"], "status", STATUSES)
     ]
     yield "check_status", "1 for the status of the check.", statuses
-    told = "Whether the check passed, and not on the CPU alone."
+    told = "1 if the check passed, and not only on the CPU."
     yield "check_proven", told, [({"check": check["id"]}, int(proven(check))) for check in checks]
     seconds: Samples = [({"check": check["id"]}, check["seconds"]) for check in checks]
     yield "check_seconds", "How long the check took.", seconds
@@ -83,17 +83,18 @@ def _metric_families(report: Report) -> Iterator[Family]:
         for check in report["checks"]
         for metric in check["measured"].get("metrics", [])
     ]
-    told = "A measured number: the median, in the base unit that its label names."
+    told = "The median of the measured values, in the base unit given by the label."
     yield "metric", told, [(labels, m["value"] * factor) for labels, m, factor in rows]
     told = "The interquartile range of the repeats, as a share of the median."
     yield "metric_spread_ratio", told, [(labels, m["spread"]) for labels, m, _ in rows]
     with_spec = [row for row in rows if row[1]["spec"] is not None]
-    told = "The card's own figure for the metric, in the same unit."
+    told = "The GPU's specified value of the metric, in the same unit."
     yield "metric_specification", told, [(ls, m["spec"] * factor) for ls, m, factor in with_spec]
 
 
-def _regressions(found: Mapping[str, Any]) -> Samples:
-    return [({"kind": kind}, len(found[kind]["worse"])) for kind in ("checks", "metrics")]
+def _regressions(found: ReportComparison) -> Samples:
+    worse = {"checks": len(found["checks"]["worse"]), "metrics": len(found["metrics"]["worse"])}
+    return [({"kind": kind}, count) for kind, count in worse.items()]
 
 
 def _states(found: str, label: str, known: Tuple[str, ...]) -> Samples:
@@ -120,7 +121,7 @@ def _info(report: Report) -> Dict[str, str]:
     }
 
 
-def _metric_labels(check: str, metric: Mapping[str, Any]) -> Dict[str, str]:
+def _metric_labels(check: str, metric: MetricRow) -> Dict[str, str]:
     """The metric's own labels, under names that Prometheus allows and that are not ours."""
     labels = {"check": check, "name": metric["name"], "unit": base_unit(metric["unit"])[0]}
     for name in sorted(metric["labels"]):

@@ -14,13 +14,14 @@ import os
 import re
 from typing import Any, Callable, Dict, Iterator, Mapping, NoReturn
 
-from verify.core import UsageError
+from verify.model.check import UsageError
+from verify.model.report import Report
 
 LIMIT_BYTES = 64 * 1024 * 1024  # a report of this suite has some hundred kilobytes
 _SCHEMA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "report.schema.json")
 
 
-def read(path: str) -> Dict[str, Any]:
+def read(path: str) -> Report:
     """The report in that file. What is wrong with it is one sentence."""
     try:
         with open(path, "rb") as file:
@@ -28,11 +29,11 @@ def read(path: str) -> Dict[str, Any]:
     except OSError as error:
         raise UsageError("{}: {}".format(path, error.strerror or error)) from error
     if len(data) > LIMIT_BYTES:
-        raise UsageError("{}: larger than any report of this suite (64 MiB)".format(path))
+        raise UsageError("{}: larger than 64 MiB, the limit for a report".format(path))
     return parse(data, path)
 
 
-def parse(data: bytes, name: str) -> Dict[str, Any]:
+def parse(data: bytes, name: str) -> Report:
     """The report in those bytes; `name` is what the sentence calls them."""
     try:
         found = json.loads(data.decode("utf-8"), parse_constant=_refuse, parse_float=_double)
@@ -41,8 +42,8 @@ def parse(data: bytes, name: str) -> Dict[str, Any]:
         said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise UsageError("{}: not JSON, or cut short: {}".format(name, said)) from error
     if problem:
-        raise UsageError("{}: not a report of this suite: {}".format(name, problem))
-    report: Dict[str, Any] = found
+        raise UsageError("{}: not a report of verify: {}".format(name, problem))
+    report: Report = found
     return report
 
 

@@ -7,8 +7,9 @@ there, and a wide screen puts the plots side by side.
 from __future__ import annotations
 
 import textwrap
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
+from verify.model.report import MetricRow, PlotRow
 from verify.reports import axes
 from verify.reports.axes import Scale
 from verify.reports.markup import Markup, join, tag
@@ -25,11 +26,11 @@ Point = Tuple[float, float]
 Bar = Tuple[str, float, str, int]  # name, value, the value in words, colour
 
 
-def lines(plot: Mapping[str, Any], identity: str) -> Markup:
+def lines(plot: PlotRow, identity: str) -> Markup:
     """A plot of `measures.Plot`. Lines that have no point are named in the legend all the same."""
     points = [(x, y) for line in plot["lines"] for x, y in line["points"]]
     if not points:
-        return tag("p", "No point was measured.", class_="quiet")
+        return tag("p", "No data.", class_="quiet")
     log = plot["log_x"] and all(x > 0 for x, _ in points)
     across = Scale(*axes.span([x for x, _ in points], log=log), LEFT, WIDTH - RIGHT, log)
     up = Scale(*axes.span([y for _, y in points], zero=True), HEIGHT - BOTTOM, TOP)
@@ -44,7 +45,7 @@ def lines(plot: Mapping[str, Any], identity: str) -> Markup:
     )
 
 
-def legend(plot: Mapping[str, Any]) -> Markup:
+def legend(plot: PlotRow) -> Markup:
     """The lines' names beside a piece of each line, as a list below the plot."""
     rows = []
     for i, line in enumerate(plot["lines"]):
@@ -57,7 +58,7 @@ def legend(plot: Mapping[str, Any]) -> Markup:
     return tag("ul", *rows, class_="legend")
 
 
-def _told(plot: Mapping[str, Any]) -> str:
+def _told(plot: PlotRow) -> str:
     """The plot in words, for who cannot see it."""
     said = []
     for line in plot["lines"]:
@@ -179,14 +180,16 @@ def _full_line(x: float, count: int, height: float) -> Markup:
     return join(*pieces, _text(_kept_in(x, "100 %"), height - 4, "100 %", "tick", "middle"))
 
 
-def of_spec_rows(metrics: Sequence[Mapping[str, Any]]) -> List[Bar]:
+def of_spec_rows(metrics: Sequence[MetricRow]) -> List[Bar]:
     """The rows of a chart by share of the card's own figure."""
     known = [metric for metric in metrics if metric["spec"] and metric["of_spec"] is not None]
     return [
-        (name, metric["of_spec"], _by_spec(metric), 0)
+        (name, metric["of_spec"] or 0.0, _by_spec(metric), 0)
         for name, metric in zip(varying(known), known)
     ]
 
 
-def _by_spec(metric: Mapping[str, Any]) -> str:
-    return "{}, {}".format(quantity(metric["value"], metric["unit"]), percent(metric["of_spec"]))
+def _by_spec(metric: MetricRow) -> str:
+    return "{}, {}".format(
+        quantity(metric["value"], metric["unit"]), percent(metric["of_spec"] or 0.0)
+    )

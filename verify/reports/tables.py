@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
+from verify.model.report import CheckRow, MetricRow, TableRow
 from verify.reports import words
 from verify.reports.markup import Markup, tag
 
@@ -14,14 +15,14 @@ class Aligned(str):
     __slots__ = ()
 
 
-def table(found: Mapping[str, Any]) -> Markup:
+def table(found: TableRow) -> Markup:
     """A table of `measures.Table`, below its title."""
     return _titled(found["title"], found["title"], found["columns"], found["rows"])
 
 
-def metrics(check: Mapping[str, Any]) -> List[Markup]:
+def metrics(check: CheckRow) -> List[Markup]:
     """A check's metrics, with the card's own figures where there are any."""
-    found = words.of_kind(check, "metrics")
+    found = words.metrics_of(check)
     if not found:
         return []
     columns = ["Metric", "Median", "Spread", "Repeats"]
@@ -71,7 +72,7 @@ def cell_text(cell: Any) -> str:
     return cell if isinstance(cell, str) else words.number(cell)
 
 
-def _metric_row(metric: Mapping[str, Any], *, with_spec: bool) -> List[Any]:
+def _metric_row(metric: MetricRow, *, with_spec: bool) -> List[Any]:
     spec, share = metric["spec"], metric["of_spec"]
     by_spec = [
         None if spec is None else Aligned(words.quantity(spec, metric["unit"])),

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any, List, Mapping, Sequence
+from typing import List, Sequence
 
+from verify.model.report import MetricKey, MovedCheck, MovedMetric, ReportComparison, RunRow
 from verify.reports.words import counted, named, one_line, percent, quantity, short_digest
 
 WIDTH = 80
 
-Comparison = Mapping[str, Any]
 
-
-def page(found: Comparison) -> str:
+def page(found: ReportComparison) -> str:
     """The whole comparison in 80 columns, the result last."""
     lines = _wrap("Baseline: ", _run(found["baseline"])) + _wrap(
         "Current:  ", _run(found["current"])
     )
     if found["unlike"]:
         lines += ["", *_wrap("", unlike(found))]
-    lines += _block("Changed around it", around(found))
+    lines += _block("Changes in the environment", around(found))
     lines += _block("Worse", worse(found))
     lines += _block("Better", better(found))
     lines += _block("Not in both", one_sided(found))
     return "\n".join([*lines, "", *_wrap("", result(found))]) + "\n"
 
 
-def result(found: Comparison) -> str:
+def result(found: ReportComparison) -> str:
     """The answer in one sentence."""
     tail = "{} compared, with a tolerance of {}".format(
         counted(found["metrics"]["compared"], "metric"), percent(found["tolerance"])
@@ -41,14 +40,12 @@ def result(found: Comparison) -> str:
     return "Worse than the baseline: {}; {}.".format(", ".join(parts or ["the verdict"]), tail)
 
 
-def unlike(found: Comparison) -> str:
+def unlike(found: ReportComparison) -> str:
     """Why the numbers of one run say little about the other."""
-    return "These are unlike runs, and their numbers differ for that: {}.".format(
-        "; ".join(found["unlike"])
-    )
+    return "The two runs are not comparable: {}.".format("; ".join(found["unlike"]))
 
 
-def around(found: Comparison) -> List[str]:
+def around(found: ReportComparison) -> List[str]:
     """What changed around the image."""
     return [
         "{}: {} -> {}".format(row["name"], row["baseline"] or "none", row["current"] or "none")
@@ -56,49 +53,56 @@ def around(found: Comparison) -> List[str]:
     ]
 
 
-def worse(found: Comparison) -> List[str]:
+def worse(found: ReportComparison) -> List[str]:
     """What got worse, checks first."""
-    return _verdict(found, "worse") + _moves(found, "worse")
+    return [
+        *_verdict(found, "worse"),
+        *map(_check, found["checks"]["worse"]),
+        *map(moved, found["metrics"]["worse"]),
+    ]
 
 
-def better(found: Comparison) -> List[str]:
+def better(found: ReportComparison) -> List[str]:
     """What got better, and the checks that failed in another way."""
-    rows = _verdict(found, "better") + _moves(found, "better")
-    return rows + [_check(row) for row in found["checks"]["changed"]]
+    return [
+        *_verdict(found, "better"),
+        *map(_check, found["checks"]["better"]),
+        *map(moved, found["metrics"]["better"]),
+        *map(_check, found["checks"]["changed"]),
+    ]
 
 
-def one_sided(found: Comparison) -> List[str]:
+def one_sided(found: ReportComparison) -> List[str]:
     """What one report has and the other has not."""
     lines = []
-    for kind, said in (("missing", "only in the baseline"), ("new", "only in the current run")):
-        names = [*found["checks"][kind], *map(metric_name, found["metrics"][kind])]
+    checks, metrics = found["checks"], found["metrics"]
+    for said, ids, keys in (
+        ("only in the baseline", checks["missing"], metrics["missing"]),
+        ("only in the current run", checks["new"], metrics["new"]),
+    ):
+        names = [*ids, *map(metric_name, keys)]
         if names:
             lines.append("{}: {}".format(said, ", ".join(names)))
     return lines
 
 
-def metric_name(row: Mapping[str, Any]) -> str:
+def metric_name(row: MetricKey) -> str:
     """A metric with its check: "speed.gemm: gemm (dtype bf16)"."""
     return "{}: {}".format(row["check"], named(row))
 
 
-def _verdict(found: Comparison, way: str) -> List[str]:
+def _verdict(found: ReportComparison, way: str) -> List[str]:
     if found["verdict"] != way:
         return []
     before, after = found["baseline"]["verdict"], found["current"]["verdict"]
     return ["the verdict: {} -> {}".format(before, after)]
 
 
-def _moves(found: Comparison, way: str) -> List[str]:
-    checks = [_check(row) for row in found["checks"][way]]
-    return checks + [moved(row) for row in found["metrics"][way]]
-
-
-def _check(row: Mapping[str, Any]) -> str:
+def _check(row: MovedCheck) -> str:
     return "{}: {} -> {}: {}".format(row["id"], row["baseline"], row["current"], row["message"])
 
 
-def moved(row: Mapping[str, Any]) -> str:
+def moved(row: MovedMetric) -> str:
     """One metric's move: from where to where, by how much, and how much was allowed."""
     old, new = row["baseline"], row["current"]
     way = "more" if new > old else "less"
@@ -119,7 +123,7 @@ def _bare(old: float, new: float, unit: str) -> str:
     return first.partition(" ")[0] if same else first
 
 
-def _run(run: Mapping[str, Any]) -> str:
+def _run(run: RunRow) -> str:
     """The digest is cut as Docker cuts it; where the images differ, they are told in full."""
     image = ", image " + short_digest(run["image"]) if run["image"] else ""
     return "{}, {}, level {}{}".format(run["started"], run["verdict"], run["level"], image)

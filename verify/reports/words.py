@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+
+from verify.model.report import (
+    CheckRow,
+    Environment,
+    MetricKey,
+    MetricRow,
+    PlotRow,
+    Report,
+    TableRow,
+)
 
 NONE = "\u2013"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -87,7 +97,7 @@ def size(count: float) -> str:
     return "{} B".format(number(float(count)))
 
 
-def varying(metrics: Sequence[Mapping[str, Any]]) -> List[str]:
+def varying(metrics: Sequence[MetricRow]) -> List[str]:
     """What tells the metrics of one chart apart, since its title can say the rest."""
     if len(metrics) < 2 or len({metric["name"] for metric in metrics}) > 1:
         return [named(metric) for metric in metrics]
@@ -96,7 +106,7 @@ def varying(metrics: Sequence[Mapping[str, Any]]) -> List[str]:
     return [labels(row) or named(metric) for row, metric in zip(rest, metrics)]
 
 
-def named(metric: Mapping[str, Any]) -> str:
+def named(metric: Union[MetricRow, MetricKey]) -> str:
     """A metric's name with its labels: "gemm (dtype bf16, gpu 0)"."""
     said = labels(metric["labels"])
     return "{} ({})".format(metric["name"], said) if said else str(metric["name"])
@@ -107,33 +117,45 @@ def counted(count: int, thing: str) -> str:
     return "{} {}{}".format(count, thing, "" if count == 1 else "s")
 
 
-def proven(check: Mapping[str, Any]) -> bool:
+def proven(check: CheckRow) -> bool:
     """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""
     return bool(check["status"] == "pass" and check["measured"].get("device") != "cpu")
 
 
-def state(check: Mapping[str, Any]) -> str:
+def state(check: CheckRow) -> str:
     """The status, with a pass on the CPU told from one on a GPU."""
     status = str(check["status"])
     return "pass-on-cpu" if status == "pass" and not proven(check) else status
 
 
-def of_kind(check: Mapping[str, Any], kind: str) -> List[Dict[str, Any]]:
-    """The check's "metrics", "tables" or "plots"."""
-    found: List[Dict[str, Any]] = check["measured"].get(kind, [])
+def metrics_of(check: CheckRow) -> List[MetricRow]:
+    """The numbers that the check measured."""
+    found: List[MetricRow] = check["measured"].get("metrics", [])
     return found
 
 
-def other_readings(check: Mapping[str, Any]) -> Dict[str, Any]:
+def tables_of(check: CheckRow) -> List[TableRow]:
+    """The tables that the check shows."""
+    found: List[TableRow] = check["measured"].get("tables", [])
+    return found
+
+
+def plots_of(check: CheckRow) -> List[PlotRow]:
+    """The plots that the check shows."""
+    found: List[PlotRow] = check["measured"].get("plots", [])
+    return found
+
+
+def other_readings(check: CheckRow) -> Dict[str, Any]:
     """What was measured besides what is drawn, and what was expected."""
     drawn = ("metrics", "tables", "plots")
     rest = {key: value for key, value in check["measured"].items() if key not in drawn}
     return {**rest, **({"expected": check["expected"]} if check["expected"] else {})}
 
 
-def troubles(report: Mapping[str, Any]) -> List[Tuple[Dict[str, Any], List[str]]]:
+def troubles(report: Report) -> List[Tuple[CheckRow, List[str]]]:
     """Each cause of failures and errors once, with the ids of the later checks that it stopped."""
-    found: Dict[Tuple[Any, ...], Tuple[Dict[str, Any], List[str]]] = {}
+    found: Dict[Tuple[Any, ...], Tuple[CheckRow, List[str]]] = {}
     for check in report["checks"]:
         if check["status"] in ("fail", "error"):
             told = (check["cause"] or check["message"], check["fix"])
@@ -141,7 +163,7 @@ def troubles(report: Mapping[str, Any]) -> List[Tuple[Dict[str, Any], List[str]]
     return [(check, ids[1:]) for check, ids in found.values()]
 
 
-def flat(environment: Mapping[str, Any]) -> Dict[str, str]:
+def flat(environment: Mapping[str, object]) -> Dict[str, str]:
     """The environment as names and texts: {"framework.name": "pytorch", "gpus.0.name": "A100"}.
 
     What is null is left out.
@@ -162,7 +184,7 @@ def _leaves(name: str, value: Any) -> List[Tuple[str, str]]:
     return [leaf for key, part in pairs for leaf in _leaves("{}.{}".format(name, key), part)]
 
 
-def gpu_names(environment: Mapping[str, Any]) -> str:
+def gpu_names(environment: Environment) -> str:
     """The GPUs with their numbers: "8 x NVIDIA H100", or "none visible"."""
     counts: Dict[str, int] = {}
     for gpu in environment["gpus"]:
@@ -178,9 +200,9 @@ def short_digest(digest: str) -> str:
     return kind + colon + value[:12]
 
 
-def framework_title(environment: Mapping[str, Any]) -> str:
+def framework_title(environment: Environment) -> str:
     """The framework as its makers write it, with its version."""
-    from verify.frameworks import FRAMEWORKS
+    from verify.model.frameworks import FRAMEWORKS
 
     framework = environment["framework"]
     return "{} {}".format(

@@ -25,8 +25,8 @@ from images.bootstrap.configure import (
     pam,
     simple,
 )
-from images.bootstrap.tree import Tree
-from images.bootstrap.unpack import Unpacked
+from images.bootstrap.tree import PackageTree
+from images.bootstrap.unpack import UnpackedPackage
 
 __all__ = ["configure", "wanted_paths"]
 
@@ -37,7 +37,7 @@ def wanted_paths() -> str:
     return "|".join(part.WANTED for part in parts)
 
 
-def configure(tree: Tree, packages: Sequence[Unpacked]) -> tuple[str, ...]:
+def configure(tree: PackageTree, packages: Sequence[UnpackedPackage]) -> tuple[str, ...]:
     """Add to a tree what the packages' scripts would have added.
 
     Returns the names of the packages whose scripts are not known here.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from images.bootstrap.configure.simple import Row
-from images.bootstrap.tree import Tree, file_names
+from images.bootstrap.tree import PackageTree, file_names
 
 WANTED = r"usr/share/base-passwd/.*|usr/share/debianutils/shells(\.d/.*)?"
 _SHADOW_GROUP = 42
@@ -17,7 +17,7 @@ _APT_LINE = "_apt:x:100:65534::/nonexistent:/usr/sbin/nologin\n"
 """Debian 12 has this user among the fixed ones; before, apt's script made it."""
 
 
-def add_accounts(tree: Tree) -> None:
+def add_accounts(tree: PackageTree) -> None:
     """Write passwd, group and their shadows. The day of a password's change is that of `epoch`."""
     users = _masters(tree, "passwd")
     groups = _masters(tree, "group")
@@ -34,7 +34,7 @@ def add_accounts(tree: Tree) -> None:
     tree.add_file("etc/gshadow", "".join(gshadow).encode(), mode=0o640, owner=(0, _SHADOW_GROUP))
 
 
-def _masters(tree: Tree, kind: str) -> list[str]:
+def _masters(tree: PackageTree, kind: str) -> list[str]:
     content = tree.read(f"usr/share/base-passwd/{kind}.master") or b""
     return content.decode().splitlines(keepends=True)
 
@@ -45,7 +45,7 @@ def _shadowed(lines: list[str]) -> bytes:
     return "".join(":".join([name, "x", *rest]) for name, _, *rest in fields).encode()
 
 
-def add_shells(tree: Tree, rows: Iterable[Row]) -> None:
+def add_shells(tree: PackageTree, rows: Iterable[Row]) -> None:
     """Write /etc/shells: what packages list, and for a shell in /bin the same one in /usr/bin."""
     heading = tree.read("usr/share/debianutils/shells")
     if heading is None:

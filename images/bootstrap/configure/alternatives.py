@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from images.bootstrap.configure.simple import Row
-from images.bootstrap.tree import Tree, merged_path, plain_path
+from images.bootstrap.tree import PackageTree, merged_path, plain_path
 
 _DIRECTORY = "etc/alternatives"
 
 
-def add_alternatives(tree: Tree, rows: Iterable[Row]) -> None:
+def add_alternatives(tree: PackageTree, rows: Iterable[Row]) -> None:
     """Add the links of each group, and dpkg's record of it. Files that are absent, as manual pages
     are, get no link and no record.
     """
@@ -23,7 +23,7 @@ def add_alternatives(tree: Tree, rows: Iterable[Row]) -> None:
                 _add(tree, group)
 
 
-def _add(tree: Tree, group: Row) -> None:
+def _add(tree: PackageTree, group: Row) -> None:
     slaves = sorted(slave for slave in group.get("slaves", []) if tree.has(slave[2]))
     for name, link, path in [(group["name"], group["link"], group["path"]), *slaves]:
         tree.add_link(f"{_DIRECTORY}/{name}", path)

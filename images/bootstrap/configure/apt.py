@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from images.bootstrap.mirrors import canonical_sources
-from images.bootstrap.tree import Tree
+from images.bootstrap.tree import PackageTree
 
 _EXAMPLES = (
     "usr/share/doc/apt/examples/debian.sources",
@@ -12,7 +12,7 @@ _EXAMPLES = (
 WANTED = "|".join(_EXAMPLES)
 
 
-def add_apt(tree: Tree) -> None:
+def add_apt(tree: PackageTree) -> None:
     """Write /etc/apt/sources.list."""
     if not tree.has("usr/bin/apt-get"):
         return

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-from images.bootstrap.tree import Tree
+from images.bootstrap.tree import PackageTree
 
 WANTED = r"usr/share/ca-certificates/.+\.crt"
 _SHARED = "usr/share/ca-certificates"
@@ -26,7 +26,7 @@ _SUBJECT = 4
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 
 
-def add_certificates(tree: Tree) -> None:
+def add_certificates(tree: PackageTree) -> None:
     """Add them all."""
     paths = sorted(path for path in tree.texts if re.fullmatch(WANTED, path))
     if not paths:

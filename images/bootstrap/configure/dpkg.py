@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from images.bootstrap.configure.simple import Row
 from images.bootstrap.index import read_fields
-from images.bootstrap.tree import Tree
-from images.bootstrap.unpack import Unpacked
+from images.bootstrap.tree import PackageTree
+from images.bootstrap.unpack import UnpackedPackage
 
 _DATABASE = "var/lib/dpkg"
 _INFO = f"{_DATABASE}/info"
@@ -26,7 +26,10 @@ _ORDER = (
 
 
 def add_database(
-    tree: Tree, packages: Sequence[Unpacked], rows: Iterable[Row], unknown: Collection[str]
+    tree: PackageTree,
+    packages: Sequence[UnpackedPackage],
+    rows: Iterable[Row],
+    unknown: Collection[str],
 ) -> None:
     """Write the records of the packages; those of `unknown` are unpacked and not configured."""
     status = [_paragraph(one, configured=one.package.name not in unknown) for one in packages]
@@ -39,7 +42,7 @@ def add_database(
     _add_triggers(tree, packages)
 
 
-def _paragraph(one: Unpacked, *, configured: bool) -> str:
+def _paragraph(one: UnpackedPackage, *, configured: bool) -> str:
     fields = read_fields(one.control["control"].content.decode())
     fields["Status"] = f"install ok {'installed' if configured else 'unpacked'}"
     if one.digests:
@@ -54,7 +57,7 @@ def _spaced(value: str) -> str:
     return value if value.startswith("\n") else f" {value}"
 
 
-def _add_info(tree: Tree, one: Unpacked) -> None:
+def _add_info(tree: PackageTree, one: UnpackedPackage) -> None:
     fields = read_fields(one.control["control"].content.decode())
     name = one.package.name
     if fields.get("Multi-Arch") == "same":
@@ -65,7 +68,7 @@ def _add_info(tree: Tree, one: Unpacked) -> None:
             tree.add_file(f"{_INFO}/{name}.{file}", control.content, mode=control.mode & 0o777)
 
 
-def _diversions(tree: Tree, rows: Iterable[Row]) -> bytes:
+def _diversions(tree: PackageTree, rows: Iterable[Row]) -> bytes:
     lines = []
     for row in rows:
         for path, to in row.get("diversions", {}).get(tree.arch, {}).items():
@@ -80,7 +83,7 @@ def _filled(text: str, values: dict[str, str]) -> str:
     return re.sub(r"\{\w+\}", lambda name: values[name[0]], text)
 
 
-def _add_triggers(tree: Tree, packages: Sequence[Unpacked]) -> None:
+def _add_triggers(tree: PackageTree, packages: Sequence[UnpackedPackage]) -> None:
     """Write which package waits for what: for a path in "File", for a name in a file of its own."""
     files: list[str] = []
     names: dict[str, list[str]] = {}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import posixpath
 
-from images.bootstrap.tree import Tree, merged_path, plain_path
+from images.bootstrap.tree import PackageTree, merged_path, plain_path
 from images.layers.base_facts import directories_of
-from images.layers.ldcache import FLAGS, CacheEntry, write_cache
+from images.system.ldcache import FLAGS, CacheEntry, write_cache
 
 WANTED = r"etc/ld\.so\.conf(\.d/[^/]+)?"
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _MOST_LINKS = 8
 
 
-def add_cache(tree: Tree) -> None:
+def add_cache(tree: PackageTree) -> None:
     """Write /etc/ld.so.cache from the libraries in the directories that the loader searches."""
     configuration = {
         f"/{path}": content.decode("utf-8", "replace")
@@ -32,7 +32,7 @@ def add_cache(tree: Tree) -> None:
     tree.add_file("etc/ld.so.cache", write_cache(entries))
 
 
-def _names_in(tree: Tree, directory: str) -> list[str]:
+def _names_in(tree: PackageTree, directory: str) -> list[str]:
     """Name the libraries of a directory: by the name that each has in itself. What is linked
     against ("libc.so") is a link of another name, and is an entry of its own.
     """
@@ -47,7 +47,7 @@ def _names_in(tree: Tree, directory: str) -> list[str]:
     return sorted(names)
 
 
-def _aim(tree: Tree, path: str, target: str) -> str:
+def _aim(tree: PackageTree, path: str, target: str) -> str:
     """Follow a link, and the links that it leads to, to the path of a file."""
     for _ in range(_MOST_LINKS):
         aim = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), target))

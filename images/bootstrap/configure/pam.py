@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from images.bootstrap.tree import Tree, file_names
+from images.bootstrap.tree import PackageTree, file_names
 
 WANTED = r"usr/share/pam/common-[a-z-]+|usr/share/pam-configs/[^/]+"
 _STACKS = ("account", "auth", "password", "session", "session-noninteractive")
@@ -44,7 +44,7 @@ class _Profile:
         return self._is_on("Default")
 
 
-def add_stacks(tree: Tree) -> None:
+def add_stacks(tree: PackageTree) -> None:
     """Write /etc/pam.d/common-*, and what pam-auth-update remembers of it."""
     profiles = sorted(_profiles(tree), key=lambda profile: profile.rank)
     if not profiles:
@@ -71,7 +71,7 @@ def add_stacks(tree: Tree) -> None:
     tree.add_file("var/lib/pam/seen", "".join(f"{profile.name}\n" for profile in profiles).encode())
 
 
-def _profiles(tree: Tree) -> list[_Profile]:
+def _profiles(tree: PackageTree) -> list[_Profile]:
     found = []
     for path in file_names(tree.texts, "usr/share/pam-configs"):
         text = (tree.read(path) or b"").decode()

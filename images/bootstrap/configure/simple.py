@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from images.bootstrap.tree import Tree
-from images.bootstrap.unpack import Unpacked
+from images.bootstrap.tree import PackageTree
+from images.bootstrap.unpack import UnpackedPackage
 
 Row = Mapping[str, Any]
 _SCRIPTS = ("preinst", "postinst")
@@ -39,7 +39,7 @@ def rows_for(suite: str, packages: Collection[str]) -> tuple[Row, ...]:
     )
 
 
-def apply(tree: Tree, rows: Iterable[Row]) -> None:
+def apply(tree: PackageTree, rows: Iterable[Row]) -> None:
     """Do what the rows say. A file that is there already is left alone, as scripts do."""
     for row in rows:
         for path, how in row.get("directories", {}).items():
@@ -67,7 +67,7 @@ def _owner(text: str) -> tuple[int, int]:
     return int(user), int(group)
 
 
-def unknown(packages: Sequence[Unpacked], rows: Iterable[Row]) -> frozenset[str]:
+def unknown(packages: Sequence[UnpackedPackage], rows: Iterable[Row]) -> frozenset[str]:
     """Name the packages with scripts that no row knows."""
     known = {row["package"] for row in rows}
     return frozenset(

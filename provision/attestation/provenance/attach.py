@@ -34,17 +34,18 @@ from provision.attestation.provenance.errors import (
     ProvenanceUnknownKeyError,
 )
 from provision.attestation.provenance.statement import PREDICATE_TYPE, Provenance
-from provision.attestation.record.envelope import unseal
 from provision.attestation.record.errors import (
     RecordError,
     RecordTamperedError,
     RecordUnknownKeyError,
 )
 from provision.attestation.record.judge import Judgement
-from provision.attestation.record.keys import PublicKey
 from provision.attestation.record.statement import PREDICATE_TYPE as RECORD_TYPE
-from provision.attestation.record.statement import Statement, read_json
+from provision.attestation.record.statement import RECORD, Statement
 from provision.attestation.record.statement import parse_statement as parse_record
+from provision.attestation.signing.envelope import unseal
+from provision.attestation.signing.keys import PublicKey
+from provision.attestation.signing.reading import read_json
 
 MOST = 256
 """So many attachments of one image are read: whoever may push could attach without end."""
@@ -186,7 +187,7 @@ def find_record(
 
 def _record(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Statement, str] | RecordError:
     try:
-        payload, keyid = unseal(envelope_in(data), trusted)
+        payload, keyid = unseal(envelope_in(data), trusted, RECORD)
         return parse_record(payload), keyid
     except RecordError as error:
         return error

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from images.spec import Wheel
+from images.wheels.locked import Wheel
 from provision.attestation.provenance.public import public_base, public_url, wheel_file
 from provision.errors import LockFileError
 from provision.lock.lockfile import Lock
@@ -183,7 +183,7 @@ def _debian_packages(debian: Iterable[str], plan: Plan) -> list[Component]:
         if (match := _DEBIAN.fullmatch(text)) is None:
             raise LockFileError(
                 f"A package of the base is not as dpkg names one: {text[:80]!r}.",
-                fix="Have the base made anew: provision build --base bootstrap",
+                fix="Rebuild the base: provision build --base bootstrap",
             )
         name, version = match["name"], match["version"]
         qualifiers = {"distro": suite} if suite else {}
@@ -211,7 +211,7 @@ def _sha256(digest: str, whose: str) -> HashType:
 
     if not _SHA256.fullmatch(digest):
         raise LockFileError(
-            f"What the lock gives as the sha256 of {whose} is none.",
+            f"The lock has no valid sha256 of {whose}.",
             fix="The lock was edited or made by another version: lock again with provision lock",
         )
     return HashType(alg=HashAlgorithm.SHA_256, content=digest)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from provision.attestation.record.errors import RecordError
-from provision.attestation.record.statement import read_json
+from provision.attestation.signing.reading import read_json
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _ALIKE = (BUNDLE, "application/vnd.dev.sigstore.bundle+json;version=0.3")
@@ -22,7 +21,7 @@ CREATED = "org.opencontainers.image.created"
 
 
 def bundle(envelope: bytes) -> bytes:
-    """The bundle of an envelope that `provision.attestation.record.envelope.seal` has made."""
+    """The bundle of an envelope that `provision.attestation.signing.envelope.seal` has made."""
     sealed: dict[str, Any] = json.loads(envelope)
     document = {
         "mediaType": BUNDLE,
@@ -39,7 +38,7 @@ def envelope_in(data: bytes) -> bytes:
     """
     try:
         document = read_json(data)
-    except RecordError:
+    except ValueError:
         return data
     if not isinstance(document, dict) or document.get("mediaType") not in _ALIKE:
         return data

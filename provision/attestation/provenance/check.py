@@ -7,20 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.attestation.provenance.bundle import envelope_in
-from provision.attestation.provenance.errors import (
-    ProvenanceError,
-    ProvenanceTamperedError,
-    ProvenanceUnknownKeyError,
-    ProvenanceUnreadableError,
-)
-from provision.attestation.provenance.statement import BUILDER, Provenance, parse_statement
-from provision.attestation.record.envelope import unseal
-from provision.attestation.record.errors import (
-    RecordError,
-    RecordTamperedError,
-    RecordUnknownKeyError,
-)
-from provision.attestation.record.keys import PublicKey
+from provision.attestation.provenance.statement import BUILD, BUILDER, Provenance, parse_statement
+from provision.attestation.signing.envelope import unseal
+from provision.attestation.signing.errors import StatementError
+from provision.attestation.signing.keys import PublicKey
 from provision.errors import Exit
 
 
@@ -41,23 +31,7 @@ class Origin:
 
 def read_statement(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Provenance, str]:
     """What a bundle or an envelope states, and the id of its key; nothing is believed unsigned."""
-    try:
-        payload, keyid = unseal(envelope_in(data), trusted)
-    except RecordUnknownKeyError as error:
-        raise ProvenanceUnknownKeyError(
-            error.message.replace("The record", "The statement of the build"), fix=error.fix
-        ) from error
-    except RecordTamperedError as error:
-        raise ProvenanceTamperedError(
-            "The statement of the build was changed after it was signed: its signature does not "
-            "match.",
-            fix="Do not rely on it, find out who changed it, and build anew: provision build",
-        ) from error
-    except RecordError as error:
-        raise ProvenanceUnreadableError(
-            f"This is no signed statement of a build: {error.message.partition(': ')[2]}",
-            fix="Build the image anew, which states its build: provision build",
-        ) from error
+    payload, keyid = unseal(envelope_in(data), trusted, BUILD)
     return parse_statement(payload), keyid
 
 
@@ -72,15 +46,15 @@ def judge(
     again = "provision build"
 
     if not set(provenance.images) & set(images):
-        said = f"The statement is of {provenance.images[0]}, and {name} is {_listed(images)}."
+        said = f"The statement is of {provenance.images[0]}, but {name} is {_listed(images)}."
         return Origin(
             code="provenance-other-image",
             message=said,
-            fix=f"Build this one, which states it: {again}",
+            fix=f"Build this image to get its provenance: {again}",
             provenance=provenance,
         )
     if lock is not None and provenance.lock != lock:
-        said = f"{name} was built from lock {provenance.lock[:12]}, and not from {lock[:12]}."
+        said = f"{name} was built from lock {provenance.lock[:12]}, not from {lock[:12]}."
         return Origin(
             code="provenance-other-lock",
             message=said,
@@ -99,13 +73,13 @@ def missing(name: str) -> Origin:
     """Nothing is stated of this image."""
     return Origin(
         code="provenance-missing",
-        message=f"No statement of its build is attached to {name}.",
+        message=f"No provenance is attached to {name}.",
         fix="Build it with one: provision build --push REF",
     )
 
 
 def check_to_json(
-    image: str, outcome: Origin | ProvenanceError | RecordError, keyid: str | None
+    image: str, outcome: Origin | StatementError, keyid: str | None
 ) -> dict[str, Any]:
     """The result of a check, of the same shape whatever was found."""
     provenance = outcome.provenance if isinstance(outcome, Origin) else None

@@ -13,9 +13,9 @@ from pathlib import Path
 from provision.attestation.provenance.bom import bill_of_materials
 from provision.attestation.provenance.bundle import bundle
 from provision.attestation.provenance.errors import DocumentNotWrittenError
-from provision.attestation.provenance.statement import Build, make_statement
-from provision.attestation.record.envelope import seal
-from provision.attestation.record.keys import Signer
+from provision.attestation.provenance.statement import BuildRun, make_statement
+from provision.attestation.signing.envelope import seal
+from provision.attestation.signing.keys import Signer
 from provision.lock.lockfile import Lock
 from provision.output.files import write_whole
 
@@ -39,7 +39,7 @@ class Documents:
 
 def make_documents(
     lock: Lock,
-    build: Build,
+    build: BuildRun,
     signer: Signer,
     *,
     name: str,
@@ -61,11 +61,13 @@ def beside(path: Path) -> tuple[Path, Path]:
 
 
 def write_document(option: str, path: Path, content: bytes) -> None:
-    """Write one whole, or leave what was there. `option` is what named the place."""
+    """Write one whole, or leave what was there. `option` is what named the place.
+    DocumentNotWrittenError: it cannot be written.
+    """
     try:
         write_whole(path, content)
     except OSError as error:
         raise DocumentNotWrittenError(
             f"{option} {path} could not be written: {error.strerror}.",
-            fix=f"Make room there, or name another place: {option} FILE",
+            fix=f"Free space there, or choose another place: {option} FILE",
         ) from error

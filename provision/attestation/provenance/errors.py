@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from images.errors import Failure
+from provision.attestation.signing.errors import StatementError
 from provision.errors import Exit
 
 
-class ProvenanceError(Failure):
+class ProvenanceError(StatementError):
     """A statement that cannot be taken for what it says."""
 
     code = "provenance-unreadable"
-    exit_code = Exit.USAGE
 
 
 class ProvenanceUnreadableError(ProvenanceError):
@@ -24,7 +24,7 @@ class ProvenanceTamperedError(ProvenanceError):
 
 
 class ProvenanceUnknownKeyError(ProvenanceError):
-    """Signed with a key that nobody here vouches for."""
+    """Signed with a key that is not trusted here."""
 
     code = "provenance-unknown-key"
 

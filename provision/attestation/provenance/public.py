@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from images.registry.errors import BadReference
-from images.registry.reference import DIGEST, Reference, parse_reference
-from images.spec import Wheel
+from images.oci.errors import BadReference
+from images.oci.reference import DIGEST, Reference, parse_reference
+from images.wheels.locked import Wheel
 from provision.model.plan import Base, Request
 
 _LONGEST = 2048

@@ -14,7 +14,11 @@ from typing import Any
 
 from images.oci.model import digest_of, is_digest
 from provision.attestation.provenance.bom import MEDIA_TYPE, base_purl, distinct, wheel_purl
-from provision.attestation.provenance.errors import ProvenanceUnreadableError
+from provision.attestation.provenance.errors import (
+    ProvenanceTamperedError,
+    ProvenanceUnknownKeyError,
+    ProvenanceUnreadableError,
+)
 from provision.attestation.provenance.public import (
     public_base,
     public_name,
@@ -23,8 +27,7 @@ from provision.attestation.provenance.public import (
     public_url,
     wheel_file,
 )
-from provision.attestation.record.errors import RecordError
-from provision.attestation.record.statement import STATEMENT_TYPE, read_json
+from provision.attestation.signing.reading import STATEMENT_TYPE, StatementKind
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
 from provision.version import VERSION
@@ -35,13 +38,21 @@ BUILDER = "urn:gpu-provision:builder:"
 LOCK_NAME = "pylock.toml"
 BOM_NAME = "sbom.cdx.json"
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _MOST_DIGESTS = 64
 
+BUILD = StatementKind(
+    predicate_type=PREDICATE_TYPE,
+    name="build statement",
+    renew="Rebuild the image to get a new statement: provision build",
+    unreadable=ProvenanceUnreadableError,
+    tampered=ProvenanceTamperedError,
+    unknown_key=ProvenanceUnknownKeyError,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class BuildRun:
     """One run of a builder ("oci", "docker"). `options` are what the user chose of how to build;
     `formats` are ours, such as the version of how layers are written.
     """
@@ -72,7 +83,7 @@ class Provenance:
 
 
 def make_statement(
-    lock: Lock, build: Build, *, name: str, images: Sequence[str], bom: bytes | None
+    lock: Lock, build: BuildRun, *, name: str, images: Sequence[str], bom: bytes | None
 ) -> dict[str, Any]:
     """The statement on one build.
 
@@ -104,7 +115,7 @@ def make_statement(
     }
 
 
-def build_definition(lock: Lock, build: Build) -> dict[str, Any]:
+def build_definition(lock: Lock, build: BuildRun) -> dict[str, Any]:
     """What went in: equal definitions by one builder give equal images."""
     request = {"request": public_request(build.request)} if build.request else {}
     return {
@@ -160,80 +171,34 @@ def _in_words(time: datetime) -> str:
 
 def parse_statement(payload: bytes) -> Provenance:
     """The statement in a payload whose signature was found right."""
-    try:
-        data = _object(read_json(payload), "the statement")
-    except RecordError as error:
-        raise unlike("it is not JSON, or not whole") from error
-    if data.get("_type") != STATEMENT_TYPE or data.get("predicateType") != PREDICATE_TYPE:
-        raise unlike("its type is another")
-    predicate = _object(data.get("predicate"), "predicate")
-    definition = _object(predicate.get("buildDefinition"), "buildDefinition")
+    data, predicate = BUILD.predicate(payload)
+    definition = BUILD.object_at("buildDefinition", predicate.get("buildDefinition"))
     if definition.get("buildType") != BUILD_TYPE:
-        raise unlike("it is of another kind of build")
-    external = _object(definition.get("externalParameters"), "externalParameters")
-    details = _object(predicate.get("runDetails"), "runDetails")
-    builder = _object(details.get("builder"), "builder")
-    times = _object(details.get("metadata"), "metadata")
-    name, images = _subjects(data.get("subject"))
+        raise BUILD.unlike("it is of another kind of build")
+    external = BUILD.object_at("externalParameters", definition.get("externalParameters"))
+    details = BUILD.object_at("runDetails", predicate.get("runDetails"))
+    builder = BUILD.object_at("builder", details.get("builder"))
+    times = BUILD.object_at("metadata", details.get("metadata"))
+    name, images = BUILD.subjects(data, most=_MOST_DIGESTS)
     return Provenance(
         name=name,
         images=images,
-        lock=_sha256(external.get("lock"), "externalParameters.lock"),
+        lock=BUILD.sha256_at("externalParameters.lock", external.get("lock")),
         bom=_bom_of(details.get("byproducts", [])),
-        builder=_text(builder.get("id"), "builder.id"),
-        version=_text(
-            _object(builder.get("version"), "builder.version").get("gpu-provision"),
+        builder=BUILD.text_at("builder.id", builder.get("id")),
+        version=BUILD.text_at(
             "builder.version",
+            BUILD.object_at("builder.version", builder.get("version")).get("gpu-provision"),
         ),
-        started=_text(times.get("startedOn"), "startedOn", _TIME),
-        finished=_text(times.get("finishedOn"), "finishedOn", _TIME),
+        started=BUILD.text_at("startedOn", times.get("startedOn"), _TIME),
+        finished=BUILD.text_at("finishedOn", times.get("finishedOn"), _TIME),
         definition=definition,
     )
 
 
-def _subjects(found: object) -> tuple[str, tuple[str, ...]]:
-    rows = [_object(row, "subject") for row in _list(found, "subject")]
-    if not 0 < len(rows) <= _MOST_DIGESTS:
-        raise unlike("it speaks of no image, or of very many")
-    names = {_text(row.get("name"), "subject.name") for row in rows}
-    if len(names) != 1:
-        raise unlike("it speaks of several images")
-    digests = tuple(f"sha256:{_sha256(row.get('digest'), 'subject.digest')}" for row in rows)
-    return names.pop(), digests
-
-
 def _bom_of(found: object) -> str | None:
-    for row in _list(found, "byproducts"):
-        entry = _object(row, "byproducts")
+    for row in BUILD.list_at("byproducts", found):
+        entry = BUILD.object_at("byproducts", row)
         if entry.get("name") == BOM_NAME:
-            return _sha256(entry.get("digest"), "byproducts.digest")
+            return BUILD.sha256_at("byproducts.digest", entry.get("digest"))
     return None
-
-
-def unlike(what: str) -> ProvenanceUnreadableError:
-    return ProvenanceUnreadableError(
-        f"This is no statement of a build as this version writes it: {what}.",
-        fix="Build the image anew, which states its build: provision build",
-    )
-
-
-def _object(value: object, path: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise unlike(f"{path} is no object")
-    return value
-
-
-def _list(value: object, path: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise unlike(f"{path} is no list")
-    return value
-
-
-def _text(value: object, path: str, pattern: re.Pattern[str] | None = None) -> str:
-    if isinstance(value, str) and value and (pattern is None or pattern.fullmatch(value)):
-        return value
-    raise unlike(f"{path} is not as it should be")
-
-
-def _sha256(value: object, path: str) -> str:
-    return _text(_object(value, path).get("sha256"), path, _SHA256)

@@ -1,16 +1,14 @@
-"""Records and keys that are no use. What a sound record says is a `Judgement`, never an error."""
+"""Records that are no use. What a sound record says is a `Judgement`, never an error."""
 
 from __future__ import annotations
 
-from images.errors import Failure
-from provision.errors import Exit
+from provision.attestation.signing.errors import StatementError
 
 
-class RecordError(Failure):
+class RecordError(StatementError):
     """A record that cannot be taken for what it says."""
 
     code = "record-unreadable"
-    exit_code = Exit.USAGE
 
 
 class RecordUnreadableError(RecordError):
@@ -24,12 +22,6 @@ class RecordTamperedError(RecordError):
 
 
 class RecordUnknownKeyError(RecordError):
-    """Signed with a key that nobody here vouches for."""
+    """Signed with a key that is not trusted here."""
 
     code = "record-unknown-key"
-
-
-class BadKeyError(RecordError):
-    """A key file that holds no Ed25519 key, or that others may read."""
-
-    code = "bad-record-key"

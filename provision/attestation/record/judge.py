@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from provision.attestation.record.statement import LEVELS, Statement, gpus_in_words, host_class
+from provision.attestation.record.host import RecordedHost
+from provision.attestation.record.statement import LEVELS, Statement
 from provision.errors import Exit
 
 CLOCK_SKEW = timedelta(minutes=5)
@@ -18,7 +18,7 @@ https://web.mit.edu/kerberos/krb5-latest/doc/admin/conf_files/krb5_conf.html (cl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RecordChange:
     """What is not as it was. `matters`: it takes the proof away."""
 
     what: str
@@ -36,7 +36,7 @@ class Judgement:
     fix: str | None = None
     exit_code: Exit = Exit.NO_VERDICT
     statement: Statement | None = None
-    changed: tuple[Change, ...] = ()
+    changed: tuple[RecordChange, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -49,7 +49,7 @@ def judge(
     image: str,
     name: str,
     lock: str | None,
-    host: Mapping[str, Any],
+    host: RecordedHost,
     level: str | None,
     now: datetime,
     contradiction: Callable[[Statement], str | None],
@@ -65,7 +65,7 @@ def judge(
     known = replace(statement, image=image) if same else statement
     changed = changes(known, image=image, lock=lock, host=host)
     again = f"provision verify {name}"
-    here = gpus_in_words(host)
+    here = host.gpus_in_words
 
     def no(code: str, message: str, fix: str, exit_code: Exit = Exit.NO_VERDICT) -> Judgement:
         return Judgement(
@@ -78,55 +78,57 @@ def judge(
         )
 
     if not same:
-        said = f"The record is of {statement.image}, and {name} is {image}."
-        return no(code="record-other-image", message=said, fix=f"Prove this one: {again}")
+        said = f"The record is of {statement.image}, but {name} is {image}."
+        return no(code="record-other-image", message=said, fix=f"Test this one: {again}")
     if statement.lock != lock:
         said = "The record is of an image built from another lock than this one."
-        return no(code="record-other-lock", message=said, fix=f"Prove this one: {again}")
-    if not _gpus_known(host) or host_class(statement.host) != host_class(host):
-        said = f"Proven on {_machine(statement.host)}; this is {_machine(host)}."
-        return no(code="record-other-host", message=said, fix=f"Prove it here: {again}")
-    if statement.host["driver"] != host["driver"]:
+        return no(code="record-other-lock", message=said, fix=f"Test this one: {again}")
+    if not _gpus_known(host) or not statement.host.is_like(host):
+        said = f"Tested on {_machine(statement.host)}; this is {_machine(host)}."
+        return no(code="record-other-host", message=said, fix=f"Test it on this machine: {again}")
+    if statement.host.driver != host.driver:
         said = (
-            f"Proven on {here} with driver {statement.host['driver'] or 'none'}; "
-            f"the driver is now {host['driver'] or 'none'}."
+            f"Tested on {here} with driver {statement.host.driver or 'none'}; "
+            f"the driver is now {host.driver or 'none'}."
         )
-        return no(code="record-driver-changed", message=said, fix=f"Prove it again: {again}")
+        return no(code="record-driver-changed", message=said, fix=f"Test it again: {again}")
     if statement.ended > now + CLOCK_SKEW:
         said = f"The record says {statement.time}, which is in the future."
-        fix = f"Check the clocks of both machines, or prove it again: {again}"
+        fix = f"Check the clocks of both machines, or test it again: {again}"
         return no(code="record-from-future", message=said, fix=fix)
     if (why := contradiction(statement)) is not None:
-        return no(code="record-contradiction", message=why, fix=f"Prove it again: {again}")
+        return no(code="record-contradiction", message=why, fix=f"Test it again: {again}")
     if statement.verdict == "unfit":
-        said = f"Unfit here on {statement.time}: a check failed."
-        fix = f"See which, and what to do: {again}"
+        said = f"Unfit on this kind of machine on {statement.time}: a check failed."
+        fix = f"See which check and how to fix it: {again}"
         return no(code="record-unfit", message=said, fix=fix, exit_code=Exit.UNFIT)
     if statement.verdict == "no-verdict":
-        said = f"Run here on {statement.time}, and nothing could prove the GPU's part."
-        return no(code="record-no-verdict", message=said, fix=f"Prove it where GPUs are: {again}")
+        said = f"Run on this kind of machine on {statement.time}, but no GPU check could run."
+        return no(
+            code="record-no-verdict", message=said, fix=f"Test it on a machine with GPUs: {again}"
+        )
     if level is not None and LEVELS.index(statement.level) < LEVELS.index(level):
-        said = f"Proven at level {statement.level} only; asked for was {level}."
+        said = f"Tested at level {statement.level} only; the requested level is {level}."
         return no(code="record-lower-level", message=said, fix=f"{again} --level {level}")
-    said = f"Fit here on {statement.time}, at level {statement.level}."
+    said = f"Fit on this kind of machine on {statement.time}, at level {statement.level}."
     return Judgement(
         code=None, message=said, exit_code=Exit.DONE, statement=statement, changed=changed
     )
 
 
-def missing(*, name: str, image: str, host: Mapping[str, Any], elsewhere: bool) -> Judgement:
+def missing(*, name: str, image: str, host: RecordedHost, elsewhere: bool) -> Judgement:
     """There is no record of this image on this kind of machine."""
     known = " There is one of another kind of machine." if elsewhere else ""
     return Judgement(
         code="record-missing",
-        message=f"Nothing is recorded of {name} ({image[:19]}) on {_machine(host)}.{known}",
-        fix=f"Prove it here: provision verify {name}",
+        message=f"There is no record of {name} ({image[:19]}) on {_machine(host)}.{known}",
+        fix=f"Test it on this machine: provision verify {name}",
     )
 
 
 def changes(
-    statement: Statement, *, image: str, lock: str | None, host: Mapping[str, Any]
-) -> tuple[Change, ...]:
+    statement: Statement, *, image: str, lock: str | None, host: RecordedHost
+) -> tuple[RecordChange, ...]:
     """Everything that is not as it was. A kernel or an engine of another version is told and takes
     nothing away: the driver's version is that of its kernel module, and the image brings the rest.
     """
@@ -134,30 +136,30 @@ def changes(
     rows = (
         ("image", statement.image, image, True),
         ("lock", statement.lock, lock, True),
-        ("arch", was["arch"], host["arch"], True),
-        ("gpus", gpus_in_words(was), gpus_in_words(host), True),
-        ("driver", was["driver"], host["driver"], True),
+        ("arch", was.arch, host.arch, True),
+        ("gpus", was.gpus_in_words, host.gpus_in_words, True),
+        ("driver", was.driver, host.driver, True),
         ("cards", _cards(was), _cards(host), False),
-        ("kernel", was["kernel"], host["kernel"], False),
-        ("engine", was["engine"], host["engine"], False),
+        ("kernel", was.kernel, host.kernel, False),
+        ("engine", was.engine, host.engine, False),
     )
     return tuple(
-        Change(what=what, was=then, now=now, matters=matters)
+        RecordChange(what=what, was=then, now=now, matters=matters)
         for what, then, now, matters in rows
         if then != now
     )
 
 
-def _cards(host: Mapping[str, Any]) -> str | None:
+def _cards(host: RecordedHost) -> str | None:
     """The very GPUs, in an order that no slot number decides."""
-    known = sorted(gpu["uuid_sha256"][:12] for gpu in host["gpus"] or () if gpu["uuid_sha256"])
+    known = sorted(gpu.uuid_sha256[:12] for gpu in host.gpus or () if gpu.uuid_sha256)
     return ", ".join(known) or None
 
 
-def _gpus_known(host: Mapping[str, Any]) -> bool:
+def _gpus_known(host: RecordedHost) -> bool:
     """GPUs that could not be read are like no others, not even like the same."""
-    return host["gpus"] is not None and all(gpu["name"] for gpu in host["gpus"])
+    return host.gpus is not None and all(gpu.name for gpu in host.gpus)
 
 
-def _machine(host: Mapping[str, Any]) -> str:
-    return f"a machine with {gpus_in_words(host)} ({host['arch'] or 'CPU not known'})"
+def _machine(host: RecordedHost) -> str:
+    return f"a machine with {host.gpus_in_words} ({host.arch or 'CPU unknown'})"

@@ -7,19 +7,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from images.nearby import no_such, or_nearby
-from provision.attestation.record.envelope import seal, unseal
+from images.text.nearby import no_such, or_nearby
 from provision.attestation.record.errors import RecordUnreadableError
-from provision.attestation.record.keys import PublicKey, Signer, own_public, own_signer, read_public
-from provision.attestation.record.statement import Statement, host_to_json, parse_statement, slug
+from provision.attestation.record.host import RecordedHost, recorded_host
+from provision.attestation.record.statement import RECORD, Statement, parse_statement
+from provision.attestation.signing.envelope import seal, unseal
+from provision.attestation.signing.keys import (
+    PublicKey,
+    Signer,
+    own_public,
+    own_signer,
+    read_public,
+)
 from provision.model.plan import HostFacts
 
 _LARGEST = 32 << 20
 
 
-def host_now(facts: HostFacts, engine: str) -> dict[str, Any]:
+def host_now(facts: HostFacts, engine: str) -> RecordedHost:
     """This machine, as a record describes one; `engine`: what ran the image ("docker 26.1")."""
-    return host_to_json(facts, kernel=platform.release(), engine=engine)
+    return recorded_host(facts, kernel=platform.release(), engine=engine)
 
 
 def records(home: Path) -> Path:
@@ -27,9 +34,9 @@ def records(home: Path) -> Path:
     return home / "records"
 
 
-def record_path(home: Path, image: str, host: Mapping[str, Any]) -> Path:
+def record_path(home: Path, image: str, host: RecordedHost) -> Path:
     """The record of this image on this kind of machine: the latest run, whatever it said."""
-    return records(home) / f"{_short(image)}.{slug(host)}.json"
+    return records(home) / f"{_short(image)}.{host.slug}.json"
 
 
 def elsewhere(home: Path, image: str) -> bool:
@@ -39,7 +46,7 @@ def elsewhere(home: Path, image: str) -> bool:
 
 def signer_of(home: Path, key: Path | None) -> Signer:
     """The key that was named, else this machine's own."""
-    from provision.attestation.record.keys import read_signer
+    from provision.attestation.signing.keys import read_signer
 
     return read_signer(key) if key is not None else own_signer(home / "keys")
 
@@ -60,7 +67,9 @@ def write_record(path: Path, statement: Mapping[str, Any], signer: Signer) -> No
 
 
 def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement, str]:
-    """What a record says and the id of its key; RecordError where it is not to be believed."""
+    """What a record says, and the id of its key. RecordUnreadableError: there is none that can be
+    read; other errors of records: it is not to be believed.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
@@ -75,10 +84,10 @@ def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement
         ) from error
     if len(data) > _LARGEST:
         raise RecordUnreadableError(
-            f"{path} is larger than {_LARGEST >> 20} MiB, which no record is.",
+            f"{path} is larger than {_LARGEST >> 20} MiB, more than any record.",
             fix="Name a record: provision verify IMAGE makes one.",
         )
-    payload, keyid = unseal(data, trusted)
+    payload, keyid = unseal(data, trusted, RECORD)
     return parse_statement(payload), keyid
 
 

@@ -24,17 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.errors import Failure
-from provision.catalog import Catalog
-from provision.catalog.refresh.fetch import THREADS, Fetcher
+from provision.catalog.catalog import Catalog
+from provision.catalog.refresh.fetch import THREADS, PageFetcher
 from provision.catalog.refresh.model import (
-    Asked,
-    Change,
-    Limits,
-    Reading,
+    AnsweredRequest,
+    CatalogChange,
+    FetchLimits,
     Refreshed,
     RefreshOfflineError,
     Row,
     SourceFailure,
+    SourceReading,
     UnknownSourceError,
 )
 from provision.catalog.refresh.threads import Threads
@@ -42,15 +42,15 @@ from provision.catalog.refresh.words import describe_changes, name_of, refreshed
 
 if TYPE_CHECKING:
     from provision.catalog.overlay import Overlay
-    from provision.catalog.refresh.jobs import Job
-    from provision.catalog.refresh.known import Known
+    from provision.catalog.refresh.jobs import RefreshJob
+    from provision.catalog.refresh.known import CurrentRows
 
 __all__ = [
     "GROUPS",
     "SOURCES",
-    "Asked",
-    "Change",
-    "Limits",
+    "AnsweredRequest",
+    "CatalogChange",
+    "FetchLimits",
     "Refreshed",
     "SourceFailure",
     "describe_changes",
@@ -108,7 +108,7 @@ def refresh(
     today: str,
     on_progress: Callable[[str], None] | None = None,
     recheck: bool = False,
-    limits: Limits | None = None,
+    limits: FetchLimits | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Refreshed:
     """Ask the sources and compare their answers with the catalog, which should be the user's own.
@@ -125,20 +125,20 @@ def refresh(
     if offline:
         raise RefreshOfflineError(
             "The catalog cannot be refreshed offline: every source is on the network.",
-            fix="Leave out --offline. Until then the catalog serves as it is.",
+            fix="Leave out --offline. Until then the catalog is used as it is.",
         )
     from provision.catalog.refresh.jobs import Asking, make_jobs
-    from provision.catalog.refresh.known import Known
+    from provision.catalog.refresh.known import CurrentRows
 
     started = time.monotonic()
     env = os.environ if env is None else env
 
-    def on_asked(asked: Asked) -> None:
+    def on_asked(asked: AnsweredRequest) -> None:
         if on_progress is not None:
             on_progress(say_asked(asked))
 
-    fetcher = Fetcher(ca_bundle=ca_bundle, limits=limits, env=env, on_asked=on_asked)
-    known = Known(catalog)
+    fetcher = PageFetcher(ca_bundle=ca_bundle, limits=limits, env=env, on_asked=on_asked)
+    known = CurrentRows(catalog)
     threads, readers = Threads(THREADS, "refresh"), Threads(len(names), "refresh-source")
     try:
         asking = Asking(
@@ -150,7 +150,6 @@ def refresh(
             pytorch_index=pytorch_index,
             registry=registry,
             nvidia=nvidia,
-            ca_bundle=ca_bundle,
             recheck=recheck,
             env=env,
         )
@@ -161,7 +160,7 @@ def refresh(
         fetcher.stop()  # what is still under way is not waited for
         threads.close()
         readers.close()
-    readings = [result for result in results.values() if isinstance(result, Reading)]
+    readings = [result for result in results.values() if isinstance(result, SourceReading)]
     failed |= {name: found for name, found in results.items() if isinstance(found, Failure)}
     return _finished(
         readings,
@@ -187,21 +186,23 @@ def _chosen(sources: Sequence[str]) -> tuple[str, ...]:
     for name in sources or SOURCES:
         if name not in GROUPS and name not in SOURCES:
             raise UnknownSourceError(
-                f"{name[:60]!r} is no source of the catalog.",
+                f"{name[:60]!r} is not a source of the catalog.",
                 fix=f"Use some of: {', '.join((*GROUPS, *SOURCES))}",
             )
         wanted.update(GROUPS.get(name, (name,)))
     return tuple(name for name in SOURCES if name in wanted)
 
 
-def _attempt(work: Callable[[], Reading]) -> Reading | Failure:
+def _attempt(work: Callable[[], SourceReading]) -> SourceReading | Failure:
     try:
         return work()
     except Failure as error:
         return error
 
 
-def _awaited(future: Future[Reading | Failure], fetcher: Fetcher) -> Reading | Failure:
+def _awaited(
+    future: Future[SourceReading | Failure], fetcher: PageFetcher
+) -> SourceReading | Failure:
     try:
         return future.result(timeout=fetcher.seconds_left + _GRACE_S)
     except FutureTimeoutError:  # TimeoutError itself since Python 3.11
@@ -209,7 +210,7 @@ def _awaited(future: Future[Reading | Failure], fetcher: Fetcher) -> Reading | F
 
 
 def _failures(
-    names: Sequence[str], failed: Mapping[str, Failure], readings: Sequence[Reading]
+    names: Sequence[str], failed: Mapping[str, Failure], readings: Sequence[SourceReading]
 ) -> list[SourceFailure]:
     troubles = {reading.source: reading.troubles for reading in readings if reading.troubles}
     found = []
@@ -226,14 +227,14 @@ def _failures(
 
 
 def _finished(
-    readings: Sequence[Reading],
-    known: Known,
-    jobs: Mapping[str, Job],
+    readings: Sequence[SourceReading],
+    known: CurrentRows,
+    jobs: Mapping[str, RefreshJob],
     *,
     today: str,
     names: tuple[str, ...],
     failures: tuple[SourceFailure, ...],
-    fetcher: Fetcher,
+    fetcher: PageFetcher,
     seconds: float,
 ) -> Refreshed:
     from provision.catalog.refresh.compare import compare
@@ -269,7 +270,7 @@ def _finished(
 
 
 def _orphans(
-    fresh: Mapping[str, Sequence[Row]], refused: Mapping[tuple[str, str], str], known: Known
+    fresh: Mapping[str, Sequence[Row]], refused: Mapping[tuple[str, str], str], known: CurrentRows
 ) -> dict[tuple[str, str], str]:
     """New rows whose release is neither known nor among the new ones."""
     from provision.catalog.refresh.known import ident
@@ -288,7 +289,7 @@ def _orphans(
     return found
 
 
-def _told(change: Change, refused: Mapping[tuple[str, str], str]) -> Change:
+def _told(change: CatalogChange, refused: Mapping[tuple[str, str], str]) -> CatalogChange:
     from provision.catalog.refresh.known import ident
 
     why = refused.get((change.table, ident(change.table, change.key)))

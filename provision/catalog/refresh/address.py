@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.catalog.refresh.fetch import host_of
+from images.net.address import host_of
 from provision.catalog.refresh.model import SourceError
 from provision.host.indexes import pip_index
 

@@ -14,8 +14,15 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from provision.catalog.overlay import IDENTITIES
-from provision.catalog.refresh.known import Known, as_version, ident, key_of
-from provision.catalog.refresh.model import Absence, Change, Kind, Reading, Row, Sighting
+from provision.catalog.refresh.known import CurrentRows, as_version, ident, key_of
+from provision.catalog.refresh.model import (
+    Absence,
+    CatalogChange,
+    Kind,
+    Row,
+    Sighting,
+    SourceReading,
+)
 from provision.catalog.refresh.words import say_change, say_seen
 
 _FOLLOWED = frozenset(
@@ -48,13 +55,15 @@ _PLACES = ("pytorch", "pypi")
 class Compared:
     """Changes in the order of tables and rows; `rows`: (table, columns to keep, its sources)."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[CatalogChange, ...]
     rows: tuple[tuple[str, Row, tuple[str, ...]], ...]
 
 
-def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str]) -> Compared:
+def compare(
+    readings: Sequence[SourceReading], known: CurrentRows, names: Mapping[str, str]
+) -> Compared:
     """Compare everything that was read. `names`: what a source is called in sentences."""
-    changes: list[tuple[str, Change]] = []
+    changes: list[tuple[str, CatalogChange]] = []
     rows: list[tuple[str, Row, tuple[str, ...]]] = []
     for table, row, sources in _joined(readings):
         found = _judge(table, row, known, names[sources[0]])
@@ -62,7 +71,7 @@ def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str])
         rows += [(table, kept, sources) for _, kept in found if kept is not None]
     for gone, source in _lost(readings):
         before = known.row(gone.table, gone.key) or gone.key
-        change = Change(
+        change = CatalogChange(
             table=gone.table,
             key=gone.key,
             kind="gone",
@@ -74,7 +83,7 @@ def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str])
         if gone.patch is not None:
             rows.append((gone.table, {**gone.key, **gone.patch}, (source,)))
     for seen in (*(one for reading in readings for one in reading.seen), *_alone(readings, known)):
-        change = Change(
+        change = CatalogChange(
             table=seen.table,
             key=seen.key,
             kind=seen.kind,
@@ -88,7 +97,9 @@ def compare(readings: Sequence[Reading], known: Known, names: Mapping[str, str])
     return Compared(changes=tuple(change for _, change in changes), rows=tuple(rows))
 
 
-def _joined(readings: Sequence[Reading]) -> list[tuple[str, dict[str, object], tuple[str, ...]]]:
+def _joined(
+    readings: Sequence[SourceReading],
+) -> list[tuple[str, dict[str, object], tuple[str, ...]]]:
     """One row a fact, with the sources that gave it: of two that read the same column, the first
     that was sure counts, and what is read as a part of a row before both.
     """
@@ -119,7 +130,7 @@ def _joined(readings: Sequence[Reading]) -> list[tuple[str, dict[str, object], t
     ]
 
 
-def _alone(readings: Sequence[Reading], known: Known) -> list[Sighting]:
+def _alone(readings: Sequence[SourceReading], known: CurrentRows) -> list[Sighting]:
     """Parts of rows that nobody gave, once each."""
     given = {(table, ident(table, row)) for reading in readings for table, row in reading.rows}
     found: dict[tuple[str, str], Sighting] = {}
@@ -132,7 +143,7 @@ def _alone(readings: Sequence[Reading], known: Known) -> list[Sighting]:
     return list(found.values())
 
 
-def _lost(readings: Iterable[Reading]) -> list[tuple[Absence, str]]:
+def _lost(readings: Iterable[SourceReading]) -> list[tuple[Absence, str]]:
     """What is absent, once a row: a build that is at none of its places any more is doubtful."""
     found: dict[tuple[str, str], tuple[Absence, str]] = {}
     for reading in readings:
@@ -149,8 +160,8 @@ def _lost(readings: Iterable[Reading]) -> list[tuple[Absence, str]]:
 
 
 def _judge(
-    table: str, row: Mapping[str, object], known: Known, name: str
-) -> list[tuple[Change, Row | None]]:
+    table: str, row: Mapping[str, object], known: CurrentRows, name: str
+) -> list[tuple[CatalogChange, Row | None]]:
     key = key_of(table, row)
     old = known.row(table, key)
     if old is None:
@@ -175,7 +186,7 @@ def _judge(
             surer[confidence] = "confirmed"
     if row.get("confidence") == "confirmed" and old.get("confidence") != "confirmed":
         surer["confidence"] = "confirmed"
-    found: list[tuple[Change, Row | None]] = []
+    found: list[tuple[CatalogChange, Row | None]] = []
     for_certain = {"existence", "status"} & moved.keys()
     if moved or surer:
         only_surer = not (moved.keys() - for_certain)
@@ -191,9 +202,11 @@ def _judge(
 
 def _change(
     table: str, key: Row, kind: Kind, before: Row | None, after: Row | None, name: str
-) -> Change:
+) -> CatalogChange:
     sentence = say_change(table, key, kind, before, after, name)
-    return Change(table=table, key=key, kind=kind, before=before, after=after, sentence=sentence)
+    return CatalogChange(
+        table=table, key=key, kind=kind, before=before, after=after, sentence=sentence
+    )
 
 
 def _same(before: object, after: object) -> bool:

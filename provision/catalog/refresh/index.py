@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
 
-from provision.catalog.refresh.fetch import Fetcher
+from provision.catalog.refresh.fetch import PageFetcher
 from provision.catalog.refresh.model import AbsentError, SourceError
 from provision.catalog.refresh.pages import ACCEPT, Page, PageError, parse_page
 from provision.catalog.refresh.remote import peek, read_metadata
 from provision.catalog.refresh.threads import Threads, each
-from provision.catalog.refresh.wheels import LinuxWheel, Metadata, best_first, linux_wheels
+from provision.catalog.refresh.wheels import IndexMetadata, LinuxWheel, best_first, linux_wheels
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
-_FIX = "See that it is a package index, and that nothing stands in between: --index URL"
+_FIX = "Check that the URL is a package index, and that no proxy intercepts it: --index URL"
 
 
 class Index:
     """Pages and METADATA of one index. `name` is what people may see: "PyPI", or its host."""
 
-    def __init__(self, url: str, name: str, fetcher: Fetcher, threads: Threads) -> None:
+    def __init__(self, url: str, name: str, fetcher: PageFetcher, threads: Threads) -> None:
         self._url = fetcher.add_login(url).rstrip("/")
         self.name = name
         self.fetcher = fetcher
@@ -65,7 +65,7 @@ class Index:
 
     def metadata(
         self, groups: Mapping[_Key, list[LinuxWheel]], troubles: list[SourceError]
-    ) -> dict[_Key, tuple[LinuxWheel, Metadata]]:
+    ) -> dict[_Key, tuple[LinuxWheel, IndexMetadata]]:
         """One METADATA a group of wheels that are one build; what cannot be read is a trouble."""
         return self.each(groups, lambda group: _first_readable(group, self.fetcher), troubles)
 
@@ -92,7 +92,7 @@ class Index:
         return read_page(f"{self._url}/{project}/" if project else f"{self._url}/", self.fetcher)
 
 
-def read_page(url: str, fetcher: Fetcher) -> Page:
+def read_page(url: str, fetcher: PageFetcher) -> Page:
     """One page of an index. SourceError: out of reach, or no such page."""
     answer = fetcher.get(url, accept=ACCEPT, limit_bytes=fetcher.limits.page_bytes)
     try:
@@ -103,7 +103,9 @@ def read_page(url: str, fetcher: Fetcher) -> Page:
         ) from None
 
 
-def _first_readable(wheels: list[LinuxWheel], fetcher: Fetcher) -> tuple[LinuxWheel, Metadata]:
+def _first_readable(
+    wheels: list[LinuxWheel], fetcher: PageFetcher
+) -> tuple[LinuxWheel, IndexMetadata]:
     """Two tries: a damaged METADATA of one Python need not keep the release from being known."""
     first, *others = best_first(wheels)[:2]
     try:

@@ -9,8 +9,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known, as_version, key_of
-from provision.catalog.refresh.model import Reading, Sighting, SourceError
+from provision.catalog.refresh.known import CurrentRows, as_version, key_of
+from provision.catalog.refresh.model import Sighting, SourceError, SourceReading
 from provision.catalog.refresh.shared import carried_over, first_upload, is_mirror, note_absent
 from provision.catalog.refresh.wheels import (
     ARCHS,
@@ -28,7 +28,7 @@ LIBRARY = "jaxlib"
 _EXTRA = "with-cuda"
 
 
-def plugin_projects(known: Known) -> dict[int, str]:
+def plugin_projects(known: CurrentRows) -> dict[int, str]:
     """The plugin of each CUDA major that had one, and of the next that there may be one for."""
     majors = {row["cuda_major"] for row in known.rows("jax_plugins")}
     newest = max(known.cuda_majors, default=0)
@@ -36,9 +36,9 @@ def plugin_projects(known: Known) -> dict[int, str]:
     return {major: f"jax-cuda{major}-plugin" for major in sorted(wanted) if major > 0}
 
 
-def read_jax(index: Index, known: Known, *, recheck: bool) -> Reading:
+def read_jax(index: Index, known: CurrentRows, *, recheck: bool) -> SourceReading:
     """The rows of `jax_releases` and `jax_plugins`."""
-    reading = Reading(source="jax")
+    reading = SourceReading(source="jax")
     projects = plugin_projects(known)
     index.prefetch([LIBRARY, *projects.values()])
     oldest = known.oldest("jax_releases")
@@ -74,9 +74,9 @@ def read_jax(index: Index, known: Known, *, recheck: bool) -> Reading:
 
 
 def _add_plugins(
-    reading: Reading,
+    reading: SourceReading,
     index: Index,
-    known: Known,
+    known: CurrentRows,
     major: int,
     project: str,
     plugins: dict[Version, list[LinuxWheel]],

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from images.errors import Failure
+from images.net.address import host_of
 from provision.catalog.refresh import jax, nvidia, pytorch, tensorflow
 from provision.catalog.refresh.address import default_index
-from provision.catalog.refresh.fetch import Fetcher, host_of
+from provision.catalog.refresh.fetch import PageFetcher
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known
-from provision.catalog.refresh.model import Reading, SourceError
+from provision.catalog.refresh.known import CurrentRows
+from provision.catalog.refresh.model import SourceError, SourceReading
 from provision.catalog.refresh.pytorch_index import address_template, read_pytorch_index
 from provision.catalog.refresh.redist import READERS, Redist, redist_template
 from provision.catalog.refresh.registry import (
@@ -25,9 +23,6 @@ from provision.catalog.refresh.registry import (
     read_python_images,
 )
 from provision.catalog.refresh.threads import Threads
-
-if TYPE_CHECKING:
-    from images.registry import Http
 
 INDEX_SOURCES = ("torch", "tensorflow", "jax", "cudnn", "nccl", "toolkits")
 """Those of the default package index."""
@@ -44,40 +39,41 @@ _READ = {
     "cudnn-manifests": "redistrib_*.json of cudnn",
 }
 _REGISTRY_FIX = (
-    "See that this host may reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), or name a mirror: "
-    "--registry HOST"
+    "Check that this host can reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), or name a "
+    "mirror: --registry HOST"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RefreshJob:
     """One source, ready to be read: what sentences call it, and the text of its rows' source."""
 
     name: str
     text: str
-    work: Callable[[], Reading]
+    work: Callable[[], SourceReading]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
     """What every source is made of: whom to ask, with what, and how much."""
 
-    known: Known
-    fetcher: Fetcher
+    known: CurrentRows
+    fetcher: PageFetcher
     threads: Threads
     today: str
     index: str | None
     pytorch_index: str | None
     registry: str | None
     nvidia: str | None
-    ca_bundle: Path | None
     recheck: bool
     env: Mapping[str, str]
 
 
-def make_jobs(names: Sequence[str], asking: Asking) -> tuple[dict[str, Job], dict[str, Failure]]:
+def make_jobs(
+    names: Sequence[str], asking: Asking
+) -> tuple[dict[str, RefreshJob], dict[str, Failure]]:
     """The sources by name; those whose address cannot even be found have failed already."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, RefreshJob] = {}
     failed: dict[str, Failure] = {}
     for group, make in (
         (INDEX_SOURCES, _index_jobs),
@@ -95,19 +91,21 @@ def make_jobs(names: Sequence[str], asking: Asking) -> tuple[dict[str, Job], dic
     return jobs, failed
 
 
-def _made(make: Callable[[Asking], dict[str, Job]], asking: Asking) -> dict[str, Job] | Failure:
+def _made(
+    make: Callable[[Asking], dict[str, RefreshJob]], asking: Asking
+) -> dict[str, RefreshJob] | Failure:
     try:
         return make(asking)
     except Failure as error:
         return error
 
 
-def _index_jobs(asking: Asking) -> dict[str, Job]:
+def _index_jobs(asking: Asking) -> dict[str, RefreshJob]:
     address = default_index(asking.index, asking.env)
     index = Index(address.url, address.name, asking.fetcher, asking.threads)
     where = address.name if address.name == "PyPI" else f"the package index at {address.name}"
     known, recheck = asking.known, asking.recheck
-    works: dict[str, Callable[[], Reading]] = {
+    works: dict[str, Callable[[], SourceReading]] = {
         "torch": partial(pytorch.read_torch, index, known, recheck=recheck),
         "tensorflow": partial(tensorflow.read_tensorflow, index, known, recheck=recheck),
         "jax": partial(jax.read_jax, index, known, recheck=recheck),
@@ -116,12 +114,14 @@ def _index_jobs(asking: Asking) -> dict[str, Job]:
         "toolkits": partial(nvidia.read_toolkits, index, known),
     }
     return {
-        name: Job(name=address.name, text=f"{where}, read {asking.today}: {_READ[name]}", work=work)
+        name: RefreshJob(
+            name=address.name, text=f"{where}, read {asking.today}: {_READ[name]}", work=work
+        )
         for name, work in works.items()
     }
 
 
-def _pytorch_job(asking: Asking) -> dict[str, Job]:
+def _pytorch_job(asking: Asking) -> dict[str, RefreshJob]:
     is_own = asking.pytorch_index is None
     template = address_template(asking.known.catalog.pytorch_index_template, asking.pytorch_index)
     name = "the PyTorch index" if is_own else host_of(template)
@@ -136,27 +136,27 @@ def _pytorch_job(asking: Asking) -> dict[str, Job]:
         is_own=is_own,
     )
     text = f"{where}, read {asking.today}: the pages of torch, one a wheel tag"
-    return {"pytorch-index": Job(name=name, text=text, work=work)}
+    return {"pytorch-index": RefreshJob(name=name, text=text, work=work)}
 
 
-def _cuda_job(asking: Asking) -> dict[str, Job]:
+def _cuda_job(asking: Asking) -> dict[str, RefreshJob]:
     repository = cuda_repository(asking.known.catalog, asking.registry)
     return {"cuda-images": _registry_job(asking, repository, read_cuda_images)}
 
 
-def _python_job(asking: Asking) -> dict[str, Job]:
+def _python_job(asking: Asking) -> dict[str, RefreshJob]:
     repository = python_repository(asking.known.catalog, asking.registry)
     return {"python-images": _registry_job(asking, repository, read_python_images)}
 
 
-def _manifest_jobs(asking: Asking) -> dict[str, Job]:
+def _manifest_jobs(asking: Asking) -> dict[str, RefreshJob]:
     is_own = asking.nvidia is None
     template = redist_template(asking.known.catalog.redist_template, asking.nvidia)
     name = "NVIDIA" if is_own else host_of(template)
     where = "NVIDIA's download server" if is_own else f"the copy of it at {name}"
     redist = Redist(template, name, asking.fetcher, asking.threads)
     return {
-        source: Job(
+        source: RefreshJob(
             name=name,
             text=f"{where}, read {asking.today}: {_READ[source]}",
             work=partial(read, redist, asking.known, asking.today),
@@ -165,46 +165,30 @@ def _manifest_jobs(asking: Asking) -> dict[str, Job]:
     }
 
 
-def _registry_job(asking: Asking, repository: str, read: Callable[..., Reading]) -> Job:
+def _registry_job(
+    asking: Asking, repository: str, read: Callable[..., SourceReading]
+) -> RefreshJob:
     name = repository.partition("/")[0]
 
-    def work() -> Reading:
-        tags = _list_tags(repository, asking.fetcher, asking.ca_bundle)
+    def work() -> SourceReading:
+        tags = _list_tags(repository, asking.fetcher)
         return read(tags, name, asking.known, is_own=asking.registry is None)
 
     text = f"{repository}, its list of tags, read {asking.today}"
-    return Job(name=name, text=text, work=work)
+    return RefreshJob(name=name, text=text, work=work)
 
 
-def _list_tags(repository: str, fetcher: Fetcher, ca_bundle: Path | None) -> tuple[str, ...]:
+def _list_tags(repository: str, fetcher: PageFetcher) -> tuple[str, ...]:
     from images.registry import (
         ImageNotFoundError,
         RegistryAnswerError,
         RegistryUnreachableError,
     )
-    from images.registry.http import open_http
     from images.registry.tags import list_tags
 
-    limits = fetcher.limits
-    http = open_http(ca_bundle=ca_bundle, timeout_s=limits.read_s)
     try:
-        return list_tags(repository, timeout_s=limits.request_s, http=_counted(http, fetcher))
+        return list_tags(repository, timeout_s=fetcher.limits.request_s, client=fetcher.client)
     except (RegistryUnreachableError, RegistryAnswerError) as error:
         raise SourceError(error.message, fix=_REGISTRY_FIX) from error
     except ImageNotFoundError as error:
         raise SourceError(f"There is no {repository}.", fix=_REGISTRY_FIX) from error
-
-
-def _counted(http: Http, fetcher: Fetcher) -> Http:
-    """The registry's way to the network, whose answers are counted among the others."""
-    from images.registry import Answer
-
-    def counted(
-        method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
-    ) -> Answer:
-        started = time.monotonic()
-        answer = http(method, url, headers, body)
-        fetcher.note(url, answer.status, len(answer.body), time.monotonic() - started)
-        return answer
-
-    return counted

@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.catalog.overlay import IDENTITIES
 from provision.catalog.refresh.model import Row
 
@@ -50,7 +50,7 @@ def ident(table: str, row: Row) -> str:
     return json.dumps([row.get(name) for name in IDENTITIES[table].keys])
 
 
-class Known:
+class CurrentRows:
     """The rows of a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:

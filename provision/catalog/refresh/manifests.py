@@ -48,7 +48,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class ReleaseManifest:
     """One release. `released` is a day, "2026-11-04"; None: not said, or said in another way."""
 
     label: str
@@ -86,7 +86,7 @@ def parse_labels(body: bytes, content_type: str, url: str) -> tuple[str, ...]:
     return tuple(found[version] for version in sorted(found))[-_LABELS_LIMIT:]
 
 
-def parse_manifest(body: bytes, product: str, label: str) -> Manifest:
+def parse_manifest(body: bytes, product: str, label: str) -> ReleaseManifest:
     """A manifest as the server sent it. What is unknown in it is passed over.
 
     ManifestError: no JSON object, or that of another product or release.
@@ -94,7 +94,7 @@ def parse_manifest(body: bytes, product: str, label: str) -> Manifest:
     try:
         raw = json.loads(body)
     except (ValueError, RecursionError):
-        raise ManifestError("it is no whole JSON text") from None
+        raise ManifestError("it is not complete JSON") from None
     if not isinstance(raw, dict):
         raise ManifestError("it is JSON, and no object")
     said = raw.get("release_product", product)
@@ -110,7 +110,9 @@ def parse_manifest(body: bytes, product: str, label: str) -> Manifest:
     }
     if not components:
         raise ManifestError("it names no component")
-    return Manifest(label=label, released=_day(raw.get("release_date")), components=components)
+    return ReleaseManifest(
+        label=label, released=_day(raw.get("release_date")), components=components
+    )
 
 
 def _component(entry: Mapping[str, object]) -> Component:

@@ -50,7 +50,7 @@ class AbsentError(SourceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FetchLimits:
     """How long and how much. Seconds and bytes; a pause is what a server's Retry-After may ask."""
 
     connect_s: float = 5.0
@@ -66,7 +66,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AnsweredRequest:
     """One request that was answered: `received` bytes on the wire, bodies only."""
 
     url: str
@@ -122,7 +122,7 @@ class Part:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class SourceReading:
     """What one source gave. `rows`: (table, columns that were read); a None in a column says that
     nothing was read, and fills new rows only. `notes` are worth telling and no trouble.
     """
@@ -141,7 +141,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class CatalogChange:
     """One difference between the catalog and what was read.
 
     `before` and `after` hold the columns that differ; `sentence` says it to a person.
@@ -163,10 +163,10 @@ class Refreshed:
     names: tuple[str, ...]
     rows: Mapping[str, tuple[Row, ...]]
     sources: Mapping[str, str]
-    changes: tuple[Change, ...]
+    changes: tuple[CatalogChange, ...]
     failures: tuple[SourceFailure, ...]
     notes: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[AnsweredRequest, ...]
     seconds: float
 
     @property

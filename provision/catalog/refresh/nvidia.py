@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from packaging.version import Version
 
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known, as_version, key_of
-from provision.catalog.refresh.model import Part, Reading, Sighting, SourceError
+from provision.catalog.refresh.known import CurrentRows, as_version, key_of
+from provision.catalog.refresh.model import Part, Sighting, SourceError, SourceReading
 from provision.catalog.refresh.shared import (
     carried_over,
     first_upload,
@@ -21,29 +21,29 @@ from provision.catalog.refresh.wheels import ARCHS, LinuxWheel, linux_wheels, li
 TOOLKIT = "cuda-toolkit"
 
 
-def library_projects(library: str, known: Known) -> dict[int, str]:
+def library_projects(library: str, known: CurrentRows) -> dict[int, str]:
     """ "cudnn" -> its package for each CUDA major, and for the next that there may be one for."""
     newest = max(known.cuda_majors, default=0)
     return {major: f"nvidia-{library}-cu{major}" for major in (*known.cuda_majors, newest + 1)}
 
 
-def read_cudnn(index: Index, known: Known) -> Reading:
+def read_cudnn(index: Index, known: CurrentRows) -> SourceReading:
     """The rows of `cudnn`. Which GPUs and which driver a version takes no index says: a new one is
     assumed to take those of the version before it.
     """
     return _read_library(index, known, "cudnn", unread=("capabilities", "min_driver"))
 
 
-def read_nccl(index: Index, known: Known) -> Reading:
+def read_nccl(index: Index, known: CurrentRows) -> SourceReading:
     """The rows of `nccl`; which GPUs a new version takes is assumed likewise."""
     return _read_library(index, known, "nccl", unread=("sm_min",))
 
 
-def read_toolkits(index: Index, known: Known) -> Reading:
+def read_toolkits(index: Index, known: CurrentRows) -> SourceReading:
     """`on_pypi` of the toolkits. A toolkit that the catalog lacks is reported, unless NVIDIA's
     manifests give the rest of its row: the GPUs that it compiles for are not read here.
     """
-    reading = Reading(source="toolkits")
+    reading = SourceReading(source="toolkits")
     versions = [
         version
         for version in sorted({wheel.version for wheel in index.wheels(TOOLKIT)})
@@ -83,8 +83,10 @@ def full_version(version: Version) -> str:
     return str(version)
 
 
-def _read_library(index: Index, known: Known, library: str, *, unread: Sequence[str]) -> Reading:
-    reading = Reading(source=library)
+def _read_library(
+    index: Index, known: CurrentRows, library: str, *, unread: Sequence[str]
+) -> SourceReading:
+    reading = SourceReading(source=library)
     projects = library_projects(library, known)
     pages = index.pages(projects.values(), reading.troubles)
     if not pages and reading.troubles:

@@ -35,7 +35,7 @@ class PageError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class PageFile:
     """One file of a page. None: the page does not say.
 
     `uploaded` is UTC, as "2026-10-28T15:17:10". `metadata`: its METADATA can be had beside it.
@@ -56,7 +56,7 @@ class File:
 class Page:
     """One page: its files in its order, each name once, and every address that it links to."""
 
-    files: tuple[File, ...]
+    files: tuple[PageFile, ...]
     links: tuple[str, ...] = ()
 
 
@@ -73,12 +73,12 @@ def parse_page(body: bytes, content_type: str, url: str) -> Page:
     raise PageError(f"it is {kind[:60]!r}, no page of an index")
 
 
-def parse_json(body: bytes, url: str) -> Iterator[File]:
+def parse_json(body: bytes, url: str) -> Iterator[PageFile]:
     """PEP 691. A file entry of the wrong shape is passed over; a page of the wrong one is none."""
     try:
         raw = json.loads(body)
     except (ValueError, RecursionError):
-        raise PageError("it is no whole JSON text") from None
+        raise PageError("it is not complete JSON") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("files"), list):
         raise PageError("it is JSON without a list of files")
     meta = raw.get("meta")
@@ -108,7 +108,7 @@ def parse_html(text: str, url: str) -> Page:
     return _once(iter(files), tuple(dict.fromkeys(links)))
 
 
-def _json_file(entry: object, url: str) -> File | None:
+def _json_file(entry: object, url: str) -> PageFile | None:
     if not isinstance(entry, dict):
         return None
     name, address = entry.get("filename"), entry.get("url")
@@ -121,7 +121,7 @@ def _json_file(entry: object, url: str) -> File | None:
     size = entry.get("size")
     # PEP 714 renamed the key; servers give one or both
     core = entry.get("core-metadata", entry.get("dist-info-metadata"))
-    return File(
+    return PageFile(
         name=name,
         url=urldefrag(joined).url,
         sha256=_sha256(hashes.get("sha256")) if isinstance(hashes, dict) else None,
@@ -134,13 +134,13 @@ def _json_file(entry: object, url: str) -> File | None:
     )
 
 
-def _html_file(address: str, attributes: Mapping[str, str]) -> File | None:
+def _html_file(address: str, attributes: Mapping[str, str]) -> PageFile | None:
     where, fragment = urldefrag(address)
     name = unquote(urlsplit(where).path.rpartition("/")[2])
     if not name.endswith((".whl", ".tar.gz", ".zip")):
         return None
     core = attributes.get("data-core-metadata", attributes.get("data-dist-info-metadata"))
-    return File(
+    return PageFile(
         name=name,
         url=where,
         sha256=_sha256(fragment.partition("sha256=")[2]),
@@ -152,9 +152,9 @@ def _html_file(address: str, attributes: Mapping[str, str]) -> File | None:
     )
 
 
-def _once(files: Iterator[File], links: tuple[str, ...]) -> Page:
+def _once(files: Iterator[PageFile], links: tuple[str, ...]) -> Page:
     """Servers that join several indexes list a file twice; the first one counts, as for pip."""
-    by_name: dict[str, File] = {}
+    by_name: dict[str, PageFile] = {}
     for file in files:
         by_name.setdefault(file.name, file)
     return Page(tuple(by_name.values()), links)

@@ -12,12 +12,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known, as_version, key_of
-from provision.catalog.refresh.model import AbsentError, Reading, Sighting, SourceError
+from provision.catalog.refresh.known import CurrentRows, as_version, key_of
+from provision.catalog.refresh.model import AbsentError, Sighting, SourceError, SourceReading
 from provision.catalog.refresh.shared import first_upload, is_mirror, note_absent, sizes_of
 from provision.catalog.refresh.wheels import (
+    IndexMetadata,
     LinuxWheel,
-    Metadata,
     best_first,
     cpython_tags,
     cuda_of,
@@ -42,7 +42,7 @@ Group = dict[tuple[Version, str], list[LinuxWheel]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class DefaultBuild:
     """What a default build is made for. `cuda` None: for CPUs."""
 
     cuda: str | None
@@ -67,13 +67,13 @@ class Companions:
     newest_asks: str
 
 
-def read_torch(index: Index, known: Known, *, recheck: bool) -> Reading:
+def read_torch(index: Index, known: CurrentRows, *, recheck: bool) -> SourceReading:
     """The rows of `releases` and `builds` that the default index has something to say about.
 
     METADATA is read of builds that the catalog does not know, or with `recheck` of all: a file that
     was uploaded once never changes.
     """
-    reading = Reading(source="torch")
+    reading = SourceReading(source="torch")
     index.prefetch(PROJECTS)
     groups = default_builds(index.wheels("torch"), known.oldest("releases"))
     if not groups:
@@ -123,7 +123,7 @@ def default_builds(wheels: Iterable[LinuxWheel], oldest: Version) -> Group:
     return {key: groups[key] for key in sorted(groups)}
 
 
-def judge_build(metadata: Metadata, arch: str, python: str) -> Build | None:
+def judge_build(metadata: IndexMetadata, arch: str, python: str) -> DefaultBuild | None:
     """What METADATA says of the build; None: it does not say.
 
     NVIDIA's packages are asked for: CUDA X.Y by the pin of the toolkit or its runtime. They are
@@ -133,11 +133,11 @@ def judge_build(metadata: Metadata, arch: str, python: str) -> Build | None:
     requirements = needed(metadata, arch, python=python)
     if not any(is_gpu_library(row) for row in requirements):
         others = any(is_gpu_library(row) for row in metadata.requires)
-        return Build(cuda=None) if others else None
+        return DefaultBuild(cuda=None) if others else None
     cuda = cuda_of(requirements)
     if cuda is None:
         return None
-    return Build(
+    return DefaultBuild(
         cuda=cuda,
         cudnn=_pinned(requirements, "nvidia-cudnn"),
         nccl=_pinned(requirements, "nvidia-nccl"),
@@ -145,17 +145,17 @@ def judge_build(metadata: Metadata, arch: str, python: str) -> Build | None:
     )
 
 
-def parse_version_file(data: bytes) -> Build | None:
+def parse_version_file(data: bytes) -> DefaultBuild | None:
     """torch/version.py, which names the CUDA of the build; None: it does not."""
     found = _CUDA.search(data)
     if found is None:
         return None
     cuda = found[1] or found[2]
-    return Build(cuda=cuda.decode() if cuda else None)
+    return DefaultBuild(cuda=cuda.decode() if cuda else None)
 
 
 def judge_companions(
-    read: Mapping[Version, Metadata], yanked: Iterable[Version] = ()
+    read: Mapping[Version, IndexMetadata], yanked: Iterable[Version] = ()
 ) -> Companions:
     """Metadata of a companion, by release -> which of them goes with which torch.
 
@@ -192,10 +192,10 @@ def _pinned(requirements: Sequence[Requirement], prefix: str) -> str | None:
 
 def _read_build(
     index: Index,
-    read: Mapping[tuple[Version, str], tuple[LinuxWheel, Metadata]],
+    read: Mapping[tuple[Version, str], tuple[LinuxWheel, IndexMetadata]],
     key: tuple[Version, str],
     troubles: list[SourceError],
-) -> Build | None:
+) -> DefaultBuild | None:
     if key not in read:
         return None  # that is a trouble already
     wheel, metadata = read[key]
@@ -210,20 +210,20 @@ def _read_build(
     if build is None:
         troubles.append(
             SourceError(
-                f"Which CUDA {wheel.file.name} is for stands neither in its METADATA nor in "
+                f"Which CUDA {wheel.file.name} is for is neither in its METADATA nor in "
                 f"{_VERSION_FILE}.",
-                fix="Nothing is to be done about it here; the build is left out.",
+                fix="No action is needed; the build is skipped.",
             )
         )
     return build
 
 
 def _add_build(
-    reading: Reading,
+    reading: SourceReading,
     index: Index,
     key: tuple[Version, str],
     group: list[LinuxWheel],
-    build: Build,
+    build: DefaultBuild,
 ) -> None:
     version, arch = key
     smallest, largest = sizes_of(group, index, reading.troubles, ask=True)
@@ -249,7 +249,7 @@ def _add_build(
 
 
 def _add_seen(
-    reading: Reading, key: tuple[Version, str], group: list[LinuxWheel], *, tag: str
+    reading: SourceReading, key: tuple[Version, str], group: list[LinuxWheel], *, tag: str
 ) -> None:
     """A build that is known: what the page alone says of it."""
     sizes = [wheel.file.size for wheel in group if wheel.file.size is not None]
@@ -268,11 +268,11 @@ def _add_seen(
 
 
 def _add_releases(
-    reading: Reading,
+    reading: SourceReading,
     index: Index,
-    known: Known,
+    known: CurrentRows,
     groups: Group,
-    read: Mapping[tuple[Version, str], tuple[LinuxWheel, Metadata]],
+    read: Mapping[tuple[Version, str], tuple[LinuxWheel, IndexMetadata]],
     *,
     recheck: bool,
 ) -> None:
@@ -316,7 +316,13 @@ def _add_releases(
 
 
 def _read_companions(
-    reading: Reading, index: Index, known: Known, project: str, *, recheck: bool, any_new: bool
+    reading: SourceReading,
+    index: Index,
+    known: CurrentRows,
+    project: str,
+    *,
+    recheck: bool,
+    any_new: bool,
 ) -> Companions:
     """Those newer than any that the catalog has paired; where there is a new torch (which may be
     of an older series), those that it has not; with `recheck` all.

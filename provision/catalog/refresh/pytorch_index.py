@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 
 from packaging.version import Version
 
-from provision.catalog.refresh.fetch import Fetcher
+from provision.catalog.refresh.fetch import PageFetcher
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known, as_version
-from provision.catalog.refresh.model import Reading, SourceError
+from provision.catalog.refresh.known import CurrentRows, as_version
+from provision.catalog.refresh.model import SourceError, SourceReading
 from provision.catalog.refresh.pages import Page
 from provision.catalog.refresh.pytorch import judge_build
 from provision.catalog.refresh.shared import is_mirror, note_absent
 from provision.catalog.refresh.threads import Threads
 from provision.catalog.refresh.wheels import (
+    IndexMetadata,
     LinuxWheel,
-    Metadata,
     cpython_tags,
     glibc_of,
     linux_wheels,
@@ -49,14 +49,14 @@ def address_template(shipped: str, override: str | None) -> str:
 def read_pytorch_index(
     template: str,
     name: str,
-    known: Known,
-    fetcher: Fetcher,
+    known: CurrentRows,
+    fetcher: PageFetcher,
     threads: Threads,
     *,
     is_own: bool,
-) -> Reading:
+) -> SourceReading:
     """The rows of `builds` that the tags' pages list. `is_own`: no mirror of it was named."""
-    reading = Reading(source="pytorch-index")
+    reading = SourceReading(source="pytorch-index")
     template = fetcher.add_login(template.rstrip("/"))
     known_tags = list(dict.fromkeys(str(row["tag"]) for row in known.rows("builds")))
     listed = _listed_tags(template, name, fetcher, threads, known)
@@ -100,7 +100,7 @@ def builds_on(page: Page, tag: str, oldest: Version) -> dict[tuple[Version, str]
     return {key: groups[key] for key in sorted(groups)}
 
 
-def newer_tags(known: Known) -> tuple[str, ...]:
+def newer_tags(known: CurrentRows) -> tuple[str, ...]:
     """The tags that CUDAs newer than every known tag's would have."""
     cudas = [v for row in known.rows("builds") if (v := as_version(row["cuda"] or "")) is not None]
     newest = max(cudas, default=Version("0"))
@@ -126,7 +126,7 @@ def cuda_of_tag(tag: str) -> str | None:
 
 
 def _listed_tags(
-    template: str, name: str, fetcher: Fetcher, threads: Threads, known: Known
+    template: str, name: str, fetcher: PageFetcher, threads: Threads, known: CurrentRows
 ) -> tuple[str, ...]:
     """What the page above the tags says of them, where there is one: it only adds to the known."""
     root, _, rest = template.partition(f"/{_PLACEHOLDER}")
@@ -140,7 +140,7 @@ def _listed_tags(
 
 
 def _read_pages(
-    reading: Reading, indexes: Mapping[str, Index], known_tags: list[str], *, is_own: bool
+    reading: SourceReading, indexes: Mapping[str, Index], known_tags: list[str], *, is_own: bool
 ) -> dict[str, Page]:
     """The page of each tag. A tag that was there and is not any more has an empty one."""
     pages: dict[str, Page] = {}
@@ -166,7 +166,7 @@ def _read_pages(
 
 
 def _row(
-    key: Key, group: list[LinuxWheel], read: tuple[LinuxWheel, Metadata] | None
+    key: Key, group: list[LinuxWheel], read: tuple[LinuxWheel, IndexMetadata] | None
 ) -> dict[str, object]:
     version, tag, arch = key
     build = judge_build(read[1], arch, python_of(read[0])) if read else None
@@ -191,8 +191,8 @@ def _row(
 
 
 def _note_gone(
-    reading: Reading,
-    known: Known,
+    reading: SourceReading,
+    known: CurrentRows,
     pages: Mapping[str, Page],
     groups: Mapping[Key, list[LinuxWheel]],
     name: str,

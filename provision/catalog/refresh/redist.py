@@ -14,16 +14,16 @@ from itertools import pairwise
 
 from packaging.version import Version
 
-from provision.catalog.refresh.fetch import Fetcher
-from provision.catalog.refresh.known import Known, as_version
+from provision.catalog.refresh.fetch import PageFetcher
+from provision.catalog.refresh.known import CurrentRows, as_version
 from provision.catalog.refresh.manifests import (
-    Manifest,
     ManifestError,
+    ReleaseManifest,
     manifest_name,
     parse_labels,
     parse_manifest,
 )
-from provision.catalog.refresh.model import Part, Reading, Row, Sighting, SourceError
+from provision.catalog.refresh.model import Part, Row, Sighting, SourceError, SourceReading
 from provision.catalog.refresh.threads import Threads, each
 
 PRODUCTS = {
@@ -36,7 +36,7 @@ PRODUCTS = {
 _PLACEHOLDER = "{product}"
 _MOST = 120
 """Manifests of one product in one refresh; a later one reads the rest."""
-_FIX = "See that it is NVIDIA's download server or a copy of it: --nvidia URL"
+_FIX = "Check that the URL is NVIDIA's download server or a mirror of it: --nvidia URL"
 
 
 def redist_template(shipped: str, override: str | None) -> str:
@@ -51,7 +51,7 @@ def redist_template(shipped: str, override: str | None) -> str:
 class Redist:
     """The directories of one server. `name` is what people may see: "NVIDIA", or its host."""
 
-    def __init__(self, template: str, name: str, fetcher: Fetcher, threads: Threads) -> None:
+    def __init__(self, template: str, name: str, fetcher: PageFetcher, threads: Threads) -> None:
         self._template = fetcher.add_login(template)
         self.name = name
         self._fetcher = fetcher
@@ -72,8 +72,8 @@ class Redist:
         return found
 
     def manifests(
-        self, product: str, labels: Iterable[str], reading: Reading
-    ) -> dict[str, Manifest]:
+        self, product: str, labels: Iterable[str], reading: SourceReading
+    ) -> dict[str, ReleaseManifest]:
         """Some of them, oldest first, read in parallel; what cannot be read is a trouble."""
         wanted = list(labels)
         if len(wanted) > _MOST:
@@ -87,22 +87,22 @@ class Redist:
     def _directory(self, product: str) -> str:
         return f"{self._template.replace(_PLACEHOLDER, product).rstrip('/')}/"
 
-    def _read(self, product: str, label: str) -> Manifest:
+    def _read(self, product: str, label: str) -> ReleaseManifest:
         url = f"{self._directory(product)}{manifest_name(label)}"
         limit = self._fetcher.limits.metadata_bytes
         answer = self._fetcher.get(url, accept="application/json", limit_bytes=limit)
         try:
             return parse_manifest(answer.body, product, label)
         except ManifestError as error:
-            raise SourceError(f"{url} is no manifest of it: {error}.", fix=_FIX) from None
+            raise SourceError(f"{url} is not a manifest of it: {error}.", fix=_FIX) from None
 
 
-Read = Callable[[Redist, Known, str], Reading]
+Read = Callable[[Redist, CurrentRows, str], SourceReading]
 
 
-def read_drivers(redist: Redist, known: Known, today: str) -> Reading:
+def read_drivers(redist: Redist, known: CurrentRows, today: str) -> SourceReading:
     """The newest version of each branch, and branches that are new, with their cuda-compat."""
-    reading = Reading(source="driver-manifests")
+    reading = SourceReading(source="driver-manifests")
     product = PRODUCTS[reading.source]
     rows = {_int(row["branch"]): row for row in known.rows("branches")}
     newest = {
@@ -115,7 +115,7 @@ def read_drivers(redist: Redist, known: Known, today: str) -> Reading:
         driver = manifest.version_of("nvidia_driver")
         if driver is not None and driver != label:
             words = f"{manifest_name(label)} of {redist.name} holds driver {driver}"
-            reading.troubles.append(SourceError(f"{words}: it was left aside.", fix=_FIX))
+            reading.troubles.append(SourceError(f"{words}: skipped.", fix=_FIX))
             continue
         branch = int(label.partition(".")[0])
         columns: dict[str, object] = {
@@ -139,9 +139,9 @@ def read_drivers(redist: Redist, known: Known, today: str) -> Reading:
     return reading
 
 
-def read_toolkits(redist: Redist, known: Known, today: str) -> Reading:
+def read_toolkits(redist: Redist, known: CurrentRows, today: str) -> SourceReading:
     """Release days and drivers of the toolkits, and toolkits that are new."""
-    reading = Reading(source="cuda-manifests")
+    reading = SourceReading(source="cuda-manifests")
     product = PRODUCTS[reading.source]
     rows = {v: row for row in known.rows("toolkits") if (v := as_version(row["full"])) is not None}
     wanted = [
@@ -168,11 +168,11 @@ def read_toolkits(redist: Redist, known: Known, today: str) -> Reading:
     return reading
 
 
-def read_cudnn(redist: Redist, known: Known, today: str) -> Reading:
+def read_cudnn(redist: Redist, known: CurrentRows, today: str) -> SourceReading:
     """Releases of cuDNN that the catalog lacks. A row needs a package, so a release that no index
     has is reported and not added.
     """
-    reading = Reading(source="cudnn-manifests")
+    reading = SourceReading(source="cudnn-manifests")
     product = PRODUCTS[reading.source]
     rows = [v for row in known.rows("cudnn") if (v := as_version(row["version"])) is not None]
     newest = max(rows, default=Version("0")).release[:3]  # a label has no fourth figure
@@ -206,7 +206,9 @@ def _is_news(label: str, row: Row | None) -> bool:
     return Version(label) == latest and row["latest_date"] is None
 
 
-def _released(manifest: Manifest, today: str, product: str, reading: Reading) -> str | None:
+def _released(
+    manifest: ReleaseManifest, today: str, product: str, reading: SourceReading
+) -> str | None:
     """The day; None, with a note, where it cannot be read or is still to come."""
     if manifest.released is None or manifest.released > today:
         said = f"is dated {manifest.released}" if manifest.released else "has no date to be read"
@@ -216,11 +218,11 @@ def _released(manifest: Manifest, today: str, product: str, reading: Reading) ->
 
 
 def _add_branch(
-    reading: Reading,
+    reading: SourceReading,
     columns: dict[str, object],
-    manifest: Manifest,
+    manifest: ReleaseManifest,
     rows: Mapping[int, Row],
-    known: Known,
+    known: CurrentRows,
 ) -> None:
     """A branch that the catalog lacks, if its manifest names the CUDA that it is for."""
     branch = _int(columns["branch"])

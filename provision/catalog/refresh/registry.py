@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
-from provision.catalog import Catalog
-from provision.catalog.refresh.known import Known
-from provision.catalog.refresh.model import Reading, Sighting, SourceError
+from provision.catalog.catalog import Catalog
+from provision.catalog.refresh.known import CurrentRows
+from provision.catalog.refresh.model import Sighting, SourceError, SourceReading
 from provision.catalog.refresh.shared import note_absent
 
 _CUDA_TAG = re.compile(
@@ -29,11 +29,13 @@ def python_repository(catalog: Catalog, registry: str | None) -> str:
     return _moved((row.reference for row in catalog.python_images), registry)
 
 
-def read_cuda_images(tags: Sequence[str], name: str, known: Known, *, is_own: bool) -> Reading:
+def read_cuda_images(
+    tags: Sequence[str], name: str, known: CurrentRows, *, is_own: bool
+) -> SourceReading:
     """The images that a tag list shows. `is_own`: no mirror was named, so that a tag that is not
     listed is not there; a mirror lists what somebody asked it for.
     """
-    reading = Reading(source="cuda-images")
+    reading = SourceReading(source="cuda-images")
     listed = {tag: cuda for tag in tags if (cuda := cuda_of_image(tag)) is not None}
     if not listed:
         raise _nothing(name, "nvidia/cuda")
@@ -52,9 +54,11 @@ def read_cuda_images(tags: Sequence[str], name: str, known: Known, *, is_own: bo
     return reading
 
 
-def read_python_images(tags: Sequence[str], name: str, known: Known, *, is_own: bool) -> Reading:
+def read_python_images(
+    tags: Sequence[str], name: str, known: CurrentRows, *, is_own: bool
+) -> SourceReading:
     """The official Python images, of the Debian releases that the catalog knows."""
-    reading = Reading(source="python-images")
+    reading = SourceReading(source="python-images")
     listed = {(found[1], found[2]) for tag in tags if (found := _PYTHON_TAG.fullmatch(tag))}
     if not listed:
         raise _nothing(name, "python")
@@ -97,7 +101,7 @@ def _moved(references: Iterable[str], registry: str | None) -> str:
     return f"{registry.rstrip('/')}/{repository.partition('/')[2]}" if registry else repository
 
 
-def _tags(known: Known) -> list[str]:
+def _tags(known: CurrentRows) -> list[str]:
     return [str(row["tag"]) for row in known.rows("images")]
 
 

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Generator, Mapping
 
 from images.errors import Failure
-from provision.catalog.refresh.fetch import Fetcher
+from provision.catalog.refresh.fetch import PageFetcher
 from provision.catalog.refresh.model import SourceError
-from provision.catalog.refresh.wheels import LinuxWheel, Metadata, parse_metadata
+from provision.catalog.refresh.wheels import IndexMetadata, LinuxWheel, parse_metadata
 
 _FIX = "Try again later, or name another index: --index URL"
 
 
-def read_metadata(wheel: LinuxWheel, fetcher: Fetcher) -> Metadata:
+def read_metadata(wheel: LinuxWheel, fetcher: PageFetcher) -> IndexMetadata:
     """A wheel's METADATA: beside it where the index offers that (PEP 658), else out of it.
 
     SourceError: out of reach, not what the index promised, or another wheel's.
@@ -27,7 +27,7 @@ def read_metadata(wheel: LinuxWheel, fetcher: Fetcher) -> Metadata:
         metadata = parse_metadata(data)
     except ValueError as error:
         raise SourceError(
-            f"The METADATA of {wheel.file.name} is none: {error}.", fix=_FIX
+            f"The METADATA of {wheel.file.name} is not valid: {error}.", fix=_FIX
         ) from None
     if metadata.name != wheel.project or metadata.version != wheel.version:
         raise SourceError(
@@ -37,13 +37,13 @@ def read_metadata(wheel: LinuxWheel, fetcher: Fetcher) -> Metadata:
     return metadata
 
 
-def peek(wheel: LinuxWheel, names: tuple[str, ...], fetcher: Fetcher) -> Mapping[str, bytes]:
+def peek(wheel: LinuxWheel, names: tuple[str, ...], fetcher: PageFetcher) -> Mapping[str, bytes]:
     """Some files out of a wheel. SourceError: not there, damaged, or no parts are given of it."""
-    from images.inspect.archive import Archive
+    from images.inspect.archive import WheelArchive
 
     limit = fetcher.limits.metadata_bytes
     try:
-        archive = Archive(_Ranges(wheel, fetcher))
+        archive = WheelArchive(_Ranges(wheel, fetcher))
         found = {name: archive.read(name, limit) for name in names if name in archive.members}
     except SourceError:
         raise
@@ -54,21 +54,21 @@ def peek(wheel: LinuxWheel, names: tuple[str, ...], fetcher: Fetcher) -> Mapping
     return found
 
 
-def _beside(wheel: LinuxWheel, fetcher: Fetcher) -> bytes:
+def _beside(wheel: LinuxWheel, fetcher: PageFetcher) -> bytes:
     url = f"{wheel.file.url}.metadata"
     answer = fetcher.get(url, accept="*/*", limit_bytes=fetcher.limits.metadata_bytes)
     wanted = wheel.file.metadata_sha256
     found = hashlib.sha256(answer.body).hexdigest()
     if wanted is not None and found != wanted:
         raise SourceError(
-            f"The METADATA of {wheel.file.name} has sha256 {found}; the index promised {wanted}: "
-            "it was damaged on its way, or changed by something in between.",
+            f"The METADATA of {wheel.file.name} has sha256 {found}; the index says {wanted}: "
+            "it was damaged in transit, or a proxy changed it.",
             fix=_FIX,
         )
     return answer.body
 
 
-def _inside(wheel: LinuxWheel, fetcher: Fetcher) -> bytes:
+def _inside(wheel: LinuxWheel, fetcher: PageFetcher) -> bytes:
     project, version = wheel.file.name.split("-")[:2]
     name = f"{project}-{version}.dist-info/METADATA"
     return peek(wheel, (name,), fetcher)[name]
@@ -77,7 +77,7 @@ def _inside(wheel: LinuxWheel, fetcher: Fetcher) -> bytes:
 class _Ranges:
     """A wheel on a server, as `images.inspect` reads one."""
 
-    def __init__(self, wheel: LinuxWheel, fetcher: Fetcher) -> None:
+    def __init__(self, wheel: LinuxWheel, fetcher: PageFetcher) -> None:
         self.shown = wheel.file.name
         self.file_name = wheel.file.name
         self.bytes_read = 0

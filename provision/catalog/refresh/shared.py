@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from packaging.version import Version
 
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known, key_of
-from provision.catalog.refresh.model import Absence, Reading, Row, SourceError
+from provision.catalog.refresh.known import CurrentRows, key_of
+from provision.catalog.refresh.model import Absence, Row, SourceError, SourceReading
 from provision.catalog.refresh.wheels import LinuxWheel
 
 
@@ -33,7 +33,7 @@ def first_upload(wheels: Iterable[LinuxWheel]) -> str | None:
 
 
 def is_mirror(
-    reading: Reading, known: Iterable[Hashable], listed: Iterable[Hashable], name: str
+    reading: SourceReading, known: Iterable[Hashable], listed: Iterable[Hashable], name: str
 ) -> bool:
     """Whether an index has but the lesser part of what is known: there, absence means nothing."""
     every = set(known)
@@ -48,7 +48,7 @@ def is_mirror(
 
 
 def carried_over(
-    known: Known, table: str, version: Version, cuda_major: int, columns: Sequence[str]
+    known: CurrentRows, table: str, version: Version, cuda_major: int, columns: Sequence[str]
 ) -> dict[str, object] | None:
     """What is not read of a new release, from the release before it of the same CUDA major.
 
@@ -66,6 +66,8 @@ def carried_over(
     return carried
 
 
-def note_absent(reading: Reading, table: str, row: Row, patch: Row | None, words: str) -> None:
+def note_absent(
+    reading: SourceReading, table: str, row: Row, patch: Row | None, words: str
+) -> None:
     """A known row that is not listed any more."""
     reading.absent.append(Absence(table=table, key=key_of(table, row), patch=patch, words=words))

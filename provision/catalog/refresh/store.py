@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from provision.catalog import load
+from provision.catalog.loading import load
 from provision.catalog.overlay import Overlay, OverlayError
 from provision.catalog.refresh.known import ident
 from provision.catalog.refresh.model import Refreshed, Row

@@ -19,13 +19,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import Known, as_version
-from provision.catalog.refresh.model import Reading, SourceError
+from provision.catalog.refresh.known import CurrentRows, as_version
+from provision.catalog.refresh.model import SourceError, SourceReading
 from provision.catalog.refresh.shared import first_upload, is_mirror, note_absent, sizes_of
 from provision.catalog.refresh.wheels import (
     PARSING,
+    IndexMetadata,
     LinuxWheel,
-    Metadata,
     cpython_tags,
     cuda_of,
     exact,
@@ -53,7 +53,7 @@ Key = tuple[Version, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildInfo:
+class WheelBuildInfo:
     """What a wheel says of itself; None: it does not. `sm`: "sm_60", ...; `ptx`: "compute_90"."""
 
     is_cuda: bool
@@ -62,13 +62,13 @@ class BuildInfo:
     ptx: str | None = None
 
 
-def read_tensorflow(index: Index, known: Known, *, recheck: bool) -> Reading:
+def read_tensorflow(index: Index, known: CurrentRows, *, recheck: bool) -> SourceReading:
     """The rows of `tensorflow_releases` and `tensorflow_wheels`.
 
     METADATA and `build_info.py` are read of wheels that the catalog does not know; with `recheck`
     the METADATA of all.
     """
-    reading = Reading(source="tensorflow")
+    reading = SourceReading(source="tensorflow")
     groups = _group(index.wheels(PROJECT), known.oldest("tensorflow_releases"))
     if not groups:
         raise SourceError(
@@ -113,7 +113,7 @@ def read_tensorflow(index: Index, known: Known, *, recheck: bool) -> Reading:
     return reading
 
 
-def stands_for(metadata: Metadata, arch: str) -> tuple[str, ...]:
+def stands_for(metadata: IndexMetadata, arch: str) -> tuple[str, ...]:
     """Whose place a stub takes: a wheel that holds nothing and asks for another of this version."""
     return tuple(
         sorted(
@@ -125,7 +125,7 @@ def stands_for(metadata: Metadata, arch: str) -> tuple[str, ...]:
     )
 
 
-def parse_build_info(data: bytes) -> BuildInfo | None:
+def parse_build_info(data: bytes) -> WheelBuildInfo | None:
     """`build_info.py`, read and not run; None: it says nothing that is understood."""
     found = _INFO.search(data.decode("utf-8", "replace"))
     try:
@@ -137,7 +137,7 @@ def parse_build_info(data: bytes) -> BuildInfo | None:
     if not isinstance(is_cuda, bool):
         return None
     sm, ptx = parse_capabilities(said.get("cuda_compute_capabilities"))
-    return BuildInfo(
+    return WheelBuildInfo(
         is_cuda=is_cuda, cuda=minor_of(cuda) if isinstance(cuda, str) else None, sm=sm, ptx=ptx
     )
 
@@ -166,12 +166,12 @@ def _columns(key: Key) -> dict[str, object]:
 
 
 def _add_wheel(
-    reading: Reading,
+    reading: SourceReading,
     index: Index,
     key: Key,
     group: list[LinuxWheel],
-    metadata: Metadata | None,
-    info: BuildInfo | None,
+    metadata: IndexMetadata | None,
+    info: WheelBuildInfo | None,
     *,
     fresh: bool,
 ) -> None:
@@ -195,12 +195,12 @@ def _add_wheel(
 
 
 def _add_release(
-    reading: Reading,
-    known: Known,
+    reading: SourceReading,
+    known: CurrentRows,
     version: Version,
     groups: dict[Key, list[LinuxWheel]],
-    read: dict[Key, tuple[LinuxWheel, Metadata]],
-    infos: dict[Key, BuildInfo | None],
+    read: dict[Key, tuple[LinuxWheel, IndexMetadata]],
+    infos: dict[Key, WheelBuildInfo | None],
 ) -> None:
     wheels = [wheel for (v, _), group in groups.items() if v == version for wheel in group]
     requires = next((w.file.requires_python for w in wheels if w.file.requires_python), None)
@@ -237,9 +237,9 @@ def _add_release(
     if columns["cuda"] is None and not version.is_prerelease:
         reading.troubles.append(
             SourceError(
-                f"Which CUDA tensorflow {version} is for stands neither in its METADATA nor in "
+                f"Which CUDA tensorflow {version} is for is neither in its METADATA nor in "
                 f"{BUILD_INFO}.",
-                fix="Nothing is to be done about it here; the release is left out.",
+                fix="No action is needed; the release is skipped.",
             )
         )
         return
@@ -251,7 +251,7 @@ def _add_release(
     )
 
 
-def _pins(metadata: Metadata, arch: str) -> tuple[str, ...]:
+def _pins(metadata: IndexMetadata, arch: str) -> tuple[str, ...]:
     """All that the extra adds, TensorRT too where it does."""
     return tuple(
         sorted(

@@ -20,7 +20,7 @@ from packaging.utils import parse_sdist_filename as _parse_sdist
 from packaging.utils import parse_wheel_filename as _parse_wheel
 from packaging.version import InvalidVersion, Version
 
-from provision.catalog.refresh.pages import File
+from provision.catalog.refresh.pages import PageFile
 
 _PLATFORM = re.compile(r"(manylinux1|manylinux2010|manylinux2014|manylinux_2_(\d{1,3})|linux)_(.+)")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
@@ -46,11 +46,11 @@ class LinuxWheel:
     arch: str | None
     python_tags: tuple[str, ...]
     glibc: str | None
-    file: File
+    file: PageFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class IndexMetadata:
     """A wheel's METADATA, as far as it matters here; a requirement that cannot be read is left out.
 
     `extras`: their names, normalized, and as they are written.
@@ -63,13 +63,13 @@ class Metadata:
     extras: Mapping[str, str]
 
 
-def linux_wheels(files: Iterable[File], project: str) -> list[LinuxWheel]:
+def linux_wheels(files: Iterable[PageFile], project: str) -> list[LinuxWheel]:
     """The wheels of a project for Linux; other names on the page are none of our business."""
     wheels = (read_wheel_name(file) for file in files)
     return [wheel for wheel in wheels if wheel is not None and wheel.project == project]
 
 
-def listed_versions(files: Iterable[File], project: str) -> frozenset[Version]:
+def listed_versions(files: Iterable[PageFile], project: str) -> frozenset[Version]:
     """Every version that a page has any file of, for whatever system."""
     return frozenset(
         version
@@ -80,7 +80,7 @@ def listed_versions(files: Iterable[File], project: str) -> frozenset[Version]:
     )
 
 
-def read_wheel_name(file: File) -> LinuxWheel | None:
+def read_wheel_name(file: PageFile) -> LinuxWheel | None:
     """None: no wheel, or not for Linux with glibc on a machine that the catalog knows."""
     try:
         name, version, _, tags = _parse_wheel(file.name)
@@ -154,7 +154,7 @@ def best_first(wheels: Iterable[LinuxWheel]) -> list[LinuxWheel]:
     return sorted(wheels, key=rank)
 
 
-def parse_metadata(data: bytes) -> Metadata:
+def parse_metadata(data: bytes) -> IndexMetadata:
     """The file METADATA. ValueError: it names no project or no version, so it is none."""
     raw, _ = parse_email(data)
     name = raw.get("name")
@@ -164,7 +164,7 @@ def parse_metadata(data: bytes) -> Metadata:
         version = Version(raw.get("version") or "")
     except InvalidVersion:
         raise ValueError("it names no version") from None
-    return Metadata(
+    return IndexMetadata(
         name=canonicalize_name(name),
         version=version,
         requires_python=raw.get("requires_python") or None,
@@ -186,7 +186,7 @@ def _read_requirement(text: str) -> Requirement | None:
 
 
 def needed(
-    metadata: Metadata, arch: str, *, extra: str = "", python: str = "3.12"
+    metadata: IndexMetadata, arch: str, *, extra: str = "", python: str = "3.12"
 ) -> tuple[Requirement, ...]:
     """What an installer adds on Linux on that machine; with an extra: what the extra adds alone."""
     environment = {

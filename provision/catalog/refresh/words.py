@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.catalog.refresh.model import (
-    Asked,
+    AnsweredRequest,
     Kind,
     Refreshed,
     Row,
@@ -93,7 +93,7 @@ def say_seen(table: str, key: Row, words: str) -> str:
     return f"{name_of(table, key)}: {words}."
 
 
-def say_asked(asked: Asked) -> str:
+def say_asked(asked: AnsweredRequest) -> str:
     """One answered request as a line."""
     return f"{asked.url}: HTTP {asked.status}, {asked.received} bytes, {asked.seconds:.2f} s"
 

@@ -1,4 +1,4 @@
-"""Builds and reports for people: at most 80 columns, the answer first."""
+"""Render builds and reports as text: at most 80 columns, the answer first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provision.output.text import command, listed, row
 
 
 def describe_build(account: Mapping[str, Any]) -> str:
-    """What was made, what was proven and what not, and what to type next."""
+    """What was built, which checks passed, and what to type next."""
     if account["command"]:
         return str(account["command"])
     image, report = account["image"], account["verify"]
@@ -19,7 +19,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
         f"digest   {image['digest']}",  # 71 letters, and 80 columns
         *[line for one in image["platforms"][1:] and image["platforms"] for line in _platform(one)],
         *row("size", _size(image)),
-        *row("made by", _maker(account["builder"])),
+        *row("built by", _maker(account["builder"])),
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
         *_documents(account["documents"]),
         *row("took", steps),
@@ -40,10 +40,10 @@ def _next(arch: str | None) -> str:
 
 
 def _image_name(image: Mapping[str, Any]) -> str:
-    """The name, and where it is to be found under that name."""
+    """The name, and where the image is stored."""
     name = image["tag"]
     if name is None:
-        return "not named, since a check failed"
+        return "not tagged, because a check failed"
     if image["destination"] == "registry":
         return str(image["place"])
     return f"{name} in {image['place']}" if image["destination"] in _FILES else str(name)
@@ -63,7 +63,7 @@ def _size(image: Mapping[str, Any]) -> str:
     if not layers:
         return size
     new = sum(layer["size"] for layer in layers if layer["how"] == "written")
-    return f"{size} in {len(layers)} layers, {_in_bytes(new)} of them written now"
+    return f"{size} in {len(layers)} layers, {_in_bytes(new)} of them new"
 
 
 def _in_bytes(count: int) -> str:
@@ -71,18 +71,18 @@ def _in_bytes(count: int) -> str:
 
 
 def _maker(builder: Mapping[str, Any]) -> str:
-    names = {"docker": "an engine (docker)", "oci": "no engine (oci)"}
+    names = {"docker": "docker (engine)", "oci": "oci (no engine)"}
     return f"{names[builder['name']]}: {builder['why']}"
 
 
 def _documents(documents: Mapping[str, Any]) -> list[str]:
     lines = row("sbom", documents["sbom"]) if documents["sbom"] else []
-    lines += row("stated", documents["provenance"]) if documents["provenance"] else []
+    lines += row("provenance", documents["provenance"]) if documents["provenance"] else []
     return lines + (row("attached", "both, to the image") if documents["attached"] else [])
 
 
 def _shown(report: Mapping[str, Any]) -> list[str]:
-    """The names of what was shown, on what, and one reason for all that share it."""
+    """The checks by result; skipped ones with the same reason share a line."""
     passed = [check for check in report["checks"] if check["status"] == "pass"]
     on_cpu = [check["id"] for check in passed if check["measured"].get("device") == "cpu"]
     proven = [check["id"] for check in passed if check["id"] not in on_cpu]
@@ -90,14 +90,14 @@ def _shown(report: Mapping[str, Any]) -> list[str]:
     for check in report["checks"]:
         if check["status"] == "skip":
             skipped.setdefault(check["message"], []).append(check["id"])
-    lines = row("proven", ", ".join(proven) or "nothing")
-    lines += row("on the CPU", f"{', '.join(on_cpu)}; no proof of a GPU") if on_cpu else []
+    lines = row("passed", ", ".join(proven) or "nothing")
+    lines += row("on the CPU", f"{', '.join(on_cpu)}; not tested on a GPU") if on_cpu else []
     return lines + listed("not run", [f"{', '.join(ids)}: {why}" for why, ids in skipped.items()])
 
 
 def describe_check(result: Mapping[str, Any]) -> str:
-    """What a record is worth here: the answer, what has changed since, what to type."""
-    lines = row("proven", "yes" if result["proven"] else "no")
+    """The result of --check-record: the answer, what has changed since, what to type."""
+    lines = row("verified", "yes" if result["proven"] else "no")
     lines += row("because", result["message"])
     lines.append(f"image    {result['image']}")  # 71 letters, and 80 columns
     lines += listed("changed", [_changed(change) for change in result["changed"]])
@@ -108,8 +108,8 @@ def describe_check(result: Mapping[str, Any]) -> str:
 
 
 def describe_origin(result: Mapping[str, Any]) -> str:
-    """How an image was built, as a trusted key states it: the answer, and what to type."""
-    lines = row("stated", "yes" if result["stated"] else "no")
+    """The result of --check-provenance: the answer, and what to type."""
+    lines = row("verified", "yes" if result["stated"] else "no")
     lines += row("because", result["message"])
     lines.append(f"image    {result['image']}")  # 71 letters, and 80 columns
     lines += row("lock", result["lock"]) if result["lock"] else []
@@ -121,13 +121,11 @@ def describe_origin(result: Mapping[str, Any]) -> str:
 
 def _changed(change: Mapping[str, Any]) -> str:
     was, now = change["was"] or "none", change["now"] or "none"
-    return f"{change['what']}: {was} -> {now}" + (
-        "" if change["matters"] else ", which is all right"
-    )
+    return f"{change['what']}: {was} -> {now}" + ("" if change["matters"] else " (does not matter)")
 
 
 def _failures(report: Mapping[str, Any]) -> list[str]:
-    """Checks that failed for one cause stand together; the cause and its fix are said once."""
+    """Failed checks, grouped by cause; the cause and its fix are shown once."""
     together: dict[tuple[str | None, str | None], list[Mapping[str, Any]]] = {}
     for check in report["checks"]:
         if check["status"] in {"fail", "error"}:

@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from provision.catalog import Catalog
+from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
 from provision.model.request import parse_cuda, quoted
 from provision.output.text import WIDTH, row, table
@@ -22,14 +22,14 @@ _MOST = 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class CatalogRows:
     """The rows of one question: a title, and the rows of each table, by the table's name."""
 
     title: str
     tables: Mapping[str, Rows]
 
 
-def find(catalog: Catalog, kind: str, name: str | None) -> Found:
+def find(catalog: Catalog, kind: str, name: str | None) -> CatalogRows:
     """The rows that a question means. BadInputError: no such kind, or nothing of that name."""
     seeker = _KINDS.get(kind)
     if seeker is None:
@@ -46,10 +46,10 @@ def find(catalog: Catalog, kind: str, name: str | None) -> Found:
             f"The catalog has no {kind} {quoted(name or '')}.",
             fix=f"See what there is: provision catalog show {kind}" + near,
         )
-    return Found(f"{kind} {name}" if name else kind, tables)
+    return CatalogRows(f"{kind} {name}" if name else kind, tables)
 
 
-def to_json(found: Found) -> dict[str, Any]:
+def to_json(found: CatalogRows) -> dict[str, Any]:
     """Every column of every row; capabilities as "8.6"."""
     return {
         "schema": 1,
@@ -60,7 +60,7 @@ def to_json(found: Found) -> dict[str, Any]:
     }
 
 
-def describe(found: Found) -> str:
+def describe(found: CatalogRows) -> str:
     """One row as label and value; several as a table of what tells them apart; sources last."""
     lines: list[str] = []
     for name, rows in found.tables.items():

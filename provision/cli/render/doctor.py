@@ -1,6 +1,6 @@
-"""The doctor's answer for a person: what it is, what to type, and what it was seen by.
+"""Render a diagnosis as text: the cause, its fix, and the evidence.
 
-The fix stands first; the reasons follow. Commands are printed as they are, one a line, so that
+The fix comes first, then the reasons. Commands are printed as they are, one a line, so that
 they can be copied, even where they are longer than a line.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from provision.doctor.account import COLLECT, Verdict
 from provision.doctor.model import Cause, Diagnosis, Evidence, Fix
-from provision.doctor.overview import Reading
+from provision.doctor.overview import OverviewLine
 from provision.output.text import row
 
 THIS_MACHINE = "this machine"
@@ -29,13 +29,11 @@ def describe_diagnosis(
     verdict: Verdict,
     *,
     about: str,
-    readings: Sequence[Reading] = (),
+    readings: Sequence[OverviewLine] = (),
     whole: bool = False,
     colour: bool = False,
 ) -> str:
-    """The first cause in full and the next ones in short; all of them in full where asked. Last,
-    what a machine is.
-    """
+    """The first cause in full and the next ones in short, or all in full; last the machine."""
     causes = diagnosis.causes
     lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
@@ -43,7 +41,7 @@ def describe_diagnosis(
         lines += _unknown(about, diagnosis.telling)
         in_full = causes if whole else ()
     elif diagnosis.ended_well:
-        lines += [f"No failure found: {about} ends well.", *([""] if causes else [])]
+        lines += [f"No failure found: {about} ends normally.", *([""] if causes else [])]
         in_full = causes if whole else ()
     elif not causes:
         lines += [_nothing(about)]
@@ -66,7 +64,7 @@ def _nothing(about: str) -> str:
 
 
 def describe_known(causes: Sequence[Cause]) -> str:
-    """What is known of each, with the fixes for every distribution."""
+    """Everything about each cause, with the fixes for every distribution."""
     return "\n\n".join("\n".join(_known(cause)) for cause in causes)
 
 
@@ -75,7 +73,7 @@ def list_known(causes: Sequence[Cause]) -> str:
     lines: list[str] = []
     for layer in sorted({cause.layer for cause in causes}):
         lines += [layer, *(f"  {one.code}" for one in causes if one.layer == layer)]
-    return "\n".join([*lines, f"{len(causes)} causes; one of them: provision doctor explain CODE"])
+    return "\n".join([*lines, f"{len(causes)} causes; details: provision doctor explain CODE"])
 
 
 def describe_step(cause: Cause) -> str:
@@ -83,7 +81,7 @@ def describe_step(cause: Cause) -> str:
     fix = next(iter(cause.fixes), None)
     lines = row("cause", f"{cause.title} ({cause.layer}; {_SURE[cause.confidence]})")
     if fix is not None:
-        lines += row("mend", fix.note or "type:")
+        lines += row("fix", fix.note or "type:")
         lines += _commands(fix)
     return "\n".join(lines)
 
@@ -152,7 +150,7 @@ def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
 def _unknown(about: str, telling: Sequence[Evidence]) -> Iterator[str]:
     yield from row("unknown", f"Nothing in {about} matches a known problem.")
     for i, evidence in enumerate(telling):
-        yield from row("it ends by" if i == 0 else "", _seen(evidence))
+        yield from row("last lines" if i == 0 else "", _seen(evidence))
     for i, line in enumerate(COLLECT):
         yield from row("collect" if i == 0 else "", line)
 
@@ -170,7 +168,7 @@ def _commands(fix: Fix) -> Iterator[str]:
     if fix.run:
         told = [_TOLD[one] for one in effects(fix.run) if one in _TOLD]
         if told:
-            yield from row("", f"This {' and '.join(told)}: look at it first.")
+            yield from row("", f"This {' and '.join(told)}: review it first.")
         yield from _indented(fix.run)
 
 

@@ -1,11 +1,11 @@
-"""What an inspection found, for people: the verdict and what to do first, then what is in it."""
+"""Render an inspection as text: first the verdict and what to do, then the contents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.inspection.outcome import gpu_words, in_units
 from provision.inspection.packages import plan_label
 from provision.model.plan import TITLES, Gpu
@@ -19,7 +19,7 @@ _MOST_LIBRARIES = 8
 _WORDS = {
     "fit": "fit",
     "unfit": "unfit",
-    "no-verdict": "no verdict: nothing failed, and not all could be shown",
+    "no-verdict": "no verdict: nothing failed, but not everything could be checked",
 }
 _SHORT = {
     "inspect.needs": "needs",
@@ -66,7 +66,7 @@ def _trouble(check: Mapping[str, Any]) -> list[str]:
 
 def _said(check: Mapping[str, Any]) -> str:
     told = printable(check["message"])
-    return f"not shown: {told}" if check["status"] == "skip" else told
+    return f"not checked: {told}" if check["status"] == "skip" else told
 
 
 def _about(found: Inspection) -> list[str]:
@@ -78,9 +78,9 @@ def _about(found: Inspection) -> list[str]:
         f"CUDA {found.packages.cuda}" if found.packages.cuda else "",
         found.machine or "",
     ]
-    lines = row("holds", ", ".join(filter(None, parts)) or "nothing that is known")
+    lines = row("contains", ", ".join(filter(None, parts)) or "nothing known")
     if plan is not None:
-        lines += row("made as", f"{plan.framework} {plan.framework_version}, {plan.wheel_tag}")
+        lines += row("built as", f"{plan.framework} {plan.framework_version}, {plan.wheel_tag}")
     return lines
 
 
@@ -104,7 +104,7 @@ def _shares(found: Inspection) -> list[str]:
 
 
 def _libraries(found: Inspection, gpus: Sequence[Gpu]) -> list[str]:
-    """What each library with device code runs, the larger first; of what was not asked, nothing."""
+    """What each library with device code runs on the given GPUs, the larger first."""
     if not found.coded or not gpus:
         return []
     counts = {code.name: code.fatbins for code in found.coded}

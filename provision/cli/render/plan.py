@@ -1,4 +1,4 @@
-"""Plans for people: the answer first, a screenful; everything else with --explain."""
+"""Render plans as text: the answer first; all details with --explain."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MARKS: Mapping[str, str] = {
     "none": "-",
 }
 _LEGEND = (
-    "D direct, m minor-version, f forward (with cuda-compat), ? unverified, - does not run here, "
-    "* the build is only likely to exist, [] the plan's choice"
+    "D direct, m minor-version, f forward (with cuda-compat), ? unverified, - does not run, "
+    "* the build is only likely to exist, [] chosen by the plan"
 )
 
 
@@ -49,7 +49,7 @@ def describe_matrix(cells: Sequence[Cell], plan: Plan) -> str:
     """Releases down, CUDA across; what the plan chose is in brackets."""
     title = TITLES[plan.framework]
     if not cells:
-        return f"There is no build of {title} that fits what was asked."
+        return f"No build of {title} matches the request."
     cudas = sorted({cell.cuda for cell in cells}, key=_ordered)
     marks: dict[str, dict[str, str]] = {}
     for cell in cells:
@@ -70,15 +70,15 @@ def _decision(plan: Plan) -> list[str]:
     if plan.arch not in {None, "x86_64"}:
         image += f" for {plan.arch}"
     if plan.compat_package:
-        image += f", which brings {plan.compat_package}"
+        image += f", which contains {plan.compat_package}"
     return [
         *row("verdict", plan.verdict),
         *row("framework", framework + (f" ({plan.wheel_tag})" if plan.wheel_tag else "")),
         *row(
             "cuda",
-            f"{plan.cuda}, cuDNN {plan.cudnn or 'not known'}, NCCL {plan.nccl or 'not known'}",
+            f"{plan.cuda}, cuDNN {plan.cudnn or 'unknown'}, NCCL {plan.nccl or 'unknown'}",
         ),
-        *row("driver", f"{plan.driver_have or 'not seen'}, needed {plan.driver_need}"),
+        *row("driver", f"{plan.driver_have or 'not found'} (minimum {plan.driver_need})"),
         *row("image", image),
         *row("wheels", f"{plan.index}"),
     ]
@@ -127,7 +127,7 @@ def _blocked_table(blocked: Sequence[Blocked]) -> list[str]:
         for b in blocked[:_MOST_ROWS]
     ]
     more = len(blocked) - _MOST_ROWS
-    lines = table([("GPU", "cap.", "alone served by"), *rows])
+    lines = table([("GPU", "cap.", "supported by"), *rows])
     return [*lines, *([f"  and {more} more"] if more > 0 else [])]
 
 
@@ -157,7 +157,7 @@ def _alternatives(plan: Plan) -> list[str]:
     lines: list[str] = []
     for alternative in plan.alternatives:
         lines += row(
-            "works here" if plan.error else "or", _in_words(alternative, TITLES[plan.framework])
+            "alternative" if plan.error else "or", _in_words(alternative, TITLES[plan.framework])
         )
     return lines
 

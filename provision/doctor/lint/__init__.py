@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from images.nearby import no_such, or_nearby
-from provision.doctor.lint.findings import Finding, Found, finding
+from images.text.nearby import no_such, or_nearby
+from provision.doctor.lint.findings import LintFinding, RuleHit, finding
 from provision.doctor.lint.sarif import to_sarif
 from provision.doctor.lint.show import describe_findings, findings_json
 from provision.doctor.lint.silence import without_silenced
 from provision.errors import BadInputError
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 __all__ = [
-    "Finding",
+    "LintFinding",
     "describe_findings",
     "findings_json",
     "is_of_a_kind",
@@ -70,12 +70,12 @@ def is_of_a_kind(path: Path) -> bool:
         return False
 
 
-def lint_file(path: Path, catalog: Catalog) -> list[Finding]:
+def lint_file(path: Path, catalog: Catalog) -> list[LintFinding]:
     """The findings of a file. BadInputError: it cannot be read, or is of none of the kinds."""
     return lint(str(path), _read(path), catalog)
 
 
-def lint(path: str, text: str, catalog: Catalog) -> list[Finding]:
+def lint(path: str, text: str, catalog: Catalog) -> list[LintFinding]:
     """The findings of a text, by line. `path` is its name; where that tells no kind, the text does.
 
     BadInputError: it is of none of the kinds, or is no valid YAML.
@@ -83,7 +83,8 @@ def lint(path: str, text: str, catalog: Catalog) -> list[Finding]:
     kind = kind_of(Path(path)) or kind_of_text(text)
     if kind is None:
         raise BadInputError(
-            f"{path} is none of the files that can be judged, by its name or by what stands in it.",
+            f"{path} is not a supported file: neither its name nor its content is that of a "
+            "Dockerfile, a compose file, requirements or a project file.",
             fix=_FIX,
         )
     lines = tuple(text.splitlines())
@@ -108,7 +109,7 @@ def kind_of_text(text: str) -> Kind | None:
     return "requirements" if looks_like_requirements(text) else None
 
 
-def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     if kind == "dockerfile":
         from provision.doctor.lint.base_rules import base_rules
         from provision.doctor.lint.dockerfile import read_dockerfile
@@ -152,5 +153,5 @@ def _read(path: Path) -> str:
     if len(content) > LIMIT_BYTES:
         raise BadInputError(f"{path} is larger than 256 KiB.", fix=_FIX)
     if b"\0" in content:
-        raise BadInputError(f"{path} is no text.", fix=_FIX)
+        raise BadInputError(f"{path} is not text.", fix=_FIX)
     return content.decode("utf-8-sig", errors="replace")

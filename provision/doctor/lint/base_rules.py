@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from provision.doctor.lint.dockerfile import Dockerfile, Stage
-from provision.doctor.lint.findings import Found, Place, table
+from provision.doctor.lint.findings import Position, RuleHit, table
 from provision.doctor.lint.images import CudaBase, cuda_base
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 
-def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[Found]:
+def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
     for stage in file.stages:
         at = _image_place(stage)
         if stage.image is not None:
@@ -23,7 +23,7 @@ def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[Found]:
             yield from _ended(stage, at)
 
 
-def judge_image(image: str, at: Place, written: str, catalog: Catalog) -> Iterator[Found]:
+def judge_image(image: str, at: Position, written: str, catalog: Catalog) -> Iterator[RuleHit]:
     """A CUDA image by its tag: there is none, it is not one, or NVIDIA has no such image.
 
     `written` is the text in the file, where the change is to be made.
@@ -32,7 +32,7 @@ def judge_image(image: str, at: Place, written: str, catalog: Catalog) -> Iterat
     if base is None:
         return
     if base.tag in {"", "latest"}:
-        yield Found(
+        yield RuleHit(
             rule="cuda-tag-none",
             at=at,
             message=f"{base.name} has no tag latest: NVIDIA removed it, and the pull fails.",
@@ -48,7 +48,7 @@ def judge_image(image: str, at: Place, written: str, catalog: Catalog) -> Iterat
         return  # newer than NVIDIA's list: of such images only some have been seen
     instead = _nearest(base, catalog)
     known = bool(siblings) or base.flavour is None or base.os is None
-    yield Found(
+    yield RuleHit(
         rule="cuda-tag-unknown",
         at=at,
         level="error" if known else "warning",
@@ -82,13 +82,13 @@ def _nearest(base: CudaBase, catalog: Catalog) -> str | None:
     return best.tag if best else None
 
 
-def _ended(stage: Stage, at: Place) -> Iterator[Found]:
+def _ended(stage: Stage, at: Position) -> Iterator[RuleHit]:
     base = cuda_base(stage.image)
     row = table("known.toml")["ended"].get(base.os) if base else None
     if base is None or row is None:
         return
     gone = " Its package mirrors have moved, so installing packages fails." if row["gone"] else ""
-    yield Found(
+    yield RuleHit(
         rule="base-ended",
         at=at,
         level="warning" if row["gone"] else "note",
@@ -97,7 +97,7 @@ def _ended(stage: Stage, at: Place) -> Iterator[Found]:
     )
 
 
-def _image_place(stage: Stage) -> Place:
+def _image_place(stage: Stage) -> Position:
     text = stage.instruction.text
     flags = text.text
     offset = 0

@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from provision.doctor.lint.findings import Place
+from provision.doctor.lint.findings import Position
 from provision.errors import BadInputError
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class YamlNode:
     """A node of the file. What it is not, it has none of: a text has no keys, no items."""
 
     raw: Any
 
     @property
-    def at(self) -> Place:
+    def at(self) -> Position:
         mark = self.raw.start_mark
-        return Place(mark.line + 1, mark.column + 1)
+        return Position(mark.line + 1, mark.column + 1)
 
     @property
     def text(self) -> str | None:
@@ -35,19 +35,19 @@ class Node:
             return None
         return _VARIABLE.sub(lambda m: m[0] if m[2] is None else m[2], str(self.raw.value))
 
-    def get(self, key: str) -> Node | None:
+    def get(self, key: str) -> YamlNode | None:
         """The value of a key, also where `<<` brings it."""
         return next((value for name, value in self.pairs() if name == key), None)
 
-    def key_place(self, key: str) -> Place:
+    def key_place(self, key: str) -> Position:
         """Where the key itself stands."""
         if self.raw.id == "mapping":
             for name, _ in self.raw.value:
                 if name.value == key:
-                    return Place(name.start_mark.line + 1, name.start_mark.column + 1)
+                    return Position(name.start_mark.line + 1, name.start_mark.column + 1)
         return self.at
 
-    def pairs(self) -> Iterator[tuple[str, Node]]:
+    def pairs(self) -> Iterator[tuple[str, YamlNode]]:
         """Keys with their values, its own before those that are merged in."""
         seen: set[int] = set()
         waiting = [self.raw]
@@ -62,12 +62,12 @@ class Node:
                 if key.value == "<<":
                     waiting += value.value if value.id == "sequence" else [value]
                 else:
-                    yield str(key.value), Node(value)
+                    yield str(key.value), YamlNode(value)
 
-    def items(self) -> Iterator[Node]:
+    def items(self) -> Iterator[YamlNode]:
         if self.raw.id == "sequence":
             for item in self.raw.value:
-                yield Node(item)
+                yield YamlNode(item)
 
     def words(self) -> tuple[str, ...]:
         """The texts of a list, or the words of a text."""
@@ -76,7 +76,7 @@ class Node:
         return tuple(item.text for item in self.items() if item.text is not None)
 
 
-def read_yaml(path: str, text: str, *, kind: str = "compose file") -> Node | None:
+def read_yaml(path: str, text: str, *, kind: str = "compose file") -> YamlNode | None:
     """The document; None: it is empty. BadInputError: it is no YAML, or is nested without end."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -94,10 +94,10 @@ def read_yaml(path: str, text: str, *, kind: str = "compose file") -> Node | Non
         raise BadInputError(
             f"{path} is nested too deeply to be a {kind}.", fix="Name another file."
         ) from error
-    return None if root is None else Node(root)
+    return None if root is None else YamlNode(root)
 
 
-def environment_of(service: Node) -> dict[str, tuple[str | None, Place]]:
+def environment_of(service: YamlNode) -> dict[str, tuple[str | None, Position]]:
     """The environment of a service, of either form: the value (None: from outside), its place."""
     node = service.get("environment")
     if node is None:

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.base_rules import judge_image
-from provision.doctor.lint.compose import Node, environment_of, read_yaml
+from provision.doctor.lint.compose import YamlNode, environment_of, read_yaml
 from provision.doctor.lint.env_rules import capabilities_without_compute
-from provision.doctor.lint.findings import Found, Place, table
+from provision.doctor.lint.findings import Position, RuleHit, table
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 _LAUNCHERS = frozenset(["torchrun", "deepspeed", "accelerate"])
 _CDI = re.compile(r"nvidia\.com/\w+=.*")
@@ -34,8 +34,8 @@ class Service:
     """A service with what the rules ask of it."""
 
     name: str
-    node: Node
-    place: Place
+    node: YamlNode
+    place: Position
 
     @cached_property
     def image(self) -> str:
@@ -43,7 +43,7 @@ class Service:
         return (node.text if node else None) or ""
 
     @cached_property
-    def environment(self) -> dict[str, tuple[str | None, Place]]:
+    def environment(self) -> dict[str, tuple[str | None, Position]]:
         return environment_of(self.node)
 
     @cached_property
@@ -52,9 +52,9 @@ class Service:
         return node.text if node else None
 
     @cached_property
-    def devices(self) -> tuple[Node, ...]:
+    def devices(self) -> tuple[YamlNode, ...]:
         """The entries of deploy.resources.reservations.devices."""
-        node: Node | None = self.node
+        node: YamlNode | None = self.node
         for key in ("deploy", "resources", "reservations", "devices"):
             node = node.get(key) if node else None
         return tuple(node.items()) if node else ()
@@ -97,10 +97,10 @@ class Service:
         )
 
 
-ServiceRule = Callable[[Service, "Catalog"], Iterator[Found]]
+ServiceRule = Callable[[Service, "Catalog"], Iterator[RuleHit]]
 
 
-def judge_compose(path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+def judge_compose(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     """What the rules find. BadInputError: the file cannot be read as YAML."""
     root = read_yaml(path, text)
     services = root.get("services") if root else None
@@ -120,11 +120,11 @@ def looks_like_compose(text: str) -> bool:
     return re.search(r"^services:\s*(#.*)?$", text, re.MULTILINE) is not None
 
 
-def gpu_missing(service: Service, _: Catalog) -> Iterator[Found]:
+def gpu_missing(service: Service, _: Catalog) -> Iterator[RuleHit]:
     extended = service.node.get("extends") is not None
     if service.asks or service.reason is None or extended:
         return
-    yield Found(
+    yield RuleHit(
         rule="compose-gpu-missing",
         at=service.place,
         message=f"Service {service.name} is for GPUs ({service.reason}) and asks for none; it "
@@ -133,11 +133,11 @@ def gpu_missing(service: Service, _: Catalog) -> Iterator[Found]:
     )
 
 
-def capabilities_missing(service: Service, _: Catalog) -> Iterator[Found]:
+def capabilities_missing(service: Service, _: Catalog) -> Iterator[RuleHit]:
     for device in service.devices:
         capabilities = device.get("capabilities")
         if capabilities is None or not capabilities.words():
-            yield Found(
+            yield RuleHit(
                 rule="compose-capabilities-missing",
                 at=device.at,
                 start=service.place.line,
@@ -146,10 +146,10 @@ def capabilities_missing(service: Service, _: Catalog) -> Iterator[Found]:
             )
 
 
-def count_and_ids(service: Service, _: Catalog) -> Iterator[Found]:
+def count_and_ids(service: Service, _: Catalog) -> Iterator[RuleHit]:
     for device in service.devices:
         if device.get("count") is not None and device.get("device_ids") is not None:
-            yield Found(
+            yield RuleHit(
                 rule="compose-count-and-ids",
                 at=device.key_place("device_ids"),
                 start=service.place.line,
@@ -158,14 +158,14 @@ def count_and_ids(service: Service, _: Catalog) -> Iterator[Found]:
             )
 
 
-def shared_memory(service: Service, _: Catalog) -> Iterator[Found]:
+def shared_memory(service: Service, _: Catalog) -> Iterator[RuleHit]:
     launcher = next((w for w in service.command if w.rpartition("/")[2] in _LAUNCHERS), None)
     patterns = table("known.toml")["image"]["shared_memory"]
     if launcher is None and not any(re.fullmatch(p, service.image) for p in patterns):
         return
     if not (service.asks or service.reason) or _has_shared_memory(service):
         return
-    yield Found(
+    yield RuleHit(
         rule="compose-shm",
         at=service.place,
         message=f"Service {service.name} has the 64 MiB of /dev/shm that are usual; "
@@ -189,9 +189,9 @@ def _has_shared_memory(service: Service) -> bool:
     return False
 
 
-def runtime_and_reservation(service: Service, _: Catalog) -> Iterator[Found]:
+def runtime_and_reservation(service: Service, _: Catalog) -> Iterator[RuleHit]:
     if service.runtime == "nvidia" and service.devices:
-        yield Found(
+        yield RuleHit(
             rule="compose-runtime-and-devices",
             at=service.node.key_place("runtime"),
             start=service.place.line,
@@ -200,10 +200,10 @@ def runtime_and_reservation(service: Service, _: Catalog) -> Iterator[Found]:
         )
 
 
-def visible_devices_none(service: Service, _: Catalog) -> Iterator[Found]:
+def visible_devices_none(service: Service, _: Catalog) -> Iterator[RuleHit]:
     value, at = service.environment.get("NVIDIA_VISIBLE_DEVICES", (None, service.place))
     if value in _NONE and service.asks:
-        yield Found(
+        yield RuleHit(
             rule="visible-devices-none",
             at=at,
             start=service.place.line,
@@ -213,10 +213,10 @@ def visible_devices_none(service: Service, _: Catalog) -> Iterator[Found]:
         )
 
 
-def capabilities_of_environment(service: Service, _: Catalog) -> Iterator[Found]:
+def capabilities_of_environment(service: Service, _: Catalog) -> Iterator[RuleHit]:
     value, at = service.environment.get("NVIDIA_DRIVER_CAPABILITIES", (None, service.place))
     if value and "$" not in value and capabilities_without_compute(value):
-        yield Found(
+        yield RuleHit(
             rule="capabilities-without-compute",
             at=at,
             start=service.place.line,
@@ -226,7 +226,7 @@ def capabilities_of_environment(service: Service, _: Catalog) -> Iterator[Found]
         )
 
 
-def locked_memory(service: Service, _: Catalog) -> Iterator[Found]:
+def locked_memory(service: Service, _: Catalog) -> Iterator[RuleHit]:
     node = service.node.get("devices")
     devices = [item.text or "" for item in node.items()] if node else []
     limits = service.node.get("ulimits")
@@ -234,7 +234,7 @@ def locked_memory(service: Service, _: Catalog) -> Iterator[Found]:
         return
     if service.node.get("privileged") or (limits and limits.get("memlock")):
         return
-    yield Found(
+    yield RuleHit(
         rule="compose-memlock",
         at=node.at if node else service.place,
         start=service.place.line,
@@ -243,11 +243,11 @@ def locked_memory(service: Service, _: Catalog) -> Iterator[Found]:
     )
 
 
-def swarm(service: Service, _: Catalog) -> Iterator[Found]:
+def swarm(service: Service, _: Catalog) -> Iterator[RuleHit]:
     deploy = service.node.get("deploy")
     said = [name for name, _node in deploy.pairs() if name in _SWARM] if deploy else []
     if deploy and said and service.devices:
-        yield Found(
+        yield RuleHit(
             rule="compose-swarm",
             at=deploy.key_place(said[0]),
             start=service.place.line,
@@ -256,15 +256,15 @@ def swarm(service: Service, _: Catalog) -> Iterator[Found]:
         )
 
 
-def image_tag(service: Service, catalog: Catalog) -> Iterator[Found]:
+def image_tag(service: Service, catalog: Catalog) -> Iterator[RuleHit]:
     node = service.node.get("image")
     if node is not None and service.image:
         yield from judge_image(service.image, node.at, str(node.raw.value), catalog)
 
 
-def _obsolete_version(root: Node) -> Iterator[Found]:
+def _obsolete_version(root: YamlNode) -> Iterator[RuleHit]:
     if root.get("version") is not None:
-        yield Found(
+        yield RuleHit(
             rule="compose-version",
             at=root.key_place("version"),
             message="The key version has no meaning any more; docker compose warns of it.",

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provision.doctor.lint.compose import Node, read_yaml
-from provision.doctor.lint.findings import Found, Place, table
-from provision.doctor.lint.package_rules import Setting, judge_install
+from provision.doctor.lint.compose import YamlNode, read_yaml
+from provision.doctor.lint.findings import Position, RuleHit, table
+from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.requirements import read_requirements
+from provision.doctor.lint.setting import Setting
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 _NAME = re.compile(r"(?:(?P<channel>[\w.-]+)::)?(?P<name>[\w.-]+)\s*(?P<rest>.*)")
 _PYTHON = re.compile(r"={1,2}\s*(3\.\d+)(\.[\d*]+)?(=.*)?")
@@ -29,7 +30,7 @@ def looks_like_environment(text: str) -> bool:
     ) and not re.search(r"^services:", text, re.MULTILINE)
 
 
-def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     """What the rules find in pip's part, in conda's, and in the two together."""
     root = read_yaml(path, text, kind="environment file")
     listed = list(_items(root, "dependencies"))
@@ -61,7 +62,7 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[Found]
         yield from judge_install(install, setting, catalog)
         torch = install.named("torch")
         if torch is not None and names & {"pytorch", "pytorch-cuda", "pytorch-gpu"}:
-            yield Found(
+            yield RuleHit(
                 rule="torch-conda-and-pip",
                 at=torch.at,
                 message="conda installs pytorch here; pip lays a second one over it.",
@@ -71,8 +72,8 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[Found]
 
 
 def _ended_channel(
-    packages: list[tuple[re.Match[str], Place]], channels: set[str | None]
-) -> Iterator[Found]:
+    packages: list[tuple[re.Match[str], Position]], channels: set[str | None]
+) -> Iterator[RuleHit]:
     """A release of PyTorch that its own channel never got."""
     known = table("known.toml")["conda"]
     last = known["pytorch_channel_until"]
@@ -84,7 +85,7 @@ def _ended_channel(
         if found["name"] != "pytorch" or not asked or not its_own:
             continue
         if (int(asked[1]), int(asked[2])) > tuple(last):
-            yield Found(
+            yield RuleHit(
                 rule="conda-channel-ended",
                 at=at,
                 message="The channel pytorch ends with PyTorch "
@@ -93,7 +94,7 @@ def _ended_channel(
             )
 
 
-def _items(root: Node | None, key: str) -> Iterator[Node]:
+def _items(root: YamlNode | None, key: str) -> Iterator[YamlNode]:
     node = root.get(key) if root is not None else None
     if node is not None:
         yield from node.items()

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from provision.doctor.lint.findings import Place, table
-from provision.doctor.lint.shell import VALUE_LIMIT, Command, Text, commands, expand
+from provision.doctor.lint.findings import Position, table
+from provision.doctor.lint.shell import VALUE_LIMIT, ShellCommand, Text, commands, expand
 from provision.errors import BadInputError
 
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*([\\`])\s*$", re.IGNORECASE)
@@ -48,11 +48,11 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StageStep:
     """An instruction of a stage, the commands of a RUN, the settings of an ENV or ARG."""
 
     instruction: Instruction
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ShellCommand, ...] = ()
     settings: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -65,7 +65,7 @@ class Stage:
     parent: Stage | None
     platform: str | None
     instruction: Instruction
-    steps: tuple[Step, ...]
+    steps: tuple[StageStep, ...]
     variables: Mapping[str, str | None]
 
     @property
@@ -82,11 +82,11 @@ class Stage:
         """The image below all of them; None: not known."""
         return self.lineage[0].image
 
-    def all_steps(self) -> Iterator[Step]:
+    def all_steps(self) -> Iterator[StageStep]:
         for stage in self.lineage:
             yield from stage.steps
 
-    def all_commands(self) -> Iterator[Command]:
+    def all_commands(self) -> Iterator[ShellCommand]:
         for step in self.all_steps():
             yield from step.commands
 
@@ -290,7 +290,7 @@ def _stage(
     name = words[2] if len(words) >= 3 and words[1].lower() == "as" else ""
     parent = next((s for s in reversed(before) if s.name and s.name == reference), None)
     variables: dict[str, str | None] = dict(parent.variables) if parent else {}
-    steps: list[Step] = []
+    steps: list[StageStep] = []
     for instruction in group[1:]:
         step = _step(instruction, variables, globals_)
         variables |= step.settings
@@ -311,17 +311,17 @@ def _step(
     instruction: Instruction,
     variables: Mapping[str, str | None],
     globals_: Mapping[str, str | None],
-) -> Step:
+) -> StageStep:
     if instruction.keyword == "ARG":
-        return Step(instruction=instruction, settings=_arg(instruction, variables, globals_))
+        return StageStep(instruction=instruction, settings=_arg(instruction, variables, globals_))
     if instruction.keyword == "ENV":
-        return Step(instruction=instruction, settings=_env(instruction, variables))
+        return StageStep(instruction=instruction, settings=_env(instruction, variables))
     if instruction.keyword == "RUN":
-        return Step(instruction=instruction, commands=tuple(_run(instruction, variables)))
-    return Step(instruction=instruction)
+        return StageStep(instruction=instruction, commands=tuple(_run(instruction, variables)))
+    return StageStep(instruction=instruction)
 
 
-def _run(instruction: Instruction, variables: Mapping[str, str | None]) -> Iterator[Command]:
+def _run(instruction: Instruction, variables: Mapping[str, str | None]) -> Iterator[ShellCommand]:
     text = instruction.text
     begin = 0
     while (flag := _FLAG.match(text.text, begin)) is not None:
@@ -329,7 +329,7 @@ def _run(instruction: Instruction, variables: Mapping[str, str | None]) -> Itera
     blank = Text(" " * begin + text.text[begin:], text.marks)
     argv = _exec_form(text.text[begin:])
     if argv is not None:
-        place: Place = text.at(begin)
+        place: Position = text.at(begin)
         quoted = " ".join("'" + word.replace("'", "") + "'" for word in argv)
         yield from commands(Text(quoted, ((0, place.line, place.column),)), variables)
         return

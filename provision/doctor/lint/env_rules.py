@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.dockerfile import Dockerfile, Instruction, Stage
-from provision.doctor.lint.findings import Found, Place, table
+from provision.doctor.lint.findings import Position, RuleHit, table
 from provision.doctor.lint.images import cuda_base
 from provision.doctor.lint.installs import pip_install
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 _NONE = frozenset(["void", "none"])
 
 
-def env_rules(file: Dockerfile, _: Catalog) -> Iterator[Found]:
+def env_rules(file: Dockerfile, _: Catalog) -> Iterator[RuleHit]:
     told: set[tuple[str, int]] = set()
     for stage in file.shipped():
         for found in _of_stage(stage):
@@ -32,7 +32,7 @@ def capabilities_without_compute(value: str) -> bool:
     return bool(value) and not said & {"all", "compute", "graphics", "display"}
 
 
-def _of_stage(stage: Stage) -> Iterator[Found]:
+def _of_stage(stage: Stage) -> Iterator[RuleHit]:
     environment = stage.environment()
     if is_for_cuda(stage):
         yield from _gpu_switches(environment)
@@ -54,7 +54,7 @@ def is_for_cuda(stage: Stage) -> bool:
 
 def _gpu_switches(
     environment: Mapping[str, tuple[str | None, Instruction]],
-) -> Iterator[Found]:
+) -> Iterator[RuleHit]:
     value, instruction = environment.get("NVIDIA_DRIVER_CAPABILITIES", (None, None))
     if (
         value is not None
@@ -62,7 +62,7 @@ def _gpu_switches(
         and "$" not in value
         and capabilities_without_compute(value)
     ):
-        yield Found(
+        yield RuleHit(
             rule="capabilities-without-compute",
             at=_place(instruction, "NVIDIA_DRIVER_CAPABILITIES"),
             start=instruction.line,
@@ -72,7 +72,7 @@ def _gpu_switches(
         )
     value, instruction = environment.get("NVIDIA_VISIBLE_DEVICES", (None, None))
     if value in _NONE and instruction:
-        yield Found(
+        yield RuleHit(
             rule="visible-devices-none",
             at=_place(instruction, "NVIDIA_VISIBLE_DEVICES"),
             start=instruction.line,
@@ -82,11 +82,11 @@ def _gpu_switches(
         )
 
 
-def _library_path(value: str, instruction: Instruction, *, is_cuda: bool) -> Iterator[Found]:
+def _library_path(value: str, instruction: Instruction, *, is_cuda: bool) -> Iterator[RuleHit]:
     at = _place(instruction, "LD_LIBRARY_PATH")
     parts = [part.rstrip("/") for part in value.split(":")]
     if any(part.endswith("/stubs") and "cuda" in part for part in parts):
-        yield Found(
+        yield RuleHit(
             rule="library-path-stubs",
             at=at,
             start=instruction.line,
@@ -95,7 +95,7 @@ def _library_path(value: str, instruction: Instruction, *, is_cuda: bool) -> Ite
             fix="Name the stubs in LIBRARY_PATH, which is for linking only.",
         )
     if any(part.endswith("/compat") and "cuda" in part for part in parts):
-        yield Found(
+        yield RuleHit(
             rule="library-path-compat",
             at=at,
             start=instruction.line,
@@ -107,6 +107,6 @@ def _library_path(value: str, instruction: Instruction, *, is_cuda: bool) -> Ite
         )
 
 
-def _place(instruction: Instruction, name: str) -> Place:
+def _place(instruction: Instruction, name: str) -> Position:
     offset = instruction.text.text.find(name)
     return instruction.text.at(max(offset, 0))

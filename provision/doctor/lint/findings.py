@@ -34,7 +34,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """A place in a file; lines and columns count from 1."""
 
     line: int
@@ -42,14 +42,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RuleHit:
     """What a rule has found. `start` is the line on which the instruction begins (0: `at`'s own).
 
     `swap` is a text of that line and what belongs there instead; None: no such simple change.
     """
 
     rule: str
-    at: Place
+    at: Position
     message: str
     fix: str
     level: Level | None = None
@@ -58,7 +58,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """A finding as it is told. `replacement`: the lines `line` to `end_line` as they should be."""
 
     rule: str
@@ -95,10 +95,10 @@ def table(name: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", tomllib.loads(text))
 
 
-def finding(found: Found, path: str, lines: tuple[str, ...]) -> Finding:
+def finding(found: RuleHit, path: str, lines: tuple[str, ...]) -> LintFinding:
     """A rule's row joined to what it has found in the file of these lines."""
     rule = rules()[found.rule]
-    return Finding(
+    return LintFinding(
         rule=rule.code,
         level=found.level or rule.level,
         path=path,
@@ -112,7 +112,7 @@ def finding(found: Found, path: str, lines: tuple[str, ...]) -> Finding:
     )
 
 
-def _replacement(found: Found, lines: tuple[str, ...]) -> str | None:
+def _replacement(found: RuleHit, lines: tuple[str, ...]) -> str | None:
     """The line with the swap made; None where the text does not stand there exactly once."""
     if found.swap is None or not 1 <= found.at.line <= len(lines):
         return None

@@ -15,8 +15,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from provision.doctor.lint.findings import Place, table
-from provision.doctor.lint.shell import Command, Word
+from provision.doctor.lint.findings import Position, table
+from provision.doctor.lint.shell import ExpandedWord, ShellCommand
 
 _PIP = re.compile(r"pip(\d+(\.\d+)?)?")
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)?)?")
@@ -27,7 +27,7 @@ _FILE_FLAGS = frozenset(["-r", "--requirement", "-c", "--constraint"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class RequestedPackage:
     """A requirement and where it stands. `address`: of a direct reference, or of what has no name.
 
     `name` is normalized, "" where only an address is known.
@@ -35,7 +35,7 @@ class Package:
 
     name: str
     written: str
-    at: Place
+    at: Position
     requirement: Requirement | None = None
     address: str = ""
 
@@ -70,11 +70,11 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class IndexSource:
     """An index or a page of links."""
 
     url: str
-    at: Place
+    at: Position
     replaces_default: bool = False
 
     @property
@@ -88,14 +88,14 @@ class Source:
 class Install:
     """Packages that are installed together. `complete`: no other source can be at work here."""
 
-    packages: tuple[Package, ...]
-    at: Place
-    sources: tuple[Source, ...] = ()
+    packages: tuple[RequestedPackage, ...]
+    at: Position
+    sources: tuple[IndexSource, ...] = ()
     complete: bool = False
     options: frozenset[str] = field(default_factory=frozenset)
-    files: tuple[Word, ...] = ()
+    files: tuple[ExpandedWord, ...] = ()
 
-    def named(self, name: str) -> Package | None:
+    def named(self, name: str) -> RequestedPackage | None:
         return next((one for one in self.packages if one.name == name), None)
 
     @property
@@ -109,7 +109,7 @@ class Install:
         return self.complete and not self.sources
 
 
-def read_package(text: str, at: Place) -> Package:
+def read_package(text: str, at: Position) -> RequestedPackage:
     """A requirement as it is written; one that cannot be parsed keeps its text alone."""
     try:
         requirement = Requirement(text)
@@ -118,14 +118,14 @@ def read_package(text: str, at: Place) -> Package:
         egg = re.search(r"#egg=([\w.-]+)", text)
         name = canonicalize_name(egg[1]) if egg else ""
         wheel = _wheel(address)
-        return Package(
+        return RequestedPackage(
             name=canonicalize_name(wheel.name) if wheel else name,
             written=text,
             at=at,
             requirement=wheel,
             address=address,
         )
-    return Package(
+    return RequestedPackage(
         name=canonicalize_name(requirement.name),
         written=text,
         at=at,
@@ -145,7 +145,7 @@ def _wheel(address: str) -> Requirement | None:
         return None
 
 
-def pip_install(command: Command, environment: Iterable[str] = ()) -> Install | None:
+def pip_install(command: ShellCommand, environment: Iterable[str] = ()) -> Install | None:
     """What a command installs with pip or uv; None: it is another command.
 
     `environment`: names of variables that are set, some of which give pip an index.
@@ -153,10 +153,10 @@ def pip_install(command: Command, environment: Iterable[str] = ()) -> Install | 
     words = _arguments(command)
     if words is None:
         return None
-    packages: list[Package] = []
-    sources: list[Source] = []
+    packages: list[RequestedPackage] = []
+    sources: list[IndexSource] = []
     options: set[str] = set()
-    files: list[Word] = []
+    files: list[ExpandedWord] = []
     known = True
     value_flags = frozenset(table("known.toml")["pip"]["value_flags"])
     rest = iter(words)
@@ -168,7 +168,9 @@ def pip_install(command: Command, environment: Iterable[str] = ()) -> Install | 
             continue
         options.add(flag)
         if flag in _INDEX_FLAGS | _EXTRA_FLAGS | _LINK_FLAGS | _FILE_FLAGS | value_flags:
-            given = Word(value, word.at) if equals else next(rest, Word("", word.at))
+            given = (
+                ExpandedWord(value, word.at) if equals else next(rest, ExpandedWord("", word.at))
+            )
         else:
             continue
         if flag in _FILE_FLAGS:
@@ -178,7 +180,7 @@ def pip_install(command: Command, environment: Iterable[str] = ()) -> Install | 
         elif flag not in value_flags:
             known &= given.known
             sources.append(
-                Source(url=given.text, at=given.at, replaces_default=flag in _INDEX_FLAGS)
+                IndexSource(url=given.text, at=given.at, replaces_default=flag in _INDEX_FLAGS)
             )
     settings = {*environment, *command.settings}
     other = any(name.startswith(("PIP_", "UV_")) and _is_source(name) for name in settings)
@@ -196,7 +198,7 @@ def _is_source(variable: str) -> bool:
     return any(part in variable for part in ("INDEX", "FIND_LINKS", "CONFIG_FILE", "TORCH_BACKEND"))
 
 
-def _arguments(command: Command) -> tuple[Word, ...] | None:
+def _arguments(command: ShellCommand) -> tuple[ExpandedWord, ...] | None:
     """The words after `pip install`."""
     words = [word.text for word in command.words]
     if words and command.name == "uv" and words[1:3] == ["pip", "install"]:
@@ -213,14 +215,14 @@ class SystemPackages:
     """Packages of a distribution or of conda, by name."""
 
     tool: str
-    names: tuple[Word, ...]
+    names: tuple[ExpandedWord, ...]
 
 
 _MANAGERS = frozenset(["apt-get", "apt", "aptitude", "yum", "dnf", "microdnf", "tdnf", "zypper"])
 _CONDAS = frozenset(["conda", "mamba", "micromamba"])
 
 
-def system_install(command: Command) -> SystemPackages | None:
+def system_install(command: ShellCommand) -> SystemPackages | None:
     """What apt, yum, dnf install ("apt") or conda and mamba ("conda"); None: neither."""
     words = command.words
     verbs = {"install"} if command.name in _MANAGERS else {"install", "create"}
@@ -236,7 +238,7 @@ def system_install(command: Command) -> SystemPackages | None:
     )
 
 
-def _plain_words(words: Iterable[Word], *, conda: bool) -> Iterator[Word]:
+def _plain_words(words: Iterable[ExpandedWord], *, conda: bool) -> Iterator[ExpandedWord]:
     """Names without versions; flags and, of conda, the values of flags left out."""
     skip = False
     for word in words:
@@ -247,4 +249,4 @@ def _plain_words(words: Iterable[Word], *, conda: bool) -> Iterator[Word]:
             skip = skip or word.text in {"-t", "-o"}
         else:
             name = re.split(r"[=<>:~!\[ ]", word.text.rpartition("::")[2], maxsplit=1)[0]
-            yield Word(name, word.at)
+            yield ExpandedWord(name, word.at)

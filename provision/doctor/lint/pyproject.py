@@ -17,15 +17,10 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from provision.doctor.lint.findings import Found, Place
-from provision.doctor.lint.installs import Install, Package, Source, read_package
-from provision.doctor.lint.package_rules import (
-    COMPANIONS,
-    Setting,
-    applies_on_linux,
-    judge_install,
-    known_pythons,
-)
+from provision.doctor.lint.findings import Position, RuleHit
+from provision.doctor.lint.installs import IndexSource, Install, RequestedPackage, read_package
+from provision.doctor.lint.package_rules import COMPANIONS, judge_install
+from provision.doctor.lint.setting import Setting, applies_on_linux, known_pythons
 from provision.errors import BadInputError
 
 if sys.version_info >= (3, 11):
@@ -34,12 +29,12 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 _PINNED = re.compile(r"=*\s*(\d[\w.!+-]*)")
 
 
-def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     """What the rules find in each install that the file describes; what two share comes twice."""
     project = Project(path, text)
     pythons = project.pythons(catalog)
@@ -96,7 +91,7 @@ class Project:
             together = [one for one in [*base, *packages] if applies_on_linux(one, catalog)]
             yield Install(
                 packages=tuple(map(self._placed, together)),
-                at=Place(1),
+                at=Position(1),
                 sources=tuple(self._sources({one.name for one in together})),
                 complete=True,
             )
@@ -122,7 +117,7 @@ class Project:
             for name, said in self.table("tool", "uv", "sources").items()
         }
 
-    def _placed(self, package: Package) -> Package:
+    def _placed(self, package: RequestedPackage) -> RequestedPackage:
         """A package with the address that uv is told to take it from."""
         for one in self._told.get(package.name, []):
             address = next((str(one[key]) for key in ("url", "git", "path") if key in one), "")
@@ -130,7 +125,7 @@ class Project:
                 return replace(package, address=address or "workspace")
         return package
 
-    def _sources(self, names: set[str]) -> Iterator[Source]:
+    def _sources(self, names: set[str]) -> Iterator[IndexSource]:
         """The indexes that are asked for these packages."""
         wanted = {
             str(one["index"])
@@ -148,15 +143,15 @@ class Project:
             yield from self._all(table.get("find-links"))
         yield from self._poetry_sources(names)
 
-    def _all(self, urls: object, *, replaces: bool = False) -> Iterator[Source]:
+    def _all(self, urls: object, *, replaces: bool = False) -> Iterator[IndexSource]:
         for url in urls if isinstance(urls, list) else [urls]:
             if isinstance(url, str):
                 yield self._source(url, replaces=replaces)
 
-    def _source(self, url: object, *, replaces: bool = False) -> Source:
-        return Source(url=str(url), at=self._at(str(url)), replaces_default=replaces)
+    def _source(self, url: object, *, replaces: bool = False) -> IndexSource:
+        return IndexSource(url=str(url), at=self._at(str(url)), replaces_default=replaces)
 
-    def _listed(self, requirements: object) -> list[Package]:
+    def _listed(self, requirements: object) -> list[RequestedPackage]:
         """A list of requirements; entries that include another group are passed over."""
         if not isinstance(requirements, list):
             return []
@@ -164,7 +159,7 @@ class Project:
             read_package(one, self._at(one)) for one in requirements if isinstance(one, str) and one
         ]
 
-    def _poetry(self) -> list[Package]:
+    def _poetry(self) -> list[RequestedPackage]:
         """Poetry's dependencies: of versions, a pin alone is understood by everybody."""
         groups = self.table("tool", "poetry", "group")
         tables = [
@@ -179,7 +174,7 @@ class Project:
             if name.lower() != "python"
         ]
 
-    def _poetry_package(self, name: str, said: object) -> Package:
+    def _poetry_package(self, name: str, said: object) -> RequestedPackage:
         row = said if isinstance(said, dict) else {"version": said}
         pin = _PINNED.fullmatch(str(row.get("version", "")).strip())
         extras = row.get("extras")
@@ -194,11 +189,11 @@ class Project:
             ),
             1,
         )
-        package = read_package(f"{written}{f'=={pin[1]}' if pin else ''}{marker}", Place(number))
+        package = read_package(f"{written}{f'=={pin[1]}' if pin else ''}{marker}", Position(number))
         address = next((str(row[key]) for key in ("url", "git", "path") if key in row), "")
         return replace(package, address=address) if address else package
 
-    def _poetry_sources(self, names: set[str]) -> Iterator[Source]:
+    def _poetry_sources(self, names: set[str]) -> Iterator[IndexSource]:
         rows = self.table("tool", "poetry").get("source")
         dependencies = self.table("tool", "poetry", "dependencies")
         wanted = {
@@ -212,14 +207,14 @@ class Project:
                 if not explicit or row.get("name") in wanted:
                     yield self._source(row["url"])
 
-    def _at(self, written: str) -> Place:
+    def _at(self, written: str) -> Position:
         """Where a text of the document stands first between quotes; else the first line."""
         for quote in ('"', "'"):
             offset = self.text.find(f"{quote}{written}{quote}")
             if offset >= 0:
                 before = self.text[:offset]
-                return Place(before.count("\n") + 1, offset - before.rfind("\n"))
-        return Place(1)
+                return Position(before.count("\n") + 1, offset - before.rfind("\n"))
+        return Position(1)
 
 
 def _is_for_linux(source: Mapping[str, Any]) -> bool:
@@ -233,7 +228,7 @@ def _is_for_linux(source: Mapping[str, Any]) -> bool:
     return elsewhere is None or " or " in marker
 
 
-def _companions_elsewhere(install: Install, project: Project) -> Iterator[Found]:
+def _companions_elsewhere(install: Install, project: Project) -> Iterator[RuleHit]:
     """torch from an index that is asked for nothing else, and torchvision from the default one."""
     torch = install.named("torch")
     if torch is None or torch.address or not project.elsewhere("torch"):
@@ -245,7 +240,7 @@ def _companions_elsewhere(install: Install, project: Project) -> Iterator[Found]
     for name in COMPANIONS:
         package = install.named(name)
         if package is not None and not package.address and not project.elsewhere(name):
-            yield Found(
+            yield RuleHit(
                 rule="torch-companion-elsewhere",
                 at=package.at,
                 message=f"torch comes from an index of PyTorch, and {name} from the default one: "
@@ -255,4 +250,4 @@ def _companions_elsewhere(install: Install, project: Project) -> Iterator[Found]
 
 
 def _has_wheels(row: Mapping[str, Any]) -> bool:
-    return Source(url=str(row.get("url")), at=Place(1)).torch_tag is not None
+    return IndexSource(url=str(row.get("url")), at=Position(1)).torch_tag is not None

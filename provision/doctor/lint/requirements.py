@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from provision.doctor.lint.findings import Found, Place
-from provision.doctor.lint.installs import Install, Package, Source, read_package
-from provision.doctor.lint.package_rules import Setting, judge_install
+from provision.doctor.lint.findings import Position, RuleHit
+from provision.doctor.lint.installs import IndexSource, Install, RequestedPackage, read_package
+from provision.doctor.lint.package_rules import judge_install
+from provision.doctor.lint.setting import Setting
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
 
 _OPTION = re.compile(
     r"(?P<flag>-i|--index-url|--extra-index-url|-f|--find-links|-r|--requirement|-c|--constraint"
@@ -21,7 +22,7 @@ _COMMENT = re.compile(r"(^|\s+)#.*$")
 _TRAILING = re.compile(r"\s+--(hash|config-settings|global-option|install-option)\b.*$")
 
 
-def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[Found]:
+def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     """What the rules find in a file; its name says whether it is meant for CPUs.
 
     Flags of the command that reads the file can add an index, so what is missing is not certain.
@@ -36,8 +37,8 @@ def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[Found
 
 def read_requirements(text: str) -> Install:
     """The packages and indexes of a file; lines that are neither are passed over."""
-    packages: list[Package] = []
-    sources: list[Source] = []
+    packages: list[RequestedPackage] = []
+    sources: list[IndexSource] = []
     options: set[str] = set()
     for number, line in _logical_lines(text):
         column = len(line) - len(line.lstrip()) + 1
@@ -45,7 +46,7 @@ def read_requirements(text: str) -> Install:
         if not content:
             continue
         option = _OPTION.match(content)
-        at = Place(number, column)
+        at = Position(number, column)
         if option is None:
             if not content.startswith("-"):
                 packages.append(read_package(content, at))
@@ -56,12 +57,12 @@ def read_requirements(text: str) -> Install:
             packages.append(read_package(value, at))
         elif "index-url" in flag or flag in {"-i", "-f", "--find-links"}:
             replaces = flag in {"-i", "--index-url"}
-            sources.append(Source(url=value, at=at, replaces_default=replaces))
+            sources.append(IndexSource(url=value, at=at, replaces_default=replaces))
     nested = options & {"-r", "--requirement", "--no-index"}
     return Install(
         packages=tuple(packages),
         sources=tuple(sources),
-        at=Place(1),
+        at=Position(1),
         complete=not nested and not any("$" in one.url for one in sources),
         options=frozenset(options),
     )
@@ -72,7 +73,7 @@ def looks_like_requirements(text: str) -> bool:
     lines = [_COMMENT.sub("", line).strip() for _, line in _logical_lines(text)]
     said = [line for line in lines if line]
     return bool(said) and all(
-        _OPTION.match(line) or read_package(_TRAILING.sub("", line), Place(1)).requirement
+        _OPTION.match(line) or read_package(_TRAILING.sub("", line), Position(1)).requirement
         for line in said
     )
 

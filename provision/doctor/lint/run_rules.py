@@ -5,148 +5,34 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from provision.doctor.lint.dockerfile import Dockerfile, Stage, Step
-from provision.doctor.lint.findings import Found, table
-from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_of, system_python_of
+from provision.doctor.lint.dockerfile import Dockerfile, StageStep
+from provision.doctor.lint.findings import RuleHit, table
+from provision.doctor.lint.images import python_of, system_of
 from provision.doctor.lint.installs import (
     Install,
-    Package,
-    SystemPackages,
-    pip_install,
+    RequestedPackage,
     system_install,
 )
-from provision.doctor.lint.package_rules import Setting, chosen_tag, judge_install
-from provision.doctor.lint.shell import Command, Word
+from provision.doctor.lint.package_rules import chosen_tag, judge_install
+from provision.doctor.lint.shell import ExpandedWord
+from provision.doctor.lint.stage import StageView
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
-    from provision.catalog.rows import Arch
+    from provision.catalog.catalog import Catalog
 
 _SEPARATOR = re.compile(r"[-_.]+")
 _REPOSITORY = re.compile(
     r"developer\.download\.nvidia\.com/compute/(?:cuda|machine-learning)/repos/"
     r"(?P<os>ubuntu|debian|rhel)(?P<release>\d+)/"
 )
-_PYTHON_PIP = re.compile(r"(?:python|pip)(3\.\d+)")
 _BUILD_CUDA = re.compile(
     r"-D(GGML_CUDA|GGML_CUBLAS|LLAMA_CUBLAS|LLAMA_CUDA|USE_CUDA|WITH_CUDA)=(ON|on|1)"
 )
 
 
-@dataclass(frozen=True)
-class StageView:
-    """A stage with what the rules ask of it, each worked out once."""
-
-    stage: Stage
-    catalog: Catalog
-    for_cpus: bool = False
-
-    @cached_property
-    def base(self) -> CudaBase | None:
-        return cuda_base(self.stage.root_image)
-
-    @cached_property
-    def arch(self) -> Arch:
-        platform = self.stage.lineage[0].platform or ""
-        return "aarch64" if platform.startswith("linux/arm64") else "x86_64"
-
-    @cached_property
-    def all_installs(self) -> list[tuple[Command, Install]]:
-        """What pip installs here and in the stages below."""
-        names = [name for step in self.stage.all_steps() for name in step.settings]
-        found = [(one, pip_install(one, names)) for one in self.stage.all_commands()]
-        return [(command, install) for command, install in found if install is not None]
-
-    @cached_property
-    def all_system(self) -> list[tuple[Command, SystemPackages]]:
-        """What apt and conda install here and in the stages below."""
-        found = [(one, system_install(one)) for one in self.stage.all_commands()]
-        return [(command, packages) for command, packages in found if packages is not None]
-
-    @cached_property
-    def own_commands(self) -> list[tuple[Step, Command]]:
-        return [(step, command) for step in self.stage.steps for command in step.commands]
-
-    def own_installs(self) -> Iterator[tuple[Step, Command, Install]]:
-        installs = {id(command): install for command, install in self.all_installs}
-        for step, command in self.own_commands:
-            install = installs.get(id(command))
-            if install is not None:
-                yield step, command, install
-
-    def setting(self, command: Command, install: Install) -> Setting:
-        """What the rules over packages have to know of this command."""
-        said = _PYTHON_PIP.fullmatch(command.name)
-        python = said[1] if said else self._python
-        if not said and self._has_other_python(command):
-            python = None
-        return Setting(
-            for_gpus=self.base is not None,
-            for_cpus=self.for_cpus,
-            whole=not install.files and not self.pip_configured,
-            pythons=(python,) if python else (),
-            arch=self.arch,
-        )
-
-    @cached_property
-    def _python(self) -> str | None:
-        """The Python of the image, or of its distribution where nothing here speaks of another."""
-        image = self.stage.root_image
-        system = system_python_of(image)
-        told = " ".join(word.text for one in self.stage.all_commands() for word in one.words)
-        others = set(re.findall(r"\bpython(3\.\d+)", told)) - {system}
-        others |= {"a source of others"} if re.search(r"deadsnakes|alternatives", told) else set()
-        return python_of(image) or (None if others else system)
-
-    @cached_property
-    def pip_configured(self) -> bool:
-        """Whether `pip config` may have named an index."""
-        return any(
-            one.name.startswith("pip") and one.says("config") for one in self.stage.all_commands()
-        )
-
-    @cached_property
-    def python_makers(self) -> frozenset[str]:
-        """Programs here that bring a Python of their own."""
-        makers = frozenset(["conda", "mamba", "micromamba", "pyenv", "uv", "virtualenv"])
-        return makers & {one.name for one in self.stage.all_commands()}
-
-    def _has_other_python(self, command: Command) -> bool:
-        return bool(self.python_makers) or "/" in command.words[0].text
-
-    def compiler(self) -> bool:
-        """Whether nvcc is there: in the base, or installed."""
-        known = table("known.toml")["system"]
-        for _, packages in self.all_system:
-            pattern = known["compiler" if packages.tool == "apt" else "conda_compiler"]
-            if any(re.fullmatch(pattern, name.text) or not name.known for name in packages.names):
-                return True
-        if any(
-            re.match(r"nvidia-cuda-nvcc|cuda-toolkit|nvidia-cuda-nvcc-cu\d\d", package.name)
-            for _, install in self.all_installs
-            for package in install.packages
-        ):
-            return True
-        if any(_fetches_toolkit(command) for command in self.stage.all_commands()):
-            return True
-        if any(_copies_toolkit(step) for step in self.stage.all_steps()):
-            return True
-        return self.base is None or self.base.flavour not in {"base", "runtime"}
-
-
-def _fetches_toolkit(command: Command) -> bool:
-    return any(re.search(r"cuda_\d[\w.]*_linux\S*\.run", word.text) for word in command.words)
-
-
-def _copies_toolkit(step: Step) -> bool:
-    return step.instruction.keyword == "COPY" and "cuda" in step.instruction.text.text
-
-
-def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[Found]:
+def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
     name = file.path.lower()
     shipped_stages = {stage.line for stage in file.shipped()}
     for stage in file.stages:
@@ -169,10 +55,10 @@ def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[Found]:
         yield from _architectures_missing(view)
 
 
-def _from(step: Step, found: Iterator[Found]) -> Iterator[Found]:
+def _from(step: StageStep, found: Iterator[RuleHit]) -> Iterator[RuleHit]:
     """The same, told to begin where the instruction begins."""
     for one in found:
-        yield Found(
+        yield RuleHit(
             rule=one.rule,
             at=one.at,
             message=one.message,
@@ -183,7 +69,7 @@ def _from(step: Step, found: Iterator[Found]) -> Iterator[Found]:
         )
 
 
-def extension_of(package: Package) -> str | None:
+def extension_of(package: RequestedPackage) -> str | None:
     """The name of a package that compiles CUDA code when it is installed; None: it does not."""
     known = table("known.toml")["python"]
     if package.address.endswith(".whl"):
@@ -195,7 +81,7 @@ def extension_of(package: Package) -> str | None:
     return match[1].rpartition("/")[2] if match else None
 
 
-def _extensions(view: StageView) -> Iterator[tuple[Step, Install, Package, str]]:
+def _extensions(view: StageView) -> Iterator[tuple[StageStep, Install, RequestedPackage, str]]:
     for step, _, install in view.own_installs():
         wheels_only = bool(install.options & {"--only-binary", "--find-links", "-f"})
         for package in install.packages:
@@ -204,7 +90,7 @@ def _extensions(view: StageView) -> Iterator[tuple[Step, Install, Package, str]]
                 yield step, install, package, name
 
 
-def _nvcc_missing(view: StageView) -> Iterator[Found]:
+def _nvcc_missing(view: StageView) -> Iterator[RuleHit]:
     if view.base is None or view.compiler():
         return
     fix = f"Build from {_devel(view)}, at least in the stage that compiles."
@@ -214,7 +100,7 @@ def _nvcc_missing(view: StageView) -> Iterator[Found]:
             _BUILD_CUDA.fullmatch(word.text) for word in command.words
         )
         if asks or builds:
-            yield Found(
+            yield RuleHit(
                 rule="nvcc-missing",
                 at=command.at,
                 start=step.instruction.line,
@@ -224,7 +110,7 @@ def _nvcc_missing(view: StageView) -> Iterator[Found]:
                 fix=fix,
             )
     for step, _, package, name in _extensions(view):
-        yield Found(
+        yield RuleHit(
             rule="nvcc-missing",
             at=package.at,
             start=step.instruction.line,
@@ -242,7 +128,7 @@ def _devel(view: StageView) -> str:
     return f"{base.name}:{tag}" if base and view.catalog.cuda_image(tag) else "a devel image"
 
 
-def _cuda_of_another_major(view: StageView) -> Iterator[Found]:
+def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
     """Wheels of torch for one CUDA major above an image of another."""
     if view.base is None or view.base.major is None or view.base.flavour == "base":
         return
@@ -254,7 +140,7 @@ def _cuda_of_another_major(view: StageView) -> Iterator[Found]:
         if torch is None or cuda is None or cuda.partition(".")[0] == view.base.major:
             continue
         if compiles is not None and view.base.flavour == "devel":
-            yield Found(
+            yield RuleHit(
                 rule="cuda-other",
                 at=torch.at,
                 start=step.instruction.line,
@@ -264,7 +150,7 @@ def _cuda_of_another_major(view: StageView) -> Iterator[Found]:
                 fix=f"Take the image of CUDA {cuda}, or a torch of CUDA {view.base.major}.",
             )
         else:
-            yield Found(
+            yield RuleHit(
                 rule="cuda-other",
                 at=torch.at,
                 start=step.instruction.line,
@@ -278,7 +164,7 @@ def _cuda_of(tag: str | None, catalog: Catalog) -> str | None:
     return next((row.cuda for row in catalog.torch if row.tag == tag), None)
 
 
-def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[Found]:
+def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[RuleHit]:
     """A runtime or devel image whose CUDA nothing uses but torch, which brings its own."""
     base = view.base
     if base is None or base.flavour not in {"runtime", "devel"} or not shipped:
@@ -295,7 +181,7 @@ def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[Found]:
     ]
     for step, torch, tag in torches:
         if torch is not None and _cuda_of(tag, view.catalog):
-            yield Found(
+            yield RuleHit(
                 rule="cuda-twice",
                 at=torch.at,
                 start=step.instruction.line,
@@ -322,7 +208,7 @@ def _compiles(view: StageView) -> bool:
     )
 
 
-def _cudnn_twice(view: StageView) -> Iterator[Found]:
+def _cudnn_twice(view: StageView) -> Iterator[RuleHit]:
     torch = any(
         _cuda_of(chosen_tag(install, view.setting(command, install), view.catalog), view.catalog)
         for command, install in view.all_installs
@@ -330,7 +216,7 @@ def _cudnn_twice(view: StageView) -> Iterator[Found]:
     if not torch:
         return
     for step, name in _apt_packages(view, "cudnn"):
-        yield Found(
+        yield RuleHit(
             rule="cudnn-twice",
             at=name.at,
             start=step.instruction.line,
@@ -340,11 +226,11 @@ def _cudnn_twice(view: StageView) -> Iterator[Found]:
         )
 
 
-def _driver_inside(view: StageView, *, shipped: bool) -> Iterator[Found]:
+def _driver_inside(view: StageView, *, shipped: bool) -> Iterator[RuleHit]:
     if not shipped:
         return
     for step, name in _apt_packages(view, "driver"):
-        yield Found(
+        yield RuleHit(
             rule="driver-in-image",
             at=name.at,
             start=step.instruction.line,
@@ -354,7 +240,7 @@ def _driver_inside(view: StageView, *, shipped: bool) -> Iterator[Found]:
         )
 
 
-def _apt_packages(view: StageView, kind: str) -> Iterator[tuple[Step, Word]]:
+def _apt_packages(view: StageView, kind: str) -> Iterator[tuple[StageStep, ExpandedWord]]:
     """The first package of a kind of `known.toml` that each command of apt here installs."""
     pattern = table("known.toml")["system"][kind]
     for step, command in view.own_commands:
@@ -366,7 +252,7 @@ def _apt_packages(view: StageView, kind: str) -> Iterator[tuple[Step, Word]]:
             yield step, name
 
 
-def _gpu_at_build(view: StageView) -> Iterator[Found]:
+def _gpu_at_build(view: StageView) -> Iterator[RuleHit]:
     for step, command in view.own_commands:
         if command.then == "||" or command.conditional:
             continue
@@ -375,7 +261,7 @@ def _gpu_at_build(view: StageView) -> Iterator[Found]:
             for word in command.words
         )
         if command.name == "nvidia-smi" or asserted:
-            yield Found(
+            yield RuleHit(
                 rule="gpu-at-build",
                 at=command.at,
                 start=step.instruction.line,
@@ -385,7 +271,7 @@ def _gpu_at_build(view: StageView) -> Iterator[Found]:
             )
 
 
-def _conda_and_pip(view: StageView) -> Iterator[Found]:
+def _conda_and_pip(view: StageView) -> Iterator[RuleHit]:
     conda = any(
         name.text in {"pytorch", "pytorch-cuda"}
         for _, packages in view.all_system
@@ -397,7 +283,7 @@ def _conda_and_pip(view: StageView) -> Iterator[Found]:
     for step, _, install in view.own_installs():
         torch = install.named("torch")
         if torch is not None:
-            yield Found(
+            yield RuleHit(
                 rule="torch-conda-and-pip",
                 at=torch.at,
                 start=step.instruction.line,
@@ -406,7 +292,7 @@ def _conda_and_pip(view: StageView) -> Iterator[Found]:
             )
 
 
-def _retired_key(view: StageView) -> Iterator[Found]:
+def _retired_key(view: StageView) -> Iterator[RuleHit]:
     key = table("known.toml")["system"]["key_retired"]
     for step, command in view.own_commands:
         if command.then == "||" or command.conditional:
@@ -416,7 +302,7 @@ def _retired_key(view: StageView) -> Iterator[Found]:
             None,
         )
         if fetched is not None:
-            yield Found(
+            yield RuleHit(
                 rule="cuda-key-retired",
                 at=fetched.at,
                 start=step.instruction.line,
@@ -425,7 +311,7 @@ def _retired_key(view: StageView) -> Iterator[Found]:
             )
 
 
-def _foreign_repository(view: StageView) -> Iterator[Found]:
+def _foreign_repository(view: StageView) -> Iterator[RuleHit]:
     system = system_of(view.stage.root_image)
     if system is None or not system.startswith(("ubuntu", "debian")):
         return
@@ -435,7 +321,7 @@ def _foreign_repository(view: StageView) -> Iterator[Found]:
             if match is None or match["os"] == "rhel":
                 continue
             if match["os"] + match["release"] != system.replace(".", ""):
-                yield Found(
+                yield RuleHit(
                     rule="cuda-repository-other",
                     at=word.at,
                     start=step.instruction.line,
@@ -447,7 +333,7 @@ def _foreign_repository(view: StageView) -> Iterator[Found]:
                 return
 
 
-def _architectures_missing(view: StageView) -> Iterator[Found]:
+def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
     plain = view.base or system_of(view.stage.root_image) or python_of(view.stage.root_image)
     if not plain:
         return  # an image of a framework may have set the list
@@ -466,7 +352,7 @@ def _architectures_missing(view: StageView) -> Iterator[Found]:
         return
     for step, _, package, name in _extensions(view):
         if _SEPARATOR.sub("-", name).lower() not in own and name != "flash-attention":
-            yield Found(
+            yield RuleHit(
                 rule="arch-list-missing",
                 at=package.at,
                 start=step.instruction.line,

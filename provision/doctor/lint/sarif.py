@@ -7,12 +7,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from provision.doctor.lint.findings import Finding, Rule, rules
+from provision.doctor.lint.findings import LintFinding, Rule, rules
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def to_sarif(findings: Sequence[Finding], version: str) -> dict[str, Any]:
+def to_sarif(findings: Sequence[LintFinding], version: str) -> dict[str, Any]:
     """One run with every rule of the table, the findings, and the changes that mend them."""
     table = list(rules().values())
     index = {rule.code: number for number, rule in enumerate(table)}
@@ -59,7 +59,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(one: Finding, rule_index: int) -> dict[str, Any]:
+def _result(one: LintFinding, rule_index: int) -> dict[str, Any]:
     artifact = {"uri": uri_of(one.path)}
     result: dict[str, Any] = {
         "ruleId": one.rule,

@@ -12,14 +12,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from provision.doctor.lint.findings import Place
+from provision.doctor.lint.findings import Position
+from provision.doctor.shell import after, substitution_end, tokens
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _BRACED = re.compile(
     r"\$\{(?P<name>[A-Za-z_]\w*)(?:(?P<how>:?[-+]|##?|%%?|//?)(?P<with>[^{}]*))?\}", re.ASCII
 )
-_SEPARATORS = ("&&", "||", ";;", ";", "|&", "|", "&", "\n")
 _LEADING = frozenset(
     ["if", "then", "else", "elif", "do", "while", "until", "{", "!", "(", "time", "exec", "sudo"]
 )
@@ -37,19 +37,19 @@ class Text:
     text: str
     marks: tuple[tuple[int, int, int], ...]
 
-    def at(self, offset: int) -> Place:
+    def at(self, offset: int) -> Position:
         """Where a character of the text stands in the file."""
         index = bisect_right(self.marks, (offset, 1 << 60, 0)) - 1
         begin, line, column = self.marks[max(index, 0)]
-        return Place(line, column + offset - begin)
+        return Position(line, column + offset - begin)
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ExpandedWord:
     """A word without its quotes, its known variables filled in."""
 
     text: str
-    at: Place
+    at: Position
 
     @property
     def known(self) -> bool:
@@ -57,10 +57,10 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ShellCommand:
     """A simple command. `settings` are assignments before it; `then` is what follows it: "||"."""
 
-    words: tuple[Word, ...]
+    words: tuple[ExpandedWord, ...]
     settings: Mapping[str, str]
     then: str = ""
     conditional: bool = False
@@ -71,7 +71,7 @@ class Command:
         return self.words[0].text.rpartition("/")[2] if self.words else ""
 
     @property
-    def at(self) -> Place:
+    def at(self) -> Position:
         return self.words[0].at
 
     def says(self, *words: str) -> bool:
@@ -79,11 +79,11 @@ class Command:
         return set(words) <= {word.text for word in self.words[1:]}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Raw:
-    text: str = ""
-    offset: int = 0
-    quoted: bool = False
+    text: str
+    offset: int
+    quoted: bool
 
 
 def expand(text: str, variables: Mapping[str, str | None]) -> str:
@@ -122,10 +122,10 @@ def _trimmed(value: str, how: str, other: str) -> str:
     return value.removeprefix(other) if how[0] == "#" else value.removesuffix(other)
 
 
-def commands(text: Text, variables: Mapping[str, str | None], depth: int = 0) -> list[Command]:
+def commands(text: Text, variables: Mapping[str, str | None], depth: int = 0) -> list[ShellCommand]:
     """The simple commands of a script, in their order; those of `sh -c '...'` are among them."""
     known = dict(variables)
-    found: list[Command] = []
+    found: list[ShellCommand] = []
     blocks = 0
     for raws, then in _split(text.text):
         texts = [raw.text for raw in raws]
@@ -147,14 +147,14 @@ def commands(text: Text, variables: Mapping[str, str | None], depth: int = 0) ->
     return found
 
 
-def _assignments(words: tuple[Word, ...]) -> Iterator[tuple[str, str]]:
+def _assignments(words: tuple[ExpandedWord, ...]) -> Iterator[tuple[str, str]]:
     for word in words:
         match = _ASSIGNMENT.fullmatch(word.text)
         if match:
             yield match[1], match[2]
 
 
-def _script_of(command: Command) -> Word | None:
+def _script_of(command: ShellCommand) -> ExpandedWord | None:
     """The script of `bash -lc '...'`."""
     if command.name not in _SHELLS:
         return None
@@ -171,9 +171,9 @@ def _command(
     known: Mapping[str, str | None],
     *,
     conditional: bool,
-) -> Command | None:
+) -> ShellCommand | None:
     settings: dict[str, str] = {}
-    words: list[Word] = []
+    words: list[ExpandedWord] = []
     for raw in raws:
         if not words and not raw.quoted:
             if raw.text in _LEADING or raw.text in {"fi", "done", "}", ")", "env"}:
@@ -185,93 +185,55 @@ def _command(
         at = text.at(raw.offset)
         filled = expand(raw.text, known)
         parts = [filled] if raw.quoted or filled == raw.text else filled.split()
-        words += [Word(part, at) for part in parts]
+        words += [ExpandedWord(part, at) for part in parts]
     if not words and not settings:
         return None
-    return Command(words=tuple(words), settings=settings, then=then, conditional=conditional)
+    return ShellCommand(words=tuple(words), settings=settings, then=then, conditional=conditional)
 
 
 def _split(text: str) -> Iterator[tuple[list[_Raw], str]]:
-    """Words between separators, and the separator that ends them."""
+    """Words between operators, without redirections, and the operator that ends them."""
     words: list[_Raw] = []
-    current: _Raw | None = None
-    index, end = 0, len(text)
-    while index < end:
-        char = text[index]
-        separator = next((s for s in _SEPARATORS if text.startswith(s, index)), None)
-        if char == "#" and current is None:
-            stop = text.find("\n", index)
-            index = end if stop < 0 else stop
-            continue
-        if char == "&" and index and text[index - 1] in "<>":  # 2>&1 is one word
-            separator = None
-        if separator is not None or char in " \t()<>":
-            if separator is None and char in "<>":
-                current = current or _Raw(offset=index)
-                current.text += char
-                index += 1
-                continue
-            if current is not None:
-                words.append(current)
-                current = None
-            if separator is not None or char in "()":
-                if words:
-                    yield words, separator or char
-                words = []
-            index += len(separator) if separator else 1
-            continue
-        current = current or _Raw(offset=index)
-        index = _take(text, index, current)
-    if current is not None:
-        words.append(current)
+    for token in tokens(text):
+        if token.kind == "word":
+            quoted = token.text[0] in "'\""
+            words.append(_Raw(_unquoted(token.text), token.start, quoted))
+        elif token.kind == "operator":
+            if words:
+                yield words, token.text
+            words = []
     if words:
         yield words, ""
 
 
-def _take(text: str, index: int, word: _Raw) -> int:
-    """Add one character, quoted text or substitution to the word; the index behind it."""
-    char = text[index]
-    if char == "\\":
-        word.text += text[index + 1 : index + 2]
-        return index + 2
-    if char in "'\"":
-        return _quoted(text, index, word)
-    if text.startswith("$(", index):
-        stop = _closing(text, index + 1)
-        word.text += text[index:stop]
-        return stop
-    if char == "`":
-        stop = text.find("`", index + 1)
-        stop = len(text) if stop < 0 else stop + 1
-        word.text += text[index:stop]
-        return stop
-    if text.startswith("${", index):
-        stop = text.find("}", index)
-        stop = len(text) if stop < 0 else stop + 1
-        word.text += text[index:stop]
-        return stop
-    word.text += char
-    return index + 1
-
-
-def _quoted(text: str, index: int, word: _Raw) -> int:
-    quote = text[index]
-    if not word.text:
-        word.quoted = True
-    index += 1
-    while index < len(text) and text[index] != quote:
-        if quote == '"' and text[index] == "\\" and text[index + 1 : index + 2] in tuple('"\\$`'):
+def _unquoted(raw: str) -> str:
+    """The word as the shell would pass it on, its variables and substitutions as written."""
+    text, index = "", 0
+    while index < len(raw):
+        char = raw[index]
+        if char == "\\":
+            text += raw[index + 1 : index + 2]
+            index += 2
+        elif char in "'\"":
+            inner, index = _inside_quotes(raw, index)
+            text += inner
+        elif raw.startswith("$(", index) or char == "`":
+            stop = substitution_end(raw, index + 2) if char == "$" else after(raw, "`", index + 1)
+            text += raw[index:stop]
+            index = stop
+        else:
+            text += char
             index += 1
-        word.text += text[index]
+    return text
+
+
+def _inside_quotes(raw: str, index: int) -> tuple[str, int]:
+    """The text in the quotes that begin there, and the index behind them."""
+    quote, text = raw[index], ""
+    index += 1
+    while index < len(raw) and raw[index] != quote:
+        if quote == '"' and raw[index] == "\\" and raw[index + 1 : index + 2] in tuple('"\\$`'):
+            index += 1
+        text += raw[index]
         index += 1
-    return index + 1
-
-
-def _closing(text: str, index: int) -> int:
-    """The index behind the bracket that closes the one at `index`."""
-    depth = 0
-    for position in range(index, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[position], 0)
-        if depth == 0:
-            return position + 1
-    return len(text)
+    return text, index + 1

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from provision.doctor.lint.findings import LEVELS, Finding
+from provision.doctor.lint.findings import LEVELS, LintFinding
 from provision.output.text import WIDTH
 
 _INDENT = "    "
 _SILENCE = "To silence one, on its line or the line before: # provision: ignore=RULE"
 
 
-def describe_findings(findings: Sequence[Finding], paths: tuple[str, ...]) -> str:
+def describe_findings(findings: Sequence[LintFinding], paths: tuple[str, ...]) -> str:
     """Each with its place in front and the fix below; how many there are at the end."""
     if not findings:
         return f"No problems found in {', '.join(paths)}."
@@ -24,7 +24,7 @@ def describe_findings(findings: Sequence[Finding], paths: tuple[str, ...]) -> st
     return "\n".join([*lines, _counted(findings)])
 
 
-def findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def findings_json(findings: Sequence[LintFinding]) -> dict[str, Any]:
     """{"schema": 1, "findings": [...], "counts": {"error": 1, ...}}"""
     return {
         "schema": 1,
@@ -33,7 +33,7 @@ def findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _described(one: Finding) -> Iterator[str]:
+def _described(one: LintFinding) -> Iterator[str]:
     yield f"{one.path}:{one.line}:{one.column}: {one.level} [{one.rule}]"
     yield from _wrapped(one.message, "  ")
     first, *rest = one.fix.splitlines()
@@ -52,7 +52,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     )
 
 
-def _counted(findings: Sequence[Finding]) -> str:
+def _counted(findings: Sequence[LintFinding]) -> str:
     parts = []
     for level in LEVELS:
         number = sum(one.level == level for one in findings)

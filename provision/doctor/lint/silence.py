@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from provision.doctor.lint.findings import Found
+from provision.doctor.lint.findings import RuleHit
 
 _DIRECTIVE = re.compile(r"#\s*provision:\s*ignore=([\w,-]+)")
 
@@ -16,7 +16,7 @@ def silenced_rules(lines: Sequence[str]) -> Mapping[int, frozenset[str]]:
     return {number: frozenset(one[1].split(",")) for number, one in said.items() if one}
 
 
-def without_silenced(found: Iterable[Found], lines: Sequence[str]) -> Iterator[Found]:
+def without_silenced(found: Iterable[RuleHit], lines: Sequence[str]) -> Iterator[RuleHit]:
     """What no comment silences. Before a long instruction a comment speaks for all of it."""
     silenced = silenced_rules(lines)
     for one in found:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
-from provision.doctor.mending.shell import UNNAMED, written
+from provision.doctor.mending.written import UNNAMED, written
 
 # What is no file of anybody's.
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
@@ -22,7 +22,7 @@ _PATTERN = re.compile(r"[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptFile:
     """A file and its copy; `copy` is None where there was no file. `real` is the file behind it
     where its name was a link, or led over one.
     """
@@ -105,7 +105,7 @@ def copy_command(path: str, copy: str, sudo: str) -> str:
     return f"{sudo}cp -pL {file} {part} && {sudo}mv -f {part} {whole}"
 
 
-def restore_command(kept: Kept, sudo: str) -> str:
+def restore_command(kept: KeptFile, sudo: str) -> str:
     """What puts a file back, or takes away one that was not there. A link is followed only where it
     leads to the same file as before: what the fix has made a link is replaced itself.
     """

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from provision.doctor.judge import PLACEHOLDER
 from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending.backup import is_pattern, not_kept
-from provision.doctor.mending.shell import commands, programs, words, written
-from provision.doctor.model import Failure, Fix
+from provision.doctor.mending.shell import commands, programs, words
+from provision.doctor.mending.written import written
+from provision.doctor.model import Fix, KnownFailure
 
 _BLANKS = re.compile(r"<[a-z][a-z _-]*>|\b(?:your|my)[/_-]", re.IGNORECASE)
 _LOST_STATE = frozenset(["cd", "export", "set", ".", "source", "umask", "alias", "read"])
@@ -45,7 +46,7 @@ def check_fixes(knowledge: Knowledge) -> list[str]:
     ]
 
 
-def _problems(failure: Failure) -> Iterator[str]:
+def _problems(failure: KnownFailure) -> Iterator[str]:
     automatic = [fix for fix in failure.fixes if fix.automatic]
     decides = failure.confirm if failure.check is None else failure.check
     if automatic and not failure.confirm:

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeAlias
 
-from images import process
+from images.system import process
 
 Say: TypeAlias = Callable[[str], None]
 Ask: TypeAlias = Callable[[str], bool]
@@ -24,7 +24,7 @@ Run: TypeAlias = Callable[[str, float, Say], "int | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class FixEffects:
     """`ask` is None where nobody can answer; `home` is the user's, where no sudo is needed."""
 
     say: Say
@@ -37,9 +37,9 @@ class Doors:
     sleep: Callable[[float], None] = time.sleep
 
 
-def local_doors(say: Say) -> Doors:
+def local_doors(say: Say) -> FixEffects:
     """The doors to this machine and to the person at its terminal."""
-    return Doors(
+    return FixEffects(
         say=say,
         ask=ask_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None,
         run=run_in_shell,

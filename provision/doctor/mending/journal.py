@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from images.printable import printable
-from provision.doctor.mending.backup import Kept
+from images.text.printable import printable
+from provision.doctor.mending.backup import KeptFile
 from provision.errors import BadInputError
 from provision.output.files import write_whole
 
@@ -38,7 +38,7 @@ class Journal:
 
     code: str
     started: str
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptFile, ...] = ()
     done: tuple[Done, ...] = ()
     result: Result = "running"
 
@@ -85,7 +85,7 @@ def _parsed(content: Any) -> Journal:  # noqa: ANN401  JSON values are Any until
         code=_text(content["code"]),
         started=_text(content["started"]),
         kept=tuple(
-            Kept(
+            KeptFile(
                 path=_absolute(row["path"]),
                 copy=row["copy"] and _absolute(row["copy"]),
                 real=row.get("real") and _absolute(row["real"]),
@@ -100,7 +100,7 @@ def _parsed(content: Any) -> Journal:  # noqa: ANN401  JSON values are Any until
     if not all(one.copy is None or _is_copy(one.copy, one.path) for one in journal.kept):
         raise ValueError("a copy is not named as ours are")
     if not all(one.code is None or isinstance(one.code, int) for one in journal.done):
-        raise TypeError("an exit code is no number")
+        raise TypeError("an exit code is not a number")
     return journal
 
 

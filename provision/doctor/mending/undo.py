@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from images.printable import printable
+from images.text.printable import printable
 from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending import backup, words
-from provision.doctor.mending.backup import Kept
-from provision.doctor.mending.doors import Doors
+from provision.doctor.mending.backup import KeptFile
+from provision.doctor.mending.doors import FixEffects
 from provision.doctor.mending.journal import Journal, read_journal, write_journal
 from provision.errors import BadInputError, Exit
 
 _LIMIT_S = 60.0
 
 
-def undo(path: Path, *, knowledge: Knowledge, doors: Doors, assume_yes: bool = False) -> Exit:
+def undo(path: Path, *, knowledge: Knowledge, doors: FixEffects, assume_yes: bool = False) -> Exit:
     """Show the files that a journal names, ask, and put them back, the last first. HOST_UNFIT: one
     could not be, or the answer was no. USAGE: nobody could be asked, or sudo is missing.
     BadInputError where it is no journal of ours: see `read_journal`; and each file must be one
@@ -55,7 +55,7 @@ def undo(path: Path, *, knowledge: Knowledge, doors: Doors, assume_yes: bool = F
 
 
 def _refused(
-    restores: Sequence[tuple[Kept, str]], doors: Doors, *, assume_yes: bool
+    restores: Sequence[tuple[KeptFile, str]], doors: FixEffects, *, assume_yes: bool
 ) -> Exit | None:
     """How it ends before anything is restored; None where it goes on."""
     if not doors.is_root and not doors.has_sudo:
@@ -80,7 +80,9 @@ def _refused(
     return None
 
 
-def _refuse_other_files(path: Path, journal: Journal, knowledge: Knowledge, doors: Doors) -> None:
+def _refuse_other_files(
+    path: Path, journal: Journal, knowledge: Knowledge, doors: FixEffects
+) -> None:
     """A journal may only name what a fix of its cause keeps."""
     failure = knowledge.by_code.get(journal.code)
     shown = printable(str(path))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from images.printable import printable
-from provision.doctor.mending.backup import Kept
+from images.text.printable import printable
+from provision.doctor.mending.backup import KeptFile
 from provision.doctor.mending.choice import Refusal
 from provision.doctor.model import Cause, Fix
 from provision.output.text import WIDTH
@@ -63,7 +63,7 @@ def by_hand_text(cause: Cause, refusal: Refusal) -> str:
     return "\n".join([*lines, wrapped(f"not run: {refusal.why} {refusal.fix}", "  ")])
 
 
-def restored_text(kept: Sequence[Kept]) -> str:
+def restored_text(kept: Sequence[KeptFile]) -> str:
     """What --undo would do to each file."""
     lines = ["To be restored:"]
     for one in kept:
@@ -72,7 +72,7 @@ def restored_text(kept: Sequence[Kept]) -> str:
     return "\n".join(lines)
 
 
-def undo_text(kept: Sequence[Kept], restores: Sequence[str], done: Sequence[str]) -> str:
+def undo_text(kept: Sequence[KeptFile], restores: Sequence[str], done: Sequence[str]) -> str:
     """How to put files back, and what was run: of that only changes to these files go back."""
     lines = ["  To put the kept files back:", listed(restores)] if kept else []
     lines += ["  Run so far:", listed(done)] if done else []

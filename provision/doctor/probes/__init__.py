@@ -31,16 +31,18 @@ from provision.doctor.probes import (
     system,
     toolkit,
 )
+from provision.doctor.probes.found import Found
 from provision.doctor.probes.log import kernel_log
-from provision.doctor.probes.machine import Found, Machine, Source, with_nvml
-from provision.doctor.probes.tree import tree_source
-from provision.host.nvml import NvmlLoader, load_nvml
+from provision.host.machine import Answer, ProbedMachine, Question, Remembering, Source
+from provision.host.nvml import NvmlLoader, ask_nvml, load_nvml
+from provision.host.tree import tree_source
 
-__all__ = ["INSIDE", "LIMIT_S", "PROBES", "Machine", "kernel_log", "read_facts", "source_of"]
+__all__ = ["INSIDE", "LIMIT_S", "PROBES", "ProbedMachine", "kernel_log", "read_facts", "source_of"]
 
 LIMIT_S = 6.0
+NVML_LIMIT_S = 4.0
 
-Probe: TypeAlias = Callable[[Machine], Iterable[Found]]
+Probe: TypeAlias = Callable[[ProbedMachine], Iterable[Found]]
 
 # Inside a container the engine, its toolkit and the kernel's own state are somebody else's.
 INSIDE: tuple[Probe, ...] = (
@@ -108,17 +110,17 @@ PROBES: tuple[Probe, ...] = (
 
 
 def read_facts(
-    machine: Machine,
+    machine: ProbedMachine,
     *,
     nvml_loader: NvmlLoader = load_nvml,
     limit_s: float = LIMIT_S,
     probes: Sequence[Probe] = PROBES,
 ) -> dict[str, Fact]:
     """All facts that can be found within the limit, in the order of the probes."""
-    asked = Machine(
+    asked = ProbedMachine(
         root=machine.root,
         env=machine.env,
-        source=commands.Remembering(source_of(machine, nvml_loader)),
+        source=Remembering(source_of(machine, nvml_loader)),
     )
     deadline = time.monotonic() + limit_s
     commands.start_all(asked)
@@ -134,16 +136,25 @@ def read_facts(
     return {name: value for kept in found for name, value in list(kept.items())}
 
 
-def source_of(machine: Machine, nvml_loader: NvmlLoader) -> Source:
+def source_of(machine: ProbedMachine, nvml_loader: NvmlLoader) -> Source:
     """The machine's source; NVML is asked only where programs may be run, and that is here."""
     if machine.source is not None:
         return machine.source
     source = tree_source(machine.root, machine.run, machine.env)
     is_here = machine.run is not None and machine.root == Path("/")
-    return with_nvml(source, nvml_loader) if is_here else source
+    return _with_nvml(source, nvml_loader) if is_here else source
 
 
-def _probe(probe: Probe, machine: Machine, kept: dict[str, Fact]) -> None:
+def _with_nvml(source: Source, load: NvmlLoader) -> Source:
+    def ask(question: Question) -> Answer:
+        if question == ("nvml",):
+            return ask_nvml(load, timeout_s=NVML_LIMIT_S)
+        return source(question)
+
+    return ask
+
+
+def _probe(probe: Probe, machine: ProbedMachine, kept: dict[str, Fact]) -> None:
     """One probe's facts, as they come: what it found before it broke or hung stays found."""
     try:
         for name, value in probe(machine):

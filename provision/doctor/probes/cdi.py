@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from provision.doctor.probes.driver import loaded_version
-from provision.doctor.probes.machine import Found, Machine, fact
-from provision.host.cdi import parse_cdi
+from images.system.cdi import MOST_FILES, SpecError, parse_spec
+from provision.doctor.probes.found import Found, fact
+from provision.host.cdi import SPEC_DIRS, SPEC_NAME
+from provision.host.machine import ProbedMachine
+from provision.host.proc import loaded_version
 
-FOLDERS = ("/etc/cdi", "/var/run/cdi")
-
-_FILES_LIMIT = 64
 _PATHS_LIMIT = 500
-_LINE_LIMIT = 4096
-_SPEC = r".*\.(?:json|ya?ml)"
-# "path" is of the host for device nodes and hooks; a mount's own is "containerPath".
-_HOST_PATH = re.compile(r"^[ \t]*(?:- +)?(?:hostPath|path): +[\"']?(/[^\"'\s#]*)", re.MULTILINE)
 _VERSION = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+(?:\.\d+)+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class SpecFile:
     """A specification: its devices by full name, and the files of the host that it names."""
 
     path: str
@@ -33,13 +26,13 @@ class Spec:
     host_paths: tuple[str, ...]
 
 
-def probe_cdi(machine: Machine) -> Iterator[Found]:
-    listed = [machine.names(folder) for folder in FOLDERS]
+def probe_cdi(machine: ProbedMachine) -> Iterator[Found]:
+    listed = [machine.names(folder) for folder in SPEC_DIRS]
     specs = read_specs(machine)
     if all(names is None for names in listed):
-        yield from fact("cdi.specs", (), FOLDERS[0])
+        yield from fact("cdi.specs", (), SPEC_DIRS[0])
         return
-    where = specs[0].path if specs else FOLDERS[0]
+    where = specs[0].path if specs else SPEC_DIRS[0]
     yield from fact("cdi.specs", tuple(spec.path for spec in specs), where)
     devices = dict.fromkeys(name for spec in specs for name in spec.devices)
     yield from fact("cdi.devices", tuple(devices), where)
@@ -51,34 +44,19 @@ def probe_cdi(machine: Machine) -> Iterator[Found]:
         yield from _state(machine, ours)
 
 
-def read_specs(machine: Machine) -> tuple[Spec, ...]:
-    paths = [path for folder in FOLDERS for path in machine.paths(folder, _SPEC)]
-    texts = [(path, machine.text(path)) for path in paths[:_FILES_LIMIT]]
-    return tuple(
-        Spec(path=path, devices=parse_cdi(text), host_paths=host_paths(text))
-        if is_readable(text)
-        else Spec(path=path, devices=(), host_paths=())
-        for path, text in texts
-        if text is not None
-    )
+def read_specs(machine: ProbedMachine) -> tuple[SpecFile, ...]:
+    paths = [path for folder in SPEC_DIRS for path in machine.paths(folder, SPEC_NAME)]
+    texts = [(path, machine.text(path)) for path in paths[:MOST_FILES]]
+    return tuple(read_spec(path, text) for path, text in texts if text is not None)
 
 
-def is_readable(text: str) -> bool:
-    """No generator writes longer lines into YAML, and its reader would need long for them."""
-    is_json = text.lstrip().startswith("{")
-    return is_json or all(len(line) <= _LINE_LIMIT for line in text.splitlines())
-
-
-def host_paths(text: str) -> tuple[str, ...]:
-    """Files of the host that a specification in JSON or YAML names, each once."""
-    if text.lstrip().startswith("{"):
-        try:
-            found: Iterable[str] = list(_json_paths(json.loads(text), depth=0))
-        except (ValueError, RecursionError):
-            found = ()
-    else:
-        found = _HOST_PATH.findall(text)
-    return tuple(dict.fromkeys(found))[:_PATHS_LIMIT]
+def read_spec(path: str, text: str) -> SpecFile:
+    """What a file defines: nothing where it is no specification."""
+    try:
+        found = parse_spec(text)
+    except SpecError:
+        return SpecFile(path=path, devices=(), host_paths=())
+    return SpecFile(path=path, devices=found.names, host_paths=found.host_paths[:_PATHS_LIMIT])
 
 
 def driver_of(paths: Iterable[str]) -> str | None:
@@ -86,7 +64,7 @@ def driver_of(paths: Iterable[str]) -> str | None:
     return next((m[1] for path in paths if (m := _VERSION.search(path))), None)
 
 
-def conflict(specs: Iterable[Spec]) -> bool:
+def conflict(specs: Iterable[SpecFile]) -> bool:
     """Whether two files of one directory define one device: engines then refuse the device. Of two
     directories the later one counts (CDI specification, "conflict resolution").
     """
@@ -102,7 +80,7 @@ def is_stale(missing: Iterable[str], written_for: str | None, loaded: str | None
     return any(True for _ in missing) or differs
 
 
-def _state(machine: Machine, specs: list[Spec]) -> Iterator[Found]:
+def _state(machine: ProbedMachine, specs: list[SpecFile]) -> Iterator[Found]:
     paths = tuple(dict.fromkeys(path for spec in specs for path in spec.host_paths))
     missing = tuple(path for path in paths[:_PATHS_LIMIT] if not machine.exists(path))
     written_for = driver_of(paths)
@@ -110,17 +88,3 @@ def _state(machine: Machine, specs: list[Spec]) -> Iterator[Found]:
     yield from fact("cdi.missing", missing, specs[0].path)
     yield from fact("cdi.driver_version", written_for, specs[0].path)
     yield from fact("cdi.stale", is_stale(missing, written_for, loaded), specs[0].path)
-
-
-def _json_paths(value: Any, *, depth: int) -> Iterator[str]:  # noqa: ANN401
-    if depth > 12:
-        return
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key in {"hostPath", "path"} and isinstance(inner, str) and inner.startswith("/"):
-                yield inner
-            else:
-                yield from _json_paths(inner, depth=depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _json_paths(inner, depth=depth + 1)

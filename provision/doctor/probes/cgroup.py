@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from provision.doctor.probes.daemon_json import read_daemon_json
 from provision.doctor.probes.devices import has_char_links
-from provision.doctor.probes.docker import INFO, cgroup_driver, read_daemon_json, read_info
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes.docker import INFO, cgroup_driver, read_info
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.probes.system import in_container
 from provision.doctor.probes.toolkit import read_mode
+from provision.host.machine import ProbedMachine
 
 _CGROUP = "/sys/fs/cgroup"
 _ENFORCE = "/sys/fs/selinux/enforce"
@@ -20,7 +22,7 @@ _USERNS_DEBIAN = "/proc/sys/kernel/unprivileged_userns_clone"
 _USERNS_APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 
 
-def probe_cgroup(machine: Machine) -> Iterator[Found]:
+def probe_cgroup(machine: ProbedMachine) -> Iterator[Found]:
     yield from fact("cgroup.version", cgroup_version(machine), _CGROUP)
     if not any(re.fullmatch(r"nvidia\d+", name) for name in machine.names("/dev") or ()):
         return
@@ -34,7 +36,7 @@ def probe_cgroup(machine: Machine) -> Iterator[Found]:
     yield from fact("cgroup.reload_trap", trap, INFO if info else daemon.path)
 
 
-def cgroup_version(machine: Machine) -> int | None:
+def cgroup_version(machine: ProbedMachine) -> int | None:
     names = machine.names(_CGROUP)
     if not names:
         return None
@@ -56,7 +58,7 @@ def reload_trap(*, driver: str | None, mode: str | None, char_links: bool | None
     return None if driver is None or char_links is None else True
 
 
-def probe_security(machine: Machine) -> Iterator[Found]:
+def probe_security(machine: ProbedMachine) -> Iterator[Found]:
     enforce = machine.word(_ENFORCE)
     modules = machine.word(_LSM)
     if enforce in {"0", "1"}:

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from provision.doctor.probes.machine import Answer, Machine, Question, Source
-from provision.host.runner import Completed
+from provision.host.machine import ProbedMachine
+from provision.host.runner import ProgramResult
+from provision.host.smi import PLACES as SMI_PLACES
 
 LIMIT_S = 4.0
 
@@ -29,7 +30,7 @@ _PACKAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ProbeCommand:
     """A program and its arguments; `program` is looked for on PATH and in the usual places."""
 
     program: str
@@ -37,33 +38,32 @@ class Command:
     places: tuple[str, ...] = ()
 
 
-DOCKER_INFO = Command(program="docker", arguments=("info", *_JSON))
-DOCKER_BUILDX = Command(program="docker", arguments=("buildx", "version"))
-PODMAN_INFO = Command(program="podman", arguments=("info", "--format", "json"))
-SMI = Command(
+DOCKER_INFO = ProbeCommand(program="docker", arguments=("info", *_JSON))
+DOCKER_BUILDX = ProbeCommand(program="docker", arguments=("buildx", "version"))
+PODMAN_INFO = ProbeCommand(program="podman", arguments=("info", "--format", "json"))
+SMI = ProbeCommand(
     program="nvidia-smi",
     arguments=("-q", "-x"),
-    # where it is when PATH does not say: WSL under sudo, hosts like GKE's
-    places=("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi"),
+    places=SMI_PLACES,
 )
-UNAME = Command(program="uname", arguments=("-m",))
-VIRT = Command(program="systemd-detect-virt", arguments=("--vm",))
-SECURE_BOOT = Command(program="mokutil", arguments=("--sb-state",))
-DKMS = Command(program="dkms", arguments=("status",))
-MODINFO = Command(program="modinfo", arguments=("nvidia",))
-LSPCI = Command(program="lspci", arguments=("-nn", "-d", "10de:"))
-DPKG = Command(program="dpkg-query", arguments=("-W", "-f", _DPKG_FORMAT, *_PACKAGES))
-RPM = Command(
+UNAME = ProbeCommand(program="uname", arguments=("-m",))
+VIRT = ProbeCommand(program="systemd-detect-virt", arguments=("--vm",))
+SECURE_BOOT = ProbeCommand(program="mokutil", arguments=("--sb-state",))
+DKMS = ProbeCommand(program="dkms", arguments=("status",))
+MODINFO = ProbeCommand(program="modinfo", arguments=("nvidia",))
+LSPCI = ProbeCommand(program="lspci", arguments=("-nn", "-d", "10de:"))
+DPKG = ProbeCommand(program="dpkg-query", arguments=("-W", "-f", _DPKG_FORMAT, *_PACKAGES))
+RPM = ProbeCommand(
     program="rpm", arguments=("-qa", "--qf", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n", *_PACKAGES)
 )
-FABRIC = Command(program="nv-fabricmanager", arguments=("--version",))
-FABRIC_UNIT = Command(program="systemctl", arguments=("is-active", "nvidia-fabricmanager"))
-PERSISTENCE_UNIT = Command(program="systemctl", arguments=("is-active", "nvidia-persistenced"))
-CTK = Command(program="nvidia-ctk", arguments=("--version",))
-NVCC = Command(program="nvcc", arguments=("--version",))
-GCC = Command(program="gcc", arguments=("-dumpfullversion", "-dumpversion"))
-PYTHON = Command(program="python3", arguments=("--version",))
-DMESG = Command(program="dmesg")
+FABRIC = ProbeCommand(program="nv-fabricmanager", arguments=("--version",))
+FABRIC_UNIT = ProbeCommand(program="systemctl", arguments=("is-active", "nvidia-fabricmanager"))
+PERSISTENCE_UNIT = ProbeCommand(program="systemctl", arguments=("is-active", "nvidia-persistenced"))
+CTK = ProbeCommand(program="nvidia-ctk", arguments=("--version",))
+NVCC = ProbeCommand(program="nvcc", arguments=("--version",))
+GCC = ProbeCommand(program="gcc", arguments=("-dumpfullversion", "-dumpversion"))
+PYTHON = ProbeCommand(program="python3", arguments=("--version",))
+DMESG = ProbeCommand(program="dmesg")
 
 ALL = (
     DOCKER_INFO,
@@ -88,42 +88,24 @@ ALL = (
 )
 
 
-def ask(machine: Machine, command: Command) -> Completed | None:
+def ask(machine: ProbedMachine, command: ProbeCommand) -> ProgramResult | None:
     """What it printed; None where it is not installed or may not be run."""
     path = find(machine, command)
     return None if path is None else machine.command((path, *command.arguments), LIMIT_S)
 
 
-def find(machine: Machine, command: Command) -> str | None:
+def find(machine: ProbedMachine, command: ProbeCommand) -> str | None:
     """Its path on the machine."""
-    return machine.which(command.program) or next(filter(machine.exists, command.places), None)
+    return machine.which(command.program, command.places)
 
 
-def words(command: Command) -> str:
+def words(command: ProbeCommand) -> str:
     """For `Fact.where`: "docker info"."""
     shown = [word for word in command.arguments if word.isprintable() and "{" not in word]
     return " ".join((command.program, *shown[:2])).removesuffix(" --format")
 
 
-class Remembering:
-    """A source that asks each question once, also where several threads ask it together."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._answers: dict[Question, Answer] = {}
-        self._locks: dict[Question, threading.Lock] = {}
-        self._guard = threading.Lock()
-
-    def __call__(self, question: Question) -> Answer:
-        with self._guard:
-            lock = self._locks.setdefault(question, threading.Lock())
-        with lock:
-            if question not in self._answers:
-                self._answers[question] = self._source(question)
-            return self._answers[question]
-
-
-def start_all(machine: Machine, commands: Sequence[Command] = ALL) -> None:
+def start_all(machine: ProbedMachine, commands: Sequence[ProbeCommand] = ALL) -> None:
     """Start every program now; who asks for one later waits for what is left of its time."""
     for command in commands:
         threading.Thread(target=ask, args=(machine, command), daemon=True).start()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes.found import Found, fact
+from provision.host.machine import ProbedMachine
 
 # NVIDIA's character major number (Documentation/admin-guide/devices.txt of the kernel).
 _MAJOR = "195"
 
 
-def probe_devices(machine: Machine) -> Iterator[Found]:
+def probe_devices(machine: ProbedMachine) -> Iterator[Found]:
     names = machine.names("/dev")
     if names is None:
         return
@@ -32,13 +33,13 @@ def probe_devices(machine: Machine) -> Iterator[Found]:
         yield from fact("device.char_links", has_char_links(machine), "/dev/char")
 
 
-def has_char_links(machine: Machine) -> bool | None:
+def has_char_links(machine: ProbedMachine) -> bool | None:
     """Whether /dev/char has an entry of NVIDIA's major number; None: there is no such folder."""
     names = machine.names("/dev/char")
     return None if names is None else any(name.startswith(f"{_MAJOR}:") for name in names)
 
 
-def group_name(machine: Machine, gid: int) -> str | None:
+def group_name(machine: ProbedMachine, gid: int) -> str | None:
     for line in machine.lines("/etc/group", f":{gid}:") or ():
         parts = line.split(":")
         if len(parts) > 2 and parts[2] == str(gid):
@@ -46,7 +47,7 @@ def group_name(machine: Machine, gid: int) -> str | None:
     return None
 
 
-def _first(machine: Machine, node: str) -> Iterator[Found]:
+def _first(machine: ProbedMachine, node: str) -> Iterator[Found]:
     status = machine.status(node)
     if status is not None:
         name = "root" if status.gid == 0 else group_name(machine, status.gid)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from provision.doctor.model import Fact
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Found, Machine, Process, fact
+from provision.doctor.probes.daemon_json import (
+    SNAP,
+    DaemonJson,
+    conflicting,
+    flags_of,
+    mebibytes,
+    read_daemon_json,
+)
+from provision.doctor.probes.found import Found, fact
 from provision.host.engines import parse_buildx, parse_object, parse_runtimes
+from provision.host.machine import ProbedMachine, RunningProgram
 from provision.host.reading import one_line
 
 INFO = "docker info"
@@ -19,9 +26,6 @@ DEFAULT_SHM_MIB = 64  # documented under --default-shm-size of dockerd
 
 _SCRIPT_LIMIT_BYTES = 4 << 10
 _SOCKET = "/var/run/docker.sock"
-_DAEMON_JSON = "/etc/docker/daemon.json"
-_SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
-_SNAP = "/snap/docker/current"
 _UNITS = (
     "/etc/systemd/system/docker.service",
     "/run/systemd/system/docker.service",
@@ -35,43 +39,9 @@ _PLUGINS = (
     "/usr/local/lib/docker/cli-plugins",
     "/usr/local/libexec/docker/cli-plugins",
 )
-# Options of dockerd that stand under another name in daemon.json, where they are lists.
-_PLURALS = {
-    "host": "hosts",
-    "H": "hosts",
-    "label": "labels",
-    "log-opt": "log-opts",
-    "storage-opt": "storage-opts",
-    "exec-opt": "exec-opts",
-    "insecure-registry": "insecure-registries",
-    "registry-mirror": "registry-mirrors",
-    "authorization-plugin": "authorization-plugins",
-    "default-ulimit": "default-ulimits",
-    "g": "data-root",
-    "graph": "data-root",
-    "s": "storage-driver",
-    "D": "debug",
-    "l": "log-level",
-    "G": "group",
-    "p": "pidfile",
-}
-# dockerd puts these together instead of refusing them.
-_MERGED = frozenset({"runtimes", "config-file"})
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonJson:
-    """daemon.json: where it should be, its keys, and what is wrong with it ("" where nothing)."""
-
-    path: str
-    there: bool = False
-    keys: Mapping[str, Any] | None = None
-    problem: str = ""
-
-
-def probe_docker(machine: Machine) -> Iterator[Found]:
+def probe_docker(machine: ProbedMachine) -> Iterator[Found]:
     program = machine.which("dockerd") or find_client(machine)
     info = read_info(machine)
     running = machine.processes("dockerd")
@@ -93,7 +63,7 @@ def probe_docker(machine: Machine) -> Iterator[Found]:
     yield from _build_kit(machine)
 
 
-def find_client(machine: Machine) -> str | None:
+def find_client(machine: ProbedMachine) -> str | None:
     """The docker program; None where it is podman's imitation, a link or a short script."""
     path = machine.which("docker")
     if path is None or (machine.real(path) or path).endswith("/podman"):
@@ -101,7 +71,7 @@ def find_client(machine: Machine) -> str | None:
     return None if "podman" in (machine.text(path, _SCRIPT_LIMIT_BYTES) or "") else path
 
 
-def read_info(machine: Machine) -> Mapping[str, Any]:
+def read_info(machine: ProbedMachine) -> Mapping[str, Any]:
     """`docker info`, or an empty object. An answer without a server still tells of the client."""
     if find_client(machine) is None:
         return {}
@@ -109,63 +79,11 @@ def read_info(machine: Machine) -> Mapping[str, Any]:
     return (parse_object(done.out) if done is not None else None) or {}
 
 
-def read_daemon_json(machine: Machine) -> DaemonJson:
-    """Of the engine that is there: the snap's, a rootless one's, or the usual one."""
-    path = _config_path(machine)
-    status = machine.status(path)
-    if status is None:
-        return DaemonJson(path=path)
-    text = machine.text(path)
-    if text is None:
-        return DaemonJson(path=path, there=True, problem="it cannot be read")
-    keys, problem = parse_daemon_json(text)
-    return DaemonJson(path=path, there=True, keys=keys, problem=problem)
-
-
-def parse_daemon_json(text: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Its keys, or None and where it is broken. dockerd takes an empty file for an empty object."""
-    text = text.removeprefix("\ufeff")
-    if not text.strip():
-        return {}, ""
-    try:
-        keys = json.loads(text)
-    except json.JSONDecodeError as error:
-        return None, f"line {error.lineno}, column {error.colno}: {error.msg}"
-    except (ValueError, RecursionError) as error:
-        return None, one_line(str(error))
-    return (keys, "") if isinstance(keys, dict) else (None, "it holds no object")
-
-
-def flags_of(argv: Sequence[str]) -> Mapping[str, str]:
-    """Options on dockerd's command line by the name that they have in daemon.json."""
-    found: dict[str, str] = {}
-    words = list(argv[1:])
-    for i, word in enumerate(words):
-        match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word, re.DOTALL)
-        if match is None:
-            continue
-        following = words[i + 1] if i + 1 < len(words) else ""
-        value = match[2] if match[2] is not None else following if following[:1] != "-" else ""
-        found.setdefault(_PLURALS.get(match[1], match[1]), value)
-    return found
-
-
-def conflicting(keys: Iterable[str], flags: Iterable[str]) -> tuple[str, ...]:
-    """Keys that stand in both places: dockerd then refuses to start."""
-    return tuple(sorted((set(keys) & set(flags)) - _MERGED))
-
-
 def was_changed_after(modified: int, started: int) -> bool | None:
     """Whether a file is newer than a process that reads it at its start. The kernel counts starts
     in ticks since boot, hence a second's doubt.
     """
     return modified > started + 1 if started > 0 else None
-
-
-def mebibytes(text: str) -> int | None:
-    """A size as dockerd writes it: "8G" is 8192."""
-    found = _SIZE.fullmatch(text.strip())
-    return int(found[1]) << _SHIFT[found[2].lower()] >> 20 if found else None
 
 
 def unit_exec_start(text: str) -> tuple[str, ...]:
@@ -197,10 +115,10 @@ def cgroup_driver(info: Mapping[str, Any], keys: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _kind(machine: Machine, info: Mapping[str, Any], program: str | None) -> Iterator[Found]:
+def _kind(machine: ProbedMachine, info: Mapping[str, Any], program: str | None) -> Iterator[Found]:
     real = machine.real(program) if program else None
-    snap = machine.exists(_SNAP) and _serves(real, _word(info, "DockerRootDir"))
-    yield from fact("docker.snap", snap, _SNAP if snap else program or "PATH")
+    snap = machine.exists(SNAP) and _serves(real, _word(info, "DockerRootDir"))
+    yield from fact("docker.snap", snap, SNAP if snap else program or "PATH")
     system = _word(info, "OperatingSystem")
     desktop = system == "Docker Desktop"
     home = machine.home()
@@ -216,7 +134,7 @@ def _kind(machine: Machine, info: Mapping[str, Any], program: str | None) -> Ite
 
 
 def _presence(
-    machine: Machine, info: Mapping[str, Any], kind: Mapping[str, Fact]
+    machine: ProbedMachine, info: Mapping[str, Any], kind: Mapping[str, Fact]
 ) -> Iterator[Found]:
     """Whether there is an engine beside the client, and why it does not answer."""
     dockerd = machine.which("dockerd")
@@ -258,7 +176,9 @@ def _engine(info: Mapping[str, Any]) -> Iterator[Found]:
         yield from fact("docker.containerd_store", "io.containerd.snapshotter" in str(status), INFO)
 
 
-def _configured(machine: Machine, info: Mapping[str, Any], daemon: DaemonJson) -> Iterator[Found]:
+def _configured(
+    machine: ProbedMachine, info: Mapping[str, Any], daemon: DaemonJson
+) -> Iterator[Found]:
     """What the files say where the engine does not; and what it never says."""
     keys = daemon.keys or {}
     process = next(iter(machine.processes("dockerd") or ()), None)
@@ -281,7 +201,7 @@ def _configured(machine: Machine, info: Mapping[str, Any], daemon: DaemonJson) -
     yield from fact("docker.flags_conflict", bool(conflict), _where_flags(daemon, conflict))
 
 
-def _by_files(machine: Machine, keys: Mapping[str, Any], path: str) -> Iterator[Found]:
+def _by_files(machine: ProbedMachine, keys: Mapping[str, Any], path: str) -> Iterator[Found]:
     runtimes = keys.get("runtimes")
     if isinstance(runtimes, dict):
         yield from fact("docker.runtimes", tuple(sorted(map(str, runtimes))), path)
@@ -300,7 +220,7 @@ def _by_files(machine: Machine, keys: Mapping[str, Any], path: str) -> Iterator[
         yield from fact("docker.containerd_store", features["containerd-snapshotter"], path)
 
 
-def _daemon_json(machine: Machine, daemon: DaemonJson) -> Iterator[Found]:
+def _daemon_json(machine: ProbedMachine, daemon: DaemonJson) -> Iterator[Found]:
     if not daemon.there:
         yield from fact("docker.daemon_json", "absent", daemon.path)
         return
@@ -316,7 +236,7 @@ def _daemon_json(machine: Machine, daemon: DaemonJson) -> Iterator[Found]:
         yield from fact("docker.daemon_json_newer", newer, daemon.path)
 
 
-def _access(machine: Machine, info: Mapping[str, Any]) -> Iterator[Found]:
+def _access(machine: ProbedMachine, info: Mapping[str, Any]) -> Iterator[Found]:
     path = _socket(machine)
     done = commands.ask(machine, commands.DOCKER_INFO)
     if info.get("ServerVersion"):
@@ -336,7 +256,7 @@ def _access(machine: Machine, info: Mapping[str, Any]) -> Iterator[Found]:
     yield from fact("docker.group_active", active, "groups of this process")
 
 
-def _build_kit(machine: Machine) -> Iterator[Found]:
+def _build_kit(machine: ProbedMachine) -> Iterator[Found]:
     done = commands.ask(machine, commands.DOCKER_BUILDX)
     if done is not None and done.problem is None:
         there = done.ok and parse_buildx(done.out) is not None
@@ -348,25 +268,12 @@ def _build_kit(machine: Machine) -> Iterator[Found]:
     yield from fact("docker.build_kit", path is not None, path or _PLUGINS[0])
 
 
-def _config_path(machine: Machine) -> str:
-    for process in machine.processes("dockerd") or ():
-        flags = flags_of(process.argv)
-        path = flags.get("config-file", "")
-        if path.startswith("/"):
-            return path
-        if process.uid != 0 and (home := machine.home()):
-            return f"{home}/.config/docker/daemon.json"
-    if machine.exists(_SNAP) and not machine.exists(_DAEMON_JSON):
-        return _SNAP_DAEMON_JSON
-    return _DAEMON_JSON
-
-
-def _unit_argv(machine: Machine) -> tuple[str, ...]:
+def _unit_argv(machine: ProbedMachine) -> tuple[str, ...]:
     unit = next((text for path in _UNITS if (text := machine.text(path)) is not None), "")
     return unit_exec_start("\n".join((unit, *_drop_ins(machine))))
 
 
-def _unit_has_proxy(machine: Machine) -> bool:
+def _unit_has_proxy(machine: ProbedMachine) -> bool:
     text = "\n".join(_drop_ins(machine))
     return (
         re.search(r"^[ \t]*Environment=.*\bHTTPS?_PROXY=\S", text, re.MULTILINE | re.IGNORECASE)
@@ -374,13 +281,13 @@ def _unit_has_proxy(machine: Machine) -> bool:
     )
 
 
-def _drop_ins(machine: Machine) -> Iterator[str]:
+def _drop_ins(machine: ProbedMachine) -> Iterator[str]:
     for folder in _DROP_INS:
         for path in machine.paths(folder, r".*\.conf"):
             yield machine.text(path) or ""
 
 
-def _socket(machine: Machine) -> str | None:
+def _socket(machine: ProbedMachine) -> str | None:
     """The socket that a client here would use; None where it is none, or not there."""
     host = machine.env.get("DOCKER_HOST", "")
     if host:
@@ -393,7 +300,7 @@ def _socket(machine: Machine) -> str | None:
     return None
 
 
-def _started(found: Iterable[Process]) -> int | None:
+def _started(found: Iterable[RunningProgram]) -> int | None:
     return min((process.started for process in found if process.started), default=None)
 
 

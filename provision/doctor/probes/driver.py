@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from provision.doctor.probes import commands, loader
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes import commands
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.probes.packages import branches_mixed, is_driver, read_packages
 from provision.doctor.probes.smi import WHERE, read_smi
-from provision.doctor.probes.system import read_wsl
+from provision.host import loader
+from provision.host.machine import ProbedMachine
 from provision.host.nvml import SOURCE as NVML
-from provision.host.proc import PROC_VERSION, SYS_VERSION, parse_nvrm
+from provision.host.proc import PROC_VERSION, loaded_version, read_wsl
 from provision.host.reading import one_line, version_or_none
 
 _MODULES = "/proc/modules"
@@ -48,7 +49,7 @@ _DKMS_LINE = re.compile(
 _INIT = re.compile(r"Failed to initialize NVML: (.+)")
 
 
-def probe_module(machine: Machine) -> Iterator[Found]:
+def probe_module(machine: ProbedMachine) -> Iterator[Found]:
     """The loaded module. On WSL the kernel's half of the driver is Windows': nothing to find."""
     if read_wsl(machine):
         return
@@ -66,15 +67,7 @@ def probe_module(machine: Machine) -> Iterator[Found]:
     yield from _versions_differ(machine, version)
 
 
-def loaded_version(machine: Machine) -> tuple[str | None, str]:
-    """The version of the module that runs, and who says so."""
-    version = version_or_none(machine.text(SYS_VERSION))
-    if version is not None:
-        return version, SYS_VERSION
-    return parse_nvrm(machine.text(PROC_VERSION) or ""), PROC_VERSION
-
-
-def loaded_modules(machine: Machine) -> tuple[frozenset[str] | None, str]:
+def loaded_modules(machine: ProbedMachine) -> tuple[frozenset[str] | None, str]:
     """By name, and who says so; of a kernel without loadable modules what is built in. None: it
     is not told.
     """
@@ -90,7 +83,7 @@ def versions_differ(module: str | None, library: str | None) -> bool | None:
     return None if module is None or library is None else module != library
 
 
-def probe_libraries(machine: Machine) -> Iterator[Found]:
+def probe_libraries(machine: ProbedMachine) -> Iterator[Found]:
     """The driver's own libraries, not those of a cuda-compat package."""
     is_wsl = read_wsl(machine)
     version, where = library_version(machine)
@@ -109,24 +102,16 @@ def probe_libraries(machine: Machine) -> Iterator[Found]:
     yield from fact("driver.nvidia_smi", path is not None, path or "PATH")
 
 
-def library_version(machine: Machine) -> tuple[str | None, str]:
-    """By the file that libnvidia-ml.so.1 leads to, else by NVML itself."""
-    for name in ("libnvidia-ml", "libcuda"):
-        for path in loader.in_loaders_way(machine, f"{name}.so.1"):
-            version = loader.version_in_name(machine, path, name)
-            if version is not None and not is_compat(machine, path):
-                return version, path
-    answer = machine.nvml() or {}
-    library = answer.get("library")
+def library_version(machine: ProbedMachine) -> tuple[str | None, str]:
+    """By the library's file name, else by NVML itself."""
+    found = loader.driver_library(machine)
+    if found.version is not None:
+        return found.version, found.path
+    library = (machine.nvml() or {}).get("library")
     return (library, NVML) if isinstance(library, str) else (None, NVML)
 
 
-def is_compat(machine: Machine, path: str) -> bool:
-    """Whether a library is of a cuda-compat package."""
-    return "/compat/" in (machine.real(path) or path) or "/compat/" in path
-
-
-def probe_answers(machine: Machine) -> Iterator[Found]:
+def probe_answers(machine: ProbedMachine) -> Iterator[Found]:
     """What the driver says when it is asked."""
     answer, smi = machine.nvml(), read_smi(machine)
     cuda = answer.get("cuda") if answer is not None else None
@@ -141,7 +126,7 @@ def probe_answers(machine: Machine) -> Iterator[Found]:
         yield from fact("driver.nvml_error", failed, NVML)
 
 
-def probe_settings(machine: Machine) -> Iterator[Found]:
+def probe_settings(machine: ProbedMachine) -> Iterator[Found]:
     found = machine.processes("nvidia-persistenced")
     if found is not None:
         yield from fact("driver.persistence", bool(found), "/proc")
@@ -160,7 +145,7 @@ def probe_settings(machine: Machine) -> Iterator[Found]:
         yield from fact("modules.nouveau_blacklisted", out is not None, out or _MODPROBE[0])
 
 
-def modprobe_files(machine: Machine) -> tuple[str, ...]:
+def modprobe_files(machine: ProbedMachine) -> tuple[str, ...]:
     """Its configuration; of two files of one name the one in the earlier directory counts."""
     found: dict[str, str] = {}
     for folder in _MODPROBE:
@@ -169,7 +154,7 @@ def modprobe_files(machine: Machine) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def probe_on_disk(machine: Machine) -> Iterator[Found]:
+def probe_on_disk(machine: ProbedMachine) -> Iterator[Found]:
     """What is installed for the running kernel. Inside a container nothing of it is seen."""
     release = machine.word("/proc/sys/kernel/osrelease")
     if not release or machine.names(f"/lib/modules/{release}") is None:
@@ -187,7 +172,7 @@ def probe_on_disk(machine: Machine) -> Iterator[Found]:
     yield from _dkms(machine, release)
 
 
-def probe_flavour(machine: Machine) -> Iterator[Found]:
+def probe_flavour(machine: ProbedMachine) -> Iterator[Found]:
     """By what the loaded module says of itself, else by the licence of the one on disk."""
     text = machine.text(PROC_VERSION)
     if text is not None and "NVRM version" in text:
@@ -204,7 +189,7 @@ def has_open_modules_only(version: str | None) -> bool | None:
     """Whether the driver's branch has no proprietary modules; None where the catalogue does not
     know the branch.
     """
-    from provision.catalog import load
+    from provision.catalog.loading import load
 
     catalog = load()
     if version is None or not catalog.is_known_branch(version):
@@ -234,7 +219,7 @@ def dkms_state(status: str, release: str, log: str) -> str:
     return "added" if states else "absent"
 
 
-def dkms_tree(machine: Machine) -> str:
+def dkms_tree(machine: ProbedMachine) -> str:
     """What `dkms status` would say of NVIDIA's modules, by dkms' own folders."""
     lines: list[str] = []
     for module in machine.paths(_DKMS, r"nvidia.*"):
@@ -246,7 +231,7 @@ def dkms_tree(machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def _dkms(machine: Machine, release: str) -> Iterator[Found]:
+def _dkms(machine: ProbedMachine, release: str) -> Iterator[Found]:
     if machine.names(_DKMS) is None:
         return
     done = commands.ask(machine, commands.DKMS)
@@ -257,7 +242,7 @@ def _dkms(machine: Machine, release: str) -> Iterator[Found]:
     yield from fact("driver.dkms", dkms_state(status, release, logs), where)
 
 
-def _build_logs(machine: Machine) -> Iterator[str]:
+def _build_logs(machine: ProbedMachine) -> Iterator[str]:
     """First lines of the logs, which name the kernel."""
     for module in machine.paths(_DKMS, r"nvidia.*"):
         for version in machine.paths(module, r"\d[\d.]*"):
@@ -265,15 +250,15 @@ def _build_logs(machine: Machine) -> Iterator[str]:
             yield from (line.replace("(", " (") + " " for line in lines)
 
 
-def _versions_differ(machine: Machine, module: str | None) -> Iterator[Found]:
+def _versions_differ(machine: ProbedMachine, module: str | None) -> Iterator[Found]:
     library, where = library_version(machine)
     yield from fact("driver.versions_differ", versions_differ(module, library), where)
 
 
-def _library_paths(machine: Machine) -> Sequence[str]:
+def _library_paths(machine: ProbedMachine) -> Sequence[str]:
     found = [
         path
         for name in ("libnvidia-ml.so.1", "libcuda.so.1")
         for path in loader.in_loaders_way(machine, name)
     ]
-    return [path for path in found if not is_compat(machine, path) and "/stubs/" not in path]
+    return [path for path in found if not loader.is_compat(machine, path) and "/stubs/" not in path]

@@ -6,17 +6,18 @@ import re
 from collections.abc import Iterator
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.driver import loaded_version, versions_differ
+from provision.doctor.probes.driver import versions_differ
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.probes.gpus import read_bus
-from provision.doctor.probes.machine import Found, Machine, fact
 from provision.doctor.probes.packages import read_packages
-from provision.host.proc import PCI_DEVICES
+from provision.host.machine import ProbedMachine
+from provision.host.proc import PCI_DEVICES, loaded_version
 
 _PROGRAM = "nv-fabricmanager"
 _PACKAGE = r"nvidia-fabric-?manager(?:-\d+)?|cuda-fabric-?manager-\d+"
 
 
-def probe_fabric(machine: Machine) -> Iterator[Found]:
+def probe_fabric(machine: ProbedMachine) -> Iterator[Found]:
     bus = read_bus(machine)
     if bus is not None:
         needed = any(d.is_switch for d in bus) and any(d.is_gpu for d in bus)
@@ -41,7 +42,7 @@ def parse_version(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _running(machine: Machine) -> Iterator[Found]:
+def _running(machine: ProbedMachine) -> Iterator[Found]:
     found = machine.processes(_PROGRAM)
     if found is not None:
         yield from fact("fabric.running", bool(found), "/proc")

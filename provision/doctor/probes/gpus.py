@@ -5,26 +5,29 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Answer, Found, Machine, fact
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.probes.smi import WHERE, Smi, any_of, names_of, read_smi, worst_mode
-from provision.doctor.probes.system import read_wsl
+from provision.host.machine import Answer, ProbedMachine
 from provision.host.nvml import SOURCE as NVML
-from provision.host.proc import PCI_DEVICES, PROC_GPUS, parse_gpu_information
+from provision.host.proc import (
+    PCI_DEVICES,
+    PROC_GPUS,
+    PciDevice,
+    is_tegra,
+    parse_gpu_information,
+    read_pci,
+    read_wsl,
+)
 from provision.host.reading import one_line
 
 if TYPE_CHECKING:
-    from provision.catalog import Catalog
+    from provision.catalog.catalog import Catalog
     from provision.catalog.side_rows import OpenModules
     from provision.model.plan import ComputeCapability
 
-_NVIDIA = "0x10de"
-_DISPLAY = ("0x0300", "0x0302")
-_OTHER_BRIDGE = "0x0680"
-_PCI_BRIDGE = "0x0604"
 _LSPCI = re.compile(r"^[0-9a-f:.]+ [^\[]*\[03(?:00|02)\]:.*?\[([^\]]+)\] \[10de:[0-9a-f]{4}\]")
 _LINE_LIMIT = 512
 _EXTENDED_AT, _ACS, _P2P_REDIRECT = 0x100, 0x000D, 0x0C
@@ -32,52 +35,26 @@ _BRIDGES_LIMIT = 64
 _FALLEN = ("GPU is lost", "fallen off the bus")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciDevice:
-    """A device on the bus: its folder below /sys, vendor and class as the kernel writes them."""
-
-    folder: str
-    vendor: str
-    kind: str
-    device: str
-
-    @property
-    def is_gpu(self) -> bool:
-        return self.vendor == _NVIDIA and self.kind.startswith(_DISPLAY)
-
-    @property
-    def is_switch(self) -> bool:
-        """An NVSwitch: NVIDIA's bridge of no standard kind."""
-        return self.vendor == _NVIDIA and self.kind.startswith(_OTHER_BRIDGE)
-
-    @property
-    def is_bridge(self) -> bool:
-        return self.kind.startswith(_PCI_BRIDGE)
-
-
-def read_bus(machine: Machine) -> tuple[PciDevice, ...] | None:
+def read_bus(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
     """None where the bus cannot be read, or does not show all GPUs: WSL and Tegra have theirs
     elsewhere.
     """
-    names = machine.names(PCI_DEVICES)
-    if names is None or read_wsl(machine) or machine.exists("/etc/nv_tegra_release"):
-        return None
-    return tuple(_device(machine, f"{PCI_DEVICES}/{name}") for name in names)
+    return None if read_wsl(machine) or is_tegra(machine) else read_pci(machine)
 
 
-def read_gpus(machine: Machine) -> tuple[PciDevice, ...] | None:
+def read_gpus(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
     bus = read_bus(machine)
     return None if bus is None else tuple(device for device in bus if device.is_gpu)
 
 
-def probe_bus(machine: Machine) -> Iterator[Found]:
+def probe_bus(machine: ProbedMachine) -> Iterator[Found]:
     gpus = read_gpus(machine)
     if gpus is None:
         return
     yield from fact("gpu.count", len(gpus), PCI_DEVICES)
     if not gpus:
         return
-    ids = tuple(f"10de:{gpu.device.removeprefix('0x')}" for gpu in gpus)
+    ids = tuple(gpu.id for gpu in gpus)
     yield from fact("gpu.pci_ids", tuple(dict.fromkeys(ids)), PCI_DEVICES)
     bound = tuple(dict.fromkeys(_bound_to(machine, gpu) for gpu in gpus))
     yield from fact("gpu.bound_to", bound, f"{gpus[0].folder}/driver")
@@ -89,7 +66,7 @@ def probe_bus(machine: Machine) -> Iterator[Found]:
     yield from _lost(machine, gpus)
 
 
-def probe_acs(machine: Machine) -> Iterator[Found]:
+def probe_acs(machine: ProbedMachine) -> Iterator[Found]:
     """Only root may read the part of a bridge's configuration where ACS is."""
     bus = read_bus(machine) or ()
     if not any(device.is_gpu for device in bus):
@@ -128,13 +105,13 @@ def is_gone(config: bytes | None) -> bool | None:
     return None if not config or len(config) < 4 else config[:4] == b"\xff" * 4
 
 
-def probe_names(machine: Machine) -> Iterator[Found]:
+def probe_names(machine: ProbedMachine) -> Iterator[Found]:
     """Names by the driver; what a name tells, also by lspci's name where no driver runs."""
     names, where = _names(machine)
     yield from fact("gpu.names", names or None, where)
     if not names:
         names, where = _names_by_lspci(machine)
-    from provision.catalog import load
+    from provision.catalog.loading import load
 
     catalog = load()
     told = _capabilities_by_nvml(machine)
@@ -185,7 +162,7 @@ def open_modules(
     return frozenset(one for one in found if one is not None)
 
 
-def probe_state(machine: Machine) -> Iterator[Found]:
+def probe_state(machine: ProbedMachine) -> Iterator[Found]:
     """What nvidia-smi says of their state."""
     smi = read_smi(machine)
     if smi is None or not smi.gpus:
@@ -216,19 +193,12 @@ def parse_lspci(text: str) -> tuple[str, ...]:
     return tuple(m[1] for line in text.splitlines() if (m := _LSPCI.match(line[:_LINE_LIMIT])))
 
 
-def _device(machine: Machine, folder: str) -> PciDevice:
-    vendor, kind, device = (
-        (machine.word(f"{folder}/{name}") or "").lower() for name in ("vendor", "class", "device")
-    )
-    return PciDevice(folder=folder, vendor=vendor, kind=kind, device=device)
-
-
-def _bound_to(machine: Machine, gpu: PciDevice) -> str:
+def _bound_to(machine: ProbedMachine, gpu: PciDevice) -> str:
     link = machine.link(f"{gpu.folder}/driver")
     return link.rpartition("/")[2] if link else "none"
 
 
-def _narrow(machine: Machine, gpu: PciDevice) -> bool | None:
+def _narrow(machine: ProbedMachine, gpu: PciDevice) -> bool | None:
     real = machine.real(gpu.folder)
     if real is None or _sleeps(machine, gpu):
         return None
@@ -240,7 +210,7 @@ def _narrow(machine: Machine, gpu: PciDevice) -> bool | None:
     )
 
 
-def _translated(machine: Machine, gpu: PciDevice) -> bool | None:
+def _translated(machine: ProbedMachine, gpu: PciDevice) -> bool | None:
     """Whether its addresses are translated: "identity" is an IOMMU that lets all pass."""
     kind = machine.word(f"{gpu.folder}/iommu_group/type")
     if kind is None:
@@ -249,7 +219,7 @@ def _translated(machine: Machine, gpu: PciDevice) -> bool | None:
     return kind.startswith("DMA")
 
 
-def _lost(machine: Machine, gpus: Sequence[PciDevice]) -> Iterator[Found]:
+def _lost(machine: ProbedMachine, gpus: Sequence[PciDevice]) -> Iterator[Found]:
     """Reading a sleeping GPU would wake it, so those are not asked."""
     smi = read_smi(machine)
     if smi is not None and smi.failed and any(word in smi.failed for word in _FALLEN):
@@ -260,7 +230,7 @@ def _lost(machine: Machine, gpus: Sequence[PciDevice]) -> Iterator[Found]:
     yield from fact("gpu.lost", any_of(gone), _where(awake, gone, "config"))
 
 
-def _sleeps(machine: Machine, gpu: PciDevice) -> bool:
+def _sleeps(machine: ProbedMachine, gpu: PciDevice) -> bool:
     return machine.word(f"{gpu.folder}/power/runtime_status") == "suspended"
 
 
@@ -270,7 +240,7 @@ def _where(devices: Sequence[PciDevice], found: Sequence[bool | None], name: str
     return f"{decided[0].folder}/{name}" if decided else PCI_DEVICES
 
 
-def _names(machine: Machine) -> tuple[tuple[str, ...], str]:
+def _names(machine: ProbedMachine) -> tuple[tuple[str, ...], str]:
     by_nvml = tuple(name for gpu in _nvml_gpus(machine) if isinstance(name := gpu["name"], str))
     if by_nvml:
         return by_nvml, NVML
@@ -284,19 +254,19 @@ def _names(machine: Machine) -> tuple[tuple[str, ...], str]:
     return tuple(gpu.name for gpu in found if gpu is not None and gpu.name), PROC_GPUS
 
 
-def _names_by_lspci(machine: Machine) -> tuple[tuple[str, ...], str]:
+def _names_by_lspci(machine: ProbedMachine) -> tuple[tuple[str, ...], str]:
     done = commands.ask(machine, commands.LSPCI)
     names = parse_lspci(done.out) if done is not None else ()
     return tuple(one_line(name) for name in names), "lspci"
 
 
-def _capabilities_by_nvml(machine: Machine) -> tuple[str, ...] | None:
+def _capabilities_by_nvml(machine: ProbedMachine) -> tuple[str, ...] | None:
     found = [gpu.get("capability") for gpu in _nvml_gpus(machine)]
     known = [one for one in found if isinstance(one, str)]
     return tuple(dict.fromkeys(known)) if known and len(known) == len(found) else None
 
 
-def _nvml_gpus(machine: Machine) -> list[Mapping[str, Answer]]:
+def _nvml_gpus(machine: ProbedMachine) -> list[Mapping[str, Answer]]:
     answer = machine.nvml()
     gpus = answer.get("gpus") if answer is not None else None
     return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from provision.doctor.probes import commands, loader
-from provision.doctor.probes.driver import is_compat
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes import commands
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.probes.python import site_folders
+from provision.host import loader
+from provision.host.machine import ProbedMachine
 
 PATH = "LD_LIBRARY_PATH"
 
@@ -20,7 +21,7 @@ _WHEELS = {
 }
 
 
-def probe_path(machine: Machine) -> Iterator[Found]:
+def probe_path(machine: ProbedMachine) -> Iterator[Found]:
     entries = loader.path_entries(machine)
     yield from fact("library.path", entries, PATH)
     yield from fact("library.cuda_on_path", any(map(is_cuda_folder, entries)), PATH)
@@ -39,12 +40,12 @@ def is_cuda_folder(folder: str) -> bool:
     return _CUDA_FOLDER.search(folder.rstrip("/")) is not None
 
 
-def probe_libcuda(machine: Machine) -> Iterator[Found]:
+def probe_libcuda(machine: ProbedMachine) -> Iterator[Found]:
     paths = loader.in_loaders_way(machine, "libcuda.so.1")
     where = paths[0] if paths else loader.CACHE
     yield from fact("library.libcuda", paths, where)
     yield from fact("library.libcuda_in_loader", bool(paths), where)
-    compat = [is_compat(machine, path) for path in paths]
+    compat = [loader.is_compat(machine, path) for path in paths]
     yield from fact("library.compat_in_use", first_is_compat(compat), where)
     first = next((path for path, is_it in zip(paths, compat, strict=True) if is_it), None)
     if first is not None:
@@ -57,7 +58,7 @@ def first_is_compat(found: list[bool]) -> bool:
     return bool(found) and found[0]
 
 
-def probe_cudnn_and_nccl(machine: Machine) -> Iterator[Found]:
+def probe_cudnn_and_nccl(machine: ProbedMachine) -> Iterator[Found]:
     files = dict.fromkeys(_versioned_files(machine, "libcudnn"))
     where = next((path for path, _ in files), loader.CACHE)
     by_wheels = _wheel_versions(machine, "cudnn")
@@ -69,7 +70,7 @@ def probe_cudnn_and_nccl(machine: Machine) -> Iterator[Found]:
     yield from fact("library.nccl", tuple(versions), nccl[0][0] if nccl else loader.CACHE)
 
 
-def probe_toolkits(machine: Machine) -> Iterator[Found]:
+def probe_toolkits(machine: ProbedMachine) -> Iterator[Found]:
     names = machine.names(_LOCAL)
     if names is not None:
         found = (re.fullmatch(r"cuda-(\d+\.\d+)", name) for name in names)
@@ -93,7 +94,7 @@ def parse_nvcc(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _nvcc(machine: Machine) -> Iterator[Found]:
+def _nvcc(machine: ProbedMachine) -> Iterator[Found]:
     path = machine.which("nvcc")
     if path is None:
         return
@@ -105,7 +106,7 @@ def _nvcc(machine: Machine) -> Iterator[Found]:
     yield from fact("toolkits.nvcc", version, path)
 
 
-def _gcc(machine: Machine) -> Iterator[Found]:
+def _gcc(machine: ProbedMachine) -> Iterator[Found]:
     path = machine.which("gcc")
     if path is None:
         return
@@ -117,7 +118,7 @@ def _gcc(machine: Machine) -> Iterator[Found]:
     yield from fact("compiler.gcc", text or None, path)
 
 
-def _versioned_files(machine: Machine, stem: str) -> Iterator[tuple[str, str]]:
+def _versioned_files(machine: ProbedMachine, stem: str) -> Iterator[tuple[str, str]]:
     """(path, version) of the main library in each folder of the linker: libcudnn.so.8.9.7."""
     for folder in loader.folders(machine):
         real = machine.real(folder)
@@ -127,7 +128,7 @@ def _versioned_files(machine: Machine, stem: str) -> Iterator[tuple[str, str]]:
             yield path, path.rpartition(".so.")[2]
 
 
-def _wheel_versions(machine: Machine, name: str) -> Iterator[str]:
+def _wheel_versions(machine: ProbedMachine, name: str) -> Iterator[str]:
     for folder in site_folders(machine):
         for entry in machine.names(folder) or ():
             found = _WHEELS[name].fullmatch(entry)

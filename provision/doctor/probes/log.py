@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Machine
+from provision.host.machine import ProbedMachine
 
 LIMIT_BYTES = 4 << 20
 
 _FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/dmesg")
 
 
-def kernel_log(machine: Machine) -> tuple[str, bytes] | None:
+def kernel_log(machine: ProbedMachine) -> tuple[str, bytes] | None:
     """Its name as evidence ("dmesg", "/var/log/kern.log") and its last few MiB. None: nobody may
     read it here, or there is none.
     """

@@ -6,9 +6,10 @@ import configparser
 import re
 from collections.abc import Iterator, Mapping
 
-from provision.doctor.probes.docker import read_daemon_json
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes.daemon_json import read_daemon_json
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.redact import without_login
+from provision.host.machine import ProbedMachine
 from provision.host.reading import one_line
 
 _INTERFACES = "/sys/class/net"
@@ -23,7 +24,7 @@ _INDEXES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 _UP = 0x1
 
 
-def probe_proxy(machine: Machine) -> Iterator[Found]:
+def probe_proxy(machine: ProbedMachine) -> Iterator[Found]:
     used = [name for name in _PROXIES if variable(machine.env, name)]
     yield from fact("network.proxy", bool(used), used[0] if used else "the environment")
     if used:
@@ -45,7 +46,7 @@ def spares_localhost(no_proxy: str) -> bool:
     return bool(words & {"*", "localhost", "127.0.0.1", "127.0.0.0/8"})
 
 
-def probe_interfaces(machine: Machine) -> Iterator[Found]:
+def probe_interfaces(machine: ProbedMachine) -> Iterator[Found]:
     names = machine.names(_INTERFACES)
     if names is None:
         return
@@ -71,7 +72,7 @@ def mtu_differs(bridge: str | None, out: str | None) -> bool | None:
     return int(bridge) > int(out)
 
 
-def probe_infiniband(machine: Machine) -> Iterator[Found]:
+def probe_infiniband(machine: ProbedMachine) -> Iterator[Found]:
     names = machine.names(_INFINIBAND)
     if names is None:
         return
@@ -94,7 +95,7 @@ def is_active(state: str) -> bool:
     return state.endswith("ACTIVE")
 
 
-def probe_index(machine: Machine) -> Iterator[Found]:
+def probe_index(machine: ProbedMachine) -> Iterator[Found]:
     """The index that pip or uv would ask, where somebody chose one."""
     for name in _INDEXES:
         value = machine.env.get(name)
@@ -127,7 +128,7 @@ def parse_pip_conf(text: str) -> str | None:
     return None
 
 
-def probe_ipv6(machine: Machine) -> Iterator[Found]:
+def probe_ipv6(machine: ProbedMachine) -> Iterator[Found]:
     word = machine.word(_IPV6_OFF)
     if word in {"0", "1"}:
         yield from fact("network.ipv6_disabled", word == "1", _IPV6_OFF)
@@ -139,12 +140,12 @@ def _address(index: str) -> str:
     return without_login(one_line(index)) or "an address that cannot be read"
 
 
-def _is_up(machine: Machine, name: str) -> bool:
+def _is_up(machine: ProbedMachine, name: str) -> bool:
     flags = machine.word(f"{_INTERFACES}/{name}/flags") or "0"
     return re.fullmatch(r"0x[0-9a-f]+|0", flags) is not None and bool(int(flags, 16) & _UP)
 
 
-def _mtu(machine: Machine) -> Iterator[Found]:
+def _mtu(machine: ProbedMachine) -> Iterator[Found]:
     out = way_out(machine.text(_ROUTES) or "")
     if out is None:
         return

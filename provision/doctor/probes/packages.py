@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import INDEX_LIMIT_BYTES, Machine
+from provision.host.machine import INDEX_LIMIT_BYTES, ProbedMachine
 
 _DPKG_STATUS = "/var/lib/dpkg/status"
 _PACMAN = "/var/lib/pacman/local"
@@ -29,16 +29,16 @@ _STANZA = re.compile(r"^(Package|Status|Version): (.*)$", re.MULTILINE)
 _ARCH_NAME = re.compile(r"(.+)-((?:\d+:)?[^-]+-[^-]+)")
 
 
-class Package(NamedTuple):
+class InstalledPackage(NamedTuple):
     name: str
     version: str
 
 
-class Packages(NamedTuple):
+class InstalledPackages(NamedTuple):
     """What is installed, and who said so."""
 
     where: str
-    found: tuple[Package, ...]
+    found: tuple[InstalledPackage, ...]
 
     def version(self, pattern: str) -> str | None:
         """Of the first package whose whole name the pattern matches, without the packaging's
@@ -48,51 +48,51 @@ class Packages(NamedTuple):
         return next((upstream(p.version) for p in self.found if wanted.fullmatch(p.name)), None)
 
 
-def read_packages(machine: Machine) -> Packages | None:
+def read_packages(machine: ProbedMachine) -> InstalledPackages | None:
     """None where no package manager can be asked."""
     for command, parse in ((commands.DPKG, parse_dpkg), (commands.RPM, parse_rpm)):
         done = commands.ask(machine, command)
         # dpkg-query fails where one of its patterns finds nothing, and lists the others
         if done is not None and done.problem is None and (done.out or done.ok):
-            return Packages(where=command.program, found=tuple(parse(done.out)))
+            return InstalledPackages(where=command.program, found=tuple(parse(done.out)))
     names = machine.names(_PACMAN)
     if names is not None:
-        return Packages(where=_PACMAN, found=tuple(parse_pacman(names)))
+        return InstalledPackages(where=_PACMAN, found=tuple(parse_pacman(names)))
     text = machine.text(_DPKG_STATUS, INDEX_LIMIT_BYTES)
     if text is None:
         return None
-    return Packages(where=_DPKG_STATUS, found=tuple(parse_status(text)))
+    return InstalledPackages(where=_DPKG_STATUS, found=tuple(parse_status(text)))
 
 
-def parse_dpkg(text: str) -> Iterator[Package]:
+def parse_dpkg(text: str) -> Iterator[InstalledPackage]:
     """Lines of "ii\\tname\\tversion"; what was removed and left its configuration is no package."""
     for line in text.splitlines():
         parts = line.split("\t")
         if len(parts) == 3 and parts[0][1:2] in {"i", "U", "F", "W", "t", "H"} and parts[2]:
-            yield Package(parts[1], parts[2])
+            yield InstalledPackage(parts[1], parts[2])
 
 
-def parse_rpm(text: str) -> Iterator[Package]:
+def parse_rpm(text: str) -> Iterator[InstalledPackage]:
     for line in text.splitlines():
         name, tab, version = line.partition("\t")
         if tab and version:
-            yield Package(name, version)
+            yield InstalledPackage(name, version)
 
 
-def parse_pacman(names: Iterable[str]) -> Iterator[Package]:
+def parse_pacman(names: Iterable[str]) -> Iterator[InstalledPackage]:
     """Directories of its database: "nvidia-utils-570.86.16-1"."""
     for name in names:
         found = _ARCH_NAME.fullmatch(name)
         if found:
-            yield Package(found[1], found[2])
+            yield InstalledPackage(found[1], found[2])
 
 
-def parse_status(text: str) -> Iterator[Package]:
+def parse_status(text: str) -> Iterator[InstalledPackage]:
     """dpkg's own file, where dpkg-query may not be run."""
     for stanza in text.split("\n\n"):
         fields = dict(_STANZA.findall(stanza))
         if fields.get("Status", "").endswith(" installed") and "Version" in fields:
-            yield Package(fields.get("Package", ""), fields["Version"])
+            yield InstalledPackage(fields.get("Package", ""), fields["Version"])
 
 
 def is_driver(name: str) -> bool:
@@ -111,7 +111,7 @@ def driver_branch(version: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def branches_mixed(packages: Iterable[Package]) -> bool | None:
+def branches_mixed(packages: Iterable[InstalledPackage]) -> bool | None:
     """Whether parts of the driver are of two branches; None where there is no part."""
     found = {driver_branch(p.version) for p in packages if is_driver(p.name)} - {None}
     return len(found) > 1 if found else None

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Found, Machine, fact
-from provision.host.engines import parse_object
+from provision.doctor.probes.found import Found, fact
+from provision.host.engines import NVIDIA_HOOKS, parse_object
+from provision.host.machine import ProbedMachine
 from provision.host.reading import one_line
 
 INFO = "podman info"
 
-_HOOKS = (
-    "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
-    "/etc/containers/oci/hooks.d/oci-nvidia-hook.json",
-)
 _CONF = ("/etc/containers/containers.conf", "/usr/share/containers/containers.conf")
 _CONTAINERD = (
     "/etc/containerd/config.toml",
@@ -27,7 +24,7 @@ _CONTAINERD_DROP_INS = "/etc/containerd/conf.d"
 _NVIDIA_RUNTIME = re.compile(r"^[ \t]*\[.*\bruntimes\.[\"']?nvidia[\"']?\b", re.MULTILINE)
 
 
-def probe_podman(machine: Machine) -> Iterator[Found]:
+def probe_podman(machine: ProbedMachine) -> Iterator[Found]:
     program = machine.which("podman")
     yield from fact("podman.installed", program is not None, program or "PATH")
     if program is None:
@@ -44,11 +41,11 @@ def probe_podman(machine: Machine) -> Iterator[Found]:
         if user.uid != 0:
             given = has_subids(machine, user.name, user.uid)
             yield from fact("podman.subids", given, "/etc/subuid")
-    hook = next(filter(machine.exists, _HOOKS), None)
-    yield from fact("podman.hook", hook is not None, hook or _HOOKS[0])
+    hook = next(filter(machine.exists, NVIDIA_HOOKS), None)
+    yield from fact("podman.hook", hook is not None, hook or NVIDIA_HOOKS[0])
 
 
-def has_subids(machine: Machine, name: str, uid: int) -> bool:
+def has_subids(machine: ProbedMachine, name: str, uid: int) -> bool:
     """Whether the user has subordinate user and group ids, by name or by number."""
     keys = (f"{name}:", f"{uid}:")
     return all(
@@ -57,7 +54,7 @@ def has_subids(machine: Machine, name: str, uid: int) -> bool:
     )
 
 
-def probe_containerd(machine: Machine) -> Iterator[Found]:
+def probe_containerd(machine: ProbedMachine) -> Iterator[Found]:
     paths = [path for path in _CONTAINERD if machine.exists(path)]
     paths += machine.paths(_CONTAINERD_DROP_INS, r".*\.toml")
     texts = [(path, text) for path in paths if (text := machine.text(path)) is not None]
@@ -66,7 +63,7 @@ def probe_containerd(machine: Machine) -> Iterator[Found]:
         yield from fact("containerd.nvidia_runtime", known is not None, known or texts[0][0])
 
 
-def _runtime(machine: Machine, info: dict[str, Any]) -> Iterator[Found]:
+def _runtime(machine: ProbedMachine, info: dict[str, Any]) -> Iterator[Found]:
     host = info.get("host")
     runtime = host.get("ociRuntime") if isinstance(host, dict) else None
     if isinstance(runtime, dict) and isinstance(runtime.get("name"), str):

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes.found import Found, fact
+from provision.host.machine import ProbedMachine
 
 _VERSION_PY = re.compile(
     r"^(__version__|cuda|hip)\b[^=\n]{0,40}= *(?:'([^'\n]*)'|None)", re.MULTILINE
@@ -15,7 +16,7 @@ _PARENTS = ("/usr/local/lib", "/usr/lib", "/opt/conda/lib")
 _PYTHON = r"python3(?:\.\d+)?"
 
 
-def probe_python(machine: Machine) -> Iterator[Found]:
+def probe_python(machine: ProbedMachine) -> Iterator[Found]:
     path = machine.which("python3")
     if path is not None:
         done = commands.ask(machine, commands.PYTHON)
@@ -32,7 +33,7 @@ def probe_python(machine: Machine) -> Iterator[Found]:
         yield from fact("python.externally_managed", mark is not None, mark or folders[0])
 
 
-def site_folders(machine: Machine) -> tuple[str, ...]:
+def site_folders(machine: ProbedMachine) -> tuple[str, ...]:
     """Where packages are installed, the environment that is active first."""
     prefixes = [machine.env.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     parents = [f"{prefix}/lib" for prefix in prefixes if prefix.startswith("/")]
@@ -48,7 +49,7 @@ def site_folders(machine: Machine) -> tuple[str, ...]:
     return tuple(folder for folder in dict.fromkeys(found) if machine.names(folder) is not None)
 
 
-def installed(machine: Machine, *names: str) -> tuple[str, str] | None:
+def installed(machine: ProbedMachine, *names: str) -> tuple[str, str] | None:
     """(version, path) of the first of these distributions, by its .dist-info folder."""
     words = "|".join(re.escape(name) for name in names)
     for folder in site_folders(machine):
@@ -58,7 +59,7 @@ def installed(machine: Machine, *names: str) -> tuple[str, str] | None:
     return None
 
 
-def probe_frameworks(machine: Machine) -> Iterator[Found]:
+def probe_frameworks(machine: ProbedMachine) -> Iterator[Found]:
     yield from _torch(machine)
     for name, distributions in (
         ("tensorflow.version", ("tensorflow", "tensorflow_cpu", "tf_nightly")),
@@ -90,7 +91,7 @@ def is_mismatch(torch: str, vision: str, wanted: str | None) -> bool | None:
     return None if wanted is None else vision_public != wanted
 
 
-def _torch(machine: Machine) -> Iterator[Found]:
+def _torch(machine: ProbedMachine) -> Iterator[Found]:
     found = installed(machine, "torch")
     if found is None:
         return
@@ -107,7 +108,7 @@ def _torch(machine: Machine) -> Iterator[Found]:
         yield from fact("torch.cpu", not cuda and not told.get("hip"), path if told else where)
     vision = installed(machine, "torchvision")
     if vision is not None:
-        from provision.catalog import load
+        from provision.catalog.loading import load
 
         release = load().torch_release(version.partition("+")[0])
         wanted = release.torchvision if release is not None else None

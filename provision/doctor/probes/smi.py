@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Machine
+from provision.host.machine import ProbedMachine
 from provision.host.reading import one_line, version_or_none
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Smi:
     failed: str | None = None
 
 
-def read_smi(machine: Machine) -> Smi | None:
+def read_smi(machine: ProbedMachine) -> Smi | None:
     """None where there is no nvidia-smi, or it may not be run."""
     done = commands.ask(machine, commands.SMI)
     if done is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from provision.doctor.probes.docker import read_daemon_json, read_info
-from provision.doctor.probes.machine import Found, Machine, Room, fact
+from provision.doctor.probes.daemon_json import read_daemon_json
+from provision.doctor.probes.docker import read_info
+from provision.doctor.probes.found import Found, fact
+from provision.host.machine import DiskSpace, ProbedMachine
 
 # What a bundle keeps of the environment: names that a probe reads, and no others.
 VARIABLES = (
@@ -46,7 +48,7 @@ _BOOT_FULL_BYTES = 32 << 20
 _MIB = 20
 
 
-def probe_environment(machine: Machine) -> Iterator[Found]:
+def probe_environment(machine: ProbedMachine) -> Iterator[Found]:
     for name, variable in (
         ("env.cuda_visible_devices", "CUDA_VISIBLE_DEVICES"),
         ("env.nvidia_visible_devices", "NVIDIA_VISIBLE_DEVICES"),
@@ -57,7 +59,7 @@ def probe_environment(machine: Machine) -> Iterator[Found]:
     yield from fact("env.nccl", tuple(nccl), "the environment")
 
 
-def probe_limits(machine: Machine) -> Iterator[Found]:
+def probe_limits(machine: ProbedMachine) -> Iterator[Found]:
     limits = parse_limits(machine.text(_LIMITS) or "")
     locked = limits.get("Max locked memory")
     if locked is not None:
@@ -87,7 +89,7 @@ def is_low(locked: str) -> bool:
     return locked != "unlimited" and int(locked) >> 10 < _MEMLOCK_LOW_KIB
 
 
-def probe_memory(machine: Machine) -> Iterator[Found]:
+def probe_memory(machine: ProbedMachine) -> Iterator[Found]:
     total = re.search(r"^MemTotal:\s+(\d+) kB", machine.text(_MEMINFO) or "", re.MULTILINE)
     mebibytes = int(total[1]) >> 10 if total else None
     yield from fact("memory.total_mib", mebibytes, _MEMINFO)
@@ -110,7 +112,7 @@ def cgroup_paths(text: str) -> Iterator[str]:
             yield "/".join((base, *parts[:end]))
 
 
-def probe_disks(machine: Machine) -> Iterator[Found]:
+def probe_disks(machine: ProbedMachine) -> Iterator[Found]:
     shm = machine.room("/dev/shm")  # noqa: S108  the shared memory itself is asked
     if shm is not None:
         yield from fact("shm.mib", shm.total >> _MIB, "/dev/shm")  # noqa: S108
@@ -134,7 +136,7 @@ def probe_disks(machine: Machine) -> Iterator[Found]:
     yield from _boot(machine)
 
 
-def docker_root(machine: Machine) -> str | None:
+def docker_root(machine: ProbedMachine) -> str | None:
     """Where Docker keeps its images on this machine; a Desktop's engine keeps them in its own."""
     info = read_info(machine)
     root = info.get("DockerRootDir") or (read_daemon_json(machine).keys or {}).get("data-root")
@@ -143,12 +145,12 @@ def docker_root(machine: Machine) -> str | None:
     return root if isinstance(root, str) and root.startswith("/") else "/var/lib/docker"
 
 
-def inodes_low(room: Room) -> bool | None:
+def inodes_low(room: DiskSpace) -> bool | None:
     """Under a twentieth free; None where the file system has no such limit."""
     return room.inodes_free * 20 < room.inodes if room.inodes else None
 
 
-def _memory_limits(machine: Machine) -> Iterator[tuple[int, str]]:
+def _memory_limits(machine: ProbedMachine) -> Iterator[tuple[int, str]]:
     for folder in cgroup_paths(machine.text(_OWN_GROUP) or ""):
         for name in ("memory.max", "memory.limit_in_bytes"):
             word = machine.word(f"{folder}/{name}")
@@ -157,7 +159,7 @@ def _memory_limits(machine: Machine) -> Iterator[tuple[int, str]]:
                 yield int(word), f"{folder}/{name}"
 
 
-def _boot(machine: Machine) -> Iterator[Found]:
+def _boot(machine: ProbedMachine) -> Iterator[Found]:
     """A /boot of its own, too full for another kernel's initial file system."""
     boot, root, room = machine.status("/boot"), machine.status("/"), machine.room("/boot")
     if boot is None or root is None or room is None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from images.system.os_release import FILES, parse_os_release
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Found, Machine, fact
-from provision.host.proc import parse_wsl
+from provision.doctor.probes.found import Found, fact
+from provision.host.machine import ProbedMachine
+from provision.host.proc import read_wsl
 from provision.host.reading import one_line
-from provision.host.system import parse_os_release
+from provision.host.system import distribution
 
 SECURE_BOOT_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
@@ -24,7 +26,6 @@ _FAMILIES: Mapping[str, frozenset[str]] = {
     "alpine": frozenset({"alpine"}),
     "nixos": frozenset({"nixos"}),
 }
-_LIKE = re.compile(r"^ID_LIKE=[\"']?([^\"'\n]*)", re.MULTILINE)
 _CONTAINER_GROUP = re.compile(
     r"/(?:docker|kubepods|lxc|libpod|containerd|garden)\b|docker-[0-9a-f]"
 )
@@ -38,11 +39,11 @@ _HYPERVISORS = (
 _NAMES = {"microsoft": "hyperv", "amazon": "kvm", "google": "kvm", "qemu": "kvm"}
 
 
-def probe_os(machine: Machine) -> Iterator[Found]:
-    for path in ("/etc/os-release", "/usr/lib/os-release"):
+def probe_os(machine: ProbedMachine) -> Iterator[Found]:
+    for path in FILES:
         text = machine.text(path)
         if text is not None:
-            os_id, version = parse_os_release(text)
+            os_id, version = distribution(text)
             yield from fact("os.id", os_id, path)
             yield from fact("os.version", version, path)
             yield from fact("os.family", family(os_id, id_like(text)) if os_id else None, path)
@@ -51,8 +52,7 @@ def probe_os(machine: Machine) -> Iterator[Found]:
 
 def id_like(text: str) -> tuple[str, ...]:
     """ID_LIKE of an os-release file, the nearest relative first."""
-    found = _LIKE.search(text)
-    return tuple(found[1].split()) if found else ()
+    return tuple(parse_os_release(text).get("ID_LIKE", "").split())
 
 
 def family(os_id: str, like: Sequence[str]) -> str:
@@ -64,7 +64,7 @@ def family(os_id: str, like: Sequence[str]) -> str:
     return "other"
 
 
-def probe_kernel(machine: Machine) -> Iterator[Found]:
+def probe_kernel(machine: ProbedMachine) -> Iterator[Found]:
     release = machine.word(_RELEASE)
     yield from fact("kernel.release", release or None, _RELEASE)
     yield from _arch(machine)
@@ -101,7 +101,7 @@ def reboot_required(release: str, on_disk: Sequence[str], *, modular: bool) -> b
     return modular and bool(on_disk) and release not in on_disk
 
 
-def probe_kinds(machine: Machine) -> Iterator[Found]:
+def probe_kinds(machine: ProbedMachine) -> Iterator[Found]:
     """What kind of a machine: WSL, container, virtual, ours to change, with systemd."""
     version = machine.text("/proc/version")
     is_wsl = read_wsl(machine)
@@ -117,17 +117,12 @@ def probe_kinds(machine: Machine) -> Iterator[Found]:
         yield from fact("systemd", machine.exists(path), path)
 
 
-def read_wsl(machine: Machine) -> bool | None:
-    version = machine.text("/proc/version")
-    return None if version is None else parse_wsl(version)
-
-
 def wsl_version(version: str) -> int:
     """WSL 1 has no Linux kernel; it says "4.4.0-19041-Microsoft", with a capital M."""
     return 1 if re.search(r"-Microsoft\b", version) else 2
 
 
-def in_container(machine: Machine) -> bool | None:
+def in_container(machine: ProbedMachine) -> bool | None:
     found = dict(_container(machine)).get("machine.container")
     return bool(found.value) if found else None
 
@@ -151,7 +146,7 @@ def virtual_by_files(flags: str | None, dmi: str) -> str | None:
     return None
 
 
-def _arch(machine: Machine) -> Iterator[Found]:
+def _arch(machine: ProbedMachine) -> Iterator[Found]:
     path = "/proc/sys/kernel/arch"
     arch = machine.word(path)
     if arch:
@@ -160,7 +155,7 @@ def _arch(machine: Machine) -> Iterator[Found]:
         yield from fact("kernel.arch", one_line(done.out) or None, "uname -m")
 
 
-def _secure_boot(machine: Machine) -> Iterator[Found]:
+def _secure_boot(machine: ProbedMachine) -> Iterator[Found]:
     flag = efi_flag(machine.data(SECURE_BOOT_VARIABLE))
     if flag is not None:
         yield from fact("kernel.secure_boot", flag, SECURE_BOOT_VARIABLE)
@@ -173,7 +168,7 @@ def _secure_boot(machine: Machine) -> Iterator[Found]:
         yield from fact("kernel.secure_boot", value=False, where="/sys/firmware")
 
 
-def _reboot(machine: Machine, release: str) -> Iterator[Found]:
+def _reboot(machine: ProbedMachine, release: str) -> Iterator[Found]:
     for path in ("/run/reboot-required", "/var/run/reboot-required"):
         if machine.exists(path):
             yield from fact("kernel.reboot_required", value=True, where=path)
@@ -186,7 +181,7 @@ def _reboot(machine: Machine, release: str) -> Iterator[Found]:
         yield from fact("kernel.reboot_required", required, path)
 
 
-def _container(machine: Machine) -> Iterator[Found]:
+def _container(machine: ProbedMachine) -> Iterator[Found]:
     name = "machine.container"
     on_disk = has_disk_for_root("\n".join(machine.lines("/proc/self/mounts", " / ") or ()))
     for path in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"):
@@ -202,7 +197,7 @@ def _container(machine: Machine) -> Iterator[Found]:
         yield from fact(name, _CONTAINER_GROUP.search(text) is not None, path)
 
 
-def _virtual(machine: Machine) -> Iterator[Found]:
+def _virtual(machine: ProbedMachine) -> Iterator[Found]:
     text = machine.text("/sys/hypervisor/type")
     if text and text.strip():
         yield from fact("machine.virtual", one_line(text), "/sys/hypervisor/type")

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.machine import Found, Machine, fact
+from provision.doctor.probes.found import Found, fact
 from provision.doctor.probes.packages import read_packages
+from provision.host.machine import ProbedMachine
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,7 +25,7 @@ _PROGRAMS = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-cli")
 _PACKAGE = r"(?:lib)?nvidia-container-toolkit"
 
 
-def probe_toolkit(machine: Machine) -> Iterator[Found]:
+def probe_toolkit(machine: ProbedMachine) -> Iterator[Found]:
     programs = [path for name in _PROGRAMS if (path := machine.which(name))]
     packages = read_packages(machine)
     packaged = packages.version(_PACKAGE) if packages is not None else None
@@ -55,7 +56,7 @@ def parse_config(text: str) -> Mapping[str, Any] | None:
     return config
 
 
-def read_mode(machine: Machine) -> str | None:
+def read_mode(machine: ProbedMachine) -> str | None:
     """The runtime's mode by config.toml, where that says one."""
     config = parse_config(machine.text(CONFIG, _CONFIG_LIMIT_BYTES) or "")
     return _string(_table(config or {}, "nvidia-container-runtime"), "mode")
@@ -67,7 +68,7 @@ def parse_version(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _version(machine: Machine) -> Iterator[Found]:
+def _version(machine: ProbedMachine) -> Iterator[Found]:
     done = commands.ask(machine, commands.CTK)
     version = parse_version(done.out) if done is not None and done.ok else None
     if version is not None:
@@ -76,7 +77,7 @@ def _version(machine: Machine) -> Iterator[Found]:
         yield from fact("toolkit.version", packages.version(_PACKAGE), packages.where)
 
 
-def _settings(machine: Machine, config: Mapping[str, Any]) -> Iterator[Found]:
+def _settings(machine: ProbedMachine, config: Mapping[str, Any]) -> Iterator[Found]:
     cli = _table(config, "nvidia-container-cli")
     runtime = _table(config, "nvidia-container-runtime")
     yield from fact("toolkit.mode", _string(runtime, "mode") or "auto", CONFIG)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from verify.checks.on_jax import devices, libraries, numerics, parallel, speed, training
-from verify.core import Check
+from verify.checks.on_jax import (
+    collectives,
+    devices,
+    libraries,
+    memory,
+    numerics,
+    parallel,
+    speed,
+    training,
+)
+from verify.model.check import Check
 
 CHECKS: Tuple[Check, ...] = (
     *libraries.CHECKS,
     *devices.CHECKS,
     *numerics.CHECKS,
     *training.CHECKS,
+    *memory.CHECKS,
+    *collectives.CHECKS,
     *parallel.CHECKS,
     *speed.CHECKS,
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Tuple
 
-from verify.checks.compute import Answer, judge_answers
+from verify.checks.compute import ComputeAnswer, judge_answers
 from verify.checks.devices import judge_count, read_counts
 from verify.checks.dialect import cpu_build
 from verify.checks.on_jax.place import DIALECT, Place, find_gpus, look
-from verify.core import Check, Context, Outcome
+from verify.model.check import Check, Context, Outcome
 
 _Work = Callable[[], Tuple[int, int]]
 
@@ -38,14 +38,14 @@ def check_kernel(context: Context) -> Outcome:
     return judge_answers(answers, capabilities, ["what XLA compiles for this very GPU"])
 
 
-def _answer(place: Place, what: str, work: _Work) -> Answer:
+def _answer(place: Place, what: str, work: _Work) -> ComputeAnswer:
     try:
         with place.scope():
             wrong, total = work()
     except Exception as error:
         said = "{}: {}".format(type(error).__name__, error)
-        return Answer(place.index, place.card, what, error=said)
-    return Answer(place.index, place.card, what, wrong, total)
+        return ComputeAnswer(place.index, place.card, what, error=said)
+    return ComputeAnswer(place.index, place.card, what, wrong, total)
 
 
 def _sum() -> Tuple[int, int]:
@@ -91,6 +91,6 @@ def _convolution() -> Tuple[int, int]:
 
 
 CHECKS = (
-    Check("devices.count", "All see the same GPUs", check_count, gpu=True),
-    Check("devices.kernel", "Kernels compute rightly", check_kernel, limit_s=120, gpu=True),
+    Check("devices.count", "NVML, CUDA and the framework see the same GPUs", check_count, gpu=True),
+    Check("devices.kernel", "Kernels compute correctly", check_kernel, limit_s=120, gpu=True),
 )

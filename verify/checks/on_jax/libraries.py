@@ -8,7 +8,7 @@ from typing import Any, Optional, Tuple
 
 from verify.checks import dialect, files
 from verify.checks.dialect import (
-    Found,
+    FoundLibraries,
     as_asked,
     cpu_build,
     judge_cudnn,
@@ -18,12 +18,12 @@ from verify.checks.dialect import (
 )
 from verify.checks.libraries import REBUILD, cuda_text, cudnn_text
 from verify.checks.on_jax.place import DIALECT, MAJORS, gpus, installed, plugin, versions
-from verify.core import Check, Context, Outcome, Status
-from verify.maps import mapped, read_maps
+from verify.device.maps import mapped, read_maps
+from verify.model.check import Check, Context, Outcome, Status
 
 
 @dataclass(frozen=True)
-class Parts:
+class PluginParts:
     """The versions of what JAX is put together from; None: not installed."""
 
     jaxlib: Optional[str]
@@ -39,17 +39,17 @@ def check_framework(context: Context) -> Outcome:
 
     found = plugin()
     cuda = str(found[0]) if found else None
-    here = Found.here(str(jax.__version__), cuda, str(jax.__file__))
+    here = FoundLibraries.here(str(jax.__version__), cuda, str(jax.__file__))
     outcome = dialect.judge_framework(here, context.expect, DIALECT)
     return judge_parts(outcome, _parts())
 
 
-def _parts() -> Parts:
+def _parts() -> PluginParts:
     found = plugin()
     major = found[0] if found else None
     name = "jax-cuda{}-".format(major)
     names = ("jax-cuda{}-plugin".format(major) for major in MAJORS)
-    return Parts(
+    return PluginParts(
         installed("jaxlib"),
         installed(name + "plugin"),
         installed(name + "pjrt"),
@@ -58,7 +58,7 @@ def _parts() -> Parts:
     )
 
 
-def judge_parts(outcome: Outcome, parts: Parts) -> Outcome:
+def judge_parts(outcome: Outcome, parts: PluginParts) -> Outcome:
     """The framework's outcome, unless a part is of another version: JAX drops such a plugin."""
     measured = {
         **outcome.measured,
@@ -71,21 +71,21 @@ def judge_parts(outcome: Outcome, parts: Parts) -> Outcome:
         return outcome
     if len(parts.plugins) > 1:
         message = "{} are installed together".format(listed(parts.plugins))
-        cause = "both offer JAX the platform cuda, and it takes only one"
+        cause = "both provide JAX's platform cuda, and JAX uses only one"
         fix = "uninstall all but one, each with its jax-cudaNN-pjrt"
         return Outcome(Status.FAIL, message, cause, fix, measured, outcome.expected)
     names = ("jax-cuda{}-plugin".format(parts.cuda), "jax-cuda{}-pjrt".format(parts.cuda))
     for name, version in zip(names, (parts.plugin, parts.pjrt)):
         if numbers(version or "")[:3] != numbers(parts.jaxlib or "")[:3]:
             message = "{} {} beside jaxlib {}".format(name, version or "missing", parts.jaxlib)
-            cause = "JAX leaves out a plugin of another version, and computes on the CPU"
+            cause = "JAX ignores a plugin of another version and computes on the CPU"
             fix = "install {}=={}".format(name, parts.jaxlib)
             return Outcome(Status.FAIL, message, cause, fix, measured, outcome.expected)
     return outcome
 
 
 @dataclass(frozen=True)
-class Numbers:
+class CudaNumbers:
     """A library's version as it runs and as JAX was built with it, in NVIDIA's own counting."""
 
     now: Optional[int] = None
@@ -93,17 +93,17 @@ class Numbers:
     error: Optional[str] = None
 
 
-def _ask(stem: str, now: str, built: str) -> Numbers:
+def _ask(stem: str, now: str, built: str) -> CudaNumbers:
     """Through JAX's own functions; where it has none, the mapped library itself."""
     asked = versions()
     if asked is None:
         with contextlib.suppress(Exception):
             gpus()  # loads the libraries
-        return Numbers(library_number(stem), None, "JAX has not loaded it")
+        return CudaNumbers(library_number(stem), None, "JAX has not loaded it")
     try:
-        return Numbers(int(getattr(asked, now)()), int(getattr(asked, built)()))
+        return CudaNumbers(int(getattr(asked, now)()), int(getattr(asked, built)()))
     except Exception as problem:
-        return Numbers(error=str(problem).partition("\n")[0])
+        return CudaNumbers(error=str(problem).partition("\n")[0])
 
 
 def check_cuda(context: Context) -> Outcome:
@@ -115,7 +115,7 @@ def check_cuda(context: Context) -> Outcome:
     return judge_cuda(found[0], asked, context.expect.cuda)
 
 
-def judge_cuda(major: int, asked: Numbers, expected: Optional[str]) -> Outcome:
+def judge_cuda(major: int, asked: CudaNumbers, expected: Optional[str]) -> Outcome:
     """Of the plugin's major version, and the one of the plan."""
     now = None if asked.now is None else cuda_text(asked.now)
     built = None if asked.built is None else cuda_text(asked.built)
@@ -126,13 +126,13 @@ def judge_cuda(major: int, asked: Numbers, expected: Optional[str]) -> Outcome:
         fix = "install jax[cuda{}], whose nvidia- packages bring it; {}".format(major, REBUILD)
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     if numbers(now)[0] != major:
-        message = "CUDA {} under the plugin of CUDA {}".format(now, major)
-        cause = "another libcudart is loaded than the plugin's own"
+        message = "CUDA {} with a plugin for CUDA {}".format(now, major)
+        cause = "the loaded libcudart is not the plugin's own"
         fix = "remove the other CUDA's folder from LD_LIBRARY_PATH"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     if not as_asked(now, ".".join((expected or "").split(".")[:2])):
-        message = "CUDA {} where {} was asked for".format(now, expected)
-        cause = "the image holds other packages than its lock, or an older CUDA is found first"
+        message = "CUDA {} instead of the requested {}".format(now, expected)
+        cause = "the image's packages differ from its lock, or an older CUDA is found first"
         fix = "look at LD_LIBRARY_PATH, or " + REBUILD
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     message = "CUDA {}{}".format(now, ", JAX was built with {}".format(built) if built else "")
@@ -179,8 +179,8 @@ def _convolve() -> bool:
 
 
 CHECKS = (
-    Check("libraries.framework", "JAX and its parts are those asked for", check_framework),
-    Check("libraries.cuda", "The CUDA runtime is the one asked for", check_cuda),
-    Check("libraries.cudnn", "cuDNN loads and is the one asked for", check_cudnn),
-    Check("libraries.files", "Each CUDA library is loaded once, from here", check_files),
+    Check("libraries.framework", "JAX and its packages are the requested ones", check_framework),
+    Check("libraries.cuda", "The CUDA runtime is the requested one", check_cuda),
+    Check("libraries.cudnn", "cuDNN loads and is the requested one", check_cudnn),
+    Check("libraries.files", "Each CUDA library is loaded once, from the image", check_files),
 )

@@ -6,12 +6,12 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from verify.checks import windows
-from verify.checks.accuracy import Reading, compare, judge_convolution, judge_products
+from verify.checks.accuracy import AccuracyReading, compare, judge_convolution, judge_products
 from verify.checks.on_jax.networks import data, start, stepper, vector, weights
 from verify.checks.on_jax.place import Place, every, find
 from verify.checks.repeats import Repeat, judge_repeats
-from verify.children import Child
-from verify.core import Check, Context, Outcome
+from verify.model.check import Check, Context, Outcome
+from verify.running.children import Child
 
 FREE_LIMIT_S = 60.0
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
@@ -60,7 +60,7 @@ def _matrices(shape: Tuple[int, int, int]) -> Tuple[Any, Any]:
     return source.standard_normal((rows, inner)), source.standard_normal((inner, columns))
 
 
-def _multiply(place: Place, dtype: str, shape: Tuple[int, int, int], pair: Any) -> Reading:
+def _multiply(place: Place, dtype: str, shape: Tuple[int, int, int], pair: Any) -> AccuracyReading:
     import jax
     import jax.numpy as jnp
 
@@ -74,8 +74,8 @@ def _multiply(place: Place, dtype: str, shape: Tuple[int, int, int], pair: Any) 
         error, worst = compare(array(got), left @ right)
     except Exception as problem:
         raised = "{}: {}".format(type(problem).__name__, problem)
-        return Reading(what, dtype, shape[1], gpu=place.gpu, raised=raised)
-    return Reading(what, dtype, shape[1], error, worst, place.gpu)
+        return AccuracyReading(what, dtype, shape[1], gpu=place.gpu, raised=raised)
+    return AccuracyReading(what, dtype, shape[1], error, worst, place.gpu)
 
 
 def array(values: Any) -> Any:
@@ -93,22 +93,26 @@ def check_convolution(context: Context) -> Outcome:
     wide()
     count = context.pick(1, 4, 16)
     dtypes_here = ("fp32", "fp16", "bf16") if place.is_gpu else ("fp32", "bf16")
-    readings: List[Reading] = []
+    readings: List[AccuracyReading] = []
     for dtype in dtypes_here:
         for size, stride in windows.CASES:
             readings += _try_convolve(place, dtype, size, stride, count)
     return judge_convolution(readings)
 
 
-def _try_convolve(place: Place, dtype: str, size: int, stride: int, count: int) -> List[Reading]:
+def _try_convolve(
+    place: Place, dtype: str, size: int, stride: int, count: int
+) -> List[AccuracyReading]:
     try:
         return _convolve(place, dtype, size, stride, count)
     except Exception as error:
         raised = "{}: {}".format(type(error).__name__, error)
-        return [Reading(windows.name(size, stride), dtype, 1, gpu=place.gpu, raised=raised)]
+        return [AccuracyReading(windows.name(size, stride), dtype, 1, gpu=place.gpu, raised=raised)]
 
 
-def _convolve(place: Place, dtype: str, size: int, stride: int, count: int) -> List[Reading]:
+def _convolve(
+    place: Place, dtype: str, size: int, stride: int, count: int
+) -> List[AccuracyReading]:
     import jax
     import jax.numpy as jnp
 
@@ -182,14 +186,16 @@ def _train(step: Any, steps: int) -> Any:
 
 
 CHECKS = (
-    Check("numerics.matmul", "Matrix products are right", check_matmul, "standard", 120, gpu=True),
+    Check(
+        "numerics.matmul", "Matrix products are correct", check_matmul, "standard", 120, gpu=True
+    ),
     Check(
         "numerics.convolution",
-        "Convolutions and their gradients are right",
+        "Convolutions and their gradients are correct",
         check_convolution,
         "standard",
         120,
         gpu=True,
     ),
-    Check("numerics.determinism", "Training repeats itself", check_determinism, "standard", 120),
+    Check("numerics.determinism", "Training is reproducible", check_determinism, "standard", 120),
 )

@@ -12,20 +12,20 @@ import re
 from importlib import metadata
 from typing import Any, Callable, List, Optional, Tuple
 
-from verify.checks.dialect import Device, Dialect, judge_absent, judge_there, see
+from verify.checks.dialect import Dialect, FoundDevice, judge_absent, judge_there, see
 from verify.checks.sight import Sight
-from verify.core import Context, Outcome
-from verify.measures import seconds_each
+from verify.model.check import Context, Outcome
+from verify.model.measures import seconds_each
 
 MAJORS = (13, 12, 11)  # of CUDA, for which there are or were plugins
 DIALECT = Dialect(
     "JAX",
-    "jaxlib alone computes on the CPU: it has no CUDA plugin beside it",
+    "jaxlib without a CUDA plugin computes on the CPU only",
     "install jax[cuda12] or jax[cuda13], the plugin of jaxlib's own version",
 )
 
 
-class Place(Device):
+class Place(FoundDevice):
     """A device that JAX computes on."""
 
     @property
@@ -60,6 +60,21 @@ class Place(Device):
         import jax
 
         (jax.device_put(1.0, self.device) + 1.0).block_until_ready()
+
+    def held_bytes(self) -> Optional[int]:
+        """What JAX has taken of the GPU's memory for arrays; None on the CPU, and where it does not
+        count (XLA_PYTHON_CLIENT_ALLOCATOR=platform).
+        """
+        return self._counted("bytes_in_use")
+
+    def limit_bytes(self) -> Optional[int]:
+        """What JAX may take of the GPU's memory at most; None as for `held_bytes`."""
+        return self._counted("bytes_limit")
+
+    def _counted(self, name: str) -> Optional[int]:
+        found = (self.device.memory_stats() or {}) if self.is_gpu else {}
+        value = found.get(name)
+        return None if value is None else int(value)
 
     def seconds(
         self, work: Callable[[], Any], *, repeats: int, warm_up: int = 3, calls: int = 1

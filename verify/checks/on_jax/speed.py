@@ -7,7 +7,7 @@ from typing import Any, Callable
 from verify.checks import gemm
 from verify.checks.on_jax.numerics import NAMES, wide
 from verify.checks.on_jax.place import Place, every
-from verify.core import Check, Context, Outcome
+from verify.model.check import Check, Context, Outcome
 
 
 def check_gemm(context: Context) -> Outcome:
@@ -40,7 +40,7 @@ def _product(place: Place) -> gemm.Product:
 CHECKS = (
     Check(
         "speed.gemm",
-        "Products are as fast as they should be",
+        "Matrix products as fast as on GPUs of this model",
         check_gemm,
         "standard",
         180,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from verify.checks.amp import Mixed, judge_amp
+from verify.checks.amp import MixedRun, judge_amp
 from verify.checks.on_jax.networks import (
     Weights,
     data,
@@ -17,8 +17,8 @@ from verify.checks.on_jax.networks import (
 )
 from verify.checks.on_jax.numerics import NAMES, wide
 from verify.checks.on_jax.place import Place, find
-from verify.checks.training import STEPS, Steps, judge_loss, judge_same
-from verify.core import Check, Context, Outcome
+from verify.checks.training import STEPS, TrainingSteps, judge_loss, judge_same
+from verify.model.check import Check, Context, Outcome
 
 _ROWS = 256
 _SIZES = (16, 64, 4)
@@ -71,7 +71,7 @@ def check_same(context: Context) -> Outcome:
         return float(np.linalg.norm(ran.last - true.last)) / (way or 1.0)
 
     beside = drift(_steps(Place("cpu"), "float32", steps)) if place.is_gpu else None
-    found = Steps(tuple(here.losses), tuple(true.losses), drift(here), way, _ROWS, beside)
+    found = TrainingSteps(tuple(here.losses), tuple(true.losses), drift(here), way, _ROWS, beside)
     return judge_same(found, place.kind)
 
 
@@ -92,7 +92,7 @@ def check_amp(context: Context) -> Outcome:
     return judge_amp(runs, place.kind, left_out)
 
 
-def _mixed(dtype: str, place: Place, context: Context) -> Mixed:
+def _mixed(dtype: str, place: Place, context: Context) -> MixedRun:
     import numpy as np
 
     ran = _steps(place, "float32", _AMP_STEPS[context.level], _cast_loss(dtype))
@@ -100,7 +100,7 @@ def _mixed(dtype: str, place: Place, context: Context) -> Mixed:
         inputs = data(_ROWS, _SIZES[0], _SIZES[-1], "float32")[0]
         name = str(forward(_cast(ran.layers, dtype), _cast(inputs, dtype)).dtype)
         seconds, peak = _time(dtype, place, context)
-    return Mixed(
+    return MixedRun(
         dtype,
         tuple(ran.losses),
         _SHORT.get(name, name),
@@ -150,6 +150,6 @@ def _planned(step: Any, *arguments: Any) -> Optional[int]:
 
 CHECKS = (
     Check("training.loss", "A model's loss falls", check_loss, "standard", 120, gpu=True),
-    Check("training.same", "Steps end as in float64", check_same, "standard", 120, gpu=True),
+    Check("training.same", "Training steps match float64", check_same, "standard", 120, gpu=True),
     Check("training.amp", "Mixed precision trains", check_amp, "standard", 120, gpu=True),
 )

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Tuple
 
 from verify.checks.on_tensorflow import (
+    collectives,
     compiling,
     devices,
     libraries,
     loading,
+    memory,
     numerics,
     parallel,
     speed,
     training,
 )
-from verify.core import Check
+from verify.model.check import Check
 
 CHECKS: Tuple[Check, ...] = (
     *libraries.CHECKS,
@@ -22,7 +24,9 @@ CHECKS: Tuple[Check, ...] = (
     *numerics.CHECKS,
     *compiling.CHECKS,
     *training.CHECKS,
+    *memory.CHECKS,
     *loading.CHECKS,
+    *collectives.CHECKS,
     *parallel.CHECKS,
     *speed.CHECKS,
 )

@@ -7,27 +7,27 @@ from typing import Any, Callable, Optional, Tuple
 
 from verify.checks.accuracy import number
 from verify.checks.on_tensorflow.place import Place, find
-from verify.core import Check, Context, Outcome, Status
-from verify.symptoms import explain
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.symptoms import explain
 
 # Measured on a CPU: 4e-7. XLA's tanh is a rational function, good to a few units in the last place.
 TOLERANCE = 1e-5
 _SYMPTOMS = (
     (
         "libdevice",
-        "XLA finds no libdevice.10.bc, the GPU's mathematical functions, which nvcc's package has",
+        "XLA does not find libdevice.10.bc (math functions for GPUs), which is in nvcc's package",
         "install nvidia-cuda-nvcc-cuNN, or set XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER_OF_CUDA",
     ),
     (
         "ptxas",
-        "XLA finds no ptxas, which assembles its kernels and comes in nvcc's package",
+        "XLA does not find ptxas, which is in nvcc's package",
         "install nvidia-cuda-nvcc-cuNN and have its bin folder in PATH",
     ),
 )
 
 
 @dataclass(frozen=True)
-class Compiled:
+class XlaRun:
     """What a function compiled by XLA gave, and whether it was XLA that gave it."""
 
     gap: float = 0.0  # from NumPy's float64, the largest by the size of the numbers
@@ -42,7 +42,7 @@ def check_compile(context: Context) -> Outcome:
     return broken or judge_compiled(_compile(place, context.pick(128, 512, 1024)), place.kind)
 
 
-def _compile(place: Place, size: int) -> Compiled:
+def _compile(place: Place, size: int) -> XlaRun:
     import numpy as np
     import tensorflow as tf
 
@@ -60,10 +60,10 @@ def _compile(place: Place, size: int) -> Compiled:
             kernels = _kernels(compiled, x)
             strict = _refuses(lambda: tf.function(_not_for_xla, jit_compile=True)(x))
     except Exception as error:
-        return Compiled(error="{}: {}".format(type(error).__name__, error))
+        return XlaRun(error="{}: {}".format(type(error).__name__, error))
     known = (np.tanh(given) * np.exp(-(given**2)) + given).sum(1) + given.sum(1) / 16
     gap = float(abs(got - known).max() / abs(known).max())
-    return Compiled(gap, strict, kernels)
+    return XlaRun(gap, strict, kernels)
 
 
 def _kernels(compiled: Any, x: Any) -> Optional[int]:
@@ -92,7 +92,7 @@ def _refuses(work: Callable[[], object]) -> bool:
     return False
 
 
-def judge_compiled(compiled: Compiled, device: str) -> Outcome:
+def judge_compiled(compiled: XlaRun, device: str) -> Outcome:
     """Whether XLA compiled, and its numbers are right."""
     measured = {
         "device": device,
@@ -106,11 +106,11 @@ def judge_compiled(compiled: Compiled, device: str) -> Outcome:
         return Outcome(Status.FAIL, *fault, measured, expected)
     where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
     kernels = "" if compiled.kernels is None else "{} fused kernels, ".format(compiled.kernels)
-    message = "XLA compiles, and rightly: {}{}".format(kernels, where)
+    message = "XLA compiles correctly: {}{}".format(kernels, where)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _fault(compiled: Compiled) -> Optional[Tuple[str, str, str]]:
+def _fault(compiled: XlaRun) -> Optional[Tuple[str, str, str]]:
     again = "build the image again from its lock; look at TF_XLA_FLAGS and XLA_FLAGS"
     if compiled.error is not None:
         message = "XLA does not compile: {}".format(compiled.error.partition("\n")[0][:200])
@@ -120,17 +120,15 @@ def _fault(compiled: Compiled) -> Optional[Tuple[str, str, str]]:
         known, remedy = explain(compiled.error)
         return message, known or "XLA is broken in this image", remedy or again
     if not compiled.strict:
-        message = "a function to be compiled ran without having been compiled"
-        return message, "XLA was passed over: what it cannot compile ran all the same", again
+        message = "a function ran without being compiled"
+        return message, "XLA was bypassed: code that it cannot compile ran anyway", again
     if not compiled.gap <= TOLERANCE:
-        message = "a compiled function's numbers are off by {:.2g}, rounding explains {:.0e}"
+        message = "a compiled function's results are off by {:.2g}, rounding explains {:.0e}"
         cause = "XLA's code for this device is wrong"
         return message.format(compiled.gap, TOLERANCE), cause, again
     return None
 
 
 CHECKS = (
-    Check(
-        "numerics.compile", "XLA compiles, and rightly", check_compile, "standard", 180, gpu=True
-    ),
+    Check("numerics.compile", "XLA compiles correctly", check_compile, "standard", 180, gpu=True),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from verify.checks.compute import Answer, judge_answers
+from verify.checks.compute import ComputeAnswer, judge_answers
 from verify.checks.devices import judge_architectures, judge_count, read_counts
 from verify.checks.dialect import cpu_build
 from verify.checks.on_tensorflow.place import (
@@ -18,10 +18,10 @@ from verify.checks.on_tensorflow.place import (
     gpus,
     look,
 )
-from verify.core import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status
 
 _NOT_ON_GPU = "this TensorFlow has no GPU kernel for it, or was told to place it elsewhere"
-_ON_CPU_FIX = "unset TF_ settings and CUDA_VISIBLE_DEVICES; see what libraries.dlopen says"
+_ON_CPU_FIX = "unset TF_ settings and CUDA_VISIBLE_DEVICES; see libraries.dlopen"
 
 
 def check_count(context: Context) -> Outcome:
@@ -70,13 +70,17 @@ def check_kernel(context: Context) -> Outcome:
     return judge_answers(answers, capabilities, architectures(build()))
 
 
-def _answer(place: Place, name: str, what: str, work: Callable[[], Tuple[int, int]]) -> Answer:
+def _answer(
+    place: Place, name: str, what: str, work: Callable[[], Tuple[int, int]]
+) -> ComputeAnswer:
     try:
         with place.scope():
             wrong, total = work()
     except Exception as error:
-        return Answer(place.index, name, what, error="{}: {}".format(type(error).__name__, error))
-    return Answer(place.index, name, what, wrong, total)
+        return ComputeAnswer(
+            place.index, name, what, error="{}: {}".format(type(error).__name__, error)
+        )
+    return ComputeAnswer(place.index, name, what, wrong, total)
 
 
 def _sum() -> Tuple[int, int]:
@@ -120,7 +124,7 @@ def _convolution() -> Tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedOp:
     """Where work landed. Devices as TensorFlow ends their names: "GPU:0"."""
 
     asked: str
@@ -152,7 +156,7 @@ def _second_cpu() -> Place:
     return Place("cpu", 1)
 
 
-def _place_product(asked: Place, usual: Place) -> Placed:
+def _place_product(asked: Place, usual: Place) -> PlacedOp:
     import tensorflow as tf
 
     tf.config.set_soft_device_placement(False)  # else a CPU quietly does what a GPU cannot
@@ -167,7 +171,7 @@ def _place_product(asked: Place, usual: Place) -> Placed:
         with asked.scope():
             return tf.linalg.matmul(ones, ones)
 
-    return Placed(
+    return PlacedOp(
         asked=asked.device[1:],
         eager=_short(product.device),
         graph=_run_and_look(twice),
@@ -206,7 +210,7 @@ def _short(device: str) -> str:
     return device.rpartition("device:")[2]
 
 
-def judge_placement(placed: Placed, kind: str) -> Outcome:
+def judge_placement(placed: PlacedOp, kind: str) -> Outcome:
     """Whether eager work, a graph's work and work that names no device ran where they should."""
     measured = {
         "device": kind,
@@ -219,41 +223,41 @@ def judge_placement(placed: Placed, kind: str) -> Outcome:
     fault = _misplaced(placed)
     if fault:
         return Outcome(Status.FAIL, *fault, measured, expected)
-    message = "done where asked, {}: eagerly and in a graph".format(placed.asked)
+    message = "runs on the requested device, {}: eagerly and in a graph".format(placed.asked)
     if kind != "cuda":
         message += "; two devices of the CPU: no GPU visible"
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _misplaced(placed: Placed) -> Optional[Tuple[str, str, str]]:
-    said = "a product for {} was done on {}"
+def _misplaced(placed: PlacedOp) -> Optional[Tuple[str, str, str]]:
+    said = "a matrix product for {} ran on {}"
     if placed.eager != placed.asked:
         message = said.format(placed.asked, placed.eager or "no device")
         return message, _NOT_ON_GPU, _ON_CPU_FIX
     if not placed.graph:
-        message = "the graph that ran holds no product"
-        cause = "TensorFlow did it beforehand, or somewhere that it does not tell"
-        return message, cause, "look at what numerics.compile says; build the image again"
+        message = "the graph that ran has no matrix product"
+        cause = "TensorFlow ran it earlier, or does not report where"
+        return message, cause, "see numerics.compile; build the image again"
     for name, device in placed.graph.items():
         if device != placed.asked:
             message = "{} in a graph".format(said.format(placed.asked, device or "no device"))
             return message, "{} was placed there: {}".format(name, _NOT_ON_GPU), _ON_CPU_FIX
     if placed.unasked != placed.default:
-        message = "work that names no device lands on {}, not on {}".format(
+        message = "work that names no device runs on {}, not on {}".format(
             placed.unasked or "no device", placed.default
         )
-        return message, "models do not name devices: they would train there", _ON_CPU_FIX
+        return message, "models that name no device would train there", _ON_CPU_FIX
     if placed.held_bytes is not None and placed.held_bytes < placed.needed_bytes:
-        message = "{} holds {} bytes more after a product of {} bytes".format(
+        message = "{} uses {} more bytes after a matrix product of {} bytes".format(
             placed.asked, placed.held_bytes, placed.needed_bytes
         )
-        return message, "the result lies in another memory", _ON_CPU_FIX
+        return message, "the result is in another device's memory", _ON_CPU_FIX
     return None
 
 
 CHECKS = (
-    Check("devices.count", "All see the same GPUs", check_count, gpu=True),
-    Check("devices.architectures", "The build has code for them", check_code, gpu=True),
-    Check("devices.kernel", "Kernels compute rightly", check_kernel, limit_s=120, gpu=True),
-    Check("devices.placement", "Work runs where it is asked for", check_placement, gpu=True),
+    Check("devices.count", "NVML, CUDA and the framework see the same GPUs", check_count, gpu=True),
+    Check("devices.architectures", "The framework has code for the GPUs", check_code, gpu=True),
+    Check("devices.kernel", "Kernels compute correctly", check_kernel, limit_s=120, gpu=True),
+    Check("devices.placement", "Operations run on the requested device", check_placement, gpu=True),
 )

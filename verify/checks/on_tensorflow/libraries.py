@@ -15,18 +15,17 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from verify.checks import dialect, files
 from verify.checks.dialect import (
-    Found,
+    FoundLibraries,
     cpu_build,
     judge_cudnn,
     library_number,
     listed,
     numbers,
-    reworded,
 )
 from verify.checks.libraries import cudnn_text, judge_cuda, judge_numpy
 from verify.checks.on_tensorflow.place import DIALECT, build, cuda_version, gpus
-from verify.core import Check, Context, Outcome, Status
-from verify.maps import mapped, read_maps
+from verify.device.maps import mapped, read_maps
+from verify.model.check import Check, Context, Outcome, Status
 
 # By CUDA's major version, as tsl/platform/default/dso_loader.cc asks for them; without cuDNN.
 _NAMES = {
@@ -40,12 +39,12 @@ def check_framework(context: Context) -> Outcome:
     """Read what TensorFlow and Python say of themselves."""
     import tensorflow as tf
 
-    found = Found.here(str(tf.__version__), cuda_version(), str(tf.__file__))
+    found = FoundLibraries.here(str(tf.__version__), cuda_version(), str(tf.__file__))
     return dialect.judge_framework(found, context.expect, DIALECT)
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedLibrary:
     """What became of opening one library by the name that TensorFlow has for it."""
 
     name: str
@@ -71,13 +70,13 @@ def sonames(facts: Dict[str, object]) -> List[str]:
     ]
 
 
-def try_open(name: str) -> Opened:
+def try_open(name: str) -> OpenedLibrary:
     """Through TensorFlow's loader, since where a name is looked for depends on who asks."""
     try:
         _open(name)
     except Exception as error:  # NotFoundError, with what the dynamic linker said
-        return Opened(name, str(error).partition("\n")[0], tuple(sorted(_folders(name))))
-    return Opened(name)
+        return OpenedLibrary(name, str(error).partition("\n")[0], tuple(sorted(_folders(name))))
+    return OpenedLibrary(name)
 
 
 def _open(name: str) -> None:
@@ -100,7 +99,7 @@ def _folders(name: str) -> List[str]:
     return sorted({os.path.dirname(os.path.realpath(path)) for path in found})
 
 
-def judge_opened(rows: Sequence[Opened], cuda: str) -> Outcome:
+def judge_opened(rows: Sequence[OpenedLibrary], cuda: str) -> Outcome:
     """Whether all that TensorFlow needs before it takes a GPU can be opened."""
     measured = {"cuda": cuda, "libraries": [asdict(row) for row in rows]}
     if not rows:
@@ -109,13 +108,13 @@ def judge_opened(rows: Sequence[Opened], cuda: str) -> Outcome:
     lost = [row for row in rows if row.error]
     if lost:
         names = listed([row.name for row in lost])
-        message = "cannot open {}, and TensorFlow takes no GPU then".format(names)
+        message = "cannot open {}, so TensorFlow uses no GPU".format(names)
         return Outcome(Status.FAIL, message, *_explain(lost, cuda), measured, {"lost": 0})
-    message = "all {} libraries that it needs of CUDA {} open".format(len(rows), cuda)
+    message = "all {} required libraries of CUDA {} open".format(len(rows), cuda)
     return Outcome(Status.PASS, message, measured=measured, expected={"lost": 0})
 
 
-def _explain(lost: Sequence[Opened], cuda: str) -> Tuple[str, str]:
+def _explain(lost: Sequence[OpenedLibrary], cuda: str) -> Tuple[str, str]:
     """The causes of all that cannot be opened, and all that is to be done."""
     needy = [row for row in lost if not (row.error or "").startswith(row.name)]
     hidden = [row for row in lost if row.lies_at and row not in needy]
@@ -134,15 +133,15 @@ def _explain(lost: Sequence[Opened], cuda: str) -> Tuple[str, str]:
     return "; ".join(causes), "; ".join(dict.fromkeys(fixes))
 
 
-def _names(rows: Sequence[Opened]) -> str:
+def _names(rows: Sequence[OpenedLibrary]) -> str:
     return listed([row.name for row in rows])
 
 
-def _needs(row: Opened, cuda: str) -> Tuple[str, str]:
+def _needs(row: OpenedLibrary, cuda: str) -> Tuple[str, str]:
     """A file that is there and cannot be loaded: the linker names what it lacks."""
     match = re.match(r"(\S+\.so[\d.]*): cannot open", row.error or "")
     what = "needs {}, which is missing".format(match.group(1)) if match else str(row.error)
-    fix = "install what the image's lock names for CUDA {}, all of it".format(cuda)
+    fix = "install all packages that the image's lock lists for CUDA {}".format(cuda)
     return "{} {}".format(row.name, what), fix
 
 
@@ -154,14 +153,14 @@ def check_cuda(context: Context) -> Outcome:
     error = _load("libcudart")
     number = library_number("libcudart")
     if number is None:
-        return judge_opened([Opened("libcudart", error or "it is not mapped")], cuda)
+        return judge_opened([OpenedLibrary("libcudart", error or "it is not mapped")], cuda)
     return judge_cuda(cuda, number, context.expect.cuda)
 
 
 def _load(stem: str) -> Optional[str]:
     """Open a library as TensorFlow would; the error, if it cannot be."""
     name = next((name for name in sonames(build()) if name.startswith(stem + ".")), None)
-    return try_open(name).error if name else "it is not known which one this build needs"
+    return try_open(name).error if name else "the version that this build needs is not known"
 
 
 def check_cudnn(context: Context) -> Outcome:
@@ -186,7 +185,7 @@ def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
         total = float(tf.constant(np.arange(5.0)).numpy().sum())
     except Exception as problem:
         error = "{}: {}".format(type(problem).__name__, problem)
-    return reworded(judge_numpy(version, error, total), DIALECT)
+    return judge_numpy(version, error, total, DIALECT.title)
 
 
 def check_files(context: Context) -> Outcome:  # noqa: ARG001
@@ -198,7 +197,7 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
         return cpu_build(DIALECT, {})
     opened = [try_open(name) for name in sonames(build())]
     if all(row.error for row in opened):
-        return Outcome(Status.SKIP, "no CUDA library can be opened: libraries.dlopen tells more")
+        return Outcome(Status.SKIP, "no CUDA library can be opened: see libraries.dlopen")
     convolved = _convolve()
     places = files.places_of(str(tf.__file__))
     return files.judge_files(mapped(read_maps()), places, cuda, convolved=convolved)
@@ -216,10 +215,10 @@ def _convolve() -> bool:
 
 
 CHECKS = (
-    Check("libraries.framework", "TensorFlow is the one asked for", check_framework),
+    Check("libraries.framework", "TensorFlow is the requested one", check_framework),
     Check("libraries.dlopen", "TensorFlow opens its CUDA libraries", check_dlopen),
-    Check("libraries.cuda", "The CUDA runtime is the one asked for", check_cuda),
-    Check("libraries.cudnn", "cuDNN loads and is the one asked for", check_cudnn),
+    Check("libraries.cuda", "The CUDA runtime is the requested one", check_cuda),
+    Check("libraries.cudnn", "cuDNN loads and is the requested one", check_cudnn),
     Check("libraries.numpy", "NumPy and TensorFlow share arrays", check_numpy),
-    Check("libraries.files", "Each CUDA library is loaded once, from here", check_files),
+    Check("libraries.files", "Each CUDA library is loaded once, from the image", check_files),
 )

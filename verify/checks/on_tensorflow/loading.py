@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.core import Check, Context, Outcome, Status
-from verify.measures import Cell, Metric, Plot, Table, median, of_samples, pack
+from verify.model.check import Check, Context, Outcome, Status
+from verify.model.measures import Cell, Metric, Plot, Table, median, of_samples, pack
 
 BATCH, PIXELS, KINDS = 32, 160, 8
 _ENOUGH = 0.95  # of the best rate: more parallel calls than this needs are of no use
@@ -15,7 +15,7 @@ _FIX = "look at the container's memory and CPU limits; build the image again fro
 
 
 @dataclass(frozen=True)
-class Piped:
+class PipelineRun:
     """What one setting of the pipeline delivered."""
 
     parallel: int  # calls at a time; AUTOTUNE is -1
@@ -53,7 +53,7 @@ def _jpegs() -> Tuple[List[bytes], List[int]]:
 
 def _pipe(
     parallel: int, encoded: Sequence[bytes], sums: Sequence[int], count: int, epochs: int
-) -> Piped:
+) -> PipelineRun:
     import tensorflow as tf
 
     def decode(index: Any) -> Any:
@@ -77,11 +77,11 @@ def _pipe(
             rates.append(len(numbers) / (time.perf_counter() - start))
     except Exception as error:
         said = "{}: {}".format(type(error).__name__, error)
-        return Piped(parallel, tuple(numbers), damaged, tuple(rates), said)
-    return Piped(parallel, tuple(numbers), damaged, tuple(rates))
+        return PipelineRun(parallel, tuple(numbers), damaged, tuple(rates), said)
+    return PipelineRun(parallel, tuple(numbers), damaged, tuple(rates))
 
 
-def judge_pipeline(found: Sequence[Piped], count: int) -> Outcome:
+def judge_pipeline(found: Sequence[PipelineRun], count: int) -> Outcome:
     """Each sample once, whole and in order, at every setting."""
     measured: Dict[str, Any] = {"samples": count, **_numbers(found)}
     expected = {"samples": count, "damaged": 0}
@@ -97,36 +97,36 @@ def judge_pipeline(found: Sequence[Piped], count: int) -> Outcome:
     fewest = recommend(found)
     message = "{:.0f} samples/s by {} parallel calls".format(median(fewest.rates), fewest.name)
     note = "" if best is fewest else ", {:.0f} by {}".format(median(best.rates), best.name)
-    note += "; every sample came once and in order"
+    note += "; every sample once and in order"
     return Outcome(Status.PASS, message + note, measured=measured, expected=expected)
 
 
-def recommend(found: Sequence[Piped]) -> Piped:
+def recommend(found: Sequence[PipelineRun]) -> PipelineRun:
     """The fewest parallel calls that come within 5 % of the best rate, AUTOTUNE last."""
     best = max(median(one.rates) for one in found)
     fit = [one for one in found if median(one.rates) >= _ENOUGH * best]
     return min(fit, key=lambda one: (one.parallel < 0, one.parallel))
 
 
-def _fault(one: Piped, count: int) -> Optional[Tuple[str, str]]:
+def _fault(one: PipelineRun, count: int) -> Optional[Tuple[str, str]]:
     if one.error is not None:
         line = one.error.partition("\n")[0]
         return line, "an operation of the pipeline failed: {}".format(line)
     missing = count - len(set(one.numbers))
     if missing:
-        return "{} of {} samples never came".format(missing, count), "the pipeline dropped them"
+        return "{} of {} samples are missing".format(missing, count), "the pipeline dropped them"
     if len(one.numbers) > count:
         twice = len(one.numbers) - count
-        return "{} samples came twice".format(twice), "the pipeline repeated them"
+        return "{} samples were repeated".format(twice), "the pipeline repeated them"
     if list(one.numbers) != sorted(one.numbers):
-        return "the samples came in another order", "deterministic=True was not kept to"
+        return "the samples came in a different order", "deterministic=True had no effect"
     if one.damaged:
-        said = "{} of {} samples have other pixels than theirs".format(one.damaged, count)
-        return said, "a decoder is broken, or memory was damaged on the way"
+        said = "{} of {} samples have wrong pixels".format(one.damaged, count)
+        return said, "a decoder is broken, or memory was corrupted"
     return None
 
 
-def _numbers(found: Sequence[Piped]) -> Dict[str, Any]:
+def _numbers(found: Sequence[PipelineRun]) -> Dict[str, Any]:
     timed = [one for one in found if one.rates]
     rows: Tuple[Tuple[Cell, ...], ...] = tuple((one.name, median(one.rates)) for one in timed)
     points = tuple((float(one.parallel), median(one.rates)) for one in timed if one.parallel > 0)
@@ -136,7 +136,7 @@ def _numbers(found: Sequence[Piped]) -> Dict[str, Any]:
     return pack(metrics, tables, plots) if timed else {}
 
 
-def _metric(one: Piped) -> Metric:
+def _metric(one: PipelineRun) -> Metric:
     labels = {"parallel": one.name.lower()}
     return of_samples("pipeline", one.rates, "samples/s", labels=labels)
 

@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks import windows
-from verify.checks.accuracy import Reading, compare, judge_convolution, judge_products
+from verify.checks.accuracy import AccuracyReading, compare, judge_convolution, judge_products
 from verify.checks.on_tensorflow.networks import (
     batches,
     network,
@@ -18,9 +18,9 @@ from verify.checks.on_tensorflow.networks import (
     variables,
 )
 from verify.checks.on_tensorflow.place import Place, find, gpus
-from verify.checks.repeats import Repeat, Resumed, judge_checkpoint, judge_repeats
-from verify.children import scratch
-from verify.core import Check, Context, Outcome, Status
+from verify.checks.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.children import scratch
 
 TENSOR_CORES_TF32 = (8, 0)
 _NAMES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -71,7 +71,7 @@ def _matrices(shape: Tuple[int, int, int]) -> Tuple[Any, Any]:
     return source.standard_normal((rows, inner)), source.standard_normal((inner, columns))
 
 
-def _multiply(place: Place, dtype: str, shape: Tuple[int, int, int], pair: Any) -> Reading:
+def _multiply(place: Place, dtype: str, shape: Tuple[int, int, int], pair: Any) -> AccuracyReading:
     import tensorflow as tf
 
     what = "x".join(str(size) for size in shape)
@@ -83,9 +83,9 @@ def _multiply(place: Place, dtype: str, shape: Tuple[int, int, int], pair: Any) 
             left, right = (tf.cast(side, tf.float64).numpy() for side in given)
     except Exception as problem:
         raised = "{}: {}".format(type(problem).__name__, problem)
-        return Reading(what, dtype, shape[1], gpu=place.gpu, raised=raised)
+        return AccuracyReading(what, dtype, shape[1], gpu=place.gpu, raised=raised)
     error, worst = compare(got, left @ right)
-    return Reading(what, dtype, shape[1], error, worst, place.gpu)
+    return AccuracyReading(what, dtype, shape[1], error, worst, place.gpu)
 
 
 def allow_tf32(*, on: bool) -> None:
@@ -110,7 +110,7 @@ def check_convolution(context: Context) -> Outcome:
     if not place.is_gpu and sums_in_bf16(_processors()):
         dtypes.remove("bf16")
         left_out["bf16"] = "TensorFlow sums it in bf16 on a CPU without AVX-512"
-    readings: List[Reading] = []
+    readings: List[AccuracyReading] = []
     for dtype in dtypes:
         for size, stride in windows.CASES:
             readings += _try_convolve(place, dtype, size, stride, count)
@@ -136,15 +136,19 @@ def _processors() -> str:
         return ""
 
 
-def _try_convolve(place: Place, dtype: str, size: int, stride: int, count: int) -> List[Reading]:
+def _try_convolve(
+    place: Place, dtype: str, size: int, stride: int, count: int
+) -> List[AccuracyReading]:
     try:
         return _convolve(place, dtype, size, stride, count)
     except Exception as error:
         raised = "{}: {}".format(type(error).__name__, error)
-        return [Reading(windows.name(size, stride), dtype, 1, gpu=place.gpu, raised=raised)]
+        return [AccuracyReading(windows.name(size, stride), dtype, 1, gpu=place.gpu, raised=raised)]
 
 
-def _convolve(place: Place, dtype: str, size: int, stride: int, count: int) -> List[Reading]:
+def _convolve(
+    place: Place, dtype: str, size: int, stride: int, count: int
+) -> List[AccuracyReading]:
     """Forward, gradient by input and by weight, each beside its reference."""
     import tensorflow as tf
 
@@ -241,7 +245,7 @@ def check_checkpoint(context: Context) -> Outcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _resume(folder: str, steps: int) -> Resumed:
+def _resume(folder: str, steps: int) -> ResumedRun:
     data = batches("float32", 2 * steps, 64)
     first = _Training(7)
     first.go(data[:steps])
@@ -260,7 +264,7 @@ def _resume(folder: str, steps: int) -> Resumed:
     moved = not _equal(numbers(first.model.get_weights()), saved["model"])
     size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
     how = "tf.train.Checkpoint" + ("" if kept is None else " and a Keras file")
-    return Resumed(ends, moved, tuple(lost), size, how)
+    return ResumedRun(ends, moved, tuple(lost), size, how)
 
 
 def _through_file(model: Any, folder: str) -> Optional[List[Any]]:
@@ -282,15 +286,23 @@ def _equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 CHECKS = (
-    Check("numerics.matmul", "Matrix products are right", check_matmul, "standard", 120, gpu=True),
+    Check(
+        "numerics.matmul", "Matrix products are correct", check_matmul, "standard", 120, gpu=True
+    ),
     Check(
         "numerics.convolution",
-        "Convolutions and their gradients are right",
+        "Convolutions and their gradients are correct",
         check_convolution,
         "standard",
         120,
         gpu=True,
     ),
-    Check("numerics.determinism", "Training repeats itself", check_determinism, "standard", 120),
-    Check("numerics.checkpoint", "A checkpoint holds it all", check_checkpoint, "standard", 120),
+    Check("numerics.determinism", "Training is reproducible", check_determinism, "standard", 120),
+    Check(
+        "numerics.checkpoint",
+        "A checkpoint restores the whole state",
+        check_checkpoint,
+        "standard",
+        120,
+    ),
 )

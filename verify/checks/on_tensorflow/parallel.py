@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Tuple
 from verify.checks import steps as same_steps
 from verify.checks.on_tensorflow.networks import batches, named, network, numbers, prepare
 from verify.checks.on_tensorflow.place import find, gpus
-from verify.core import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}
 _FIX = "run with NCCL_P2P_DISABLE=1: if that mends it, look at IOMMU and PCIe ACS settings"
@@ -16,22 +16,34 @@ _FIX = "run with NCCL_P2P_DISABLE=1: if that mends it, look at IOMMU and PCIe AC
 
 def check_mirrored(context: Context) -> Outcome:
     """Train on all GPUs together and on one device alone; on a CPU, on two logical devices."""
-    import tensorflow as tf
-
     broken, place = find(context)
     if broken:
         return broken
     if place.is_gpu and len(gpus()) < 2:
-        return Outcome(Status.SKIP, "one GPU: there is none to share the work with")
+        return Outcome(Status.SKIP, "one GPU: parallel training needs two devices")
     if not place.is_gpu:
-        two = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
-    kind = "GPU" if place.is_gpu else "CPU"
-    devices = [device.name for device in tf.config.list_logical_devices(kind)]
+        cut_the_cpu()
+    devices = all_devices(place.kind)
     count = STEPS[context.level]
     runs, held = _together(devices, count)
     alone = _alone(devices[0], count, len(devices))
     return judge_mirrored(alone, runs, held, len(devices), place.kind)
+
+
+def cut_the_cpu() -> None:
+    """Make two logical devices of the CPU, which goes before the first operation only."""
+    import tensorflow as tf
+
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+
+
+def all_devices(kind: str) -> List[str]:
+    """The names of all GPUs, or of all devices of the CPU."""
+    import tensorflow as tf
+
+    found = tf.config.list_logical_devices("GPU" if kind == "cuda" else "CPU")
+    return [device.name for device in found]
 
 
 def _alone(device: str, count: int, ranks: int) -> Dict[str, Any]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from verify.checks.dialect import Device, Dialect, judge_absent, judge_there, see
+from verify.checks.dialect import Dialect, FoundDevice, judge_absent, judge_there, see
 from verify.checks.sight import Sight
-from verify.core import Context, Outcome
-from verify.measures import seconds_each
+from verify.model.check import Context, Outcome
+from verify.model.measures import seconds_each
 
 DIALECT = Dialect(
     "TensorFlow",
@@ -19,7 +19,7 @@ DIALECT = Dialect(
 )
 
 
-class Place(Device):
+class Place(FoundDevice):
     """A device that TensorFlow computes on."""
 
     @property
@@ -65,6 +65,13 @@ class Place(Device):
         warm_up = warm_up if self.is_gpu else min(warm_up, 1)
         found = seconds_each(several, repeats=repeats, wait=self.synchronize, warm_up=warm_up)
         return [seconds / calls for seconds in found]
+
+    def held_bytes(self) -> Optional[int]:
+        """What TensorFlow has taken of the GPU's memory for tensors; None on the CPU."""
+        import tensorflow as tf
+
+        info = getattr(tf.config.experimental, "get_memory_info", None)
+        return int(info(self.device[1:])["current"]) if self.is_gpu and info else None
 
     def peak_bytes(self, work: Callable[[], object]) -> Optional[int]:
         """The most memory that TensorFlow held during the work; None where it does not count."""
@@ -113,7 +120,7 @@ def details(index: int) -> Tuple[str, Optional[Tuple[int, int]]]:
 def look(context: Context) -> Sight:
     """Start CUDA through TensorFlow, in this child. Why it lists no GPU, it tells its log alone."""
     cuda, usable = cuda_version(), len(gpus())
-    unsaid = "the driver has GPUs, but TensorFlow lists none: libraries.dlopen tells most"
+    unsaid = "the driver has GPUs, but TensorFlow lists none: see libraries.dlopen"
     return see(context, cuda, usable, unsaid)
 
 
@@ -128,3 +135,11 @@ def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
     seen = look(context)
     absent = judge_absent(seen, DIALECT)
     return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))
+
+
+def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
+    """Every GPU, or the CPU where nothing hints at one."""
+    broken, place = find(context)
+    if broken or not place.is_gpu:
+        return broken, (place,)
+    return None, tuple(Place("cuda", i) for i in range(len(gpus())))

@@ -7,7 +7,7 @@ from typing import Callable
 from verify.checks import gemm
 from verify.checks.on_tensorflow.numerics import allow_tf32
 from verify.checks.on_tensorflow.place import Place, find, gpus
-from verify.core import Check, Context, Outcome
+from verify.model.check import Check, Context, Outcome
 
 _NAMES = {"fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -43,7 +43,7 @@ def _product(place: Place) -> gemm.Product:
 CHECKS = (
     Check(
         "speed.gemm",
-        "Products are as fast as they should be",
+        "Matrix products as fast as on GPUs of this model",
         check_gemm,
         "standard",
         180,

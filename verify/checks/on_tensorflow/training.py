@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.checks.accuracy import number
-from verify.checks.amp import Mixed, judge_amp
+from verify.checks.amp import MixedRun, judge_amp
 from verify.checks.on_tensorflow.networks import (
     SIZE,
     batches,
@@ -20,8 +20,8 @@ from verify.checks.on_tensorflow.networks import (
 )
 from verify.checks.on_tensorflow.numerics import allow_tf32
 from verify.checks.on_tensorflow.place import Place, find
-from verify.checks.training import AGAIN, FACTOR, STEPS, Steps, judge_loss, judge_same
-from verify.core import Check, Context, Outcome, Status
+from verify.checks.training import AGAIN, FACTOR, STEPS, TrainingSteps, judge_loss, judge_same
+from verify.model.check import Check, Context, Outcome, Status
 
 _ROWS = 32
 _TERMS = _ROWS * (SIZE // 2) ** 2  # a weight of the convolution has a product for each pixel
@@ -70,7 +70,7 @@ def check_same(context: Context) -> Outcome:
         return float(np.linalg.norm(ran.last - true.last)) / (way or 1.0)
 
     beside = drift(_steps(Place("cpu"), "float32", steps)) if place.is_gpu else None
-    found = Steps(tuple(here.losses), tuple(true.losses), drift(here), way, _TERMS, beside)
+    found = TrainingSteps(tuple(here.losses), tuple(true.losses), drift(here), way, _TERMS, beside)
     return judge_same(found, place.kind)
 
 
@@ -115,7 +115,7 @@ def check_amp(context: Context) -> Outcome:
     return judge_amp(runs, place.kind, left_out)
 
 
-def _mixed(dtype: str, place: Place, context: Context) -> Mixed:
+def _mixed(dtype: str, place: Place, context: Context) -> MixedRun:
     import numpy as np
     import tensorflow as tf
 
@@ -134,7 +134,7 @@ def _mixed(dtype: str, place: Place, context: Context) -> Mixed:
         finite = all(bool(np.isfinite(w).all()) for w in numbers(model.keras.get_weights()))
         computed_in = model.computed_in(inputs)
         seconds, peak = _time(dtype, place, context)
-    return Mixed(
+    return MixedRun(
         dtype,
         tuple(losses),
         computed_in,
@@ -199,7 +199,7 @@ def _time(dtype: str, place: Place, context: Context) -> Tuple[List[float], Opti
 
 
 @dataclass(frozen=True)
-class Fit:
+class KerasFit:
     """What `fit`, `evaluate` and `predict` said of one model."""
 
     losses: Tuple[float, ...]  # of each epoch
@@ -215,7 +215,7 @@ def check_keras(context: Context) -> Outcome:
     return broken or judge_fit(_fit(place, context.pick(6, 12, 40)), place.kind)
 
 
-def _fit(place: Place, epochs: int) -> Fit:
+def _fit(place: Place, epochs: int) -> KerasFit:
     import numpy as np
     import tensorflow as tf
 
@@ -232,10 +232,10 @@ def _fit(place: Place, epochs: int) -> Fit:
     by_hand = float(np.mean((predicted.astype("float64") - targets) ** 2)) if whole else math.nan
     steps = int(np.asarray(model.optimizer.iterations))
     losses = tuple(float(loss) for loss in history.history["loss"])
-    return Fit(losses, float(evaluated), by_hand, steps, epochs * 8)
+    return KerasFit(losses, float(evaluated), by_hand, steps, epochs * 8)
 
 
-def judge_fit(fit: Fit, device: str) -> Outcome:
+def judge_fit(fit: KerasFit, device: str) -> Outcome:
     """Whether the loss falls, each batch came, and evaluate says what the predictions say."""
     measured: Dict[str, Any] = {
         "device": device,
@@ -255,21 +255,21 @@ def judge_fit(fit: Fit, device: str) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _fit_fault(fit: Fit) -> Optional[Tuple[str, str, str]]:
+def _fit_fault(fit: KerasFit) -> Optional[Tuple[str, str, str]]:
     if fit.batches != fit.wanted_batches:
-        message = "fit made {} steps where the data has {}".format(fit.batches, fit.wanted_batches)
+        message = "fit ran {} steps, the data has {}".format(fit.batches, fit.wanted_batches)
         return message, "the data pipeline lost or repeated batches", "look at loading.pipeline"
     if not fit.losses or not all(map(math.isfinite, (*fit.losses, fit.evaluated))):
-        message = "fit gave no loss, or one that is NaN or infinite"
-        return message, "arithmetic went wrong: a model this small does not overflow", AGAIN
+        message = "fit returned no loss, or NaN or infinity"
+        return message, "wrong arithmetic: a model this small does not overflow", AGAIN
     if not math.isfinite(fit.by_hand):
-        message = "predict gave NaN, infinity or too few rows"
-        return message, "predict runs other code than fit and evaluate", AGAIN
+        message = "predict returned NaN, infinity or too few rows"
+        return message, "predict runs different code than fit and evaluate", AGAIN
     if abs(fit.evaluated - fit.by_hand) > 1e-4 * fit.by_hand:
         message = "evaluate says {:.4g}, the predictions give {:.4g}".format(
             fit.evaluated, fit.by_hand
         )
-        cause = "evaluate and predict run other code than they should, or other data"
+        cause = "evaluate and predict use different code or data"
         return message, cause, "see that Keras is the version of the image's lock"
     if fit.evaluated * FACTOR > fit.losses[0]:
         message = "the loss went from {:.3g} to {:.3g}, not down {:.0f}-fold".format(
@@ -281,7 +281,7 @@ def _fit_fault(fit: Fit) -> Optional[Tuple[str, str, str]]:
 
 CHECKS = (
     Check("training.loss", "A model's loss falls", check_loss, "standard", 120, gpu=True),
-    Check("training.same", "Steps end as in float64", check_same, "standard", 120, gpu=True),
+    Check("training.same", "Training steps match float64", check_same, "standard", 120, gpu=True),
     Check("training.amp", "Mixed precision trains", check_amp, "standard", 180, gpu=True),
     Check("training.keras", "Keras fits and evaluates", check_keras, "standard", 120, gpu=True),
 )

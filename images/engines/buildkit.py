@@ -1,0 +1,157 @@
+"""What drives BuildKit, and what it is given: a command line, a context, secrets.
+
+The docker SDK's own build speaks only the legacy builder, which has no `RUN --mount` and so neither
+secrets nor caches. Which CLI can drive BuildKit is found out, not assumed: Docker's clients before
+23 do it themselves (DOCKER_BUILDKIT=1), later ones only with the buildx plugin, and a machine may
+have several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from images.engines.spec import ImageSpec
+from images.errors import Failure
+from images.net.secrets import Secrets
+from images.system import process
+from images.system.scratch import scratch_directory
+
+RECIPE = Path(__file__).parents[1] / "recipe"
+_INTEGRATED = range(18, 23)  # BuildKit came in 18.09; 23.0 made buildx the only way to it
+
+
+class NoBuildKitError(Failure):
+    """An engine answers, but no CLI here can drive BuildKit."""
+
+    code = "no-buildkit"
+    exit_code = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """A CLI that can drive BuildKit, and how."""
+
+    cli: str
+    kind: Literal["buildx", "integrated"]
+    version: str
+
+    def argv(self) -> list[str]:
+        """The words before the options of a build."""
+        return (
+            [self.cli, "buildx", "build", "--load"]
+            if self.kind == "buildx"
+            else [
+                self.cli,
+                "build",
+            ]
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What the CLI's environment needs beside the caller's."""
+        return {"DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"}
+
+
+def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
+    """The first `docker` on `path` that can drive BuildKit; `ask` runs a command and gives its
+    output, or None when it failed. NoBuildKitError: none can.
+    """
+    seen: list[str] = []
+    for directory in dict.fromkeys(path.split(os.pathsep)):
+        cli = shutil.which("docker", path=directory) if directory else None
+        if cli is None:
+            continue
+        # "github.com/docker/buildx v0.13.1 ..."; podman answers as docker, with "buildah 1.28.2"
+        plugin, *numbers = (ask([cli, "buildx", "version"]) or "").split() or [""]
+        if plugin.endswith("/buildx"):
+            return Builder(cli=cli, kind="buildx", version=numbers[0] if numbers else "?")
+        # not `docker version`, which fails where no engine answers
+        said = re.search(r"(?:^|Docker version )(\d[^,\s]*)", ask([cli, "--version"]) or "")
+        version = said[1] if said else ""
+        major = re.match(r"\d+", version)
+        if major and int(major[0]) in _INTEGRATED:
+            return Builder(cli=cli, kind="integrated", version=version)
+        seen.append(f"{cli} {version or '(no answer)'}")
+    if not seen:
+        raise NoBuildKitError(
+            "The docker command is not on PATH; it drives the build.",
+            fix="Install it: apt-get install docker.io (or docker-cli), then try again.",
+        )
+    raise NoBuildKitError(
+        f"No docker command here can drive BuildKit: {', '.join(seen)} came without buildx.",
+        fix="Install the plugin: apt-get install docker-buildx "
+        "(docker-buildx-plugin from Docker's own packages).",
+    )
+
+
+def ask(argv: list[str]) -> str | None:
+    """Ask a client of itself; None when it failed. It is shown no engine, since one may hang."""
+    nobody = {"DOCKER_HOST": f"unix://{os.devnull}"}
+    try:
+        done = process.run(argv, timeout_s=20.0, env=nobody, apart=True)
+    except (process.ToolMissing, process.CommandTimedOut):
+        return None
+    return done.stdout if done.ok else None
+
+
+def build_argv(
+    builder: Builder,
+    *,
+    context: Path,
+    spec: ImageSpec,
+    iid: Path,
+    secrets: Mapping[str, Path],
+    network: str | None,
+) -> list[str]:
+    """The whole command line of one build, from values alone."""
+    argv = [*builder.argv(), "--progress", "plain", "--file", str(context / "Dockerfile.cuda")]
+    argv += ["--build-arg", f"BASE={spec.base}", "--build-arg", f"LOCK={spec.lock.name}"]
+    if spec.apt_packages:
+        argv += ["--build-arg", f"APT_PACKAGES={' '.join(spec.apt_packages)}"]
+    if spec.nvcc_flags:
+        argv += ["--build-arg", f"NVCC_FLAGS={spec.nvcc_flags}"]
+    for name, value in sorted(spec.labels.items()):
+        argv += ["--label", f"{name}={value}"]
+    for name, file in sorted(secrets.items()):
+        argv += ["--secret", f"id={name},src={file}"]
+    if network:
+        argv += ["--network", network]
+    return [*argv, "--iidfile", str(iid), str(context)]
+
+
+def recipe_file(name: str) -> Path:
+    """A file of the recipe: beside this module when installed, in the checkout's root else."""
+    packed = RECIPE / name
+    return packed if packed.exists() else RECIPE.parent.parent / name
+
+
+@contextlib.contextmanager
+def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
+    """A directory that holds exactly what the Dockerfile copies, gone afterwards."""
+    with scratch_directory() as context:
+        shutil.copy(recipe_file("Dockerfile.cuda"), context / "Dockerfile.cuda")
+        (context / "images" / "recipe").mkdir(parents=True)
+        shutil.copy(RECIPE / "uv.txt", context / "images" / "recipe" / "uv.txt")
+        shutil.copy(spec.lock, context / spec.lock.name)
+        shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
+        yield context
+
+
+@contextlib.contextmanager
+def secret_files(secrets: Secrets) -> Iterator[dict[str, Path]]:
+    """The secrets as files that only we can read, outside the context, gone afterwards."""
+    contents = {"ca": secrets.ca_bundle, "netrc": secrets.netrc, "pip_index": secrets.pip_index}
+    with scratch_directory() as made:
+        files = {}
+        for key, text in contents.items():
+            if text:
+                files[key] = made / key
+                files[key].touch(mode=0o600)
+                files[key].write_text(text, encoding="utf-8")
+        yield files

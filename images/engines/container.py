@@ -1,0 +1,109 @@
+"""One container of a Docker engine: started, followed to its end, removed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from images.engines.docker_errors import EngineError, start_failure
+from images.system import output, process
+from images.system.interruption import uninterrupted
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+
+
+def start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: bool) -> bool:
+    """Start it. False where the machine does not permit its limits, and it can do with fewer."""
+    from docker.errors import APIError
+    from requests.exceptions import RequestException
+
+    try:
+        if files:
+            container.put_archive("/", _archive(files))
+        container.start()
+    except APIError as error:
+        if "rlimit" in str(error) and may_lack_limits:
+            return False
+        raise start_failure(error) from error
+    except (RequestException, OSError) as error:
+        raise start_failure(error) from error
+    return True
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size = len(content)
+            entry.mode = 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, str, str]:
+    """Hand its stderr on until it ends; give its exit code, stdout, and the end of stderr."""
+    with uninterrupted():
+        chunks = container.logs(stdout=False, stderr=True, stream=True, follow=True)
+    for line in _lines(chunks):
+        on_line(line)
+    code = int(container.wait(timeout=60)["StatusCode"])
+    stdout = _beginning(container.logs(stdout=True, stderr=False, stream=True))
+    stderr = _end(container.logs(stdout=False, stderr=True, stream=True, tail=50))
+    return code, stdout, stderr
+
+
+def _beginning(chunks: Iterator[bytes]) -> str:
+    """As much as is kept of any command's standard output; a container may have written more."""
+    kept = bytearray()
+    for chunk in chunks:
+        kept += chunk[: output.CAPTURE_BYTES - len(kept)]
+        if len(kept) == output.CAPTURE_BYTES:
+            break
+    return kept.decode("utf-8", "replace")
+
+
+def _end(chunks: Iterator[bytes]) -> str:
+    kept = b""
+    for chunk in chunks:
+        kept = (kept + chunk)[-process.KEEP_BYTES :]
+    return kept.decode("utf-8", "replace")
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    pending = b""
+    for chunk in chunks:
+        *whole, pending = (pending + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+        if len(pending) > process.KEEP_BYTES:  # a line without an end
+            yield pending.decode("utf-8", "replace")
+            pending = b""
+    if pending:
+        yield pending.decode("utf-8", "replace")
+
+
+def remove(container: Container) -> None:
+    from docker.errors import APIError
+    from requests.exceptions import RequestException
+
+    with contextlib.suppress(APIError, RequestException, OSError):
+        container.remove(force=True, v=True)
+
+
+def stop_overdue(container: Container, overdue: threading.Event) -> None:
+    overdue.set()
+    remove(container)
+
+
+def overdue_failure() -> EngineError:
+    return EngineError(
+        "The verification timed out and was stopped.",
+        fix="Check the host (dmesg, nvidia-smi), or allow more time: "
+        "provision verify IMAGE --timeout SECONDS",
+    )

@@ -1,0 +1,351 @@
+"""Podman, by its command line: loads an image, runs a command in it, removes what it made.
+
+GPUs come by CDI only: podman's `--gpus` is accepted by versions that do nothing about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import resource
+import secrets
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from images.engines.archive import engine_archive, engine_image_id
+from images.engines.docker_errors import (
+    DiskFullError,
+    EngineError,
+    NoEngineError,
+    NoGpuRuntimeError,
+)
+from images.engines.spec import RunJob, RunResult
+from images.errors import Failure
+from images.oci.sources import Image
+from images.system import process
+from images.system.scratch import scratch_directory
+
+GPU_DEVICE = "nvidia.com/gpu=all"
+INSTALL_FIX = "sudo apt-get install -y --no-install-recommends podman"
+
+_ASK_TIMEOUT_S = 60.0
+_LOAD_TIMEOUT_S = 3600.0
+_TAIL_LINES = 50
+_GRACE_S = 0.5
+_LIMIT_REFUSED = re.compile(
+    r"rlimit type (?P<number>\d+)|set ?rlimit `?RLIMIT_(?P<name>[A-Z]+)", re.IGNORECASE
+)
+_NUMBERS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
+# What podman raises by itself as soon as any limit is asked for.
+_PODMANS_OWN = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+_NOT_FOUND = 127
+_OWN_FAILURES = frozenset({125, 126, _NOT_FOUND})
+
+
+class Podman:
+    """One usable podman; `scratch` is where archives lie while it reads them."""
+
+    def __init__(self, program: str, version: str, scratch: Path | None = None) -> None:
+        self._program = program
+        self._version = version
+        self._scratch = scratch
+        self._brought: set[str] = set()
+        self._granted: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+
+    @classmethod
+    def connect(cls, scratch: Path | None = None) -> Podman:
+        """The podman of this host; NoEngineError where it is missing or cannot work."""
+        program = shutil.which("podman")
+        if program is None:
+            raise NoEngineError("podman is not installed.", fix=INSTALL_FIX)
+        try:
+            done = process.run(
+                [program, "info", "--format", "{{.Version.Version}}"],
+                timeout_s=_ASK_TIMEOUT_S,
+                apart=True,
+            )
+        except Failure as failure:
+            raise NoEngineError(
+                "podman does not answer.", fix="Check: podman info", detail=failure.message
+            ) from failure
+        version = done.stdout.strip()
+        if not done.ok or not re.fullmatch(r"\d+(\.\d+)+\S*", version):
+            raise NoEngineError(
+                "podman is installed but not usable on this host.",
+                fix="Check: podman info",
+                detail=done.last_lines(),
+            )
+        _refuse_one_that_starts_nothing(program)
+        return cls(program, version, scratch)
+
+    @property
+    def name(self) -> str:
+        return f"podman {self._version}"
+
+    def prepare(
+        self,
+        image: Image,
+        on_bytes: Callable[[int], None],
+        *,
+        source: str = "",
+        name: str = "",
+    ) -> str:
+        """Put an image where podman keeps its own; gives its id.
+
+        `source` is the image as podman itself can read it ("oci:DIR:NAME"), where it lies on this
+        host: that spares an archive. What it gives must be this very image.
+        """
+        handle = image.image_id if source else engine_image_id(image)
+        if not self._has(handle):
+            if source:
+                self._load(["pull", "--quiet", source])
+            else:
+                with self._archive(image, on_bytes) as archive:
+                    self._load(["load", "--quiet", "--input", str(archive)])
+            self._brought.add(handle)
+            if not self._has(handle):
+                raise EngineError(
+                    f"podman loaded {image.shown} but does not list the image {handle[:19]}.",
+                    fix="Check podman images, then build the image again.",
+                )
+        if name:
+            self._ask(["tag", _bare(handle), name])
+        return handle
+
+    def remove(self, handle: str) -> None:
+        """Remove an image that `prepare` brought, with its names; others were here before."""
+        if handle not in self._brought:
+            return
+        self._brought.discard(handle)
+        with contextlib.suppress(Failure):
+            self._ask(["rmi", "--force", _bare(handle)])
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        """Run the command to its end and remove the container, whatever happens.
+
+        Limits that may not be set here are left out and said in the notes.
+        """
+        wanted = {"stack": f"{job.stack_bytes}:{job.stack_bytes}"}
+        if job.memlock_unlimited:
+            wanted["memlock"] = "-1:-1"
+        asked = tuple(wanted.items())
+        limits = self._granted.get(asked, wanted)
+
+        def tell(line: str) -> None:
+            if not _LIMIT_REFUSED.search(line):  # which is tried again without
+                on_line(line)
+
+        while True:
+            done = self._run_once(job, limits, tell)
+            if done.code not in _OWN_FAILURES or done.stdout:
+                break
+            fewer = _less(limits, done.output)
+            if fewer is None:
+                raise _start_failure(done)
+            limits = fewer
+        self._granted[asked] = limits
+        notes = [
+            f"ulimit {name}: not permitted on this machine, skipped"
+            for name in wanted
+            if name not in limits
+        ]
+        return RunResult(
+            exit_code=done.code,
+            stdout=done.stdout,
+            stderr_tail=done.last_lines(_TAIL_LINES),
+            notes=tuple(notes),
+        )
+
+    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
+        """What a person types to get in."""
+        words = ["podman", "run", "--rm", "-it"]
+        words += [] if gpus == "none" else ["--device", GPU_DEVICE]
+        words += ["--shm-size", "1g"]
+        refused = " ".join(notes)
+        for name, value in (("memlock", "-1:-1"), ("stack", f"{64 << 20}:{64 << 20}")):
+            words += [] if f"ulimit {name}" in refused else ["--ulimit", f"{name}={value}"]
+        return " ".join([*words, _bare(handle)])
+
+    def _run_once(
+        self, job: RunJob, limits: Mapping[str, str], on_line: Callable[[str], None]
+    ) -> process.Completed:
+        name = f"gpu-provision-{secrets.token_hex(8)}"
+        try:
+            made = self._run(["create", *_create_words(job, name, limits)], _ASK_TIMEOUT_S)
+            if not made.ok:
+                raise _start_failure(made)
+            if job.files:
+                self._ask(["cp", "-", f"{name}:/"], _tar(job.files))
+            return process.run(
+                [self._program, "start", "--attach", name],
+                timeout_s=job.timeout_s,
+                on_line=on_line,
+                apart=True,
+                grace_s=_GRACE_S,  # what it would end is removed below
+            )
+        except process.CommandTimedOut as error:
+            raise EngineError(
+                "The verification timed out and was stopped.",
+                fix="Check the host (dmesg, nvidia-smi), or allow more time: "
+                "provision verify IMAGE --timeout SECONDS",
+                detail=error.completed.last_lines(),
+            ) from error
+        finally:
+            # by the name that we chose: it goes even where its making was interrupted
+            self._remove_container(name)
+
+    def _remove_container(self, name: str) -> None:
+        with contextlib.suppress(Failure):
+            self._run(["rm", "--force", "--ignore", "--volumes", "--time", "0", name])
+
+    def _has(self, handle: str) -> bool:
+        return self._run(["image", "exists", _bare(handle)]).ok
+
+    @contextlib.contextmanager
+    def _archive(self, image: Image, on_bytes: Callable[[int], None]) -> Iterator[Path]:
+        with scratch_directory(self._scratch) as made:
+            archive = made / "image.tar"
+            try:
+                with archive.open("wb") as file:
+                    for piece in engine_archive(image, on_bytes):
+                        file.write(piece)
+            except OSError as error:
+                raise DiskFullError(
+                    f"{made} cannot hold the image: {error.strerror}.",
+                    fix=f"Free space (df -h {made}), or name another disk: TMPDIR.",
+                ) from error
+            yield archive
+
+    def _load(self, words: list[str]) -> None:
+        done = self._run(words, _LOAD_TIMEOUT_S)
+        if "no space left on device" in done.output.lower():
+            raise DiskFullError(
+                "The disk where podman keeps its images is full.",
+                fix="Free space: podman image prune; podman info shows where it keeps them.",
+                detail=done.last_lines(),
+            )
+        if not done.ok:
+            raise EngineError(
+                "podman could not load the image.",
+                fix="Its message says why; podman info shows how it is set up.",
+                detail=done.last_lines(),
+            )
+
+    def _ask(self, words: list[str], data: bytes | None = None) -> str:
+        done = self._run(words, _ASK_TIMEOUT_S, data)
+        if not done.ok:
+            raise EngineError(
+                f"podman {words[0]} failed: {done.last_lines(1)}",
+                fix="Check that podman works: podman info",
+                detail=done.last_lines(),
+            )
+        return done.stdout
+
+    def _run(
+        self, words: list[str], timeout_s: float = _ASK_TIMEOUT_S, data: bytes | None = None
+    ) -> process.Completed:
+        return process.run(
+            [self._program, *words],
+            timeout_s=timeout_s,
+            apart=True,
+            input=data,
+            missing_fix=INSTALL_FIX,
+        )
+
+
+def _refuse_one_that_starts_nothing(program: str) -> None:
+    """Have it start a program that is not there, in an empty root: a podman that gets as far as
+    not finding it can start containers. Asked for beforehand, since an image takes minutes to load.
+    """
+    with scratch_directory() as empty:
+
+        def start(limits: Mapping[str, str]) -> process.Completed:
+            words = [word for pair in limits.items() for word in ("--ulimit", "=".join(pair))]
+            return process.run(
+                [
+                    program,
+                    "run",
+                    "--rm",
+                    "--network",
+                    "none",
+                    *words,
+                    "--rootfs",
+                    str(empty),
+                    "/none",
+                ],
+                timeout_s=_ASK_TIMEOUT_S,
+                apart=True,
+            )
+
+        done = start({})
+        if done.code != _NOT_FOUND:
+            done = start(_own_limits())
+    if done.code != _NOT_FOUND:
+        raise NoEngineError(
+            f"podman is installed but cannot start a container: {done.last_lines(1)}",
+            fix="Check: podman info, man containers.conf (runtime, cgroup_manager, ulimits)",
+            detail=done.last_lines(),
+        )
+
+
+def _less(limits: Mapping[str, str], output: str) -> dict[str, str] | None:
+    """What to ask for instead, where a limit was refused; None where that is not the trouble.
+
+    As soon as any limit is asked for, podman raises the number of files and of processes by itself.
+    Those we then set to what we have; where not even that is permitted, nothing is asked for.
+    """
+    found = _LIMIT_REFUSED.search(output)
+    if found is None or not limits:
+        return None
+    name = _NUMBERS.get(found["number"] or "", (found["name"] or "").lower())
+    if name in _PODMANS_OWN:
+        return {} if name in limits else {**limits, **_own_limits()}
+    return {key: value for key, value in limits.items() if key != name and name in limits}
+
+
+def _own_limits() -> dict[str, str]:
+    hard = {name: resource.getrlimit(kind)[1] for name, kind in _PODMANS_OWN.items()}
+    return {name: f"{value}:{value}" for name, value in hard.items()}
+
+
+def _create_words(job: RunJob, name: str, limits: Mapping[str, str]) -> list[str]:
+    words = ["--name", name, "--label", "org.gpu-provision.role=verify", "--network", "none"]
+    words += ["--pull", "never", "--shm-size", str(job.shm_bytes)]
+    words += [word for pair in limits.items() for word in ("--ulimit", "=".join(pair))]
+    words += [] if job.gpus == "none" else ["--device", GPU_DEVICE]
+    words += [word for pair in job.environment.items() for word in ("--env", "=".join(pair))]
+    return [*words, _bare(job.image), *job.command]
+
+
+def _bare(handle: str) -> str:
+    """An id as every version of podman takes it."""
+    return handle.removeprefix("sha256:")
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size = len(content)
+            entry.mode = 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _start_failure(done: process.Completed) -> Failure:
+    if "CDI" in done.output:
+        return NoGpuRuntimeError(
+            "This host has GPUs, but podman has no CDI specification of them.",
+            fix="Install the NVIDIA Container Toolkit, then: "
+            "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+            detail=done.last_lines(),
+        )
+    return EngineError(
+        f"The container did not start: {done.last_lines(1)}",
+        fix="Check that podman works: podman info",
+        detail=done.last_lines(),
+    )

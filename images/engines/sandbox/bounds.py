@@ -1,0 +1,130 @@
+"""What a sandbox may take of this machine: stack and locked memory as asked for, processes, memory.
+
+Every sandbox has a limit of processes, and is what the kernel ends first when memory runs out. The
+kernel does not count root's processes against that limit: there, and where control groups can be
+made, a group of the sandbox's own bounds processes and memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.engines.spec import RunJob
+from images.system import process
+
+# Threads count, too: NumPy, PyTorch and NCCL each start about one per core and process.
+_LEAST_PROCESSES = 8192
+_PROCESSES_PER_CORE = 256
+# Of this machine's memory, in percent: a rest for those who end the sandbox.
+_MEMORY_PERCENT = 90
+# proc(5): added to the kernel's own rating of 0 to 1000 by memory used.
+_FIRST_TO_END = 500
+_GROUP = "gpu-provision-"
+_ENDING_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """`words` go before a command, which they bound; `notes` say what is not permitted here."""
+
+    words: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def most_processes() -> int:
+    """How many processes and threads a sandbox may have."""
+    return max(_LEAST_PROCESSES, _PROCESSES_PER_CORE * (os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def bounded(job: RunJob) -> Iterator[Bounds]:
+    """The bounds of a job; its control groups are removed at the end."""
+    groups: list[Path] = []
+    try:
+        for place in _places_of_groups(Path("/")) if os.geteuid() == 0 else ():
+            group = place / f"{_GROUP}{os.getpid()}"
+            with contextlib.suppress(OSError):
+                group.mkdir(exist_ok=True)
+                groups.append(group)
+                _limit(group)
+        yield bounds_of(job, groups)
+    finally:
+        for group in groups:
+            _remove(group)
+
+
+def bounds_of(job: RunJob, groups: Iterable[Path] = ()) -> Bounds:
+    """The bounds of a job that joins the control groups."""
+    wanted = [("stack", f"ulimit -s {job.stack_bytes // 1024}")]
+    if job.memlock_unlimited:
+        wanted.append(("memlock", "ulimit -l unlimited"))
+    most, hard = most_processes(), resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    if hard == resource.RLIM_INFINITY or hard > most:
+        # dash calls it -p, other shells -u
+        wanted.append(("nproc", f"{{ ulimit -u {most} 2>&- || ulimit -p {most}; }}"))
+    granted: list[str] = []
+    notes: list[str] = []
+    for name, words in wanted:
+        if process.run(["sh", "-c", words], timeout_s=10).ok:
+            granted.append(words)
+        else:
+            notes.append(f"ulimit {name}: not permitted on this machine, skipped")
+    files = [
+        (_FIRST_TO_END, "/proc/self/oom_score_adj"),
+        *((0, g / "cgroup.procs") for g in groups),
+    ]
+    steps = [f"{{ echo {value} >{shlex.quote(str(file))}; }} 2>&-" for value, file in files]
+    script = "; ".join([*steps, " && ".join([*granted, 'exec "$@"'])])
+    shell = shutil.which("sh") or "/bin/sh"
+    return Bounds(words=(shell, "-c", script, "sh"), notes=tuple(notes))
+
+
+def _places_of_groups(root: Path) -> Iterator[Path]:
+    """Where control groups of ours bound processes and memory, by cgroups(7): below this process's
+    own group in the first version, beside it in the second, where a group that has processes has
+    no others below it.
+    """
+    mounted = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        own = mounted / path.lstrip("/")
+        if not controllers:
+            place = own if own == mounted else own.parent
+            with contextlib.suppress(OSError):
+                if "pids" in (place / "cgroup.subtree_control").read_text().split():
+                    yield place
+        elif controllers in {"pids", "memory"}:
+            yield mounted / controllers / path.lstrip("/")
+
+
+def _limit(group: Path) -> None:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _MEMORY_PERCENT // 100
+    for name, value in (
+        ("pids.max", most_processes()),
+        ("memory.max", memory),
+        ("memory.limit_in_bytes", memory),
+    ):
+        if (group / name).exists():
+            (group / name).write_text(str(value))
+
+
+def _remove(group: Path) -> None:
+    """Remove it once its last process is gone, which has been killed."""
+    deadline = time.monotonic() + _ENDING_S
+    while group.exists() and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.05)

@@ -1,0 +1,19 @@
+"""How the running of an image without an engine can fail."""
+
+from __future__ import annotations
+
+from images.errors import Failure
+
+
+class SandboxError(Failure):
+    """The sandbox did not start, or did not end."""
+
+    code = "sandbox-failed"
+    exit_code = 5
+
+
+class RootSpaceError(Failure):
+    """The disk has no room for the unpacked image."""
+
+    code = "disk-full"
+    exit_code = 6

@@ -1,0 +1,187 @@
+"""Keeps unpacked images, each under its image id: `<directory>/<64 hex>/{root,about.json}`.
+
+A root takes gigabytes, and unpacking it takes its time, so the last one used is kept for the next
+run, and only that one. A root has its name only once it is whole. Who uses one, or makes one, holds
+a lock on its directory (flock: it goes with the process that held it); what nobody holds may be
+removed, and leftovers of those who were killed are. What the kernel had not yet written when the
+power failed is empty afterwards, and writing it through takes longer than unpacking: so a root is
+used only until the machine starts again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from images.engines.sandbox.errors import SandboxError
+from images.engines.sandbox.unpack import root_space, unpack
+from images.oci.errors import ImageUnreadableError
+from images.oci.inflate import ANEW_FIX
+from images.oci.model import is_digest, read_object, to_bytes
+from images.oci.sources import Image
+
+_WORK = ".work-"
+_GONE = ".gone-"
+_ABOUT = "about.json"
+_ELSEWHERE_FIX = "Keep the cache where you may write: XDG_CACHE_HOME=/path provision ..."
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GROWS = 2
+"""What is compressed in a layer is at least half as large: machine code shrinks to that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """An unpacked image that is in use: nobody removes it before `release`."""
+
+    place: Path
+    config: dict[str, Any]
+    lock: int
+
+    @property
+    def tree(self) -> Path:
+        """What a program in it sees as "/"."""
+        return self.place / "root"
+
+    def release(self) -> None:
+        os.close(self.lock)
+
+
+class Roots:
+    """The unpacked images of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.absolute()
+
+    def use(self, image: Image, on_bytes: Callable[[int], None]) -> Root:
+        """Unpack an image, if it is not here already. The others go, unless they are in use."""
+        if not is_digest(image.image_id):
+            raise ImageUnreadableError(f"{image.shown} has no sha256 digest.", fix=ANEW_FIX)
+        self._make_directory()
+        place = self._directory / image.image_id.removeprefix("sha256:")
+        root = self._open(place)
+        if root is None:
+            self.clear()
+            self._check_space(image)
+            root = self._make(place, image, on_bytes)
+        self.clear()
+        return root
+
+    def clear(self) -> None:
+        """Remove what nobody uses; what a process is working with stays, and so does what cannot
+        be locked.
+        """
+        with contextlib.suppress(OSError):
+            with self._locked():
+                unused = [gone for gone in map(self._take_away, self._entries()) if gone]
+            for gone in unused:
+                _remove(gone)
+
+    def _entries(self) -> list[Path]:
+        return [entry for entry in self._directory.iterdir() if not entry.is_symlink()]
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep others from taking and removing; only ever for a moment."""
+        with (self._directory / ".lock").open("w") as file:
+            _flock(file.fileno(), fcntl.LOCK_EX)
+            yield
+
+    def _make_directory(self) -> None:
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self._directory.lstat()
+            if status.st_uid != os.geteuid():  # what lies there is run
+                raise SandboxError(
+                    f"{self._directory} belongs to user {status.st_uid}, and you are user "
+                    f"{os.geteuid()}: it would not be safe to run images from it.",
+                    fix=_ELSEWHERE_FIX,
+                )
+            self._directory.chmod(0o700)
+            with self._locked():
+                pass
+        except OSError as error:
+            raise SandboxError(
+                f"Images cannot be unpacked under {self._directory}: {error.strerror}.",
+                fix=_ELSEWHERE_FIX,
+            ) from error
+
+    def _open(self, place: Path) -> Root | None:
+        """Take a root that is here whole."""
+        with contextlib.suppress(OSError, ImageUnreadableError), self._locked():
+            lock = os.open(place, _DIRECTORY)
+            try:
+                _flock(lock, fcntl.LOCK_SH)
+                about = read_object((place / _ABOUT).read_bytes(), str(place))
+            except BaseException:
+                os.close(lock)
+                raise
+            if about.get("boot") == _boot() and isinstance(about.get("config"), dict):
+                return Root(place=place, config=about["config"], lock=lock)
+            os.close(lock)
+        return None
+
+    def _make(self, place: Path, image: Image, on_bytes: Callable[[int], None]) -> Root:
+        with self._locked():
+            work = Path(tempfile.mkdtemp(prefix=_WORK, dir=self._directory))
+            lock = os.open(work, _DIRECTORY)
+            _flock(lock, fcntl.LOCK_SH)
+        try:
+            tree = work / "root"
+            tree.mkdir(mode=0o755)
+            tree.chmod(0o755)
+            unpack(image.layers, tree, on_bytes)
+            about = {"boot": _boot(), "config": dict(image.config)}
+            (work / _ABOUT).write_bytes(to_bytes(about))
+            with contextlib.suppress(OSError):  # another process was faster: then both are used
+                work.rename(place)
+                work = place
+        except BaseException:
+            os.close(lock)
+            _remove(work)
+            raise
+        return Root(place=work, config=dict(image.config), lock=lock)
+
+    def _check_space(self, image: Image) -> None:
+        packed = sum(layer.blob.size for layer in image.layers)
+        free = shutil.disk_usage(self._directory).free
+        if free < packed * _GROWS:
+            raise root_space(self._directory, packed * _GROWS)
+
+    def _take_away(self, place: Path) -> Path | None:
+        """Give what nobody uses another name, so that nobody finds half of it while it goes."""
+        try:
+            lock = os.open(place, _DIRECTORY)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone = Path(tempfile.mkdtemp(prefix=_GONE, dir=self._directory))
+            return place.rename(gone)
+        except OSError:  # somebody uses it
+            return None
+        finally:
+            os.close(lock)
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _flock(descriptor: int, kind: int) -> None:
+    with contextlib.suppress(OSError):  # some network file systems have no locks
+        fcntl.flock(descriptor, kind)
+
+
+def _boot() -> str:
+    """Which start of the machine this is."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,176 @@
+"""Runs an image's command without an engine, on the unpacked root."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from images.engines.sandbox.bounds import bounded, bounds_of
+from images.engines.sandbox.devices import Driver, find_driver
+from images.engines.sandbox.errors import SandboxError
+from images.engines.sandbox.launch import Launcher, environment, explain, find_launcher
+from images.engines.sandbox.plan import Mount, SandboxPlan, image_user, plan_run
+from images.engines.sandbox.roots import Root, Roots
+from images.engines.spec import RunJob, RunResult
+from images.oci.sources import Image
+from images.system import process
+
+_TERMINAL = Path(__file__).with_name("terminal.py")
+_NOT_STARTED = re.compile(r"^(bwrap|unshare|sandbox|setpriv): ")
+_TAIL_LINES = 50
+_LITTLE_BYTES = 1 << 20
+_GRACE_S = 1.0
+
+
+def confine(
+    root: Path, at: str, argv: Sequence[str], env: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The command that runs a program in a sandbox that has one directory, at `at`, and the
+    variables that this command needs. More words may follow it. NoRunnerError: there is no sandbox
+    on this machine.
+    """
+    made = [Mount(kind="directory", target=place) for place in ("/proc", "/dev", "/sys")]
+    plan = SandboxPlan(
+        mounts=(
+            Mount(kind="memory", target="/"),
+            *made,
+            Mount(kind="bind", target=at, source=str(root)),
+        ),
+        devices=(),
+        env=env,
+        argv=tuple(argv),
+        directory="/",
+        shm_bytes=_LITTLE_BYTES,
+        memory_bytes=_LITTLE_BYTES,
+    )
+    return tuple(find_launcher().command(plan, root.parent)), environment()
+
+
+class Sandbox:
+    """Runs images in namespaces of their own, by bubblewrap or unshare."""
+
+    def __init__(
+        self, launcher: Launcher, roots: Path, *, driver: Callable[[], Driver] = find_driver
+    ) -> None:
+        self._launcher = launcher
+        self._roots = Roots(roots)
+        self._driver = driver
+        self._in_use: dict[str, Root] = {}
+
+    @classmethod
+    def connect(cls, roots: Path) -> Sandbox:
+        """The sandbox of this host, tried out; NoRunnerError when there can be none."""
+        return cls(find_launcher(), roots)
+
+    @property
+    def name(self) -> str:
+        return f"sandbox ({self._launcher.kind} {self._launcher.version})"
+
+    def prepare(
+        self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
+    ) -> str:
+        """Unpack an image; gives the name to run it by."""
+        del source, name
+        if image.image_id not in self._in_use:
+            self._in_use[image.image_id] = self._roots.use(image, on_bytes)
+        return image.image_id
+
+    def remove(self, handle: str) -> None:
+        """Remove the unpacked root, unless another process uses it."""
+        root = self._in_use.pop(handle, None)
+        if root is not None:
+            root.release()
+            self._roots.clear()
+
+    def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
+        """Run the command to its end, and end whatever it leaves behind."""
+        root = self._root(job.image)
+        # beside the root: what a killed process leaves goes with it
+        with (
+            tempfile.TemporaryDirectory(prefix="run-", dir=root.place) as made,
+            bounded(job) as bounds,
+        ):
+            scratch = Path(made)
+            argv, notes = self._command(job, root, scratch)
+            notes = (*bounds.notes, *notes)
+            try:
+                done = process.run(
+                    [*bounds.words, *argv],
+                    timeout_s=job.timeout_s,
+                    on_line=on_line,
+                    apart=True,
+                    grace_s=_GRACE_S,
+                    env=environment(),
+                    inherit_env=False,
+                    input=b"",  # a pipe, not the host's /dev/null
+                    cwd=Path("/"),
+                )
+            except process.CommandTimedOut as error:
+                raise SandboxError(
+                    "The verification timed out and was stopped.",
+                    fix="Check the host (dmesg, nvidia-smi), or allow more time: "
+                    "provision verify IMAGE --timeout SECONDS",
+                    detail=error.completed.last_lines(),
+                ) from error
+        if not done.ok and not done.stdout and _NOT_STARTED.match(done.last_lines(1)):
+            why, fix = explain(done.last_lines(1))
+            raise SandboxError(
+                f"The sandbox did not start: {why}", fix=fix, detail=done.last_lines()
+            )
+        code = done.code if done.code >= 0 else 128 - done.code
+        return RunResult(
+            exit_code=code,
+            stdout=done.stdout,
+            stderr_tail=done.last_lines(_TAIL_LINES),
+            notes=notes,
+        )
+
+    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
+        """What a person types to get in: a script beside the root, which goes with it."""
+        del notes  # the limits that are refused here are left out of the script
+        root = self._root(handle)
+        scratch = root.place / "enter.d"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        # as engines set it for a terminal
+        job = RunJob(image=handle, command=("sh",), gpus=gpus, environment={"TERM": "xterm"})
+        argv, _ = self._command(job, root, scratch, terminal=True)
+        script = root.place / "enter"
+        # So that nobody takes the root away meanwhile; the image gets no hold of the directory.
+        flock = shutil.which("flock")
+        words = [flock, "--shared", "--close", str(root.place)] if flock else []
+        words += [sys.executable, "-I", "-S", str(_TERMINAL), *bounds_of(job).words, *argv]
+        kept = [f"{name}={value}" for name, value in environment().items()]
+        script.write_text(
+            "#!/bin/sh\n[ $# -gt 0 ] || set -- sh\n"
+            f'exec env -i {shlex.join([*kept, *words])} "$@"\n',
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+        script.chmod(0o700)
+        return f"{shlex.quote(str(script))} python3"
+
+    def _root(self, handle: str) -> Root:
+        found = self._in_use.get(handle)
+        if found is None:
+            raise SandboxError(f"The image {handle} is not unpacked.", fix="Prepare it first.")
+        return found
+
+    def _command(
+        self, job: RunJob, root: Root, scratch: Path, *, terminal: bool = False
+    ) -> tuple[list[str], tuple[str, ...]]:
+        """The command of a job, and what cannot be had as it was asked for."""
+        files = scratch / "files"
+        files.mkdir()
+        driver = self._driver() if job.gpus != "none" else None
+        plan = plan_run(root.tree, root.config, job, driver, files)
+        notes: list[str] = []
+        if (user := image_user(root.config)) != "":
+            notes.append(f"user {user}: the sandbox runs everything as its own root")
+        notes += driver.notes if driver is not None else ()
+        return self._launcher.command(plan, scratch, terminal=terminal), tuple(notes)

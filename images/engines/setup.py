@@ -1,0 +1,366 @@
+"""Sets up a container engine, when a person asks for it: `python -m images.engines.setup`.
+
+It installs the distribution's own packages and starts the engine, says each command before it runs
+it, and does nothing where an engine already answers. Machines without a running init (containers,
+some clouds) get the engine started directly; where the machine forbids what it needs, it is started
+with less, and what was left out is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.engines.docker import DEFAULT_HOST
+from images.engines.start import (
+    DOCS,
+    WAIT_S,
+    EngineSetupError,
+    StartedEngine,
+    ask_engine,
+    real_doors,
+    start_engine,
+)
+from images.errors import Failure
+from images.system import process
+from images.system.os_release import FILES as OS_RELEASE_FILES
+from images.system.os_release import parse_os_release
+
+LOG = Path("/var/log/gpu-provision-dockerd.log")
+
+_NO_QUESTIONS = ("env", "DEBIAN_FRONTEND=noninteractive")
+_INSTALL_TIMEOUT_S = 1800.0
+
+# What other distributions call it. Said, not run: nobody has tried them here.
+_ELSEWHERE: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "fedora": (("dnf", "install", "-y", "moby-engine", "docker-buildx"),),
+    "amzn": (("dnf", "install", "-y", "docker"),),
+    "opensuse": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
+    "opensuse-leap": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
+    "opensuse-tumbleweed": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
+    "suse": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
+    "arch": (("pacman", "-S", "--noconfirm", "docker", "docker-buildx"),),
+}
+
+
+# --- what to run ------------------------------------------------------------------------------
+
+
+def _apt_packages(
+    have: Callable[[str], bool], have_package: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """What is missing, of what the distribution has.
+
+    An engine that is there stays: Docker's own packages and the distribution's exclude each other.
+    """
+    found: list[str] = []
+    if not have("dockerd"):
+        found.append("docker.io")
+        found += filter(have_package, ("docker-cli", "docker-buildx"))
+        found += [package for package in ("iptables", "ca-certificates") if have_package(package)]
+    elif not have("docker-buildx"):
+        # Docker's own name first: where its repository is configured, its engine is installed
+        found += list(filter(have_package, ("docker-buildx-plugin", "docker-buildx")))[:1]
+    return tuple(found)
+
+
+def _is_debian_like(os_id: str, os_like: str) -> bool:
+    return bool({os_id, *os_like.split()} & {"debian", "ubuntu"})
+
+
+def plan_commands(
+    os_id: str,
+    os_like: str,
+    *,
+    is_root: bool,
+    has_init: bool,
+    have: Callable[[str], bool],
+    have_package: Callable[[str], bool] = lambda _: True,
+    user: str = "",
+) -> tuple[tuple[str, ...], ...]:
+    """Say which commands install the engine and start it by the init, in order.
+
+    `os_id` and `os_like` are ID and ID_LIKE of os-release; `have` knows programs (and
+    "docker-buildx", the plugin); `have_package` knows what the distribution offers. Without a
+    running init nothing here starts the engine: `start_engine` does.
+    """
+    sudo = () if is_root else ("sudo",)
+    if not _is_debian_like(os_id, os_like):
+        raise _other_system(os_id, os_like, sudo=sudo, has_init=has_init)
+    commands: list[tuple[str, ...]] = []
+    packages = _apt_packages(have, have_package)
+    if packages:
+        install = ("apt-get", "install", "-y", "--no-install-recommends", *packages)
+        commands += [(*sudo, "apt-get", "update"), (*sudo, *_NO_QUESTIONS, *install)]
+    if has_init:
+        commands.append((*sudo, "systemctl", "start", "docker"))
+    if user and not is_root:
+        commands.append((*sudo, "usermod", "-aG", "docker", user))
+    return tuple(commands)
+
+
+def _other_system(
+    os_id: str, os_like: str, *, sudo: tuple[str, ...], has_init: bool
+) -> EngineSetupError:
+    known = next((name for name in (os_id, *os_like.split()) if name in _ELSEWHERE), None)
+    # what is said to be like Fedora (RHEL, Rocky, Alma) does not have Fedora's engine
+    if known is None or (known == "fedora" and os_id != "fedora"):
+        return EngineSetupError(
+            f"Docker can be installed for you on Debian and Ubuntu only; this is "
+            f"{os_id or 'an unknown system'}.",
+            fix=f"Follow Docker's instructions: {DOCS}",
+        )
+    start = ((*sudo, "systemctl", "start", "docker"),) if has_init else ()
+    commands = (*((*sudo, *command) for command in _ELSEWHERE[known]), *start)
+    return EngineSetupError(
+        f"Docker can be installed for you on Debian and Ubuntu only; this is {os_id}, which has a "
+        "package of it.",
+        fix=_pasteable(commands),
+    )
+
+
+def _pasteable(commands: Sequence[Sequence[str]]) -> str:
+    return " && ".join(shlex.join(command) for command in commands)
+
+
+def likely_packages(os_id: str, version: str) -> Callable[[str], bool]:
+    """Guess what a release offers, for a text that must not wait for apt."""
+    try:
+        number = float(version)
+    except ValueError:
+        number = float("inf")  # testing, unstable, derivatives: like the newest
+    is_ubuntu = os_id == "ubuntu"
+    absent = {"docker-buildx-plugin"}
+    if is_ubuntu or number < 13:
+        absent.add("docker-cli")  # part of docker.io
+    if number < (22.04 if is_ubuntu else 13):
+        absent.add("docker-buildx")  # not made yet; an older client builds without it
+    return lambda package: package not in absent
+
+
+# --- this host --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Here:
+    """What decides, of this host."""
+
+    os_id: str
+    os_like: str
+    version: str
+    is_root: bool
+    has_init: bool
+    user: str
+
+    @property
+    def sudo(self) -> tuple[str, ...]:
+        return () if self.is_root else ("sudo",)
+
+
+def _read_here() -> _Here:
+    release: dict[str, str] = {}
+    for path in map(Path, OS_RELEASE_FILES):
+        if path.is_file():
+            release = parse_os_release(path.read_text(encoding="utf-8", errors="replace"))
+            break
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = ""
+    return _Here(
+        os_id=release.get("ID", ""),
+        os_like=release.get("ID_LIKE", ""),
+        version=release.get("VERSION_ID", ""),
+        is_root=os.geteuid() == 0,
+        has_init=Path("/run/systemd/system").is_dir(),  # sd_booted(3)
+        user=user,
+    )
+
+
+def _have(program: str) -> bool:
+    if program == "docker-buildx":
+        places = [
+            Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "cli-plugins",
+            *(Path(f"{root}/docker/cli-plugins") for root in (
+                "/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec",
+            )),
+        ]  # fmt: skip
+        return any(os.access(place / program, os.X_OK) for place in places)
+    # sbin is not on everybody's PATH
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+    return shutil.which(program, path=path) is not None
+
+
+def has_candidate(policy: str) -> bool:
+    """Whether `apt-cache policy NAME` speaks of a package that can be installed."""
+    match = re.search(r"^\s+Candidate: (.+)$", policy, re.MULTILINE)
+    return match is not None and match[1] != "(none)"
+
+
+def _have_package(package: str) -> bool:
+    policy = process.run(
+        ["apt-cache", "policy", package], timeout_s=60, env={"LC_ALL": "C"}, apart=True
+    )
+    return has_candidate(policy.stdout)
+
+
+def fix_text() -> str:
+    """What to type where no engine answers: the commands that this module would run."""
+    here = _read_here()
+    try:
+        commands = plan_commands(
+            here.os_id,
+            here.os_like,
+            is_root=here.is_root,
+            has_init=here.has_init,
+            have=_have,
+            have_package=likely_packages(here.os_id, here.version),
+            user=here.user,
+        )
+    except EngineSetupError as failure:
+        return failure.fix
+    text = _pasteable(commands)
+    if here.has_init:
+        return text
+    start = f"setsid dockerd >>{LOG} 2>&1 </dev/null &"
+    quoted = f"sudo sh -c {shlex.quote(start)}" if here.sudo else f"sh -c {shlex.quote(start)}"
+    return f"{text} && {quoted}" if text else quoted
+
+
+# --- the engine -------------------------------------------------------------------------------
+
+
+# --- all of it --------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _run_each(commands: Sequence[Sequence[str]]) -> None:
+    """Show each command, then run it; what it says is shown only when it fails."""
+    for command in commands:
+        _say(f"+ {shlex.join(command)}")
+        completed = process.run(
+            command,
+            timeout_s=_INSTALL_TIMEOUT_S,
+            terminal=command[0] == "sudo",  # it may ask for a password
+            missing_fix="Become root (su -) and run the same command again.",
+        )
+        if not completed.ok:
+            raise EngineSetupError(
+                f"`{completed.command}` {process.describe_exit(completed.code)}.",
+                fix=f"Its last lines say why. To install Docker by hand: {DOCS}",
+                detail=completed.last_lines(),
+            )
+
+
+def _install(here: _Here) -> None:
+    def plan() -> tuple[tuple[str, ...], ...]:
+        return plan_commands(
+            here.os_id,
+            here.os_like,
+            is_root=here.is_root,
+            has_init=here.has_init,
+            have=_have,
+            have_package=_have_package,
+            user=here.user,
+        )
+
+    update = (*here.sudo, "apt-get", "update")
+    if _is_debian_like(here.os_id, here.os_like) and not _have("dockerd"):
+        _run_each([update])  # only now does apt know what the distribution offers
+    _run_each([command for command in plan() if command != update])
+
+
+def _start(here: _Here) -> StartedEngine | None:
+    """Start the engine if no init did. None: it answers already."""
+    doors = real_doors(DEFAULT_HOST, LOG, sudo=here.sudo)
+    # an init needs a moment, and so does a package's own start script
+    deadline = time.monotonic() + (WAIT_S if here.has_init else 3.0)
+    while time.monotonic() < deadline:
+        if doors.ask().is_up:
+            return None
+        time.sleep(0.25)
+    if here.has_init:
+        raise EngineSetupError(
+            f"systemd started Docker, but it does not answer at {DEFAULT_HOST} after {WAIT_S:g} s.",
+            fix="Its log says why: journalctl -u docker --no-pager | tail -n 30",
+        )
+    return start_engine(host=DEFAULT_HOST, log=LOG, say=_say, doors=doors)
+
+
+def _set_up() -> None:
+    answer = ask_engine()
+    where = os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+    if answer.version:
+        _say(f"docker engine {answer.version} answers at {where}")
+        return
+    if where not in {DEFAULT_HOST, "unix:///run/docker.sock"}:
+        raise EngineSetupError(
+            f"DOCKER_HOST is set to {where}, where no engine answers; an engine installed here "
+            "would not be used.",
+            fix="unset DOCKER_HOST",
+            detail=answer.problem,
+        )
+    here = _read_here()
+    started = None
+    if answer.is_closed and here.user:
+        _run_each([(*here.sudo, "usermod", "-aG", "docker", here.user)])
+    else:
+        _install(here)
+        started = _start(here)
+    if started is not None:
+        stop = shlex.join([*here.sudo, "kill", str(started.pid)])
+        _say(f"dockerd runs as process {started.pid}; its log: {started.log}; to stop it: {stop}")
+        for step in started.left_out:
+            _say(f"it was started {step.why}")
+    answer = ask_engine()
+    if answer.version:
+        _say(f"docker engine {answer.version} answers at {where}")
+    elif answer.is_closed:
+        _say(
+            f"The engine runs, and {here.user or 'this user'} is now in the group docker (whose"
+            " members can become root). This takes effect at the next login; until then: "
+            "sg docker -c 'COMMAND'"
+        )
+    else:
+        raise EngineSetupError(
+            f"The engine does not answer at {where}.", fix=fix_text(), detail=answer.problem
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Set up an engine on this host; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m images.engines.setup",
+        description="Install and start Docker from the distribution's packages (Debian, Ubuntu).",
+    )
+    parser.add_argument("--print", action="store_true", help="only print the commands")
+    arguments = parser.parse_args(argv)
+    if arguments.print:
+        sys.stdout.write(f"{fix_text()}\n")
+        return 0
+    try:
+        _set_up()
+    except Failure as failure:
+        detail = f"\n{failure.detail}" if failure.detail else ""
+        _say(f"error: {failure.message}{detail}\nfix: {failure.fix}")
+        return failure.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Connections as this host must make them: its proxies, its certificates, and no endless waits.
+
+Each wait is bounded: for the connection, for a piece to leave, for an answer's headers to be there
+whole. A trickle of bytes does not make a wait longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from images.net.address import is_loopback
+from images.net.errors import BadCaBundle
+from images.net.logins import authorization
+
+if TYPE_CHECKING:
+    import urllib3
+
+
+def tls_context(ca_bundle: Path | str | None) -> ssl.SSLContext:
+    """The system's authorities, and those of a bundle: a file, or its text.
+
+    BadCaBundle: it cannot be read.
+    """
+    context = ssl.create_default_context()  # honours SSL_CERT_FILE and SSL_CERT_DIR
+    try:
+        if isinstance(ca_bundle, Path):
+            context.load_verify_locations(cafile=ca_bundle)
+        elif ca_bundle:  # what is not ASCII in it is a remark between certificates
+            context.load_verify_locations(cadata=ca_bundle.encode("ascii", "ignore").decode())
+    except (OSError, ssl.SSLError) as exc:
+        named = f" {ca_bundle}" if isinstance(ca_bundle, Path) else ""
+        raise BadCaBundle(
+            f"The CA bundle{named} cannot be used: {exc}.",
+            fix="Give a file of certificates in PEM form: --ca-bundle FILE",
+        ) from exc
+    return context
+
+
+def proxy_for(url: str) -> str | None:
+    """Name the proxy that the environment sets for an address; this machine itself has none."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    if is_loopback(host) or urllib.request.proxy_bypass(host):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy:
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def open_pool(
+    proxy: str | None, context: ssl.SSLContext | None, *, connections: int, silence_s: float
+) -> urllib3.PoolManager:
+    """Connections through a proxy, or without one; `connections` are kept for each host.
+
+    `silence_s`: for how long a piece may take to leave.
+    """
+    import urllib3
+
+    settings: dict[str, Any] = {"maxsize": connections, "ssl_context": context}
+    if proxy is None:
+        pool = urllib3.PoolManager(**settings)
+    else:
+        login = authorization(proxy, {}).get("Authorization")
+        headers = {"Proxy-Authorization": login} if login else None
+        pool = urllib3.ProxyManager(
+            proxy, proxy_headers=headers, proxy_ssl_context=context, **settings
+        )
+    pool.pool_classes_by_scheme = _pool_classes(silence_s)
+    return pool
+
+
+class _Clock:
+    """Ends a wait for an answer's headers, however slowly these trickle in."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self.late = False
+        self._sock = sock
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _cut(self) -> None:
+        self.late = True
+        with contextlib.suppress(OSError):
+            # the plain socket's way: that of TLS would pull the rug from under the reader
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def _pool_classes(silence_s: float) -> dict[str, Any]:
+    """Connections whose sending and waiting are bounded by what the requests here need."""
+    import urllib3.connection
+    import urllib3.connectionpool
+
+    class Plain(urllib3.connection.HTTPConnection):
+        def send(self, data: Any) -> None:  # noqa: ANN401
+            _send(self, super().send, data, silence_s)
+
+        def getresponse(self) -> Any:  # noqa: ANN401
+            return _response(self, super().getresponse)
+
+    class Encrypted(urllib3.connection.HTTPSConnection):
+        def send(self, data: Any) -> None:  # noqa: ANN401
+            _send(self, super().send, data, silence_s)
+
+        def getresponse(self) -> Any:  # noqa: ANN401
+            return _response(self, super().getresponse)
+
+    class PlainPool(urllib3.connectionpool.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class EncryptedPool(urllib3.connectionpool.HTTPSConnectionPool):
+        ConnectionCls = Encrypted
+
+    return {"http": PlainPool, "https": EncryptedPool}
+
+
+def _send(connection: Any, send: Any, data: Any, silence_s: float) -> None:  # noqa: ANN401
+    # urllib3 bounds sending by the time for connecting, which slow lines need longer than
+    if connection.sock is not None:
+        connection.sock.settimeout(silence_s)
+    send(data)
+
+
+def _response(connection: Any, getresponse: Any) -> Any:  # noqa: ANN401
+    if connection.sock is None or not connection.timeout:
+        return getresponse()
+    clock = _Clock(connection.sock, connection.timeout)
+    found = None
+    try:
+        found = getresponse()
+    except (OSError, http.client.HTTPException):
+        if not clock.late:
+            raise
+    finally:
+        clock.stop()
+    # headers that end with their connection look whole, so what was cut off here is no answer
+    if clock.late:
+        if found is not None:
+            found.close()
+        raise TimeoutError("the answer took too long")
+    return found

@@ -1,0 +1,60 @@
+"""How asking a server can fail, and what to type then."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from images.errors import Failure
+
+REACH_FIX = (
+    "Check that this host can reach it (HTTPS_PROXY, NO_PROXY, --ca-bundle FILE), "
+    "or download the wheel and give the file."
+)
+TRUST_FIX = "Name your organisation's certificates: --ca-bundle FILE, or set SSL_CERT_FILE."
+
+Kind = Literal[
+    "broken",
+    "busy",
+    "late",
+    "slow",
+    "unreachable",
+    "name",
+    "certificate",
+    "address",
+    "redirect",
+    "unencrypted",
+]
+_FINAL = frozenset({"certificate", "address", "redirect", "unencrypted"})
+
+
+class BadCaBundle(Failure):
+    """A file of certificates that cannot be used."""
+
+    code = "bad-ca-bundle"
+    exit_code = 2
+
+
+class BrokenOff(Exception):  # noqa: N818  whoever asked makes a Failure of it
+    """A request that came to nothing, and may go better the next time, unless it is `final`.
+
+    `why` completes "the server ..."; it holds no address, which may have a signature in it.
+    `asked_s`: for how long the server wants to be left alone.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        *,
+        host: str = "",
+        kind: Kind = "broken",
+        fix: str = REACH_FIX,
+        final: bool = False,
+        asked_s: float | None = None,
+    ) -> None:
+        super().__init__(f"{host} {why}".strip())
+        self.why = why
+        self.host = host
+        self.kind: Kind = kind
+        self.fix = TRUST_FIX if kind == "certificate" else fix
+        self.final = final or kind in _FINAL
+        self.asked_s = asked_s

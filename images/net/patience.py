@@ -1,0 +1,122 @@
+"""How long a server is waited for, how often it is asked again, and after which answers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from images.net.address import host_of
+from images.net.errors import REACH_FIX, BrokenOff
+from images.net.head import Head
+
+AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may do better."""
+# A first try that failed, and a short pause, are not worth a word.
+_SILENT_S = 2.0
+
+_Answer = TypeVar("_Answer", bound=Head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited, and how often it is tried again.
+
+    `commit_s` is for the end of an upload: registries copy or hash gigabytes before they answer.
+    `tries` counts what fails in a row without progress; the waits in between double.
+    """
+
+    connect_s: float = 10.0
+    silence_s: float = 60.0
+    answer_s: float = 60.0
+    commit_s: float = 600.0
+    tries: int = 5
+    first_wait_s: float = 0.5
+    longest_wait_s: float = 20.0
+    on_wait: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    """Hears that something is tried again, and why; from any thread."""
+
+    def wait_s(self, failures: int, asked_s: float | None = None) -> float:
+        """How long to wait after so many failures; `asked_s` is what the server wants."""
+        doubled: float = self.first_wait_s * 2 ** max(0, failures - 1)
+        return min(self.longest_wait_s, max(doubled, asked_s or 0.0))
+
+
+class Tries:
+    """What failed in a row, and the pauses in between."""
+
+    def __init__(
+        self,
+        patience: Patience,
+        *,
+        most: Callable[[], int] | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._patience = patience
+        self._most = most or (lambda: patience.tries)
+        self._sleep = sleep
+        self.failures = 0
+
+    def run(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask until there is an answer that does not say to ask again, or the tries are used up:
+        then give the last answer, or raise BrokenOff.
+        """
+        while True:
+            try:
+                answer = ask()
+            except BrokenOff as error:  # noqa: PERF203  each try is a request
+                if not self.again(error):
+                    raise
+            else:
+                if answer.status not in AGAIN or not self.again(busy(answer)):
+                    return answer
+
+    def again(self, trouble: BrokenOff, *, progress: bool = False) -> bool:
+        """Pause before the next try; False where there is to be none."""
+        if not self.count(trouble, progress=progress):
+            return False
+        self.pause(trouble)
+        return True
+
+    def count(self, trouble: BrokenOff, *, progress: bool = False) -> bool:
+        """Count a failure, and say whether it is to be tried again."""
+        self.failures = 1 if progress else self.failures + 1
+        return not trouble.final and self.failures < self._most()
+
+    def pause(self, trouble: BrokenOff) -> None:
+        """Wait, longer each time, and as long as the server asks, up to the longest wait."""
+        # not all at once again: many clients may have been refused at the same time
+        spread = random.uniform(0.8, 1.0)  # noqa: S311
+        seconds = max(
+            self._patience.wait_s(self.failures) * spread,
+            self._patience.wait_s(0, trouble.asked_s) if trouble.asked_s else 0.0,
+        )
+        if self.failures > 1 or seconds > _SILENT_S:
+            self._patience.on_wait(f"{trouble}; trying again in {seconds:.0f} s")
+        self._sleep(seconds)
+
+
+def busy(answer: Head, fix: str = REACH_FIX) -> BrokenOff:
+    """The trouble that an answer is which says to ask again."""
+    more = ": too many requests from here for now" if answer.status == 429 else ""
+    return BrokenOff(
+        f"answered HTTP {answer.status}{more}",
+        host=host_of(answer.url),
+        kind="busy",
+        fix=f"Try again later. {fix}",
+        asked_s=retry_after(answer, time.time()),
+    )
+
+
+def retry_after(answer: Head, now: float) -> float | None:
+    """Read for how many seconds a server wants to be left alone."""
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now) if text else None
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,367 @@
+"""The one place that runs commands.
+
+A command gets its own session, so that one signal ends it with everything it started: nothing is
+left behind by a time limit, by Ctrl-C, or by an error in the caller's `on_line`. Its output is
+followed line by line, only the end of it is kept, and secrets never leave this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from images.errors import Failure
+from images.system.interruption import uninterrupted
+from images.system.output import Capture, LineStream, SecretFilter, Tail
+
+KEEP_BYTES = 64 * 1024
+"""How much of a command's output is kept: enough for the telling lines, however long it runs."""
+
+
+GRACE_S = 5.0
+"""Between asking a command to end and ending it."""
+
+_LINGER_S = 1.0
+"""How long output is still read after a command ended while its children hold the pipe open."""
+
+_POLL_S = 0.2
+
+_REAP_S = 0.5
+"""How long, beyond its grace, a killed command is waited for: one stuck in the kernel stays."""
+
+_Ending: TypeAlias = Literal["ended", "time", "size"]
+
+
+class ToolMissing(Failure):
+    """A program that is needed is not on this host, or cannot be started."""
+
+    code = "tool-missing"
+    exit_code = 5
+
+
+class CommandFailed(Failure):
+    """A command ended badly; `completed` has all that is known about it."""
+
+    code = "command-failed"
+    exit_code = 5
+
+    def __init__(self, message: str, *, fix: str, completed: Completed) -> None:
+        super().__init__(message, fix=fix, detail=completed.output)
+        self.completed = completed
+
+
+class CommandTimedOut(CommandFailed):
+    """A command was still running when its time was up; it was ended."""
+
+    code = "command-timed-out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """How a command ended."""
+
+    argv: tuple[str, ...]
+    """As run, with the secrets struck out."""
+    code: int
+    """The exit code; the negative signal number of a command that was killed."""
+    output: str
+    """The end of what it wrote: both streams, or standard error alone where stdout is apart."""
+    stdout: str
+    """All of standard output where it was asked for apart, else empty."""
+    seconds: float
+    flooded: bool = False
+    """Whether it was ended because it wrote more than it was allowed to."""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and not self.flooded
+
+    @property
+    def command(self) -> str:
+        """The command as a person would type it."""
+        return shlex.join(self.argv)
+
+    def last_lines(self, count: int = 20) -> str:
+        return "\n".join(self.output.splitlines()[-count:])
+
+
+def describe_exit(code: int) -> str:
+    """Say how a command ended, in words that fit after "the command"."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (often: the machine ran out of memory)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the command ended, leaving it unreaped: until then its group cannot be reused."""
+    if process.returncode is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _end(
+    process: subprocess.Popen[bytes], *, by_itself: bool, own_group: bool, grace_s: float
+) -> None:
+    """See it to its end, which has come where it ended `by_itself`, and close its pipes."""
+    if by_itself:
+        process.wait()
+    else:
+        _stop(process, own_group=own_group, grace_s=grace_s)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) -> None:
+    """End a command, and with `own_group` everything it started: asked first, then forced."""
+
+    def send(number: signal.Signals) -> None:
+        # sudo's children belong to root and cannot be signalled; sudo itself passes SIGTERM on
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if own_group:
+                os.killpg(process.pid, number)
+            else:
+                os.kill(process.pid, number)
+
+    send(signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while not _ended(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    send(signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=grace_s + _REAP_S)
+
+
+def _environment(changes: Mapping[str, str | None] | None, *, inherit: bool) -> dict[str, str]:
+    environment = dict(os.environ) if inherit else {}
+    for name, value in (changes or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def _start(  # the arguments are Popen's own
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str | None] | None,
+    inherit_env: bool,
+    cwd: Path | None,
+    stdin: int | None,
+    apart: bool,
+    terminal: bool,
+    missing_fix: str,
+) -> subprocess.Popen[bytes]:
+    program = argv[0]
+    try:
+        return subprocess.Popen(
+            argv,
+            env=_environment(env, inherit=inherit_env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if apart else subprocess.STDOUT,
+            start_new_session=not terminal,
+        )
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        if cwd is not None and not cwd.is_dir():
+            raise
+        raise ToolMissing(
+            f"The program {program} is needed and was not found on this host.", fix=missing_fix
+        ) from exc
+    except OSError as exc:
+        if exc.errno not in {errno.EACCES, errno.ENOEXEC, errno.EPERM}:
+            raise
+        raise ToolMissing(
+            f"The program {program} is needed and could not be started: {exc.strerror}.",
+            fix=missing_fix,
+        ) from exc
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    sinks: Mapping[int, LineStream | Capture],
+    payload: bytes,
+    deadline: float,
+    limit_bytes: float,
+) -> _Ending:
+    """Feed the command and hand on what it writes, until it ends or a limit is reached."""
+    pending = memoryview(payload)
+    written = 0
+    linger: float | None = None
+    with selectors.DefaultSelector() as selector:
+        for number in sinks:
+            selector.register(number, selectors.EVENT_READ)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin.fileno(), selectors.EVENT_WRITE)
+        while selector.get_map():
+            now = time.monotonic()
+            if linger is None and _ended(process):
+                linger = now + _LINGER_S
+            if linger is not None and now >= linger:
+                break
+            if now >= deadline:
+                return "time"
+            if written > limit_bytes:
+                return "size"
+            for key, _ in selector.select(min(_POLL_S, deadline - now)):
+                if key.fd in sinks:
+                    data = os.read(key.fd, 65536)
+                    sinks[key.fd].feed(data, final=not data)
+                    written += len(data)
+                    if not data:
+                        selector.unregister(key.fd)
+                    continue
+                try:
+                    pending = pending[os.write(key.fd, pending[:65536]) :]
+                except BrokenPipeError:  # it wants no more: its exit code will say why
+                    pending = pending[len(pending) :]
+                if not pending and process.stdin is not None:
+                    selector.unregister(key.fd)
+                    process.stdin.close()
+        for number, sink in sinks.items():
+            if number in selector.get_map():
+                sink.feed(b"", final=True)
+    while not _ended(process):
+        if time.monotonic() >= deadline:
+            return "time"
+        time.sleep(0.01)
+    return "ended"
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str | None] | None = None,
+    inherit_env: bool = True,
+    input: str | bytes | None = None,  # noqa: A002  what the standard library calls it
+    cwd: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+    apart: bool = False,
+    check: bool = False,
+    redact: Iterable[str] = (),
+    missing_fix: str = "Install it, and see that it is on PATH.",
+    fix: str = "Read its output above: the last lines say why.",
+    keep_bytes: int = KEEP_BYTES,
+    limit_bytes: int | None = None,
+    terminal: bool = False,
+    grace_s: float = GRACE_S,
+) -> Completed:
+    """Run a command to its end and say how it ended.
+
+    `env` is laid over our environment (None removes a name), or is all of it without `inherit_env`.
+    `on_line` gets each line as it comes, of both streams, or of standard error alone with `apart`,
+    which captures standard output whole. With `check` an exit code other than 0 raises
+    `CommandFailed`; running past `timeout_s` always raises `CommandTimedOut`. A command that writes
+    more than `limit_bytes` is ended, and `flooded` says so. `redact` lists
+    strings that become "***" wherever they would be seen. `terminal` leaves the command in our
+    session with our standard input, so that sudo can ask for a password; Ctrl-C then reaches it
+    directly. A command that is ended has `grace_s` to clean up.
+    """
+    strike = SecretFilter(redact)
+    payload = input.encode() if isinstance(input, str) else input
+    tail = Tail(keep_bytes)
+
+    def emit(line: str) -> None:
+        tail.add(line)
+        if on_line is not None:
+            on_line(line)
+
+    started = time.monotonic()
+    stdin = None if terminal else subprocess.DEVNULL
+    capture = Capture()
+    lines = LineStream(emit, strike, keep_bytes)
+    sinks: dict[int, LineStream | Capture] = {}
+    process: subprocess.Popen[bytes] | None = None
+    ending: _Ending = "time"
+    most = math.inf if limit_bytes is None else limit_bytes
+    try:
+        with uninterrupted():  # else it might run without our knowing it
+            process = _start(
+                argv,
+                env=env,
+                inherit_env=inherit_env,
+                cwd=cwd,
+                stdin=stdin if payload is None else subprocess.PIPE,
+                apart=apart,
+                terminal=terminal,
+                missing_fix=missing_fix,
+            )
+        if process.stdout is not None:
+            sinks[process.stdout.fileno()] = capture if apart else lines
+        if process.stderr is not None:
+            sinks[process.stderr.fileno()] = lines
+        ending = _follow(process, sinks, payload or b"", started + timeout_s, most)
+    finally:
+        if process is not None:
+            _end(process, by_itself=ending == "ended", own_group=not terminal, grace_s=grace_s)
+    completed = Completed(
+        argv=tuple(strike(part) for part in argv),
+        code=-signal.SIGKILL if process.returncode is None else process.returncode,
+        output=tail.text(),
+        stdout=strike(capture.text()),
+        seconds=time.monotonic() - started,
+        flooded=ending == "size",
+    )
+    if ending == "time":
+        raise CommandTimedOut(
+            f"`{completed.command}` was still running after {timeout_s:g} s and was ended.",
+            fix=fix,
+            completed=completed,
+        )
+    if check and not completed.ok:
+        raise CommandFailed(
+            f"`{completed.command}` {describe_exit(completed.code)}.", fix=fix, completed=completed
+        )
+    return completed
+
+
+def detach(argv: Sequence[str], *, log: Path, prefix: Sequence[str] = (), missing_fix: str) -> int:
+    """Start a command that outlives us, its output added to `log`, and give its process id.
+
+    `prefix` is sudo where the command and its log are root's; it can ask for a password.
+    """
+    # in a shell's background setsid need not fork, so that the id is the command's own
+    script = 'setsid "$@" >>"$0" 2>&1 </dev/null & echo $!'
+    started = run(
+        [*prefix, "sh", "-c", script, str(log), *argv],
+        timeout_s=120,
+        apart=True,
+        check=True,
+        missing_fix=missing_fix,
+        terminal=bool(prefix),
+    )
+    return int(started.stdout)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process still runs; one that only waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    # the name in parentheses may itself hold anything
+    return state.rpartition(")")[2].split()[:1] not in (["Z"], ["X"], [])

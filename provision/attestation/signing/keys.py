@@ -1,0 +1,177 @@
+"""The Ed25519 keys that sign records: this machine's own, made on first use, or one named."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.text.nearby import no_such, or_nearby
+from provision.attestation.signing.errors import BadKeyError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+PRIVATE, PUBLIC = "record-ed25519.pem", "record-ed25519.pub.pem"
+_LARGEST = 64 * 1024
+_MAKE = "openssl genpkey -algorithm ed25519 -out KEY.pem"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """Who can tell whether a signature is right. `keyid`: SHA-256 of the key's SPKI DER."""
+
+    keyid: str
+    _key: Ed25519PublicKey
+
+    def verifies(self, data: bytes, signature: bytes) -> bool:
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self._key.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Who can sign."""
+
+    public: PublicKey
+    _key: Ed25519PrivateKey
+
+    @property
+    def keyid(self) -> str:
+        return self.public.keyid
+
+    def sign(self, data: bytes) -> bytes:
+        return self._key.sign(data)
+
+
+def own_signer(folder: Path) -> Signer:
+    """This machine's key. It is made where there is none, and no other process sees half of it."""
+    private = folder / PRIVATE
+    if not private.exists():
+        _make(private)
+    _refuse_if_others_may_read(private)
+    signer = read_signer(private)
+    public = folder / PUBLIC
+    if not public.exists():
+        public.write_bytes(public_pem(signer.public))
+    return signer
+
+
+def own_public(folder: Path) -> PublicKey | None:
+    """The public half of this machine's key, if it has one. The private one is not read."""
+    public = folder / PUBLIC
+    return read_public(public) if public.exists() else None
+
+
+def read_signer(path: Path) -> Signer:
+    """The private key in a PEM file."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data = _read(path)
+    try:
+        key = load_pem_private_key(data, password=None)
+    except TypeError as error:
+        raise BadKeyError(
+            f"The key {path} is protected by a passphrase, and there is no terminal to type it on.",
+            fix="Give a key without one, readable by you alone: "
+            "openssl pkey -in KEY.pem -out PLAIN.pem",
+        ) from error
+    except Exception as error:
+        raise _no_key(path, "private") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _no_key(path, "private")
+    return Signer(_public(key.public_key()), key)
+
+
+def read_public(path: Path) -> PublicKey:
+    """The public key in a PEM file."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    data = _read(path)
+    try:
+        key = load_pem_public_key(data)
+    except Exception as error:
+        raise _no_key(path, "public") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise _no_key(path, "public")
+    return _public(key)
+
+
+def public_pem(public: PublicKey) -> bytes:
+    """The public half, for others to trust."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return public._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)  # noqa: SLF001
+
+
+def _public(key: Ed25519PublicKey) -> PublicKey:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return PublicKey(hashlib.sha256(spki).hexdigest(), key)
+
+
+def _make(private: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=private.parent, prefix=".key-")  # made with mode 0600
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(pem)
+        with contextlib.suppress(FileExistsError):  # another process was first, and its key serves
+            os.link(name, private)
+    finally:
+        Path(name).unlink()
+
+
+def _refuse_if_others_may_read(private: Path) -> None:
+    mode = private.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise BadKeyError(
+            f"This machine's key {private} is readable by others (mode {mode:04o}), so anybody "
+            "here could sign in its name.",
+            fix="Delete it; the next run creates a new one. Then verify again what it signed.",
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST)
+    except FileNotFoundError as error:
+        raise BadKeyError(
+            no_such("key", path), fix=or_nearby(path, "Name a PEM file that you may read.")
+        ) from error
+    except OSError as error:
+        raise BadKeyError(
+            f"The key {path} cannot be read: {error.strerror}.",
+            fix="Name a PEM file that you may read.",
+        ) from error
+
+
+def _no_key(path: Path, half: str) -> BadKeyError:
+    made = f"{_MAKE}; openssl pkey -in KEY.pem -pubout -out KEY.pub.pem gives its public half"
+    return BadKeyError(f"{path} holds no {half} Ed25519 key in PEM form.", fix=f"Make one: {made}")

@@ -1,0 +1,108 @@
+"""Statements are read strictly, and each kind of statement is refused in its own words.
+
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.attestation.signing.errors import StatementError
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementKind:
+    """A kind of statement: its predicate's type, its name in errors ("record"), how to get a new
+    one, and the errors of its own, which are raised with a path of what is wrong.
+    """
+
+    predicate_type: str
+    name: str
+    renew: str
+    unreadable: type[StatementError]
+    tampered: type[StatementError]
+    unknown_key: type[StatementError]
+
+    def unlike(self, what: str) -> StatementError:
+        """The error of what is not one of these, not whole, or of a later version."""
+        return self.unreadable(
+            f"This is not a {self.name} of this version: {what}.", fix=self.renew
+        )
+
+    def predicate(self, payload: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(statement, predicate) of a payload, if it is of this kind."""
+        try:
+            data = self.object_at("the statement", read_json(payload))
+        except ValueError as error:
+            raise self.unlike("it is not JSON, or not whole") from error
+        if data.get("_type") != STATEMENT_TYPE or data.get("predicateType") != self.predicate_type:
+            raise self.unlike("its type is another")
+        return data, self.object_at("predicate", data.get("predicate"))
+
+    def subjects(self, statement: Mapping[str, Any], *, most: int) -> tuple[str, tuple[str, ...]]:
+        """One image under one name, by each of its digests ("sha256:...")."""
+        rows = self.list_at("subject", statement.get("subject"))
+        if not 0 < len(rows) <= most:
+            raise self.unlike(f"it names no image, or more than {most} digests")
+        found = [self.object_at("subject", row) for row in rows]
+        names = {self.text_at("subject.name", row.get("name")) for row in found}
+        if len(names) != 1:
+            raise self.unlike("it names several images")
+        digests = (self.sha256_at("subject.digest", row.get("digest")) for row in found)
+        return names.pop(), tuple(f"sha256:{digest}" for digest in digests)
+
+    def object_at(self, path: str, value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.unlike(f"{path} is not an object")
+        return value
+
+    def list_at(self, path: str, value: object) -> list[Any]:
+        if not isinstance(value, list):
+            raise self.unlike(f"{path} is not a list")
+        return value
+
+    def text_at(self, path: str, value: object, pattern: re.Pattern[str] | None = None) -> str:
+        """Text that is not empty, and that the pattern matches as a whole."""
+        if isinstance(value, str) and value and (pattern is None or pattern.fullmatch(value)):
+            return value
+        raise self.unlike(f"{path} is not valid")
+
+    def optional_text_at(self, path: str, value: object) -> str | None:
+        return value if value in (None, "") else self.text_at(path, value)
+
+    def word_at(self, path: str, value: object, words: Collection[str]) -> str:
+        """One of the words."""
+        if not isinstance(value, str) or value not in words:
+            raise self.unlike(f"{path} is not valid")
+        return value
+
+    def sha256_at(self, path: str, value: object) -> str:
+        """The hex digits in {"sha256": "..."}."""
+        return self.text_at(f"{path}.sha256", self.object_at(path, value).get("sha256"), SHA256)
+
+
+def read_json(data: bytes) -> object:
+    """Strict JSON; ValueError for a name twice, for NaN, for what nests without end."""
+    try:
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_no_name_twice, parse_constant=_no_constant
+        )
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a name twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)

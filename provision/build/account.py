@@ -1,0 +1,106 @@
+"""The account of a build: the JSON of the command, and what a dry run tells."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provision.build.destination import Choice
+from provision.build.maker import MadeImage
+from provision.build.pipeline import dry_run_argv
+from provision.build.words import next_words
+from provision.build.work import BuildJob, FinishedImage
+from provision.model.plan import Plan
+from provision.model.planfile import plan_to_json
+from provision.output.console import Console
+from provision.verification.suite import proven
+
+
+def dry_run(plan: Plan, tag: str, choice: Choice, job: BuildJob) -> dict[str, Any]:
+    """What would be done, and by which command where one would be run."""
+    where = choice.destination.where or (
+        str(job.images) if choice.destination.kind == "local" else choice.destination.kind
+    )
+    told = (
+        shlex.join(dry_run_argv(plan, job.settings.env))
+        if choice.builder == "docker"
+        else f"would write {tag} from wheels to {where} ({choice.why})"
+    )
+    return {
+        **account(plan, tag=tag, choice=choice, place=where),
+        "command": told,
+    }
+
+
+def account(
+    plan: Plan,
+    built: Sequence[FinishedImage] = (),
+    *,
+    tag: str | None,
+    choice: Choice,
+    place: str,
+    image: MadeImage | None = None,
+    kept: Sequence[Path | None] = (),
+    documents: Mapping[str, object] | None = None,
+    console: Console | None = None,
+    report: dict[str, Any] | None = None,
+    notes: Sequence[str] = (),
+    shell: str | None = None,
+    not_verified: str | None = None,
+    gpus: str = "none",
+    elsewhere: bool = False,
+) -> dict[str, Any]:
+    """What `build --json` prints; `plan` is the first image's. `elsewhere`: no image is for this
+    machine's processor.
+    """
+    gpus = "runtime" if elsewhere else gpus
+    passed, missing = proven(report) if report else ([], [])
+    name = tag or (image.image_id if image else "IMAGE")
+    lock = built[0].lock if built else None
+    digest = image.manifest.digest if image and image.manifest else image and image.image_id
+    return {
+        "schema": 1,
+        "builder": {"name": choice.builder, "why": choice.why},
+        "image": {
+            "tag": tag,
+            "digest": digest,
+            "image_id": image.image_id if image else None,
+            "size_bytes": image.size_bytes if image else None,
+            "destination": choice.destination.kind,
+            "place": place,
+            "layers": list(image.layers) if image else [],
+            "platforms": [
+                {"platform": str(manifest.platform), "digest": manifest.digest}
+                for one in built
+                if (manifest := one.made.manifest)
+            ],
+        },
+        "plan": plan_to_json(plan),
+        "lock": {
+            "path": str(kept[0]) if kept and kept[0] else None,
+            "sha256": lock.sha256,
+            "packages": len(lock.wheels),
+            "download_bytes": lock.download_bytes,
+        }
+        if lock
+        else None,
+        "documents": {"sbom": None, "provenance": None, "attached": False, **(documents or {})},
+        "steps": [
+            {"name": step.name, "seconds": round(step.seconds, 1)}
+            for step in (console.steps if console else ())
+        ],
+        "verify": report,
+        "not_verified": not_verified,
+        "proven": passed,
+        "not_proven": missing,
+        "notes": list(notes),
+        "next": shell or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
+        "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())
+        if gpus == "none"
+        else None,
+        "next_on_arch": plan.arch if elsewhere else None,
+        "command": None,
+        "error": None,
+    }

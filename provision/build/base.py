@@ -1,0 +1,254 @@
+"""What an image is built on: its base pinned to a digest, made here, or taken from a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from images.engines.docker import Docker
+from images.errors import Failure
+from provision.catalog.catalog import Catalog
+from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
+from provision.model.plan import TITLES, Base, HostFacts, Plan, Request
+from provision.model.request import is_local, quoted
+from provision.output.console import Console
+from provision.resolve import resolve
+
+_COMPILER_PACKAGES = ("g++", "make", "python3-dev")  # the host compiler that nvcc drives
+# Every file of a base made here bears this time, so that the same packages give the same digest.
+_EPOCH = 1_700_000_000
+
+
+class NoDevelBaseError(Failure):
+    """A devel image needs NVIDIA's compilers, which only a registry's image brings."""
+
+    code = "no-devel-base"
+    exit_code = Exit.UNREACHABLE
+
+
+def pin_base(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: BuildSettings,
+    console: Console,
+    engine: Docker | None,
+) -> tuple[Plan, Path | None]:
+    """Give the base its digest: from its registry, or from an engine that has it, or by making it.
+
+    Where no registry answers and the base was ours to choose, the plan is made again for the
+    bootstrap base, since base, Python and wheel belong together. Returns the plan, and the archive
+    of the base when it was made here. NoDevelBaseError: only a registry's image has the compilers;
+    else the error of the place.
+    """
+    base = plan.base
+    assert base is not None
+    if base.kind == "local":
+        return replace(plan, base=replace(base, digest=_local_digest(plan))), None
+    if base.kind == "registry":
+        try:
+            return replace(plan, base=replace(base, digest=_digest(plan, settings, engine))), None
+        except Failure as failure:
+            if request.base is not None:
+                failure.fix += " Or use another base: --base IMAGE or --base bootstrap."
+                raise
+            if request.flavour == "devel" and not catalog.compiler_wheels(plan.cuda or ""):
+                raise NoDevelBaseError(
+                    f"A devel image is built on {base.reference}, whose registry is out of reach, "
+                    f"and NVIDIA's packages for CUDA {plan.cuda} hold no nvcc to replace it.",
+                    fix="Name a mirror of it with --base, or use --flavour runtime.",
+                    detail=failure.message,
+                ) from failure
+            console.note(f"{failure.message}")
+            plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
+            console.note(
+                "Building the base from Debian packages instead (--base bootstrap), "
+                f"with Python {plan.python}."
+            )
+    return make_bootstrap(plan, settings, console)
+
+
+def refuse_missing_places(*images: str | None) -> None:
+    """Images on this machine that are not there, found out before any work for them."""
+    from images.assembly.opening import check_path, parse_place
+
+    for image in images:
+        if image is not None and is_local(image):
+            check_path(parse_place(image))
+
+
+def _local_digest(plan: Plan) -> str:
+    """Of the image of this platform that lies on this machine."""
+    from images.assembly.opening import open_path, parse_place
+    from images.oci.model import platform_of
+
+    assert plan.base is not None
+    place = parse_place(plan.base.reference)
+    return open_path(place, platform_of(plan.arch or "x86_64")).digest
+
+
+def _digest(plan: Plan, settings: BuildSettings, engine: Docker | None) -> str:
+    from images.registry.digest import resolve_digest
+
+    assert plan.base is not None
+    reference = plan.base.reference
+    try:
+        if settings.offline:
+            raise OfflineError(reference)
+        return resolve_digest(reference, arch=plan.arch or "x86_64", ca_bundle=settings.ca)
+    except Failure:
+        known = engine.repo_digest(reference) if engine else None
+        if known is None:
+            raise
+        return known
+
+
+class OfflineError(Failure):
+    """Something is needed that is not on this machine, and the network may not be used."""
+
+    code = "offline"
+    exit_code = Exit.UNREACHABLE
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is not on this machine, and --offline forbids downloading it.",
+            fix="Run this once without --offline, or use a base that is on this machine: --base.",
+        )
+
+
+def make_bootstrap(plan: Plan, settings: BuildSettings, console: Console) -> tuple[Plan, Path]:
+    """Make the Debian base of the plan, or take the one made before."""
+    from images.bootstrap import DEFAULT_PACKAGES, bootstrap
+
+    base = plan.base
+    assert base is not None
+    assert base.suite is not None
+    snapshot = base.snapshot or settings.snapshot
+    made = bootstrap(
+        base.suite,
+        python=base.python,
+        arch=plan.arch or "x86_64",
+        store=settings.state,
+        packages=(*DEFAULT_PACKAGES, *(_COMPILER_PACKAGES if plan.flavour == "devel" else ())),
+        epoch=_epoch(settings.env),
+        on_line=console.detail,
+        snapshot=snapshot,
+        ca_bundle=settings.ca.read_text(encoding="utf-8") if settings.ca else "",
+        offline=settings.offline,
+    )
+    pinned = replace(base, reference=made.reference, digest=made.image_id, snapshot=snapshot)
+    return replace(plan, base=pinned), made.archive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedBase:
+    """What is built on, exactly: a reference (with its digest where a registry has it), and the
+    archive that holds it where it was made here.
+    """
+
+    reference: str
+    archive: Path | None = None
+
+
+def pinned(plan: Plan, archive: Path | None) -> PinnedBase:
+    """The base of a plan that was pinned just now."""
+    base = plan.base
+    assert base is not None
+    if base.kind != "registry":
+        return PinnedBase(reference=base.reference, archive=archive)
+    name = base.reference.partition("@")[0]
+    return PinnedBase(reference=f"{name}@{base.digest}" if base.digest else name)
+
+
+def _epoch(env: Mapping[str, str]) -> int:
+    """No file of a base made here is younger. https://reproducible-builds.org/specs/source-date-epoch/"""
+    text = env.get("SOURCE_DATE_EPOCH", "")
+    if not text:
+        return _EPOCH
+    if not text.isascii() or not text.isdigit() or len(text) > 11:
+        raise BadInputError(
+            f"SOURCE_DATE_EPOCH {quoted(text)} is not a number of seconds since 1970.",
+            fix="For example: SOURCE_DATE_EPOCH=1700000000, or unset it",
+        )
+    return int(text)
+
+
+def base_from_lock(
+    plan: Plan, engine: Docker | None, settings: BuildSettings, console: Console
+) -> PinnedBase:
+    """What to build on, exactly as the lock pins it."""
+    base = plan.base
+    assert base is not None
+    if base.kind == "local" and base.digest != (found_here := _local_digest(plan)):
+        raise BaseChangedError(base, replace(base, digest=found_here))
+    if base.kind != "bootstrap":
+        return pinned(plan, None)
+    if engine is not None and base.digest and engine.has(base.digest):
+        return PinnedBase(reference=base.reference)
+    from images.bootstrap import find
+
+    if base.digest and (found := find(settings.state, base.digest)):
+        return PinnedBase(reference=found.reference, archive=found.archive)
+    console.note("The lock's base is not on this machine; building it again.")
+    made, archive = make_bootstrap(plan, settings, console)
+    assert made.base is not None
+    if base.digest and made.base.digest != base.digest:
+        raise BaseChangedError(base, made.base)
+    return PinnedBase(reference=made.base.reference, archive=archive)
+
+
+class BaseChangedError(Failure):
+    """Debian has moved on since the lock was made, so its base cannot be made again."""
+
+    code = "base-changed"
+    exit_code = Exit.BUILD_FAILED
+
+    def __init__(self, locked: Base, made: Base) -> None:
+        super().__init__(
+            f"The base made from Debian's packages today is {_short(made.digest)}, and the lock "
+            f"names {_short(locked.digest)}.",
+            fix="Lock again (provision lock), with --snapshot today to be able to repeat it, or "
+            f"copy the base from where the lock was made: docker save {locked.reference}",
+        )
+
+
+def _short(digest: str | None) -> str:
+    return (digest or "unknown").removeprefix("sha256:")[:12]
+
+
+def require_plan(plan: Plan) -> Plan:
+    """The plan, or the failure that it describes: NothingCompatibleError with the
+    refusal's code.
+    """
+    if plan.error is None:
+        return plan
+    limit = plan.limited_by
+    message = plan.error.message
+    if limit is not None:
+        message += f" Limited by {limit.words(plan.framework, message)}"
+    nearest = [
+        f"--cuda {a.cuda} ({TITLES[plan.framework]} {a.framework_version}, {a.why})"
+        for a in plan.alternatives
+    ]
+    error = NothingCompatibleError(
+        message,
+        fix=plan.error.fix + ("".join(f"\n       {line}" for line in nearest)),
+    )
+    error.code = plan.error.code
+    error.exit_code = exit_of_refusal(plan.error.code)
+    raise error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSettings:
+    """What steers a job beside the request. `snapshot`: the time whose Debian a base made here is
+    ("20260301T000000Z"; None: today's, or the lock's).
+    """
+
+    ca: Path | None
+    offline: bool
+    state: Path
+    env: Mapping[str, str]
+    snapshot: str | None = None

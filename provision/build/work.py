@@ -1,0 +1,55 @@
+"""What one build is asked for, and what is known of each image once it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.build.base import BuildSettings
+from provision.build.destination import Destination
+from provision.build.documents import Documenting
+from provision.build.maker import MadeImage
+from provision.catalog.catalog import Catalog
+from provision.lock.lockfile import Lock
+from provision.model.plan import Plan, Request
+from provision.verification.suite import SuiteRequest
+
+if TYPE_CHECKING:
+    from provision.build.wheels import Making
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildJob:
+    """One build: of what, by whom, for where, and what is asked of it.
+
+    `locks` are the files that decide instead of the request: several make one index of platforms.
+    `images` is the layout of this user's own images.
+    """
+
+    request: Request
+    catalog: Catalog
+    settings: BuildSettings
+    asked: SuiteRequest
+    making: Making
+    images: Path
+    documenting: Documenting
+    locks: tuple[Path, ...] = ()
+    tag: str | None = None
+    builder: str = "auto"
+    destination: Destination | None = None
+    verify: bool = True
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedImage:
+    """One image that was built: of what lock, in which file that went in, and what came out."""
+
+    lock: Lock
+    path: Path
+    made: MadeImage
+
+    @property
+    def plan(self) -> Plan:
+        return self.lock.plan

@@ -1,0 +1,116 @@
+"""The catalog out of its files: as it was shipped, or with the user's own copy laid over it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
+
+from provision.catalog.catalog import Catalog
+from provision.catalog.later_tables import LATER
+from provision.catalog.reading import DATA, DataFiles, overlay_file
+from provision.catalog.rows import (
+    CompilerWheels,
+    CudaFamily,
+    CudaToolkit,
+    DebianSuite,
+    DriverBranch,
+    ForwardCompat,
+    GpuModel,
+    PythonImage,
+    PythonRelease,
+    TorchBuild,
+    TorchRelease,
+)
+from provision.catalog.tables import FILES
+from provision.catalog.values import WrongError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from provision.catalog.overlay import Overlay
+
+
+def load(directory: str | Path | None = None, overlay: Overlay | None = None) -> Catalog:
+    """The shipped catalog, or that of another directory, with the overlay's rows laid over it.
+
+    CatalogError: a shipped row is malformed. OverlayError: one of the overlay's makes it so.
+    """
+    name = DATA if directory is None else str(directory)
+    return _shipped(name) if overlay is None else _read(name, overlay)
+
+
+def current(env: Mapping[str, str]) -> tuple[Catalog, str | None]:
+    """The catalog that this user has: the shipped one with the user's own copy laid over it.
+
+    Where that copy is broken: the shipped catalog, and a sentence with what to do. Where there is
+    none, this costs one look at the disk.
+    """
+    with suppress(OSError, ValueError):  # what is wrong with the file is said below
+        if not _is_there(overlay_file(env)):
+            return load(), None
+    from provision.catalog.overlay import OverlayError, overlay_path, read_overlay
+
+    try:
+        overlay = read_overlay(overlay_path(env))
+        return load(overlay=overlay), None
+    except OverlayError as error:
+        return load(), f"Your catalog copy is left aside. {error.message} {error.fix}"
+
+
+@cache
+def _shipped(directory: str) -> Catalog:
+    return _read(directory, None)
+
+
+def _read(directory: str, overlay: Overlay | None) -> Catalog:
+    files = DataFiles(directory, overlay)
+    cuda, drivers, gpus, torch, bases = [files[name] for name in FILES[:5]]
+    suites = bases.rows("debian_suites", DebianSuite)
+    catalog = Catalog(
+        files=files,
+        families=cuda.rows("families", CudaFamily),
+        toolkits=cuda.rows("toolkits", CudaToolkit),
+        branches=drivers.rows("branches", DriverBranch),
+        compat_packages=drivers.rows("forward_compat", ForwardCompat),
+        gpus=gpus.rows("gpus", GpuModel),
+        torch_releases=torch.rows("releases", TorchRelease),
+        torch=torch.rows("builds", TorchBuild),
+        debian_suites=suites,
+        pythons=bases.rows("pythons", PythonRelease),
+        python_images=bases.rows(
+            "python_images", _python_image(bases.text("python_reference"), suites)
+        ),
+        compilers=bases.rows("compiler_wheels", CompilerWheels),
+        pytorch_index_template=torch.text("index"),
+        redist_template=cuda.text("redistributables"),
+    )
+    # Whether an overlay's rows can be read is known now, not in the middle of a command.
+    for table in LATER:
+        if overlay is not None and table in overlay.tables:
+            getattr(catalog, table)
+    return catalog
+
+
+def _python_image(template: str, suites: tuple[DebianSuite, ...]) -> Callable[..., PythonImage]:
+    by_name = {row.suite: row for row in suites}
+    image: Callable[..., PythonImage] = PythonImage
+
+    def make(*, python: str, suite: str, **values: object) -> PythonImage:
+        below = by_name.get(suite)
+        if below is None:
+            raise WrongError(f"suite {suite} is not among debian_suites")
+        reference = template.format(python=python, suite=suite)
+        return image(python=python, suite=suite, reference=reference, glibc=below.glibc, **values)
+
+    return make
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)  # noqa: PTH116  pathlib starts slowly
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

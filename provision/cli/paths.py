@@ -1,0 +1,67 @@
+"""Where this user's files are: what is kept, and what was named on the command line."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from provision.errors import BadInputError
+from provision.model.request import quoted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from images.registry import Reference
+
+
+def image_home() -> Path:
+    """The layout of this user's own images: data, which nobody but the user may empty."""
+    from pathlib import Path
+
+    base = Path(os.environ.get("XDG_DATA_HOME") or "")
+    if not base.is_absolute():
+        base = Path(os.environ.get("HOME") or "/") / ".local" / "share"
+    return base / "gpu-provision" / "images"
+
+
+def state_directory() -> Path:
+    """Where bases, locks and bug reports are kept between runs."""
+    from pathlib import Path
+
+    base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "/") / ".cache"
+    return Path(base) / "gpu-provision"
+
+
+def record_home() -> Path:
+    """Where records and the key that signs them are kept: not in a cache, which may be emptied."""
+    from pathlib import Path
+
+    base = Path(os.environ.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():  # the XDG specification has such a value ignored
+        base = Path(os.environ.get("HOME") or "/") / ".local" / "state"
+    return base / "gpu-provision"
+
+
+def mended_home() -> Path:
+    """Where the journals of what --fix did are kept."""
+    return record_home() / "mended"
+
+
+def absolute_file(option: str, text: str) -> Path:
+    """A file by its whole path, since other processes work in other directories."""
+    from pathlib import Path
+
+    if not text:
+        raise BadInputError(f"{option} needs a file name.", fix=f"For example: {option} DIR/FILE")
+    return Path(os.path.abspath(text))  # noqa: PTH100  links are not resolved
+
+
+def read_reference(what: str, text: str) -> Reference:
+    from images.registry import parse_reference
+
+    if len(text) > 400:
+        raise BadInputError(
+            f"{what} {quoted(text)} is too long for the name of an image.",
+            fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
+        )
+    return parse_reference(text)

@@ -1,0 +1,188 @@
+"""Parsed options -> what is asked of the suite, and what is kept of its run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from provision.cli.paths import absolute_file, read_reference, record_home
+from provision.errors import BadInputError
+from provision.model.request import quoted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from provision.verification.command import Order
+    from provision.verification.suite import SuiteRequest
+
+
+_LEVELS = ("quick", "standard", "full")
+
+
+def read_level(text: str | None) -> str:
+    if text is None:
+        return "standard"
+    if text not in _LEVELS:
+        raise BadInputError(f"Unknown --level {quoted(text)}.", fix="Use quick, standard or full.")
+    return text
+
+
+def read_names(option: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if len(name) > 60 or not all(c.isalnum() or c in ".-_" for c in name):
+            raise BadInputError(
+                f"{option}: there is no check {quoted(name)}.", fix="List them: verify --list"
+            )
+    if not names:
+        raise BadInputError(f"{option} needs the name of a check.", fix="List them: verify --list")
+    return names
+
+
+def read_asked(args: argparse.Namespace) -> SuiteRequest:
+    """What is asked of the suite."""
+    from provision.verification.suite import SuiteRequest
+
+    return SuiteRequest(
+        level=read_level(args.level),
+        require=read_names("--require", args.require),
+        only=read_names("--only", getattr(args, "only", None)),
+        timeout_s=_read_seconds(getattr(args, "timeout", None)),
+    )
+
+
+def _read_seconds(text: str | None) -> float:
+    if text is None:
+        return 1800.0
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 7 * 86400:
+        raise BadInputError(
+            f"--timeout {quoted(text)} is not a number of seconds (at most a week).",
+            fix="For two hours: --timeout 7200",
+        )
+    return float(text)
+
+
+def read_order(args: argparse.Namespace) -> Order:
+    """One verification, with all that is to be kept of it."""
+    from provision.verification.command import Order, Recording
+    from provision.verification.report_files import FORMATS
+
+    if args.trust or args.lock is not None:
+        option = "--trust" if args.trust else "--lock"
+        checks = "--check-record or --check-provenance" if args.trust else "--check-provenance"
+        raise BadInputError(
+            f"{option} requires {checks}.", fix=f"Remove {option}, or add {checks}."
+        )
+    if args.no_record and (args.record is not None or args.key is not None or args.attach_record):
+        raise BadInputError(
+            "--no-record cannot be used with --record, --attach-record or --key.",
+            fix="Remove one of them.",
+        )
+    asked = read_asked(args)
+    if asked.only and args.record is not None:
+        raise BadInputError(
+            "--only runs a part of the suite, but a record covers all of it.",
+            fix="Remove --only or --record; with --only no record is written.",
+        )
+    return Order(
+        image=read_image(args.image),
+        asked=asked,
+        files={
+            name: absolute_file(f"--{name}", given)
+            for name in FORMATS
+            if (given := _of(args, name)) is not None
+        },
+        baseline=None if args.baseline is None else absolute_file("--baseline", args.baseline),
+        recording=Recording(
+            home=record_home(),
+            wanted=not args.no_record and not asked.only,
+            path=None if args.record is None else absolute_file("--record", args.record),
+            key=None if args.key is None else absolute_file("--key", args.key),
+            attach=args.attach_record,
+        ),
+    )
+
+
+def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str | None]:
+    """Which record is to be judged, whose keys are trusted, and from which level on it is enough:
+    the options of a run say nothing here.
+    """
+    from provision.verification.report_files import FORMATS
+
+    runs = (
+        "require",
+        "only",
+        "timeout",
+        "baseline",
+        "record",
+        "no_record",
+        "key",
+        "attach_record",
+        *FORMATS,
+    )
+    given = [f"--{name.replace('_', '-')}" for name in runs if getattr(args, name)]
+    if given:
+        raise BadInputError(
+            f"--check-record runs nothing, so {' and '.join(given)} would have no effect.",
+            fix=f"Remove --check-record or {' and '.join(given)}.",
+        )
+    path = _there("--check-record", args.check_record) if args.check_record else None
+    level = None if args.level is None else read_level(args.level)
+    return path, [_there("--trust", text) for text in args.trust], level
+
+
+def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], Path | None]:
+    """Which statement is to be judged, whose keys are trusted, and which lock it should name."""
+    from pathlib import Path
+
+    from provision.verification.report_files import FORMATS
+
+    runs = ("require", "only", "timeout", "baseline", "record", "no_record", "key")
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in (*runs, "attach_record", *FORMATS)
+        if getattr(args, name)
+    ]
+    if given:
+        raise BadInputError(
+            f"--check-provenance runs nothing, so {' and '.join(given)} would have no effect.",
+            fix=f"Remove --check-provenance or {' and '.join(given)}.",
+        )
+    path = _there("--check-provenance", args.check_provenance) if args.check_provenance else None
+    lock = Path(args.lock) if args.lock is not None else None
+    return path, [_there("--trust", text) for text in args.trust], lock
+
+
+def _of(args: argparse.Namespace, name: str) -> str | None:
+    text: str | None = getattr(args, name)
+    return text
+
+
+def _there(option: str, text: str) -> Path:
+    """A file that is read: one that is not there is said before anything is looked for."""
+    from images.text.nearby import no_such, or_nearby
+
+    path = absolute_file(option, text)
+    if not path.exists():
+        raise BadInputError(
+            no_such("file", text, option=option),
+            fix=or_nearby(text, f"Name a file: {option} DIR/FILE"),
+        )
+    return path
+
+
+def read_image(text: str) -> str:
+    """The name of an image, or where one lies."""
+    from images.assembly.opening import parse_place
+
+    if len(text) > 4096 or "\0" in text:
+        raise BadInputError(
+            f"The image {quoted(text)} is too long for a name or a path.",
+            fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
+        )
+    place = parse_place(text)
+    if place.path is None and not text.startswith("sha256:"):
+        read_reference("The image", place.name or text)
+    return text

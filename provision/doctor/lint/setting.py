@@ -1,0 +1,112 @@
+"""What the rules over packages ask besides the packages: the Pythons, the GPUs, the index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from provision.doctor.lint.findings import RuleHit, table
+from provision.doctor.lint.installs import Install, RequestedPackage
+
+if TYPE_CHECKING:
+    from provision.catalog.catalog import Catalog
+    from provision.catalog.rows import Arch
+
+CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is known beside the packages. `pythons`: those that it may be installed for ("3.12"),
+    none: not known; `whole`: no other file or flag takes part, so what is missing here is missing.
+    """
+
+    for_gpus: bool = False
+    for_cpus: bool = False
+    whole: bool = False
+    pythons: tuple[str, ...] = ()
+    arch: Arch = "x86_64"
+
+
+PackageRule = Callable[[Install, Setting, "Catalog"], Iterator[RuleHit]]
+
+
+def needs_gpu(install: Install) -> bool:
+    names = frozenset(table("known.toml")["python"]["gpu_only"])
+    return any(
+        package.name in names or CUDA_PACKAGE.fullmatch(package.name)
+        for package in install.packages
+    )
+
+
+def lower_bound(package: RequestedPackage) -> Version | None:
+    bounds = [
+        Version(one.version.removesuffix(".*"))
+        for one in package.specifier
+        if one.operator in {">=", ">", "~="} or one.version.endswith(".*")
+        if one.operator != "!="
+    ]
+    return max(bounds, default=None)
+
+
+def python_tags(catalog: Catalog, name: str, version: str) -> frozenset[str]:
+    """The Pythons of a release on any machine: {"cp310", "cp311"}."""
+    if name == "torch":
+        groups = [row.python_tags for row in catalog.torch_builds(version)]
+    elif name == "tensorflow":
+        groups = [row.python_tags for row in catalog.tensorflow_wheels if row.version == version]
+    else:
+        groups = [row.python_tags for row in catalog.jax_releases if row.version == version]
+    found = {tag.partition("-")[0] for tags in groups for tag in tags}
+    return frozenset(tag for tag in found if re.fullmatch(r"cp3\d+", tag))
+
+
+def pythons_of_marker(package: RequestedPackage, catalog: Catalog) -> tuple[str, ...]:
+    """The Pythons that the line's own marker leaves; none where it says nothing of Python."""
+    marker = package.requirement.marker if package.requirement else None
+    if marker is None or "python_" not in str(marker):
+        return ()
+    return tuple(one for one in known_pythons(catalog) if holds(package, one, "x86_64"))
+
+
+def known_pythons(catalog: Catalog) -> list[str]:
+    """The Pythons that a torch was ever built for: ["3.6", ..., "3.14"]."""
+    tags = {tag.partition("-")[0] for row in catalog.torch for tag in row.python_tags}
+    minors = sorted(int(tag[3:]) for tag in tags if re.fullmatch(r"cp3\d+", tag))
+    return [f"3.{minor}" for minor in minors]
+
+
+def holds(package: RequestedPackage, python: str, machine: str) -> bool:
+    """Whether a line applies on Linux with this Python."""
+    marker = package.requirement.marker if package.requirement else None
+    if marker is None:
+        return True
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": machine,
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+    return marker.evaluate(environment)
+
+
+def applies_on_linux(package: RequestedPackage, catalog: Catalog) -> bool:
+    """Whether a line applies on x86_64 Linux with any Python that is known."""
+    if package.requirement is None or package.requirement.marker is None:
+        return True
+    return any(holds(package, python, "x86_64") for python in known_pythons(catalog))
+
+
+def capped(package: RequestedPackage, last: Version) -> bool:
+    """Whether nothing newer than `last` is admitted: a later release of any number is not."""
+    next_releases = (f"{last.major}.{last.minor}.{last.micro + 1}", f"{last.major + 1}.0")
+    return not any(package.specifier.contains(version) for version in next_releases)

@@ -1,0 +1,132 @@
+"""A stage of a Dockerfile, with what the rules ask of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from provision.doctor.lint.dockerfile import Stage, StageStep
+from provision.doctor.lint.findings import table
+from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_python_of
+from provision.doctor.lint.installs import Install, SystemPackages, pip_install, system_install
+from provision.doctor.lint.setting import Setting
+from provision.doctor.lint.shell import ShellCommand
+
+if TYPE_CHECKING:
+    from provision.catalog.catalog import Catalog
+    from provision.catalog.rows import Arch
+
+
+_PYTHON_PIP = re.compile(r"(?:python|pip)(3\.\d+)")
+
+
+@dataclass(frozen=True)
+class StageView:
+    """A stage with what the rules ask of it, each worked out once."""
+
+    stage: Stage
+    catalog: Catalog
+    for_cpus: bool = False
+
+    @cached_property
+    def base(self) -> CudaBase | None:
+        return cuda_base(self.stage.root_image)
+
+    @cached_property
+    def arch(self) -> Arch:
+        platform = self.stage.lineage[0].platform or ""
+        return "aarch64" if platform.startswith("linux/arm64") else "x86_64"
+
+    @cached_property
+    def all_installs(self) -> list[tuple[ShellCommand, Install]]:
+        """What pip installs here and in the stages below."""
+        names = [name for step in self.stage.all_steps() for name in step.settings]
+        found = [(one, pip_install(one, names)) for one in self.stage.all_commands()]
+        return [(command, install) for command, install in found if install is not None]
+
+    @cached_property
+    def all_system(self) -> list[tuple[ShellCommand, SystemPackages]]:
+        """What apt and conda install here and in the stages below."""
+        found = [(one, system_install(one)) for one in self.stage.all_commands()]
+        return [(command, packages) for command, packages in found if packages is not None]
+
+    @cached_property
+    def own_commands(self) -> list[tuple[StageStep, ShellCommand]]:
+        return [(step, command) for step in self.stage.steps for command in step.commands]
+
+    def own_installs(self) -> Iterator[tuple[StageStep, ShellCommand, Install]]:
+        installs = {id(command): install for command, install in self.all_installs}
+        for step, command in self.own_commands:
+            install = installs.get(id(command))
+            if install is not None:
+                yield step, command, install
+
+    def setting(self, command: ShellCommand, install: Install) -> Setting:
+        """What the rules over packages have to know of this command."""
+        said = _PYTHON_PIP.fullmatch(command.name)
+        python = said[1] if said else self._python
+        if not said and self._has_other_python(command):
+            python = None
+        return Setting(
+            for_gpus=self.base is not None,
+            for_cpus=self.for_cpus,
+            whole=not install.files and not self.pip_configured,
+            pythons=(python,) if python else (),
+            arch=self.arch,
+        )
+
+    @cached_property
+    def _python(self) -> str | None:
+        """The Python of the image, or of its distribution where nothing here speaks of another."""
+        image = self.stage.root_image
+        system = system_python_of(image)
+        told = " ".join(word.text for one in self.stage.all_commands() for word in one.words)
+        others = set(re.findall(r"\bpython(3\.\d+)", told)) - {system}
+        others |= {"a source of others"} if re.search(r"deadsnakes|alternatives", told) else set()
+        return python_of(image) or (None if others else system)
+
+    @cached_property
+    def pip_configured(self) -> bool:
+        """Whether `pip config` may have named an index."""
+        return any(
+            one.name.startswith("pip") and one.says("config") for one in self.stage.all_commands()
+        )
+
+    @cached_property
+    def python_makers(self) -> frozenset[str]:
+        """Programs here that bring a Python of their own."""
+        makers = frozenset(["conda", "mamba", "micromamba", "pyenv", "uv", "virtualenv"])
+        return makers & {one.name for one in self.stage.all_commands()}
+
+    def _has_other_python(self, command: ShellCommand) -> bool:
+        return bool(self.python_makers) or "/" in command.words[0].text
+
+    def compiler(self) -> bool:
+        """Whether nvcc is there: in the base, or installed."""
+        known = table("known.toml")["system"]
+        for _, packages in self.all_system:
+            pattern = known["compiler" if packages.tool == "apt" else "conda_compiler"]
+            if any(re.fullmatch(pattern, name.text) or not name.known for name in packages.names):
+                return True
+        if any(
+            re.match(r"nvidia-cuda-nvcc|cuda-toolkit|nvidia-cuda-nvcc-cu\d\d", package.name)
+            for _, install in self.all_installs
+            for package in install.packages
+        ):
+            return True
+        if any(_fetches_toolkit(command) for command in self.stage.all_commands()):
+            return True
+        if any(_copies_toolkit(step) for step in self.stage.all_steps()):
+            return True
+        return self.base is None or self.base.flavour not in {"base", "runtime"}
+
+
+def _fetches_toolkit(command: ShellCommand) -> bool:
+    return any(re.search(r"cuda_\d[\w.]*_linux\S*\.run", word.text) for word in command.words)
+
+
+def _copies_toolkit(step: StageStep) -> bool:
+    return step.instruction.keyword == "COPY" and "cuda" in step.instruction.text.text

@@ -1,0 +1,160 @@
+"""The input for uv, and the meaning of its errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from images.system import process
+from provision.host.indexes import pip_index
+from provision.lock.lockfile import clip
+from provision.lock.wheels import glibc
+from provision.model.plan import PACKAGES, Plan
+
+_UV_MANYLINUX: tuple[int, ...] = (
+    17,
+    28,
+    *range(31, 41),
+)  # what uv's --python-platform knows of manylinux_2_N
+_ANY = f"({'|'.join(PACKAGES.values())})"
+Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
+# What keeps uv from working on this machine, as it and the kernel word it, and what helps.
+_TROUBLES = (
+    (r"Too many open files", "Allow more open files: ulimit -n 4096"),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "Free some space, or name directories that have it: UV_CACHE_DIR=DIR TMPDIR=DIR",
+    ),
+    (
+        r"(?<!registry: )Permission denied|Read-only file system",
+        "Name directories that you may write to: UV_CACHE_DIR=DIR TMPDIR=DIR",
+    ),
+    (r"Cannot allocate memory|memory allocation of", "Allow more memory: ulimit -v unlimited"),
+    (r"No interpreter found|Failed to (inspect|query) Python", "Run with a Python that starts."),
+)
+
+
+def compile_argv(plan: Plan, out: Path, *, offline: bool) -> list[str]:
+    """uv's command line: wheels only, for the image's Python, CPU and glibc."""
+    platform = f"{plan.arch}-manylinux_2_{_glibc_of_uv(plan)}"
+    argv = [
+        uv_program(),
+        "pip",
+        "compile",
+        "-",
+        "--format",
+        "pylock.toml",
+        "--no-header",
+        "--quiet",
+    ]
+    argv += [
+        "--color",
+        "never",
+        "--no-annotate",
+        "--only-binary",
+        ":all:",
+        "--output-file",
+        str(out),
+    ]
+    argv += ["--python-version", str(plan.python), "--python-platform", platform]
+    if sys.executable:  # else uv looks for one on PATH, and there may be none
+        argv += ["--python", sys.executable]
+    if offline:
+        argv.append("--offline")
+    return argv
+
+
+def uv_program() -> str:
+    """uv's own binary, which comes with this package."""
+    from uv import find_uv_bin
+
+    try:
+        return os.fspath(find_uv_bin())
+    except FileNotFoundError as error:
+        raise process.ToolMissing(
+            "uv is installed but its executable is missing.",
+            fix="Reinstall gpu-provision: python3 -m pip install --force-reinstall uv",
+        ) from error
+
+
+def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, str | None]:
+    """What uv needs to hear: the CA bundle, pip's index where that is the one configured here, and
+    to give up on a silent server in seconds (unless the environment says how many).
+    """
+    found: dict[str, str | None] = {
+        "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
+        "UV_HTTP_RETRIES": env.get("UV_HTTP_RETRIES") or "1",
+    }
+    if ca_bundle is not None:
+        found["SSL_CERT_FILE"] = str(ca_bundle)
+    if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (
+        index := pip_index(env)
+    ):
+        found["UV_DEFAULT_INDEX"] = index
+    return found
+
+
+def uv_cache(env: Mapping[str, str]) -> Path:
+    """Where uv keeps what it has fetched, unless its own configuration names another place."""
+    if named := env.get("UV_CACHE_DIR"):
+        return Path(named)
+    base = env.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "uv"
+
+
+def can_be_made(directory: Path) -> bool:
+    """Whether files can be put there: homes are read-only in many containers."""
+    place = next((p for p in (directory, *directory.parents) if os.path.lexists(p)), directory)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
+def judge_uv(output: str) -> tuple[Outcome, str]:
+    """uv's refusal -> what it means, in one line."""
+    flat = " ".join(output.split())
+    for pattern, _ in _TROUBLES:
+        for line in output.splitlines():
+            if re.search(pattern, line):
+                said = re.sub(r"^\s*(error|cause):\s*", "", line).rstrip(".")
+                return "broken", clip(f"{said}.")
+    if "network was disabled" in flat:
+        return "unreachable", "not on this machine, and --offline forbids to ask"
+    if denied := re.search(r"hint: (An index[^)]*\)[^.]*\b40[13]\b[^.]*)", flat):
+        # uv goes on as if such an index had nothing, so that this is only its hint
+        return "unreachable", clip(f"refused: {denied[1].strip()}")
+    if re.search(r"No solution found", flat):
+        because = flat.partition("Because")[2].strip()
+        absent = re.search(rf"there is no version of {_ANY}|{_ANY} was not found", flat)
+        return ("absent" if absent else "unsolvable"), clip(f"no solution: {because or flat}")
+    if re.search(
+        r"(Failed to fetch|dns error|timed out|Connect|certificate|network)", flat, re.IGNORECASE
+    ):
+        return "unreachable", clip(f"unreachable: {_last_cause(output)}")
+    if re.search(r"\b40[13]\b|[Uu]nauthorized|[Ff]orbidden", flat):
+        return "unreachable", clip(f"refused: {_last_cause(output)}")
+    if re.search(r"[Cc]ouldn't parse|[Nn]o such option|invalid value", flat):
+        return "unsolvable", clip(flat)
+    return "broken", clip(flat or "it said nothing.")
+
+
+def help_with(output: str) -> str:
+    """What helps where uv could not work."""
+    flat = " ".join(output.split())
+    fixes = [fix for pattern, fix in _TROUBLES if re.search(pattern, flat)]
+    return fixes[0] if fixes else "Read its own words; reinstall it if it does not start at all."
+
+
+def _glibc_of_uv(plan: Plan) -> int:
+    """The newest glibc 2.N that uv has a platform for, and the image has."""
+    have = int(glibc(plan).split(".")[1])
+    return max([_UV_MANYLINUX[0], *(minor for minor in _UV_MANYLINUX if minor <= have)])
+
+
+def _last_cause(output: str) -> str:
+    """The innermost cause that uv names, after the address that failed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line.removeprefix("cause:").strip() for line in lines if line.startswith("cause:")]
+    return causes[-1] if causes else (lines[-1] if lines else "no answer")

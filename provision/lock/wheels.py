@@ -1,0 +1,125 @@
+"""uv's lock made ours: one wheel a package, with its size, and no credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import LockFileError
+from provision.lock.lockfile import TOOL, clip, parse_lock
+from provision.model.plan import Plan
+from provision.model.planfile import plan_to_json, without_credentials, without_nulls
+
+if TYPE_CHECKING:
+    from packaging.pylock import Pylock
+    from packaging.tags import Tag
+
+_HEAD_TIMEOUT_S = 15.0
+
+
+def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) -> str:
+    """uv's lock with sizes, without credentials and sdists, and with our table."""
+    import tomli_w
+
+    pylock = parse_lock(text)
+    chosen = choose_wheels(pylock, plan)
+    data: dict[str, Any] = dict(pylock.to_dict())
+    for package in data["packages"]:
+        package.pop("sdist", None)
+        package["wheels"] = [w for w in package["wheels"] if w["url"] == chosen[package["name"]]]
+    wheels = [wheel for package in data["packages"] for wheel in package["wheels"]]
+    if not offline:
+        _add_sizes(wheels, ca_bundle)
+    for package in data["packages"]:
+        package.pop("marker", None)  # one platform: what uv kept is what is needed
+        if "index" in package:
+            package["index"] = without_credentials(package["index"])
+    for wheel in wheels:
+        wheel["url"] = without_credentials(wheel["url"])
+    data["created-by"] = TOOL
+    data["requires-python"] = f"=={plan.python}.*"
+    machine = f"platform_machine == '{plan.arch}' and sys_platform == 'linux'"
+    data["environments"] = [f"python_version == '{plan.python}' and {machine}"]
+    data["tool"] = {TOOL: {"schema": 1, "plan": without_nulls(plan_to_json(plan))}}
+    return tomli_w.dumps(data)
+
+
+def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
+    """One wheel a package, by name: of several that fit, the best tag and the latest build."""
+    from packaging.markers import Environment
+    from packaging.pylock import PackageWheel, PylockSelectError
+
+    environment: Environment = {
+        "python_version": str(plan.python),
+        "python_full_version": f"{plan.python}.0",
+        "platform_machine": str(plan.arch),
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }  # type: ignore[typeddict-item]  # the kernel's version selects nothing
+    try:
+        picked = list(pylock.select(environment=environment, tags=image_tags(plan)))
+    except PylockSelectError as error:
+        raise LockFileError(
+            f"A package has no wheel for the image: {clip(str(error))}",
+            fix="Choose another --python, or another version of that package.",
+        ) from error
+    return {
+        str(package.name): str(item.url)
+        for package, item in picked
+        if isinstance(item, PackageWheel)
+    }
+
+
+def image_tags(plan: Plan) -> list[Tag]:
+    """The wheel tags that the image's Python takes, best first."""
+    from packaging.tags import compatible_tags, cpython_tags
+
+    python = tuple(int(part) for part in str(plan.python).split("."))
+    newest = int(glibc(plan).split(".")[1])
+    aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    platforms = []
+    for minor in range(newest, 4, -1):
+        platforms.append(f"manylinux_2_{minor}_{plan.arch}")
+        if minor in aliases:
+            platforms.append(f"{aliases[minor]}_{plan.arch}")
+    platforms.append(f"linux_{plan.arch}")
+    interpreter = f"cp{python[0]}{python[1]}"
+    return [
+        *cpython_tags(python, platforms=platforms),
+        *compatible_tags(python, interpreter, platforms),
+    ]
+
+
+def glibc(plan: Plan) -> str:
+    """The image's glibc; where the base is not known to us, one that every wheel of today needs."""
+    return (plan.base.glibc if plan.base else None) or "2.28"
+
+
+def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None:
+    """Ask for the sizes that the index did not tell; a server that will not say is not pressed."""
+    from images.net.errors import BrokenOff
+    from images.net.http import HttpClient
+    from images.net.patience import Patience, Tries
+
+    missing = [wheel for wheel in wheels if "size" not in wheel]
+    if not missing:
+        return
+    patience = Patience(connect_s=_HEAD_TIMEOUT_S, answer_s=_HEAD_TIMEOUT_S, tries=2)
+    client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+
+    def ask(wheel: dict[str, Any]) -> None:
+        try:
+            answer = Tries(patience).run(lambda: client.send("HEAD", wheel["url"]))
+        except BrokenOff:
+            return
+        if answer.status == 200 and answer.length is not None:
+            wheel["size"] = answer.length
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ask, missing))
+    client.close()

@@ -1,0 +1,160 @@
+"""Which code of a build a GPU runs, and which cuDNN supports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from provision.catalog.catalog import Catalog
+from provision.model.plan import ComputeCapability
+from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
+from provision.resolve.builds import Build
+from provision.resolve.fleet import GpuKind, show_capability, show_sm, with_capability
+from provision.resolve.specifiers import version, within
+
+_MINOR_VERSION = (
+    "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
+)
+
+
+def code_for(build: Build, capability: ComputeCapability, *, tegra: bool) -> str:
+    """Binary code runs on its own major and an equal or higher minor; else PTX is compiled by
+    the driver for its own capability and any later one; Tegra takes its exact binary only. Where
+    nobody has read what a build was compiled for, it is unknown.
+    """
+    if not build.sm:
+        return "unknown"
+    if capability in build.sm:
+        return show_sm(capability)
+    if not tegra:
+        major, minor = capability
+        older = [sm for sm in build.sm if sm[0] == major and sm[1] < minor]
+        if older:
+            return f"{show_sm(max(older))} binary"
+    if build.ptx is not None and build.ptx <= capability:
+        return "PTX"
+    return "none"
+
+
+def code_blocker(build: Build, device: GpuKind, code: str) -> Blocker | None:
+    """A build without binary code or PTX for a GPU fails at its first kernel there."""
+    if code != "none" or device.capability is None:
+        return None
+    newest = max(build.sm, default=None)
+    span = f"stops at {show_sm(newest)}" if newest and newest < device.capability else "lacks it"
+    if build.compiled_on_host:
+        return Blocker(
+            code="no-gpu-code",
+            message=f"{build.name} compiles at run time, and CUDA {build.cuda} cannot compile "
+            f"for {with_capability(device)}.",
+            fix=f"Use a CUDA that can{SEE_ALTERNATIVES}.",
+            source=build.source,
+        )
+    ptx = "has no PTX" if build.ptx is None else f"has PTX only for {show_sm(build.ptx)}"
+    return Blocker(
+        code="no-gpu-code",
+        message=f"{build.name} has no code for {with_capability(device)}: its compiled code "
+        f"{span}, and it {ptx}.",
+        fix=f"Use a build with code for this GPU{SEE_ALTERNATIVES}.",
+        source=build.sm_source or build.source,
+    )
+
+
+def ptx_blocker(build: Build, device: GpuKind, code: str, *, by_minor: bool) -> Blocker | None:
+    """Minor-version compatibility leaves out PTX: the older driver cannot compile the newer
+    toolkit's.
+    """
+    if code != "PTX" or not by_minor:
+        return None
+    return Blocker(
+        code="ptx-needs-newer-driver",
+        message=f"{with_capability(device)} could run {build.name} only from PTX, which a driver "
+        f"older than CUDA {build.cuda} cannot compile.",
+        fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda}, or use a build "
+        "with binary code for this GPU.",
+        source=_MINOR_VERSION,
+    )
+
+
+def partly_ptx_blocker(
+    build: Build, device: GpuKind, native: str | None, *, by_minor: bool
+) -> Blocker | None:
+    """Where some kernels are there as PTX only, that PTX has to suit the GPU (that of an
+    accelerated target suits no other) and the driver has to be new enough to compile it.
+    """
+    if build.ptx_only is None or device.capability is None:
+        return None
+    target, no_other = build.ptx_only
+    if device.capability < target:
+        return None
+    if no_other and device.capability != target:
+        return Blocker(
+            code="ptx-of-one-gpu",
+            message=f"{build.name} has many kernels only as PTX for {show_sm(target)}a, which "
+            f"{with_capability(device)} cannot use.",
+            fix="Use a release or a framework with code for this GPU, or NVIDIA's own container.",
+            source=build.ptx_only_source or build.source,
+        )
+    too_old = native is None or version(native) < version(build.ptx_only_cuda or "0")
+    if not by_minor or not too_old:
+        return None
+    return Blocker(
+        code="ptx-needs-newer-driver",
+        message=f"For {with_capability(device)}, {build.name} has many kernels only as PTX, which "
+        f"a driver older than CUDA {build.ptx_only_cuda} cannot compile.",
+        fix=f"Upgrade the driver to one that natively supports CUDA {build.ptx_only_cuda}, or use "
+        f"an older release{SEE_ALTERNATIVES}.",
+        source=build.ptx_only_source or build.source,
+    )
+
+
+def cudnn_blocker(build: Build, device: GpuKind, catalog: Catalog) -> Blocker | None:
+    """A cuDNN from before a GPU's generation has no kernels for it; what a framework's own code
+    could do by PTX, cuDNN does not.
+    """
+    if device.capability is None or build.cudnn is None or build.framework == "pytorch":
+        return None
+    served = capabilities_of_cudnn(build.cudnn, build.cuda, catalog)
+    if not served or device.capability[0] <= max(served)[0]:
+        return None
+    return Blocker(
+        code="cudnn-lacks-gpu",
+        message=f"{with_capability(device)} is newer than cuDNN {build.cudnn}, which {build.name} "
+        f"loads: that supports up to compute capability {show_capability(max(served))}.",
+        fix=f"Use a release with a newer cuDNN{SEE_ALTERNATIVES}.",
+        source=build.source,
+    )
+
+
+def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[ComputeCapability, ...]:
+    """What a cuDNN serves by its support matrix, found by its whole version or its first figures;
+    of one older than the table what the next one serves, which is no less. () where that was not
+    read.
+    """
+    if not cudnn:
+        return ()
+    for row in catalog.cudnn:  # oldest first
+        same = row.version.startswith(f"{cudnn}.") or version(row.version) >= version(cudnn)
+        if same and str(row.cuda_major) == cuda.partition(".")[0]:
+            return row.capabilities
+    return ()
+
+
+def choose_cudnn(spec: str, cuda: str, devices: Iterable[GpuKind], catalog: Catalog) -> str | None:
+    """Of an open range the newest cuDNN that still serves every GPU."""
+    oldest = min((d.capability for d in devices if d.capability), default=None)
+    fitting = [
+        row.version
+        for row in catalog.cudnn
+        if str(row.cuda_major) == cuda.partition(".")[0]
+        and not row.yanked
+        and row.sm_confidence != "assumed"
+        and within(row.version, spec)
+        and (oldest is None or not row.capabilities or min(row.capabilities) <= oldest)
+    ]
+    return max(fitting, key=version, default=None)
+
+
+def is_proven(capability: ComputeCapability, catalog: Catalog) -> bool:
+    """Binary code of a lower minor runs by the rule; on a new generation only reports prove it."""
+    note = catalog.binary_note(show_capability(capability))
+    return note.proven if note is not None else bool(catalog.gpus_of(capability))

@@ -1,0 +1,209 @@
+"""Warnings and notes of a plan: each with its stable code (docs/codes.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from provision.catalog.catalog import Catalog
+from provision.model.plan import TITLES, GpuVerdict, Note, Request, Warned
+from provision.resolve.bases import starts_everywhere
+from provision.resolve.builds import Build
+from provision.resolve.candidates import BuildAnswers, Candidate
+from provision.resolve.fleet import Fleet, show_capability
+from provision.resolve.host_warnings import driver_warnings, fleet_warnings
+from provision.resolve.packages import PAIRED, name_of
+from provision.resolve.rules.driven_gpus import is_old
+from provision.resolve.rules.gpu_code import capabilities_of_cudnn, is_proven
+from provision.resolve.specifiers import version
+
+
+def warnings(
+    best: Candidate, answers: BuildAnswers, request: Request, catalog: Catalog
+) -> tuple[Warned, ...]:
+    """Warnings about the hosts, the build, the base and the request."""
+    fleet, build = answers.fleet, best.build
+    found = [
+        *_name_warnings(best, request, catalog),
+        *fleet_warnings(fleet, catalog),
+        *driver_warnings(best, answers, catalog),
+        *_code_warnings(build, answers, catalog),
+        *_build_warnings(build, answers, request, catalog),
+        *_base_warnings(best, request, fleet, catalog),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _name_warnings(best: Candidate, request: Request, catalog: Catalog) -> Iterable[Warned]:
+    if request.asked_as is None:
+        return
+    rows = catalog.tensorflow_gpu
+    last = max((row.version for row in rows if row.content == "wheel"), key=version)
+    stubs = ", ".join(row.version for row in rows if row.content == "stub")
+    yield Warned(
+        code="framework-renamed",
+        message=f"{request.asked_as} is {TITLES[request.framework]}: up to "
+        f"{last.rpartition('.')[0]} the package of that name has the same files, {stubs} is an "
+        "empty stub that fails to install, and there are no later releases.",
+        fix=f"Use --framework {request.framework}; this plan installs {best.build.requirement}.",
+    )
+
+
+def notes(answers: BuildAnswers, catalog: Catalog) -> tuple[Note, ...]:
+    """Remarks about the hosts and the build that need no action."""
+    found = [*_foreign_notes(answers.fleet), *_code_notes(answers, catalog)]
+    return tuple(dict.fromkeys(found))
+
+
+def _foreign_notes(fleet: Fleet) -> Iterable[Note]:
+    for one in fleet.foreign:
+        where = "" if fleet.one_host else f" on {one.label}"
+        yield Note(
+            code="gpu-left-out",
+            message=f"{one.name}{where} is not an NVIDIA GPU ({one.vendor}) and is ignored.",
+        )
+
+
+def _code_notes(answers: BuildAnswers, catalog: Catalog) -> Iterable[Note]:
+    for gpu, code in _older_code(answers):
+        if gpu.compute_capability in _proven(answers, catalog):
+            yield Note(
+                code="older-binary-code",
+                message=f"{_called(gpu)} runs code compiled for {code}: correct, but not tuned "
+                "for it.",
+            )
+
+
+def _older_code(answers: BuildAnswers) -> Iterable[tuple[GpuVerdict, str]]:
+    """The GPUs that run code of a lower minor, and that code."""
+    for gpu in dict.fromkeys(answers.gpus):
+        if gpu.ok and gpu.runs.endswith("binary"):
+            yield gpu, gpu.runs.removesuffix(" binary")
+
+
+def _proven(answers: BuildAnswers, catalog: Catalog) -> frozenset[str]:
+    """The capabilities here on which code of a lower minor is known to run."""
+    return frozenset(
+        show_capability(device.capability)
+        for device in answers.fleet.devices
+        if device.capability and is_proven(device.capability, catalog)
+    )
+
+
+def _called(gpu: GpuVerdict) -> str:
+    return f"{gpu.name or 'A GPU'} ({gpu.compute_capability})"
+
+
+def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Iterable[Warned]:
+    for gpu, code in _older_code(answers):
+        if gpu.compute_capability not in _proven(answers, catalog):
+            yield Warned(
+                code="binary-unproven",
+                message=f"{_called(gpu)} should run code compiled for {code}, which has the same "
+                "major version, but no source confirms that for this generation.",
+                fix="Test it: provision verify IMAGE",
+            )
+    for gpu in dict.fromkeys(answers.gpus):
+        if gpu.ok and gpu.runs == "PTX":
+            yield Warned(
+                code="ptx-jit",
+                message=f"{_called(gpu)} runs PTX, which the driver compiles at first use: the "
+                "first start takes minutes.",
+                fix="Keep CUDA_CACHE_PATH on a volume.",
+            )
+        if gpu.runs == "unknown" and gpu.compute_capability:
+            yield Warned(
+                code="code-not-known",
+                message=f"The architectures of {build.name} for {build.arch} are unknown, so "
+                f"{_called(gpu)} was not checked.",
+                fix="Read them from the wheel: provision catalog measure URL",
+            )
+    for device, code in answers.codes:
+        if code == "PTX":  # said above
+            continue
+        if build.ptx_only and device.capability and device.capability >= build.ptx_only[0]:
+            yield Warned(
+                code="ptx-jit",
+                message=f"For {device.words}, {build.name} has many kernels only as PTX; "
+                "the driver compiles each at its first use.",
+                fix="Keep CUDA_CACHE_PATH on a volume.",
+            )
+    if build.sm_doubted and build.sm:
+        yield Warned(
+            code="code-likely",
+            message=f"The architectures of {build.name} for {build.arch} were not read from the "
+            "wheel itself, but assumed.",
+            fix="Read them: provision catalog measure URL",
+        )
+
+
+def _build_warnings(
+    build: Build, answers: BuildAnswers, request: Request, catalog: Catalog
+) -> Iterable[Warned]:
+    if build.existence != "confirmed":
+        yield Warned(
+            code=f"build-{build.existence}",
+            message=f"The existence of {build.name} is {build.existence}, not confirmed.",
+            fix="Check the index with provision catalog refresh, or use an alternative.",
+        )
+    for device in answers.fleet.devices:
+        if device.capability is None or not is_old(device.capability, catalog):
+            continue
+        cudnn = answers.cudnn or ""
+        lowest = min(capabilities_of_cudnn(cudnn, build.cuda, catalog), default=None)
+        if lowest is not None and device.capability < lowest:
+            yield Warned(
+                code="cudnn-dropped-gpu",
+                message=f"cuDNN {cudnn}, which {build.name} loads, supports no GPU below "
+                f"{show_capability(lowest)}; convolutions may fail on {device.words}.",
+                fix="Use a build with an older cuDNN (see provision plan --matrix).",
+            )
+    release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
+    names = {name_of(text) for text in request.companions}
+    for name in PAIRED:
+        if release and name in names and getattr(release, name) is None:
+            yield Warned(
+                code="companion-unpaired",
+                message=f"No {name} release is paired with PyTorch {build.version}; the installer "
+                "chooses one by its metadata.",
+                fix=f"Pin the version that you have tested: --with '{name}==...'",
+            )
+
+
+def _base_warnings(
+    best: Candidate, request: Request, fleet: Fleet, catalog: Catalog
+) -> Iterable[Warned]:
+    if best.base is not None and best.base.glibc is None and request.python is None:
+        yield Warned(
+            code="base-python-not-known",
+            message=f"The Python version of {best.base.reference} is unknown; the plan assumes "
+            f"{best.python}.",
+            fix="Specify it, for example: --python 3.11",
+        )
+    if best.base is None or best.base.kind != "registry":
+        return
+    name = best.base.reference.partition("@")[0].rpartition("/")[2]
+    if best.build.libraries == "system" and not name.startswith("cuda:"):
+        yield Warned(
+            code="base-must-bring-cuda",
+            message=f"{best.build.name} needs CUDA {best.build.cuda} and cuDNN "
+            f"{best.build.cudnn or ''} in the image, else it runs on the CPU; whether "
+            f"{best.base.reference} has them was not checked.",
+            fix="Remove --base: the plan then uses an nvidia/cuda image that has them.",
+        )
+    image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
+    if image is None:
+        return
+    if starts_everywhere(image, fleet.sites, catalog) is None:
+        yield Warned(
+            code="base-start-not-known",
+            message=f"Whether nvidia/cuda:{image.tag} starts depends on its start rule or "
+            "the brand of a GPU, which is unknown.",
+            fix="Specify the GPU (--gpu 'RTX 3090'), or try: docker run --rm --gpus all "
+            f"nvidia/cuda:{image.tag} true",
+        )
+    if image.status == "end-of-life":
+        yield Warned(
+            code="base-end-of-life",
+            message=f"nvidia/cuda:{image.tag} is past its end of life; NVIDIA deletes such tags.",
+            fix="Copy it to your own registry and pass it with --base.",
+        )

@@ -1,0 +1,93 @@
+"""What the docker lane shares: the engine of the environment, and the image, built once."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import pytest
+from uv import find_uv_bin
+
+from images.engines.start import ask_engine
+from tests import need
+from tests.engines.lab import ROOT, TAG, Built, World, new_world
+from tests.engines.private_engine import PrivateEngine, private_engine
+from tests.engines.private_index import Authority, Wheel, make_authority
+from tests.engines.small_build import CA_CANARY, Source
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Any]:
+    """The engine that the environment names."""
+    answer = ask_engine()
+    if not answer.version:
+        need.lacking(
+            f"no container engine answers: {answer.problem}",
+            "./run --install-engine test --all",
+        )
+    with contextlib.closing(docker.from_env(timeout=120)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def world(client: Any) -> Iterator[World]:
+    """A world on the engine of the environment."""
+    del client
+    with new_world() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def built(client: Any, world: World) -> Iterator[Built]:
+    """The main job, done once, as a user does it."""
+    done = world.provision("build", "--cuda", "11.7", "--tag", TAG, "--json")
+    assert done.code == 0, done.err
+    account = done.account
+    yield Built(TAG, account, Path(account["lock"]["path"]).read_bytes())
+    with contextlib.suppress(docker.errors.ImageNotFound):
+        client.images.remove(TAG, force=True)
+
+
+@pytest.fixture(scope="session")
+def own_engine() -> Iterator[PrivateEngine]:
+    """An engine of our own, for what must not be done to the machine's."""
+    with private_engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def own_world(own_engine: PrivateEngine) -> Iterator[World]:
+    """A world on our own engine. It is left without containers and without processes."""
+    with new_world(DOCKER_HOST=own_engine.url) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs for our index."""
+    return make_authority(tmp_path_factory.mktemp("authority"), CA_CANARY)
+
+
+@pytest.fixture(scope="session")
+def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+    """The uv that the recipe installs, fetched from the index that this machine uses."""
+    place = tmp_path_factory.mktemp("uv")
+    argv = [find_uv_bin(), "tool", "run", "pip", "download", "--quiet", "--no-deps"]
+    argv += ["--require-hashes", "--only-binary", ":all:", "--dest", str(place)]
+    argv += ["--requirement", str(ROOT / "images" / "recipe" / "uv.txt")]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        need.lacking(f"uv cannot be fetched: {done.stderr}")
+    (file,) = place.iterdir()
+    return Wheel(file.name, file.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def source(authority: Authority, uv_wheel: Wheel) -> Source:
+    """Where small images come from."""
+    return Source(authority, uv_wheel)

@@ -1,0 +1,166 @@
+"""Podman and Docker themselves load and run an image that lies elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.bootstrap import bootstrap
+from images.engines.docker_errors import EngineError, NoGpuRuntimeError
+from images.engines.podman import Podman
+from images.engines.runner import DockerRunner
+from images.engines.spec import RunJob
+from images.oci.archive_reading import open_archive
+from images.oci.sources import Image
+from tests import need
+from tests.kit.sandbox_images import entry, image, layer
+
+pytestmark = pytest.mark.docker
+EPOCH = 1_700_000_000
+CODE = "import os, sys; print(open('/run/x/e.json').read(), os.environ['A']); sys.exit('three')"
+CONF = """\
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+
+
+def none(_: object) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def base() -> Image:
+    """A Debian base, made once for all lanes."""
+    store = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
+    arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    made = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
+    return image(open_archive(made.archive).layers, {"Env": ["A=image"]})
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A place of podman's own, so that nothing stays on the machine."""
+    need.root()
+    program = need.program("podman")
+    need.program("runc")
+    place = tmp_path_factory.mktemp("podman")
+    (place / "containers.conf").write_text(CONF)
+    (place / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{place}/root"\nrunroot = "{place}/run"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(place / "containers.conf"))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(place / "storage.conf"))
+        yield place
+        subprocess.run([program, "rmi", "--all", "--force"], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def podman(storage: Path) -> Podman:
+    return Podman.connect(storage)
+
+
+@pytest.fixture(scope="module")
+def handle(podman: Podman, base: Image) -> str:
+    return podman.prepare(base, none, name="team/base:1")
+
+
+@pytest.fixture(scope="module")
+def docker(client: Any) -> DockerRunner:
+    return DockerRunner(client)
+
+
+def job(handle: str, **fields: Any) -> RunJob:
+    told = {"command": ("python3", "-c", CODE), "files": {"/run/x/e.json": b"{}"}, **fields}
+    return RunJob(image=handle, **told)
+
+
+def containers() -> str:
+    return subprocess.run(
+        [need.program("podman"), "ps", "--all", "--quiet"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def test_podman_runs_it_and_keeps_no_container(podman: Podman, handle: str, base: Image) -> None:
+    lines: list[str] = []
+    result = podman.run(job(handle, environment={"A": "job"}), lines.append)
+    assert handle == base.image_id
+    assert (result.exit_code, result.stdout, lines) == (1, "{} job\n", ["three"])
+    assert result.stderr_tail == "three"
+    assert all(note.startswith("ulimit ") for note in result.notes)
+    assert containers() == ""
+
+
+def test_podman_ends_what_does_not_end(podman: Podman, handle: str) -> None:
+    with pytest.raises(EngineError, match="timed out"):
+        podman.run(job(handle, command=("sh", "-c", "trap '' TERM; sleep 99"), timeout_s=6), none)
+    assert containers() == ""
+
+
+def test_podman_says_what_is_not_in_the_image(podman: Podman, handle: str) -> None:
+    with pytest.raises(EngineError, match="nosuch"):
+        podman.run(job(handle, command=("nosuch",)), none)
+    assert containers() == ""
+
+
+def test_podman_without_a_specification_of_gpus_says_so(podman: Podman, handle: str) -> None:
+    if any(Path(place).is_dir() for place in ("/etc/cdi", "/var/run/cdi")):
+        pytest.skip("this machine has CDI specifications")
+    with pytest.raises(NoGpuRuntimeError) as caught:
+        podman.run(job(handle, gpus="cdi"), none)
+    assert "nvidia-ctk cdi generate" in caught.value.fix
+
+
+def test_podman_reads_a_layout_by_itself(podman: Podman, base: Image, tmp_path: Path) -> None:
+    from images.engines.archive import engine_archive
+
+    skopeo = need.program("skopeo")
+    above = image([*base.layers, layer(entry("opt/layout", b"x"))])
+    with (tmp_path / "a.tar").open("wb") as file:
+        file.writelines(engine_archive(above, none))
+    source = f"oci:{tmp_path}/layout:one"
+    argv = [skopeo, "copy", "--quiet", f"docker-archive:{tmp_path}/a.tar", source]
+    subprocess.run(argv, check=True, timeout=120)
+    from images.oci.layout_reading import open_layout
+
+    lying = open_layout(tmp_path / "layout")
+    found = podman.prepare(lying, none, source=source)
+    assert podman.run(job(found, command=("ls", "/opt")), none).stdout == "layout\n"
+    podman.remove(found)
+
+
+def test_docker_is_sent_only_what_it_lacks(docker: DockerRunner, base: Image) -> None:
+    """The second image has the first one's layers, which are not even read again."""
+    first = image([*base.layers, layer(entry("opt/one", b"x"), packed=True)])
+    handle = docker.prepare(first, none)
+    try:
+
+        def unread() -> Any:
+            raise AssertionError("a layer was read that the engine has")
+
+        from dataclasses import replace
+
+        known = [replace(one, stream=unread) for one in first.layers]
+        second = image([*known, layer(entry("opt/two", b"y"), packed=True)])
+        if not docker.layer_chains():
+            pytest.skip("this engine wants whole archives")
+        above = docker.prepare(second, none)
+        assert docker.run(job(above, command=("ls", "/opt")), none).stdout == "one\ntwo\n"
+        docker.remove(above)
+        assert not docker.has(above)
+    finally:
+        docker.remove(handle)
+    assert re.fullmatch(r"docker \d+\..*", docker.name)

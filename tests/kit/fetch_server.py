@@ -1,0 +1,194 @@
+"""A server of files on this machine that understands ranges, and misbehaves as it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from images.wheels.locked import Wheel
+
+TAG = '"one"'
+
+
+class FetchServer:
+    """Serves `files`; each request takes the next of `faults`, and the last one again and again
+    where `for_ever`. A fault is a word, with a number or a word behind it.
+    """
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        self.files: dict[str, bytes] = {}
+        self.faults: list[str] = []
+        self.for_ever = False
+        self.login = ""
+        self.tag = TAG
+        self.headers: dict[str, str] = {}
+        self.seen: list[dict[str, str]] = []
+        self.connections: set[Any] = set()
+        self.sent = 0
+        self.reached = threading.Event()
+        self.released = threading.Event()
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # head and body in one packet: else each answer waits for the other side's delayed ACK
+            wbufsize = -1
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                with contextlib.suppress(OSError, ValueError):  # the asking side may be gone
+                    server._answer(self)
+                    self.wfile.flush()
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False
+            request_queue_size = 64
+
+            def handle_error(self, *_: object) -> None:
+                """Say nothing of those who hang up, or distrust the certificate."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.root = f"{'https' if tls else 'http'}://{self.address}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def wheel(self, body: bytes, name: str = "torch", *, size: int | None = -1) -> Wheel:
+        """Serve a wheel, and give the lock's line of it; `size` -1: the true one."""
+        file = f"{name}-1.0-py3-none-any.whl"
+        self.files[f"/{file}"] = body
+        return Wheel(
+            name=name,
+            version="1.0",
+            url=f"{self.root}/{file}",
+            size=len(body) if size == -1 else size,
+            sha256=hashlib.sha256(body).hexdigest(),
+        )
+
+    def ranges(self) -> list[str]:
+        return [one["Range"] for one in self.seen]
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        names = ("Range", "If-Range", "Authorization", "Host", "Accept-Encoding")
+        with self._lock:
+            self.seen.append(
+                {"path": handler.path, **{n: handler.headers.get(n, "") for n in names}}
+            )
+            self.connections.add(handler.client_address)
+            fault = ""
+            if self.faults:
+                last = self.for_ever and len(self.faults) == 1
+                fault = self.faults[0] if last else self.faults.pop(0)
+        self.reached.set()
+        body = self.files.get(handler.path.partition("?")[0])
+        if self.login and handler.headers.get("Authorization") != self.login:
+            return self._send(handler, 401, b"who are you?")
+        kind, _, word = fault.partition(" ")
+        if self._refuse(handler, kind, word):
+            return None
+        if body is None:
+            return self._send(handler, 404, b"not here")
+        return self._serve(handler, body, kind, word)
+
+    def _refuse(self, handler: BaseHTTPRequestHandler, kind: str, word: str) -> bool:
+        """Answer with no file at all."""
+        if kind == "status":
+            self._send(handler, int(word), b"as told")
+        elif kind == "later":
+            self._send(handler, 503, b"", {"Retry-After": word})
+        elif kind == "redirect":
+            self._send(handler, 302, b"", {"Location": word or handler.path})
+        elif kind == "page":
+            self._send(handler, 200, b"<title>Log in</title>", {"Content-Type": "text/html"})
+        elif kind == "hang":
+            self.released.wait(60)
+            handler.close_connection = True
+        elif kind == "drip-head":
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not self.released.wait(0.01):
+                handler.wfile.write(b"y")
+                handler.wfile.flush()
+        elif kind == "nonsense":
+            handler.wfile.write(b"\x00\x01\x02 what is this\r\n\r\n")
+            handler.close_connection = True
+        elif kind == "close":
+            handler.close_connection = True
+        else:
+            return False
+        return True
+
+    def _serve(self, handler: BaseHTTPRequestHandler, body: bytes, kind: str, word: str) -> None:
+        match = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        condition = handler.headers.get("If-Range")
+        tag = '"two"' if kind == "other-tag" else self.tag
+        first = int(match[1]) if match else 0
+        if kind == "whole" or (condition and condition != tag):
+            match, first = None, 0
+        if match and first >= len(body):
+            return self._send(handler, 416, b"", {"Content-Range": f"bytes */{len(body)}"})
+        part, total = body[first:], len(body)
+        shown = first + 1 if kind == "shifted" else first
+        headers = {"ETag": tag} if tag else {}
+        if match:
+            headers["Content-Range"] = f"bytes {shown}-{total - 1}/{total}"
+        status = 206 if match else 200
+        if kind == "no-range-told":
+            headers.pop("Content-Range", None)
+        if kind == "wrong":
+            part = bytes(byte ^ 1 for byte in part)
+        if kind == "packed":
+            headers["Content-Encoding"] = "gzip"
+        if kind == "longer":
+            part += b"x"
+        if kind == "shorter":
+            part = part[:-1]
+        if kind in {"cut", "stall"}:
+            self._send(handler, status, part[: int(word)], headers, length=len(part))
+            if kind == "stall":
+                handler.wfile.flush()
+                self.released.wait(60)
+            return None
+        if kind in {"endless", "untold"}:
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            handler.wfile.write(f"HTTP/1.1 {status} OK\r\nConnection: close\r\n{head}\r\n".encode())
+            handler.wfile.write(part)
+            handler.close_connection = True
+            while kind == "endless" and not self.released.is_set():
+                handler.wfile.write(bytes(1 << 16))
+            return None
+        return self._send(handler, status, part, headers)
+
+    def _send(
+        self,
+        handler: BaseHTTPRequestHandler,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        length: int | None = None,
+    ) -> None:
+        handler.send_response(status)
+        for name, value in {**self.headers, **(headers or {})}.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(body) if length is None else length))
+        handler.end_headers()
+        with self._lock:
+            self.sent += len(body)
+        handler.wfile.write(body)
+        if length is not None:
+            handler.close_connection = True

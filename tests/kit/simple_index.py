@@ -1,0 +1,601 @@
+"""A package index on 127.0.0.1 for the refresh, which misbehaves on request, and a small world:
+wheels with METADATA of the shapes that real projects use, and a catalog that knows some of them.
+
+The shapes of pages follow the simple repository API (PEP 503, 592, 629, 658, 691, 700, 714); those
+of the PyTorch index follow what writes it (github.com/pytorch/test-infra s3_management/manage.py at
+027dd1349934): a directory a wheel tag, each of whose pages also lists the wheels that lie above the
+tags, "+" written as %2B, and a page above the tags that lists everything. Versions are made up.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import io
+import json
+import ssl
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from provision.catalog.catalog import Catalog
+from provision.catalog.loading import load
+from provision.catalog.reading import DATA
+from provision.catalog.tables import FILES
+from tests.kit.manifest_maker import cuda, cudnn, directory, driver
+
+JSON_TYPE = "application/vnd.pypi.simple.v1+json"
+UPLOADED = "2030-01-02T03:04:05"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel of the index; `size` is what the index claims where that is not the truth."""
+
+    name: str
+    data: bytes
+    metadata: bytes
+    requires_python: str | None = None
+    yanked: bool = False
+    uploaded: str | None = UPLOADED
+    size: int | None = None
+
+    @property
+    def project(self) -> str:
+        return self.name.partition("-")[0].replace("_", "-")
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def make_wheel(
+    name: str,
+    requires: Sequence[str] = (),
+    *,
+    files: Mapping[str, str] | None = None,
+    extras: Sequence[str] = (),
+    requires_python: str | None = ">=3.10",
+    yanked: bool = False,
+    uploaded: str | None = UPLOADED,
+) -> Wheel:
+    """A wheel from its file name and what it asks for, with a stranger's files in front."""
+    project, version = name.split("-")[:2]
+    lines = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {version}"]
+    lines += [f"Requires-Python: {requires_python}"] if requires_python else []
+    lines += [f"Provides-Extra: {extra}" for extra in extras]
+    lines += [f"Requires-Dist: {text}" for text in requires]
+    metadata = ("\n".join(lines) + "\n\nA description: Requires-Dist: nothing\n").encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in {"padding.bin": "x" * 300_000, **(files or {})}.items():
+            archive.writestr(path, text, zipfile.ZIP_STORED)
+        archive.writestr(f"{project}-{version}.dist-info/METADATA", metadata)
+    return Wheel(
+        name=name,
+        data=buffer.getvalue(),
+        metadata=metadata,
+        requires_python=requires_python,
+        yanked=yanked,
+        uploaded=uploaded,
+    )
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """What a path does instead of its duty. `times` None: always."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    kind: str | None = None
+    hang: bool = False
+    cut: bool = False
+    drip: bool = False
+    times: int | None = None
+
+
+@dataclass(kw_only=True)
+class SimpleIndex:
+    """A running index: /simple/PROJECT/, /files/NAME, /whl/TAG/torch/, /v2/REPOSITORY/tags/list.
+
+    `tags` are the wheels of each tag of the PyTorch index; those of "" lie above the tags. `pages`
+    are served as they are, by path: (content type, body).
+    """
+
+    wheels: list[Wheel]
+    tags: dict[str, list[Wheel]] = field(default_factory=dict)
+    images: dict[str, list[str]] = field(default_factory=dict)
+    pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    speaks_json: bool = True
+    offers_metadata: bool = True
+    gives_ranges: bool = True
+    tells_times: bool = True
+    packs: bool = False
+    in_chunks: bool = False
+    page_of_tags: int = 1000
+    login: str | None = None
+    chain: Path | None = None
+    asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if self.chain else ''}://{self.address}/simple"
+
+    @property
+    def whl(self) -> str:
+        return f"http://{self.address}/whl"
+
+    @property
+    def nvidia(self) -> str:
+        return f"http://{self.address}/compute"
+
+    def paths(self) -> list[str]:
+        """Every path that was asked for, in order."""
+        return [path for _, path, _ in self.asked]
+
+    def every_wheel(self) -> dict[str, Wheel]:
+        tagged = [wheel for wheels in self.tags.values() for wheel in wheels]
+        return {wheel.name: wheel for wheel in (*self.wheels, *tagged)}
+
+    @contextmanager
+    def serving(self) -> Iterator[SimpleIndex]:
+        """The index, up while the block runs."""
+        with _Server(self) as server:
+            self.port = server.server_address[1]
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+            thread.start()
+            try:
+                yield self
+            finally:
+                self.over.set()
+                server.shutdown()
+                thread.join()
+
+
+def wants_json(accept: str) -> bool:
+    """Content negotiation: whether JSON has a higher weight than HTML, and HTML where none does."""
+    weights: dict[str, float] = {}
+    for part in accept.split(","):
+        kind, _, parameters = part.partition(";")
+        weights[kind.strip()] = float(parameters.partition("q=")[2] or 1)
+    plain = max(
+        weights.get("text/html", 0.0), weights.get("application/vnd.pypi.simple.v1+html", 0.0)
+    )
+    return weights.get(JSON_TYPE, 0.0) > plain
+
+
+def json_page(project: str, wheels: Sequence[Wheel], index: SimpleIndex) -> bytes:
+    """PEP 691 and 700."""
+    files: list[dict[str, Any]] = []
+    for wheel in wheels:
+        entry: dict[str, Any] = {
+            "filename": wheel.name,
+            "url": f"../../files/{quote(wheel.name)}",
+            "hashes": {"sha256": wheel.sha256},
+            "size": len(wheel.data) if wheel.size is None else wheel.size,
+            "requires-python": wheel.requires_python,
+            "yanked": "broken" if wheel.yanked else False,
+        }
+        if wheel.uploaded and index.tells_times:
+            entry["upload-time"] = f"{wheel.uploaded}.123456Z"
+        if index.offers_metadata:
+            entry["core-metadata"] = {"sha256": hashlib.sha256(wheel.metadata).hexdigest()}
+        files.append(entry)
+    versions = sorted({wheel.name.split("-")[1] for wheel in wheels})
+    page = {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": files}
+    return json.dumps(page).encode()
+
+
+def html_page(project: str, wheels: Sequence[Wheel], index: SimpleIndex, base: str) -> bytes:
+    """PEP 503 with the attributes of its successors."""
+    lines = []
+    for wheel in wheels:
+        attributes = [f'href="{base}{quote(wheel.name)}#sha256={wheel.sha256}"']
+        if wheel.requires_python:
+            attributes.append(f'data-requires-python="{html.escape(wheel.requires_python)}"')
+        if wheel.yanked:
+            attributes.append('data-yanked=""')
+        if index.offers_metadata:
+            digest = hashlib.sha256(wheel.metadata).hexdigest()
+            attributes.append(f'data-core-metadata="sha256={digest}"')
+        lines.append(f"<a {' '.join(attributes)}>{html.escape(wheel.name)}</a><br/>")
+    head = '<!DOCTYPE html>\n<html><head><meta name="pypi:repository-version" content="1.1">'
+    title = f"<title>Links for {project}</title></head>\n<body>"
+    return "\n".join([head, title, *lines, "</body></html>", "<!--TIMESTAMP 1-->"]).encode()
+
+
+def tag_page(index: SimpleIndex, tags: Sequence[str]) -> bytes | None:
+    """The page of torch of one tag, or the one above the tags; None: there is no such tag."""
+    if tags and tags[0] not in index.tags:
+        return None
+    wanted = [*tags, ""] if tags else list(index.tags)
+    anchors = [
+        f'<a href="/whl/{tag}{"/" if tag else ""}{quote(wheel.name)}#sha256={wheel.sha256}"'
+        + (f' data-core-metadata="sha256={_digest(wheel.metadata)}"' if wheel.metadata else "")
+        + f">{wheel.name}</a><br/>"
+        for tag in wanted
+        for wheel in index.tags.get(tag, [])
+    ]
+    lines = ["<!DOCTYPE html>", "<html>", "  <body>", *anchors, "  </body>", "</html>"]
+    return "\n".join([*lines, "<!--TIMESTAMP 1-->"]).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        index = self.server.index
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        index.asked.append((self.command, self.path, headers))
+        path = unquote(urlsplit(self.path).path)
+        fault = index.faults.get(path)
+        if fault is not None and fault.times is not None:
+            fault.times -= 1
+            if fault.times < 0:
+                fault = None
+        if index.login is not None and not self.may(index.login):
+            self.send(401, b"", "text/plain", {"WWW-Authenticate": 'Basic realm="index"'})
+        elif fault is not None and fault.hang:
+            index.over.wait(60)
+        elif fault is not None and fault.status is not None:
+            self.send(fault.status, fault.body or b"", fault.kind or "text/plain", fault.headers)
+        else:
+            self.serve(path, fault)
+
+    def may(self, login: str) -> bool:
+        wanted = f"Basic {base64.b64encode(login.encode()).decode()}"
+        return self.headers.get("Authorization") == wanted
+
+    def serve(self, path: str, fault: Fault | None) -> None:
+        index = self.server.index
+        found = self.found(path)
+        if found is None:
+            self.send(404, b"not here", "text/plain", {})
+            return
+        body, kind, headers = found
+        if fault is not None:
+            body = body if fault.body is None else fault.body
+            kind = kind if fault.kind is None else fault.kind
+        if path.startswith(("/files/", "/whl/")) and path.endswith(".whl"):
+            self.send_file(body)
+            return
+        if index.packs and "gzip" in self.headers.get("Accept-Encoding", ""):
+            body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+        if fault is not None and (fault.cut or fault.drip):
+            self.send_half(body, kind, headers, drip=fault.drip)
+            return
+        self.send(200, body, kind, headers)
+
+    def found(self, path: str) -> tuple[bytes, str, dict[str, str]] | None:
+        index = self.server.index
+        parts = path.strip("/").split("/")
+        if path in index.pages:
+            kind, body = index.pages[path]
+            return body, kind, {}
+        if parts[0] == "simple" and len(parts) == 2:
+            return self.page(parts[1], [w for w in index.wheels if w.project == parts[1]])
+        if parts[0] == "whl" and parts[-1] == "torch" and index.tags:
+            page = tag_page(index, parts[1:-1])
+            return (page, "text/html", {}) if page is not None else None
+        if parts[0] in {"files", "whl"} and len(parts) > 1:
+            name = parts[-1].removesuffix(".metadata")
+            wheel = index.every_wheel().get(name)
+            if wheel is None:
+                return None
+            data = wheel.data if name == parts[-1] else wheel.metadata
+            return data, "application/octet-stream", {}
+        if parts[0] == "v2" and parts[-2:] == ["tags", "list"]:
+            return self.tag_list("/".join(parts[1:-2]))
+        return None
+
+    def page(
+        self, project: str, wheels: Sequence[Wheel]
+    ) -> tuple[bytes, str, dict[str, str]] | None:
+        index = self.server.index
+        if not wheels:
+            return None
+        if index.speaks_json and wants_json(self.headers.get("Accept", "")):
+            return json_page(project, wheels, index), JSON_TYPE, {}
+        return html_page(project, wheels, index, "../../files/"), "text/html; charset=UTF-8", {}
+
+    def tag_list(self, repository: str) -> tuple[bytes, str, dict[str, str]] | None:
+        index = self.server.index
+        tags = index.images.get(repository)
+        if tags is None:
+            return None
+        _, _, last = urlsplit(self.path).query.partition("last=")
+        start = tags.index(unquote(last)) + 1 if last else 0
+        some = tags[start : start + index.page_of_tags]
+        headers = {}
+        if start + len(some) < len(tags):
+            query = f"n={index.page_of_tags}&last={quote(some[-1])}"
+            headers["Link"] = f'</v2/{repository}/tags/list?{query}>; rel="next"'
+        body = json.dumps({"name": repository, "tags": some}).encode()
+        return body, "application/json", headers
+
+    def send_file(self, data: bytes) -> None:
+        wanted = self.headers.get("Range", "")
+        if not wanted or not self.server.index.gives_ranges:
+            self.send(200, data, "application/octet-stream", {})
+            return
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        start, stop = int(first), int(last) + 1
+        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
+        self.send(206, data[start:stop], "application/octet-stream", headers)
+
+    def send(self, status: int, body: bytes, kind: str, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, **headers}.items():
+            self.send_header(name, value)
+        if self.server.index.in_chunks and status == 200 and self.command != "HEAD":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for start in range(0, len(body), 1000):
+                piece = body[start : start + 1000]
+                self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_half(self, body: bytes, kind: str, headers: Mapping[str, str], *, drip: bool) -> None:
+        self.send_response(200)
+        for name, value in {"Content-Type": kind, **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2])
+        while drip and not self.server.index.over.wait(0.02):
+            self.wfile.write(b" ")
+        self.close_connection = True
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+    index: SimpleIndex
+
+    def __init__(self, index: SimpleIndex) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.index = index
+        if index.chain is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(index.chain)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is no news."""
+        del request, client_address
+
+
+# ---- a small world ----
+
+_LINUX_X86 = 'platform_system == "Linux" and platform_machine == "x86_64"'
+_GPU = [
+    "filelock",
+    f"nvidia-cuda-runtime-cu12==12.6.77; {_LINUX_X86}",
+    f"nvidia-cudnn-cu12==9.5.1.17; {_LINUX_X86}",
+    f"nvidia-nccl-cu12==2.26.2; {_LINUX_X86}",
+    f"triton==3.3.0; {_LINUX_X86}",
+    'opt-einsum>=3.3; extra == "opt-einsum"',
+]
+_GPU_13 = [
+    'cuda-toolkit[cublas,cudart]==13.0.3; platform_system == "Linux"',
+    'nvidia-cudnn-cu13==9.19.0.56; platform_system == "Linux"',
+    'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"',
+    'triton~=3.6.0; platform_system == "Linux"',
+]
+
+
+def torch_wheels(version: str, requires: Sequence[str], *, yanked: bool = False) -> list[Wheel]:
+    """A release as the default index has it: for Linux on both machines, Windows and a Mac."""
+    platforms = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64", "win_amd64")
+    tags = ("cp312-cp312", "cp313-cp313", "cp313-cp313t")
+    names = [f"torch-{version}-{tag}-{platform}.whl" for platform in platforms for tag in tags]
+    names.append(f"torch-{version}-cp312-none-macosx_11_0_arm64.whl")
+    return [make_wheel(name, requires, yanked=yanked) for name in names]
+
+
+def build_info(*pairs: str) -> dict[str, str]:
+    """TensorFlow's own word about its build."""
+    text = (
+        "import collections\n\nbuild_info = collections.OrderedDict([" + ", ".join(pairs) + "])\n"
+    )
+    return {"tensorflow/python/platform/build_info.py": text}
+
+
+_AND_CUDA = [
+    "numpy>=1.26",
+    'nvidia-cuda-runtime-cu12<13.0,>=12.5.82; extra == "and-cuda"',
+    'nvidia-cudnn-cu12<10.0,>=9.3.0.75; extra == "and-cuda"',
+]
+_TF_TAGS = "cp312-cp312-manylinux_2_17"
+
+
+def world() -> SimpleIndex:
+    """An index with one release more of everything than `small_catalog` knows."""
+    cuda_build = build_info(
+        "('cuda_compute_capabilities', ['sm_60', 'sm_80', 'compute_90'])",
+        "('cuda_version', '12.5.1')",
+        "('is_cuda_build', True)",
+    )
+    cpu_build = build_info("('is_cuda_build', False)")
+    many = "manylinux2014"
+    wheels = [
+        *torch_wheels("9.0.0", _GPU),
+        *torch_wheels("9.1.0", _GPU_13),
+        make_wheel("torch-8.0.0-cp38-cp38-manylinux1_x86_64.whl"),  # older than the catalog
+        make_wheel("torch-9.2.0rc1-cp312-cp312-manylinux_2_28_x86_64.whl", _GPU_13),
+        make_wheel("torchvision-0.90.0-cp312-cp312-manylinux_2_28_x86_64.whl", ["torch==9.0.0"]),
+        make_wheel("torchvision-0.91.0-cp312-cp312-manylinux_2_28_x86_64.whl", ["torch==9.1.0"]),
+        make_wheel("torchaudio-2.11.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+        make_wheel(f"tensorflow-5.0.0-{_TF_TAGS}_x86_64.{many}_x86_64.whl", _AND_CUDA,
+                   extras=["and-cuda"], files=cuda_build),
+        make_wheel(f"tensorflow-5.1.0-{_TF_TAGS}_x86_64.{many}_x86_64.whl", _AND_CUDA,
+                   extras=["and-cuda"], files=cuda_build),
+        make_wheel(f"tensorflow-5.1.0-{_TF_TAGS}_aarch64.{many}_aarch64.whl", _AND_CUDA,
+                   extras=["and-cuda"], files=cpu_build),
+        make_wheel("jaxlib-0.90.0-cp312-cp312-manylinux_2_27_x86_64.whl"),
+        make_wheel("jaxlib-0.91.0-cp312-cp312-manylinux_2_27_x86_64.whl"),
+        make_wheel("jaxlib-0.91.0-cp312-cp312-manylinux_2_27_aarch64.whl"),
+        make_wheel("jax_cuda12_plugin-0.91.0-cp312-cp312-manylinux_2_27_x86_64.whl", [
+            'nvidia-cuda-runtime-cu12>=12.1.105; sys_platform == "linux" and extra == "with-cuda"',
+            'nvidia-cudnn-cu12<10.0,>=9.8; sys_platform == "linux" and extra == "with-cuda"',
+            'nvidia-nccl-cu12>=2.18.1; sys_platform == "linux" and extra == "with-cuda"',
+        ], extras=["with-cuda"]),
+        make_wheel("nvidia_cudnn_cu12-9.90.0.1-py3-none-manylinux_2_27_x86_64.whl"),
+        make_wheel("nvidia_cudnn_cu12-9.91.0.1-py3-none-manylinux_2_27_x86_64.whl"),
+        make_wheel("nvidia_cudnn_cu12-9.91.0.1-py3-none-manylinux_2_27_aarch64.whl"),
+        make_wheel("nvidia_nccl_cu12-2.90.1-py3-none-manylinux_2_18_x86_64.whl"),
+        make_wheel("nvidia_nccl_cu12-2.91.1-py3-none-manylinux_2_18_x86_64.whl"),
+        make_wheel("cuda_toolkit-13.0.3.0-py2.py3-none-any.whl"),
+        make_wheel("cuda_toolkit-99.0.0-py2.py3-none-any.whl"),
+    ]  # fmt: skip
+    name = "torch-{}+{}-cp312-cp312-{}.whl"
+    tags = {
+        "": [make_wheel("torch-9.0.0-cp312-cp312-manylinux_2_28_aarch64.whl")],
+        "cpu": [make_wheel(name.format("9.0.0", "cpu", "manylinux_2_28_x86_64"))],
+        "cu118": [
+            make_wheel(name.format("9.0.0", "cu118", "linux_x86_64")),
+            make_wheel("torchvision-0.90.0+cu118-cp312-cp312-linux_x86_64.whl"),
+        ],
+        "cu126": [make_wheel(name.format("9.0.0", "cu126", "manylinux_2_28_x86_64"))],
+        "cu130": [
+            make_wheel(
+                name.format("9.1.0", "cu130", "manylinux_2_28_x86_64"),
+                [text.partition(";")[0] for text in _GPU_13],
+            ),
+            make_wheel(name.format("9.1.0", "cu130.with.more", "manylinux_2_28_x86_64")),
+        ],
+    }
+    images = {
+        "nvidia/cuda": [
+            "12.6.3-base-ubuntu22.04",
+            "12.6.3-devel-ubuntu22.04",
+            "99.0.1-cudnn-devel-ubuntu24.04",
+            "latest",
+            "9.0-base",
+        ],
+        "library/python": ["3.12-slim-bookworm", "3.12", "3.13-slim-bookworm", "3.13-slim-nosuch"],
+    }
+    # older than the catalog: nothing of it is news
+    pages = {
+        **directory("nvidia-driver", {"390.30": driver("390.30", "2018-03-29")}),
+        **directory("cuda", {"9.0.1": cuda("9.0.1", "2017-09-25")}),
+        **directory("cudnn", {"7.0.1": cudnn("7.0.1", "7.0.1.13", "2017-08-01", ["9"])}),
+    }
+    return SimpleIndex(wheels=wheels, tags=tags, images=images, pages=pages)
+
+
+def small_catalog(directory: Path, **tables: Sequence[Mapping[str, object]]) -> Catalog:
+    """A catalog of a few made-up rows among the shipped ones of NVIDIA's; `tables` replace more."""
+    replaced: dict[str, Sequence[Mapping[str, object]]] = {**_ROWS, **tables}
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        raw = json.loads(Path(DATA, name).read_text(encoding="utf-8"))
+        raw["sources"]["made-up"] = "made up for a test"
+        for table, rows in replaced.items():
+            if table in raw:
+                raw[table] = [{"source": "made-up", **row} for row in rows]
+        for table in ("exceptions", "conflicts"):
+            raw.pop(table, None)
+        (directory / name).write_text(json.dumps(raw), encoding="utf-8")
+    return load(directory)
+
+
+def _build(
+    tag: str, cuda: str | None, arch: str, at: Sequence[str], **more: object
+) -> dict[str, Any]:
+    return {
+        "version": "9.0.0", "tag": tag, "cuda": cuda, "arch": arch,
+        "python_tags": ["cp312-cp312", "cp313-cp313", "cp313-cp313t"], "sm": None, "ptx": None,
+        "cudnn": None, "nccl": None, "glibc": "2.28", "existence": "confirmed", "at": list(at),
+        **more,
+    }  # fmt: skip
+
+
+_ROWS: dict[str, Sequence[Mapping[str, object]]] = {
+    "releases": [
+        {"version": "9.0.0", "requires_python": ">=3.10", "torchvision": "0.90.0",
+         "torchaudio": None, "upload_time": UPLOADED, "yanked": False, "numpy": None},
+    ],
+    "builds": [
+        _build("cpu", None, "x86_64", ["pytorch"], python_tags=["cp312-cp312"]),
+        _build("cpu", None, "aarch64", ["pypi"]),
+        _build("cu118", "11.8", "x86_64", ["pytorch"], existence="likely", glibc="2.17",
+               python_tags=["cp312-cp312"], glibc_confidence="assumed"),
+        _build("cu126", "12.6", "x86_64", ["pytorch", "pypi"], sm=["sm_80", "sm_90"],
+               cudnn="9.5.1.17", nccl="2.26.2"),
+    ],
+    "tensorflow_releases": [
+        {"version": "5.0.0", "cuda": "12.5", "cudnn": "9.3", "libraries": "extra",
+         "requires_python": ">=3.10", "upload_time": UPLOADED, "yanked": False,
+         "prerelease": False, "sm": ["sm_80"], "ptx": None},
+    ],
+    "tensorflow_wheels": [
+        {"version": "5.0.0", "arch": "x86_64", "gpu": True, "python_tags": ["cp312-cp312"],
+         "glibc": "2.17", "size_max_bytes": 1},
+    ],
+    "tensorflow_gpu": [],
+    "jax_releases": [
+        {"version": "0.90.0", "python_tags": ["cp312-cp312"], "archs": ["x86_64"],
+         "glibc": "2.27"},
+    ],
+    "jax_plugins": [
+        {"version": "0.90.0", "cuda_major": 12, "package": "jax-cuda12-plugin", "extra": "cuda12",
+         "cuda_runtime": ">=12.1.105", "cudnn": "<10.0,>=9.8", "nccl": None, "min_driver": "525",
+         "sm_min": "5.2", "driver_source": "made-up"},
+    ],
+    "cudnn": [
+        {"version": "9.90.0.1", "cuda_major": 12, "capabilities": ["7.5", "8.0"],
+         "min_driver": "525.60.13", "archs": ["x86_64"], "upload_date": "2030-01-02",
+         "yanked": False, "sm_source": "made-up"},
+    ],
+    "nccl": [
+        {"version": "2.90.1", "cuda_major": 12, "sm_min": "5.0", "archs": ["x86_64"],
+         "upload_date": "2030-01-02"},
+    ],
+    "images": [
+        {"tag": "12.6.3-base-ubuntu22.04", "archs": ["x86_64"], "status": "supported"},
+        {"tag": "12.6.3-devel-ubuntu22.04", "archs": None, "status": "inferred"},
+        {"tag": "12.6.2-devel-ubuntu22.04", "archs": None, "status": "seen"},
+    ],
+    "start_rules": [],
+    "python_images": [
+        {"python": "3.12", "suite": "bookworm", "confidence": "likely"},
+        {"python": "3.11", "suite": "bookworm"},
+    ],
+}  # fmt: skip

@@ -1,0 +1,763 @@
+"""The builder without an engine: which CLI, which command line, what its failures mean."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import stat
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from docker.errors import APIError, ImageNotFound, NotFound
+from requests.exceptions import ConnectionError as RequestsConnectionError
+
+from images.engines import container, docker_errors
+from images.engines.buildkit import (
+    Builder,
+    NoBuildKitError,
+    ask,
+    build_argv,
+    find_builder,
+    secret_files,
+    staged_context,
+)
+from images.engines.docker import Docker
+from images.engines.docker_errors import (
+    BuildFailedError,
+    DiskFullError,
+    EngineError,
+    NoEngineError,
+    NoGpuRuntimeError,
+)
+from images.engines.spec import ImageSpec, RunJob
+from images.errors import Failure
+from images.net.secrets import Secrets
+
+RLIMIT = "OCI runtime create failed: error setting rlimit type 8: operation not permitted: unknown"
+BUILDX = "github.com/docker/buildx v0.13.1 788433953af10f2a698f5c07611dddce2e08c7a0\n"
+
+
+# --- which CLI --------------------------------------------------------------------------------
+
+
+@dataclass
+class Clis:
+    """Directories with a `docker` each, and what those answer: (buildx version, version)."""
+
+    root: Path
+    answers: dict[str, tuple[str | None, str | None]]
+    asked: list[list[str]] = field(default_factory=list)
+
+    def path(self) -> str:
+        for name in self.answers:
+            cli = self.root / name / "docker"
+            cli.parent.mkdir()
+            cli.touch(mode=0o755)
+        return os.pathsep.join(str(self.root / name) for name in self.answers)
+
+    def ask(self, argv: list[str]) -> str | None:
+        self.asked.append(argv)
+        buildx, version = self.answers[Path(argv[0]).parent.name]
+        return buildx if argv[1] == "buildx" else version
+
+
+@pytest.mark.parametrize(
+    ("answers", "chosen", "kind", "version"),
+    [
+        pytest.param(
+            {"a": (BUILDX, "26.1.5")}, "a", "buildx", "v0.13.1", id="a new client with the plugin"
+        ),
+        pytest.param(
+            {"a": (None, "20.10.24+dfsg1\n")},
+            "a",
+            "integrated",
+            "20.10.24+dfsg1",
+            id="an old client drives BuildKit itself",
+        ),
+        pytest.param(
+            {"a": (None, "28.2.2"), "b": (None, "20.10.24")},
+            "b",
+            "integrated",
+            "20.10.24",
+            id="a new client without the plugin is passed over",
+        ),
+        pytest.param(
+            {"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")},
+            "a",
+            "buildx",
+            "v0.13.1",
+            id="the first on PATH that can",
+        ),
+        pytest.param(
+            {"a": (None, None), "b": (BUILDX, "26.1.5")},
+            "b",
+            "buildx",
+            "v0.13.1",
+            id="a broken client is passed over",
+        ),
+        pytest.param(
+            {"a": ("buildah 1.28.2\n", "4.3.1"), "b": (BUILDX, "26.1.5")},
+            "b",
+            "buildx",
+            "v0.13.1",
+            id="podman that answers to the name of docker is passed over",
+        ),
+        pytest.param(
+            {"a": ("github.com/docker/buildx\n", "26.1.5")},
+            "a",
+            "buildx",
+            "?",
+            id="a plugin that does not say its version",
+        ),
+        pytest.param(
+            {"a": ("\n", "19.03.15")}, "a", "integrated", "19.03.15", id="an answer of white space"
+        ),
+    ],
+)
+def test_the_cli_that_can_drive_buildkit_is_found(
+    tmp_path: Path,
+    answers: dict[str, tuple[str | None, str | None]],
+    chosen: str,
+    kind: str,
+    version: str,
+) -> None:
+    clis = Clis(tmp_path, answers)
+    builder = find_builder(clis.path(), clis.ask)
+    assert (Path(builder.cli).parent.name, builder.kind, builder.version) == (chosen, kind, version)
+
+
+def test_empty_and_doubled_entries_of_path_are_no_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clis = Clis(tmp_path, {"a": (None, None), "b": (BUILDX, "26.1.5")})
+    path = clis.path().split(os.pathsep)
+    monkeypatch.chdir(path[1])  # an empty entry means the working directory to a shell, not to us
+    with pytest.raises(NoBuildKitError):
+        find_builder(os.pathsep.join(["", path[0], "", path[0], str(tmp_path / "no")]), clis.ask)
+    assert {argv[0] for argv in clis.asked} == {f"{path[0]}/docker"}
+    assert len(clis.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "words", "fix"),
+    [
+        pytest.param({}, "is not on PATH", "docker.io", id="no docker at all"),
+        pytest.param({"a": (None, "28.2.2")}, "28.2.2", "docker-buildx", id="without the plugin"),
+        pytest.param({"a": (None, None)}, "(no answer)", "docker-buildx", id="one that is broken"),
+        pytest.param({"a": (None, "17.12.1")}, "17.12.1", "docker-buildx", id="before BuildKit"),
+    ],
+)
+def test_where_none_can_it_is_said_what_to_install(
+    tmp_path: Path, answers: dict[str, tuple[str | None, str | None]], words: str, fix: str
+) -> None:
+    clis = Clis(tmp_path, answers)
+    with pytest.raises(NoBuildKitError) as caught:
+        find_builder(clis.path(), clis.ask)
+    assert caught.value.exit_code == 5
+    assert words in caught.value.message
+    assert fix in caught.value.fix
+
+
+def test_a_question_to_a_missing_or_failing_program_has_no_answer(tmp_path: Path) -> None:
+    assert ask([str(tmp_path / "none")]) is None
+    assert ask(["false"]) is None
+    assert ask(["echo", "yes"]) == "yes\n"
+
+
+# --- the command line and what it needs -------------------------------------------------------
+
+SPEC = ImageSpec(base="python:3.11@sha256:aa", lock=Path("/x/pylock.toml"), labels={})
+
+
+@pytest.mark.parametrize(
+    ("builder", "spec", "secrets", "network", "argv"),
+    [
+        pytest.param(
+            Builder(cli="docker", kind="buildx", version="1"),
+            SPEC,
+            {},
+            None,
+            "docker buildx build --load --progress plain --file /c/Dockerfile.cuda "
+            "--build-arg BASE=python:3.11@sha256:aa --build-arg LOCK=pylock.toml "
+            "--iidfile /o/iid /c",
+            id="buildx loads what it built",
+        ),
+        pytest.param(
+            Builder(cli="/usr/bin/docker", kind="integrated", version="20.10"),
+            ImageSpec(
+                base="nvidia/cuda:11.7.1-devel",
+                lock=Path("pylock.a.toml"),
+                labels={"z": "2", "a": "1"},
+                apt_packages=("python3", "python3-venv"),
+            ),
+            {"netrc": Path("/s/netrc"), "ca": Path("/s/ca")},
+            "host",
+            "/usr/bin/docker build --progress plain --file /c/Dockerfile.cuda "
+            "--build-arg BASE=nvidia/cuda:11.7.1-devel --build-arg LOCK=pylock.a.toml "
+            "--build-arg|APT_PACKAGES=python3 python3-venv| --label a=1 --label z=2 "
+            "--secret id=ca,src=/s/ca --secret id=netrc,src=/s/netrc --network host "
+            "--iidfile /o/iid /c",
+            id="everything there is, in one order",
+        ),
+    ],
+)
+def test_the_command_line_of_a_build(
+    builder: Builder, spec: ImageSpec, secrets: Mapping[str, Path], network: str | None, argv: str
+) -> None:
+    found = build_argv(
+        builder,
+        context=Path("/c"),
+        spec=spec,
+        iid=Path("/o/iid"),
+        secrets=secrets,
+        network=network,
+    )
+    golden = [
+        word
+        for i, part in enumerate(argv.split("|"))
+        for word in ([part] if i % 2 else part.split())
+    ]
+    assert found == golden
+
+
+def test_values_stay_one_word_whatever_they_hold() -> None:
+    label = '{"a": "b c; rm -rf /"}'
+    spec = ImageSpec(base="b", lock=Path("pylock.toml"), labels={"plan": label})
+    argv = build_argv(
+        Builder(cli="docker", kind="buildx", version="1"),
+        context=Path("/c"),
+        spec=spec,
+        iid=Path("/i"),
+        secrets={},
+        network=None,
+    )
+    assert f"plan={label}" in argv
+
+
+def test_the_context_holds_exactly_what_the_dockerfile_copies(tmp_path: Path) -> None:
+    suite = tmp_path / "verify"
+    (suite / "__pycache__").mkdir(parents=True)
+    (suite / "__pycache__" / "x.pyc").touch()
+    (suite / "__main__.py").write_text("suite")
+    lock = tmp_path / "pylock.small.toml"
+    lock.write_text("lock")
+    spec = ImageSpec(base="b", lock=lock, labels={})
+    with staged_context(spec, suite) as context:
+        files = {
+            str(path.relative_to(context)): path.read_text()
+            for path in context.rglob("*")
+            if path.is_file()
+        }
+    copied = {
+        line.split()[1].replace("${LOCK}", lock.name)
+        for line in files["Dockerfile.cuda"].splitlines()
+        if line.startswith("COPY ")
+    }
+    assert copied == {"images/recipe/uv.txt", "pylock.small.toml", "verify"}
+    assert set(files) == {
+        "Dockerfile.cuda",
+        "images/recipe/uv.txt",
+        "pylock.small.toml",
+        "verify/__main__.py",
+    }
+    assert not context.exists()
+
+
+def test_secrets_are_files_that_only_we_can_read_and_gone_afterwards() -> None:
+    old = os.umask(0)
+    try:
+        with secret_files(Secrets(ca_bundle="PEM", netrc="machine", pip_index="")) as files:
+            assert {name: path.read_text() for name, path in files.items()} == {
+                "ca": "PEM",
+                "netrc": "machine",
+            }
+            modes = {stat.S_IMODE(path.stat().st_mode) for path in files.values()}
+            assert modes == {0o600}
+            folder = files["ca"].parent
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    finally:
+        os.umask(old)
+    assert not folder.exists()
+
+
+def test_secrets_are_gone_after_a_failure_too() -> None:
+    def fail() -> None:
+        with secret_files(Secrets(netrc="machine")) as files:
+            folders.append(files["netrc"].parent)
+            raise KeyboardInterrupt
+
+    folders: list[Path] = []
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert [folder.exists() for folder in folders] == [False]
+
+
+# --- what failures mean -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "code"),
+    [
+        pytest.param(
+            "#12 write /opt/venv/lib/x: no space left on device",
+            DiskFullError,
+            6,
+            id="the disk is full",
+        ),
+        pytest.param(
+            "#9 error: No space left on device (os error 28)",
+            DiskFullError,
+            6,
+            id="the disk is full, as uv says it",
+        ),
+        pytest.param(
+            "#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00",
+            BuildFailedError,
+            6,
+            id="a wheel is another one, as uv says it",
+        ),
+        pytest.param(
+            "#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
+            BuildFailedError,
+            6,
+            id="a wheel is another one, as pip says it",
+        ),
+        pytest.param(
+            "error during connect: Post http://docker/build: dial unix: no such file",
+            EngineError,
+            5,
+            id="the engine cannot be connected to",
+        ),
+        pytest.param(
+            "#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF",
+            EngineError,
+            5,
+            id="the engine ends in the middle",
+        ),
+        pytest.param(
+            "#9 ERROR: process did not complete successfully: exit code: 1",
+            BuildFailedError,
+            6,
+            id="a step fails",
+        ),
+        pytest.param("", BuildFailedError, 6, id="not a word"),
+    ],
+)
+def test_a_failed_build_is_understood(output: str, kind: type[Failure], code: int) -> None:
+    failure = docker_errors.build_failure(output, engine_answers=True)
+    assert (type(failure), failure.exit_code) == (kind, code)
+    assert failure.fix
+    assert output[-20:] in failure.detail
+
+
+def test_an_engine_that_does_not_answer_afterwards_went_away_whatever_was_said() -> None:
+    failure = docker_errors.build_failure("#9 some step failed", engine_answers=False)
+    assert (type(failure), failure.exit_code) == (EngineError, 5)
+
+
+def test_a_wrong_hash_is_not_mistaken_for_a_network_fault() -> None:
+    for words in ("Hash mismatch for x", "DO NOT MATCH THE HASHES"):
+        assert (
+            "not have the hash" in docker_errors.build_failure(words, engine_answers=True).message
+        )
+
+
+def test_only_the_end_of_a_long_output_is_shown() -> None:
+    output = "\n".join(str(number) for number in range(1000))
+    assert docker_errors.build_failure(output, engine_answers=True).detail.splitlines()[::19] == [
+        "980",
+        "999",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        pytest.param(
+            'could not select device driver "" with capabilities: [[gpu]]',
+            NoGpuRuntimeError,
+            "nvidia-ctk",
+            id="no hook on the engine's PATH",
+        ),
+        pytest.param(
+            'could not select device driver "cdi" with capabilities: []',
+            NoGpuRuntimeError,
+            "nvidia-ctk",
+            id="an engine without CDI",
+        ),
+        pytest.param(
+            "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9",
+            NoGpuRuntimeError,
+            "nvidia-ctk",
+            id="an unknown CDI name",
+        ),
+        pytest.param(
+            "OCI runtime create failed: error running hook #0: error running hook: exit status 1, "
+            "stdout: , stderr: nvidia-container-cli: device error: 7: unknown device: unknown",
+            NoGpuRuntimeError,
+            "nvidia-smi",
+            id="the hook fails",
+        ),
+        pytest.param(
+            "OCI runtime create failed: unable to apply caps: operation not permitted",
+            EngineError,
+            "log",
+            id="something else",
+        ),
+    ],
+)
+def test_a_container_that_does_not_start_is_understood(
+    text: str, kind: type[Failure], words: str
+) -> None:
+    failure = docker_errors.start_failure(api_error(text))
+    assert type(failure) is kind
+    assert words in failure.fix
+    assert text[:60] in f"{failure.message} {failure.detail}"
+
+
+def test_files_for_a_container_travel_as_an_archive() -> None:
+    data = container._archive({"/run/x/expect.json": b"{}", "/a": b""})
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        found = {m.name: (m.mode, archive.extractfile(m)) for m in archive.getmembers()}
+    assert {name: mode for name, (mode, _) in found.items()} == {
+        "run/x/expect.json": 0o644,
+        "a": 0o644,
+    }
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        pytest.param([b"a\nb\n"], ["a", "b"], id="whole lines"),
+        pytest.param([b"a", b"b\nc"], ["ab", "c"], id="a line in two chunks, the last without end"),
+        pytest.param([b"\xc3", b"\xa9\n"], ["\u00e9"], id="a character in two chunks"),
+        pytest.param([b"a\r\n\xff\n"], ["a", "\ufffd"], id="a carriage return, a broken byte"),
+        pytest.param([], [], id="nothing"),
+    ],
+)
+def test_chunks_become_lines(chunks: list[bytes], lines: list[str]) -> None:
+    assert list(container._lines(iter(chunks))) == lines
+
+
+# --- a run, on a client that answers as the SDK does ------------------------------------------
+
+
+def api_error(text: str, status: int = 500) -> APIError:
+    class Answer:
+        status_code = status
+        reason = "Internal Server Error"
+        url = "http+docker://x"
+
+    return APIError("refused", response=cast("Any", Answer()), explanation=text)
+
+
+@dataclass
+class FakeContainer:
+    """Starts, speaks and ends as it is told."""
+
+    start_error: Exception | None = None
+    logs_error: Exception | None = None
+    wait_error: Exception | None = None
+    remove_error: Exception | None = None
+    holds: bool = False
+    code: int = 0
+    said: tuple[bytes, ...] = (b'{"verdict": "fit"}',)
+    told: tuple[bytes, ...] = (b"o\n",)
+    removed: int = 0
+    archives: list[bytes] = field(default_factory=list)
+    gone: threading.Event = field(default_factory=threading.Event)
+
+    def put_archive(self, path: str, data: bytes) -> None:
+        assert path == "/"
+        self.archives.append(data)
+
+    def start(self) -> None:
+        if self.start_error:
+            raise self.start_error
+
+    def logs(self, *, stream: bool, stdout: bool, stderr: bool, **how: object) -> Iterator[bytes]:
+        assert stream
+        assert stdout is not stderr
+        if how.get("follow"):
+            return self._stream()
+        if self.holds:
+            raise NotFound("No such container")
+        return iter(self.said if stdout else (b"ta", b"il"))
+
+    def _stream(self) -> Iterator[bytes]:
+        yield b"one\ntw"
+        if self.logs_error:
+            raise self.logs_error
+        if self.holds:
+            assert self.gone.wait(timeout=60)
+        yield from self.told
+
+    def wait(self, timeout: int) -> dict[str, int]:
+        assert timeout
+        if self.wait_error:
+            raise self.wait_error
+        return {"StatusCode": self.code}
+
+    def remove(self, *, force: bool, v: bool) -> None:
+        assert force
+        assert v
+        self.removed += 1
+        self.gone.set()
+        if self.remove_error:
+            raise self.remove_error
+
+
+@dataclass
+class FakeContainers:
+    made: list[FakeContainer]
+    error: Exception | None = None
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def create(self, image: str, command: list[str], **settings: Any) -> FakeContainer:
+        if self.error:
+            raise self.error
+        # the caller's lists change afterwards
+        settings["ulimits"] = [limit.name for limit in settings["ulimits"]]
+        self.asked.append({"image": image, "command": command, **settings})
+        return self.made[len(self.asked) - 1]
+
+
+@dataclass
+class FakeImages:
+    error: Exception | None = None
+
+    def get(self, name: str) -> object:
+        if self.error:
+            raise self.error
+
+        class Image:
+            id = "sha256:1"
+            labels = {"name": name}  # noqa: RUF012
+            attrs = {"Size": 7, "RepoDigests": ["a/b@sha256:2"]}  # noqa: RUF012
+
+        return Image()
+
+
+@dataclass
+class FakeClient:
+    containers: FakeContainers = field(default_factory=lambda: FakeContainers([]))
+    images: FakeImages = field(default_factory=FakeImages)
+    info: Callable[[], dict[str, object]] = dict
+
+
+def engine(*containers: FakeContainer, error: Exception | None = None) -> tuple[Docker, Any]:
+    client = FakeClient(containers=FakeContainers(list(containers), error))
+    return Docker(cast("Any", client)), client
+
+
+JOB = RunJob(image="i", command=("python3", "-m", "verify"), files={"/e": b"{}"})
+
+
+def test_a_run_gives_what_the_command_said() -> None:
+    container = FakeContainer(code=3)
+    docker, client = engine(container)
+    lines: list[str] = []
+    result = docker.run(JOB, lines.append)
+    assert (result.exit_code, result.stdout, result.stderr_tail, result.notes) == (
+        3,
+        '{"verdict": "fit"}',
+        "tail",
+        (),
+    )
+    assert lines == ["one", "two"]
+    assert (container.removed, len(container.archives)) == (1, 1)
+    (asked,) = client.containers.asked
+    assert (asked["network_mode"], asked["ulimits"]) == ("none", ["stack", "memlock"])
+
+
+def test_what_a_run_writes_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("images.system.output.CAPTURE_BYTES", 1000)
+    monkeypatch.setattr("images.system.process.KEEP_BYTES", 100)
+    endless = (b"x" * 70,) * 50
+    docker, _ = engine(FakeContainer(said=endless, told=(*endless, b"\nend\n")))
+    lines: list[str] = []
+    result = docker.run(JOB, lines.append)
+    assert result.stdout == "x" * 1000
+    assert "".join(lines) == "one" + "tw" + "x" * 3500 + "end"
+    assert max(map(len, lines)) < 200
+
+
+@pytest.mark.parametrize(
+    ("gpus", "requests"),
+    [
+        pytest.param("none", [], id="no GPU"),
+        pytest.param("runtime", [("", [["gpu"]], [])], id="by the NVIDIA runtime"),
+        pytest.param("cdi", [("cdi", [], ["nvidia.com/gpu=all"])], id="by CDI"),
+    ],
+)
+def test_gpus_are_asked_for(gpus: str, requests: list[object]) -> None:
+    docker, client = engine(FakeContainer())
+    docker.run(RunJob(image="i", command=("x",), gpus=gpus), print)
+    found = [
+        (r["Driver"], r["Capabilities"], r["DeviceIDs"])
+        for r in client.containers.asked[0]["device_requests"]
+    ]
+    assert found == requests
+
+
+def test_limits_that_the_engine_may_not_grant_are_left_out_one_by_one_and_said() -> None:
+    refused = [FakeContainer(start_error=api_error(RLIMIT)) for _ in range(2)]
+    docker, client = engine(*refused, FakeContainer())
+    result = docker.run(JOB, print)
+    assert [asked["ulimits"] for asked in client.containers.asked] == [
+        ["stack", "memlock"],
+        ["stack"],
+        [],
+    ]
+    assert [note.split(":")[0] for note in result.notes] == ["ulimit memlock", "ulimit stack"]
+    assert [container.removed for container in refused] == [1, 1]
+
+
+def test_a_limit_that_is_refused_for_ever_ends_in_a_failure() -> None:
+    refused = [FakeContainer(start_error=api_error(RLIMIT)) for _ in range(3)]
+    docker, _ = engine(*refused)
+    with pytest.raises(EngineError, match="rlimit"):
+        docker.run(JOB, print)
+    assert [container.removed for container in refused] == [1, 1, 1]
+
+
+def stop(line: str) -> None:
+    raise KeyboardInterrupt(line)
+
+
+@pytest.mark.parametrize(
+    ("container", "on_line", "error"),
+    [
+        pytest.param(
+            FakeContainer(start_error=api_error("no such thing")),
+            print,
+            EngineError,
+            id="it does not start",
+        ),
+        pytest.param(
+            FakeContainer(start_error=RequestsConnectionError("gone")),
+            print,
+            EngineError,
+            id="the engine goes away at the start",
+        ),
+        pytest.param(
+            FakeContainer(start_error=KeyboardInterrupt()),  # type: ignore[arg-type]
+            print,
+            KeyboardInterrupt,
+            id="Ctrl-C at the start",
+        ),
+        pytest.param(
+            FakeContainer(logs_error=RequestsConnectionError("gone")),
+            print,
+            EngineError,
+            id="the engine goes away while it runs",
+        ),
+        pytest.param(
+            FakeContainer(wait_error=api_error("No such container", 404)),
+            print,
+            EngineError,
+            id="somebody removes it",
+        ),
+        pytest.param(FakeContainer(), stop, KeyboardInterrupt, id="Ctrl-C while it runs"),
+        pytest.param(
+            FakeContainer(wait_error=api_error("x"), remove_error=api_error("y")),
+            print,
+            EngineError,
+            id="removing it fails too",
+        ),
+    ],
+)
+def test_the_container_is_removed_however_it_ends(
+    container: FakeContainer, on_line: Callable[[str], None], error: type[BaseException]
+) -> None:
+    docker, _ = engine(container)
+    with pytest.raises(error):
+        docker.run(JOB, on_line)
+    assert container.removed == 1
+
+
+def test_a_run_that_does_not_end_is_ended_and_said_to_be() -> None:
+    container = FakeContainer(holds=True)
+    docker, _ = engine(container)
+    with pytest.raises(EngineError, match="timed out"):
+        docker.run(RunJob(image="i", command=("x",), timeout_s=0.05), print)
+    assert container.removed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ImageNotFound("No such image: i"), id="the image is not there"),
+        pytest.param(RequestsConnectionError("gone"), id="the engine goes away"),
+        pytest.param(OSError("broken pipe"), id="the socket breaks"),
+    ],
+)
+def test_what_the_sdk_raises_never_leaves_the_room(error: Exception) -> None:
+    docker, client = engine(error=error)
+    with pytest.raises(EngineError):
+        docker.run(JOB, print)
+    client.images.error = error
+    for look in (docker.labels, docker.image_id, docker.size_bytes):
+        with pytest.raises(EngineError):
+            look("i")
+    with pytest.raises(EngineError):
+        docker.tag("i", "a:b")
+
+
+@pytest.mark.parametrize(
+    ("root", "host", "known"),
+    [
+        pytest.param("/", "", True, id="a directory of this machine"),
+        pytest.param("/nonexistent", "", False, id="a directory that is not here"),
+        pytest.param("/", "tcp://elsewhere:2375", False, id="another machine's"),
+        pytest.param(None, "", False, id="an engine that does not say"),
+    ],
+)
+def test_free_space_is_known_of_this_machine_only(
+    monkeypatch: pytest.MonkeyPatch, root: str | None, host: str, *, known: bool
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    docker, client = engine()
+    client.info = lambda: {"DockerRootDir": root}
+    free = docker.free_bytes()
+    assert (free is not None) == known
+    assert free is None or free > 0
+
+
+def test_an_image_that_is_not_there_is_no_failure_where_that_is_the_question() -> None:
+    docker, client = engine()
+    assert docker.has("i")
+    assert docker.repo_digest("i") == "sha256:2"
+    client.images.error = ImageNotFound("No such image: i")
+    assert not docker.has("i")
+    assert docker.repo_digest("i") is None
+    client.images.error = RequestsConnectionError("gone")
+    with pytest.raises(EngineError):
+        docker.has("i")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param("unix:///nonexistent", id="a socket that is not there"),
+        pytest.param("tcp://127.0.0.1:1", id="a port where nobody listens"),
+        pytest.param("nonsense://", id="no address"),
+        pytest.param("tcp://x:y", id="no port"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_said_with_the_callers_fix(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(NoEngineError) as caught:
+        Docker.connect(fix="start it")
+    assert (caught.value.exit_code, caught.value.fix) == (5, "start it")
+    assert host in caught.value.message
+    del caught
+    gc.collect()

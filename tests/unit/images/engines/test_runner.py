@@ -1,0 +1,204 @@
+"""Which runner is chosen, and the archive that engines load."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.engines.archive import engine_archive, engine_image_id
+from images.engines.docker_errors import NoEngineError
+from images.engines.runner import DockerRunner, Runner, choose_runner
+from images.engines.spec import RunJob
+from images.oci.archive_reading import open_archive
+from images.oci.model import Platform
+from images.oci.sources import Image
+from images.system.errors import NoRunnerError
+from tests.kit.sandbox_images import entry, image, layer
+
+
+def made() -> Image:
+    return image([layer(entry("a", b"x" * 700)), layer(entry("b", b"y"), packed=True)])
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with nothing on it; gives the one directory on its PATH."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("DOCKER_HOST", "nowhere://at.all")
+    return programs
+
+
+def install(programs: Path, name: str, script: str) -> None:
+    program = programs / name
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_bare_host_is_told_of_every_way(tmp_path: Path) -> None:
+    with pytest.raises(NoRunnerError) as caught:
+        choose_runner(cache=tmp_path)
+    assert [line.split(":")[0] for line in caught.value.detail.splitlines()] == [
+        "docker", "podman", "sandbox",
+    ]  # fmt: skip
+    for part in ("bubblewrap", "podman", "--no-verify"):
+        assert part in caught.value.fix
+
+
+def test_podman_goes_before_a_sandbox(bare: Path, tmp_path: Path) -> None:
+    install(bare, "bwrap", "exit 0")
+    install(bare, "podman", "test $1 = info && echo 4.9.3 || exit 127")
+    chosen = choose_runner(cache=tmp_path)
+    assert chosen.runner.name == "podman 4.9.3"
+    assert [one.name for one in chosen.passed_over] == ["docker"]
+
+
+def test_a_sandbox_is_what_remains(bare: Path, tmp_path: Path) -> None:
+    install(bare, "podman", "exit 125")
+    install(bare, "bwrap", "case $1 in --version) echo bubblewrap 0.8.0;; esac")
+    chosen = choose_runner(cache=tmp_path)
+    assert chosen.runner.name == "sandbox (bubblewrap 0.8.0)"
+    assert [one.name for one in chosen.passed_over] == ["docker", "podman"]
+    assert all(one.problem.fix for one in chosen.passed_over)
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_was_asked_for_fails_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(NoEngineError, match="No container engine answers") as caught:
+        choose_runner(cache=tmp_path, wanted="docker", docker_fix="start it")
+    assert caught.value.fix == "start it"
+    with pytest.raises(NoEngineError, match="podman is not installed"):
+        choose_runner(cache=tmp_path, wanted="podman")
+
+
+# The archive -----------------------------------------------------------------------------------
+
+
+def members(pieces: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(pieces)) as tar:
+        return {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]
+
+
+def test_the_archive_is_what_an_engine_saves(tmp_path: Path) -> None:
+    one, told = made(), []  # type: ignore[var-annotated]
+    content = b"".join(engine_archive(one, told.append))
+    (tmp_path / "x.tar").write_bytes(content)
+    read = open_archive(tmp_path / "x.tar")
+    assert (read.image_id, read.config) == (one.image_id, one.config)
+    assert [b"".join(found.stream()) for found in read.layers] == [
+        b"".join(layer.stream()) for layer in one.layers
+    ]
+    assert sum(told) == sum(layer.blob.size for layer in one.layers)
+
+
+def test_the_archive_is_the_same_every_time() -> None:
+    first, second = (b"".join(engine_archive(made(), lambda _: None)) for _ in range(2))
+    assert first == second
+
+
+def test_layers_that_the_engine_has_are_neither_read_nor_sent() -> None:
+    one = made()
+
+    def unread() -> Any:
+        raise AssertionError("it was read")
+
+    below = replace(one.layers[0], stream=unread)
+    one = replace(one, layers=(below, one.layers[1]))
+    told: list[int] = []
+    content = b"".join(engine_archive(one, told.append, {(below.diff_id,)}))
+    found = members(content)
+    about = json.loads(found["manifest.json"])[0]
+    assert len(about["Layers"]) == 2
+    assert [name in found for name in about["Layers"]] == [False, True]
+    assert sum(told) == sum(layer.blob.size for layer in one.layers)
+
+
+def test_a_layer_that_comes_twice_is_sent_once() -> None:
+    twice = layer(entry("a", b"x"))
+    one = image([twice, twice])
+    names = list(members(b"".join(engine_archive(one, lambda _: None))))
+    assert len(names) == 3
+
+
+# Docker, with a client of ours -----------------------------------------------------------------
+
+
+@dataclass
+class Loaded:
+    id: str
+
+
+@dataclass
+class Images:
+    """The SDK's `images`."""
+
+    here: set[str] = field(default_factory=set)
+    removed: MutableSequence[str] = field(default_factory=list)
+    received: bytes = b""
+
+    def list(self) -> Sequence[Any]:
+        return []
+
+    def get(self, reference: str) -> Loaded:
+        import docker.errors
+
+        if reference not in self.here:
+            raise docker.errors.ImageNotFound("no")
+        return Loaded(reference)
+
+    def load(self, pieces: Any) -> Sequence[Loaded]:
+        self.received = b"".join(pieces)
+        name = json.loads(members(self.received)["manifest.json"])[0]["Config"]
+        self.here.add(f"sha256:{name.removesuffix('.json')}")
+        return [Loaded(f"sha256:{name.removesuffix('.json')}")]
+
+    def remove(self, image: str, *, force: bool) -> None:
+        assert force
+        self.removed.append(image)
+
+
+@dataclass
+class Client:
+    images: Images = field(default_factory=Images)
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+
+def test_docker_gets_what_it_lacks_and_loses_only_that() -> None:
+    client, one = Client(), made()
+    runner: Any = DockerRunner(client)  # type: ignore[arg-type]
+    handle = runner.prepare(one, lambda _: None)
+    assert handle == one.image_id == engine_image_id(one)
+    runner.remove(handle)
+    assert client.images.removed == [handle]
+    client.images.received = b""
+    again: Any = DockerRunner(client)  # type: ignore[arg-type]
+    again.remove(again.prepare(one, lambda _: None))
+    assert client.images.received == b""
+    assert client.images.removed == [handle]
+
+
+def test_docker_is_given_an_image_for_another_processor() -> None:
+    """It is run elsewhere, or not at all: `build --no-verify` gives an engine what it made."""
+    other = replace(made(), platform=Platform(architecture="s390x"))
+    runner: Any = DockerRunner(Client())  # type: ignore[arg-type]
+    assert runner.prepare(other, lambda _: None) == other.image_id
+
+
+def test_what_a_person_types_asks_for_gpus_as_the_engine_can() -> None:
+    runner: Runner = DockerRunner(Client())  # type: ignore[arg-type]
+    assert "--gpus all" in runner.shell_command("x", gpus="runtime")
+    assert "--device nvidia.com/gpu=all" in runner.shell_command("x", gpus="cdi")
+    shown = runner.shell_command("x", gpus="none", notes=("ulimit stack: no",))
+    assert shown == "docker run --rm -it --shm-size 1g --ulimit memlock=-1 x"
+    assert RunJob(image="x", command=()).gpus == "none"

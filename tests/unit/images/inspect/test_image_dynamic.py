@@ -1,0 +1,185 @@
+"""What the loader reads of an ELF file: held against pyelftools, and against files that lie."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from images.inspect.dynamic import MAGIC, DamagedElf, DynamicReader, ElfFile, read_dynamic
+from images.inspect.windows import NotKept, OutsideFile, Windows
+from tests.kit.elf_maker import AARCH64, elf
+from tests.kit.wheel_maker import recorded
+
+
+def read(data: bytes, *, step: int = 1 << 16, head: int | None = None) -> tuple[ElfFile, int]:
+    """What is read, and how often the file had to come."""
+    reader = DynamicReader(len(data), head=head)
+    for times in range(1, 10):
+        for at in range(0, len(data), step):
+            reader.feed(data[at : at + step])
+        found = reader.finish()
+        if found is not None:
+            return found, times
+    raise AssertionError("it never ends")
+
+
+FULL: dict[str, Any] = {
+    "needed": ["libc.so.6", "libfoo.so.1"],
+    "soname": "libbar.so.2",
+    "rpath": "$ORIGIN/../lib:/opt/x",
+    "versions": {"libc.so.6": ["GLIBC_2.17", "GLIBC_2.3"], "libfoo.so.1": ["FOO_1"]},
+    "weak": {"libc.so.6": ["GLIBC_2.99"]},
+    "provides": ["libbar.so.2", "BAR_1.0"],
+}
+EXPECTED = ElfFile(
+    machine="x86_64",
+    kind="library",
+    soname="libbar.so.2",
+    needed=("libc.so.6", "libfoo.so.1"),
+    rpath=("$ORIGIN/../lib", "/opt/x"),
+    versions={"libc.so.6": ("GLIBC_2.17", "GLIBC_2.3"), "libfoo.so.1": ("FOO_1",)},
+    provides=("libbar.so.2", "BAR_1.0"),
+)
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_file_is_read_whatever_the_pieces_and_wherever_its_names_lie(
+    step: int,
+    behind: bool,  # noqa: FBT001  pytest gives it by name
+) -> None:
+    assert read(elf(**FULL, behind=behind), step=step) == (EXPECTED, 1)
+
+
+def test_what_lies_behind_the_head_is_kept_as_it_comes() -> None:
+    assert read(elf(**FULL, filling=100_000, behind=True), head=1000) == (EXPECTED, 1)
+
+
+def test_what_has_gone_by_makes_the_file_come_again() -> None:
+    # the names lie before the part that tells where they are, and behind what is kept
+    data = elf(**FULL, filling=100_000)
+    assert read(data, head=200)[0] == EXPECTED
+    assert 1 < read(data, head=200)[1] < 5
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        pytest.param(elf(machine=AARCH64), ("aarch64", "library"), id="another machine of ours"),
+        pytest.param(elf(machine=21), (None, "other"), id="a machine that is none of ours"),
+        pytest.param(elf(kind=1), ("x86_64", "other"), id="an object file"),
+        pytest.param(elf(kind=2), ("x86_64", "program"), id="a program at a fixed place"),
+    ],
+)
+def test_kinds_and_machines(made: bytes, told: tuple[str | None, str]) -> None:
+    found, _ = read(made)
+    assert (found.machine, found.kind) == told
+
+
+def test_a_program_names_its_loader() -> None:
+    found, _ = read(elf(interpreter="/lib64/ld-linux-x86-64.so.2", no_default=True))
+    assert found.interpreter == "/lib64/ld-linux-x86-64.so.2"
+    assert found.is_program
+    assert not found.default_directories
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(b"\x7fELF", id="nothing but the magic"),
+        pytest.param(elf(**FULL)[:200], id="cut off"),
+        pytest.param(elf(**FULL)[:32] + b"\xff" * 8 + elf(**FULL)[40:], id="headers far away"),
+        pytest.param(elf(**FULL)[:56] + b"\xff\xff" + elf(**FULL)[58:], id="65535 headers"),
+        pytest.param(elf(soname="x" * 5000), id="a name of 5000 bytes"),
+        pytest.param(elf(needed=["x"] * 5000), id="5000 needs"),
+        pytest.param(elf(provides=["x"] * 5000), id="5000 versions"),
+    ],
+)
+def test_what_does_not_hold_is_damaged(damaged: bytes) -> None:
+    with pytest.raises(DamagedElf):
+        read(damaged)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([elf(**FULL), elf(**FULL, behind=True), recorded("linked.so")]),
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8)), max_size=6),
+    st.sampled_from([64, 300, 1 << 20]),
+)
+def test_no_mutation_brings_anything_but_a_result_or_a_damaged_file(
+    made: bytes, changes: list[tuple[int, bytes]], head: int
+) -> None:
+    data = bytearray(made)
+    for at, change in changes:
+        place = at % len(data)
+        data[place : place + len(change)] = change[: len(data) - place]
+    began = time.process_time()
+    try:
+        found, _ = read(bytes(data), head=head)
+    except DamagedElf:
+        pass
+    else:
+        assert len(found.needed) <= 4096
+    assert time.process_time() - began < 5
+
+
+def test_a_library_that_is_all_versions_costs_no_time() -> None:
+    data = elf(needed=["x"] * 4000, provides=["y"] * 4000, versions={"x": ["z"] * 4000})
+    began = time.process_time()
+    read(data)
+    assert time.process_time() - began < 5
+
+
+def test_windows_bound_what_is_kept() -> None:
+    windows = Windows(1 << 40)
+    with pytest.raises(OutsideFile):
+        windows.want(NotKept(1 << 30, (1 << 30) + (1 << 30)))
+
+
+def begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4)
+
+
+def system_libraries() -> list[Path]:
+    """Fifty of this machine's own, spread over what there is."""
+    places = [Path("/usr/lib"), Path("/usr/bin")]
+    found = sorted(
+        path
+        for place in places
+        for path in (*place.glob("*-linux-gnu/*.so*"), *place.glob("[a-z]*"))
+        if path.is_file() and not path.is_symlink() and begins(path) == MAGIC
+    )
+    return found[:: max(1, len(found) // 50)]
+
+
+@pytest.mark.parametrize("path", system_libraries(), ids=lambda path: path.name)
+def test_the_machines_own_files_read_as_pyelftools_reads_them(path: Path) -> None:
+    from elftools.elf.elffile import ELFFile
+
+    def at(begin: int, end: int) -> bytes:
+        data = os.pread(file.fileno(), end - begin, begin)
+        assert len(data) == end - begin
+        return data
+
+    with path.open("rb") as file:
+        found = read_dynamic(at)
+        theirs: Any = ELFFile(file)
+        dynamic: Any = theirs.get_section_by_name(".dynamic")
+        tags = list(dynamic.iter_tags()) if dynamic else []
+        assert found.needed == tuple(t.needed for t in tags if t.entry.d_tag == "DT_NEEDED")
+        assert found.soname == next((t.soname for t in tags if t.entry.d_tag == "DT_SONAME"), None)
+        asked = theirs.get_section_by_name(".gnu.version_r")
+        assert found.versions == {
+            library.name: tuple(v.name for v in versions if not v.entry.vna_flags & 2)
+            for library, versions in (asked.iter_versions() if asked else ())
+        }
+        defined = theirs.get_section_by_name(".gnu.version_d")
+        versions = (next(names).name for _, names in (defined.iter_versions() if defined else ()))
+        assert found.provides == tuple(dict.fromkeys(versions))  # some files name one twice

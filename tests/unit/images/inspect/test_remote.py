@@ -1,0 +1,328 @@
+"""Wheels on a server: only parts travel, every fault of a server is named, and nothing hangs."""
+
+from __future__ import annotations
+
+import base64
+import re
+import socket
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from images.errors import Failure
+from images.inspect import WheelUnreachableError, WheelUnreadableError, measure, remote
+from images.net.patience import Patience
+from images.registry import BadCaBundle
+from tests import need
+from tests.kit.wheel_maker import torch_wheel
+from tests.kit.wheel_server import WheelServer
+
+BODY = torch_wheel(size=4 << 20)
+FLAGS = ("sm_70", "sm_80", "compute_80")
+
+
+@pytest.fixture
+def server() -> Iterator[WheelServer]:
+    running = WheelServer(BODY)
+    yield running
+    running.close()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(remote, "TRIES", Patience(tries=3, first_wait_s=0.01))
+    monkeypatch.setattr(remote, "MAX_DOWNLOAD_BYTES", 16 << 20)
+
+
+def refusal(url: str, kind: type[Failure] = WheelUnreachableError) -> str:
+    """What a user is told; within the time that everything here has."""
+    started = time.monotonic()
+    with pytest.raises(kind) as caught:
+        measure(url)
+    assert time.monotonic() - started < 60
+    assert caught.value.fix
+    return caught.value.message
+
+
+def test_only_the_parts_that_are_needed_travel(server: WheelServer) -> None:
+    code = measure(server.url)
+    assert code.flags == FLAGS
+    assert code.version == "2.0.1+cu117"
+    assert code.platform_tags == ("manylinux1_x86_64",)
+    assert code.bytes_total == len(BODY)
+    assert code.bytes_read == server.sent
+    assert code.bytes_read < code.bytes_total / 2
+    assert code.notes == ()
+
+
+def test_a_deep_reading_is_the_same_from_far_and_near(server: WheelServer, tmp_path: Path) -> None:
+    path = tmp_path / "torch-2.0.1+cu117-cp311-cp311-manylinux1_x86_64.whl"
+    path.write_bytes(BODY)
+    far, near = measure(server.url, deep=True), measure(str(path), deep=True)
+    assert far.libraries == near.libraries != ()
+    assert (far.sm, far.ptx, far.notes) == (near.sm, near.ptx, near.notes)
+
+
+def test_a_server_without_ranges_is_read_as_a_whole_and_that_is_said(server: WheelServer) -> None:
+    server.ranges = False
+    heard: list[tuple[str, int, int]] = []
+    code = measure(server.url, on_progress=lambda *said: heard.append(said))
+    assert ("torch-2.0.1+cu117-cp311-cp311-manylinux1_x86_64.whl", *[len(BODY)] * 2) in heard
+    assert code.flags == FLAGS
+    assert code.bytes_read == code.bytes_total == len(BODY)
+    assert code.notes == (
+        f"The server does not answer range requests: all {len(BODY)} bytes were fetched.",
+    )
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("status 500", id="an error of its own"),
+        pytest.param("status 429", id="rate-limiting"),
+        pytest.param("close", id="no answer at all"),
+        pytest.param("nonsense", id="no HTTP"),
+        pytest.param("hang", id="silence"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_what_passes_is_tried_again(
+    server: WheelServer, mode: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mode == "hang":
+        monkeypatch.setattr(remote, "PATIENCE_S", 0.5)
+    server.mode, server.after, server.times = mode, after, 2
+    assert measure(server.url).flags == FLAGS
+
+
+def test_what_breaks_off_is_taken_up_where_it_stopped(server: WheelServer) -> None:
+    server.mode, server.after, server.times = "cut", 1, 2
+    code = measure(server.url)
+    assert code.flags == FLAGS
+    again = [asked for _, asked, _ in server.seen][1:4]
+    starts = [int(asked.partition("=")[2].partition("-")[0]) for asked in again]
+    assert starts == sorted(set(starts))
+    assert len({asked.rpartition("-")[2] for asked in again}) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "after", "said"),
+    [
+        pytest.param("status 503", 0, "HTTP 503", id="an error of its own"),
+        pytest.param("status 404", 0, "does not have it", id="not there"),
+        pytest.param("status 403", 0, "does not hand it to us", id="not for us"),
+        pytest.param("status 418", 0, "HTTP 418", id="something else"),
+        pytest.param("status 416", 1, "does not exist", id="a part that is gone"),
+        pytest.param("hang", 0, "silent for 0.5 s", id="silence"),
+        pytest.param("hang", 2, "silent for 0.5 s", id="silence later"),
+        pytest.param("drip", 1, "silent for 0.5 s", id="a byte now and then"),
+        pytest.param("drip-head", 0, "silent for 0.5 s", id="a header now and then"),
+        pytest.param("close", 0, "broke off", id="no answer"),
+        pytest.param("nonsense", 0, "broke off", id="no HTTP"),
+        pytest.param("cut", 0, "answered a request|broke off|stopped", id="cut at once"),
+        pytest.param("cut", 1, "broke off|stopped", id="cut each time"),
+        pytest.param("short", 1, "broke off|stopped", id="less than it said"),
+        pytest.param("long", 1, "answered a request", id="more than asked"),
+        pytest.param("shifted", 0, "bytes 1-4/", id="another part, at once"),
+        pytest.param("shifted", 1, "answered a request for bytes", id="another part"),
+        pytest.param("no-range", 0, "no Content-Range", id="no word of which part"),
+        pytest.param("no-range", 1, "no Content-Range", id="no word of which part, later"),
+        pytest.param("no-total", 0, "answered a request", id="no word of the size"),
+        pytest.param("other-total", 1, "changed while it was read", id="another size"),
+        pytest.param("other-tag", 2, "changed while it was read", id="another ETag"),
+        pytest.param("whole", 1, "HTTP 200", id="the whole instead of a part"),
+        pytest.param("vast", 0, "range requests", id="a petabyte"),
+        pytest.param("endless", 0, "sends more bytes", id="without an end"),
+        pytest.param("packed", 0, "compresses", id="compressed"),
+        pytest.param("loop", 0, "redirects more than", id="in circles"),
+        pytest.param("redirect file:///etc/passwd", 0, "not followed", id="to a file"),
+        pytest.param("redirect", 0, "redirects", id="to nowhere"),
+    ],
+)
+def test_a_server_at_fault_is_named(
+    server: WheelServer, mode: str, after: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "silent" in said:
+        monkeypatch.setattr(remote, "PATIENCE_S", 0.5)
+    server.mode, server.after = mode, after
+    message = refusal(server.url)
+    assert re.search(said, message), message
+    assert server.address in message
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        pytest.param("page", "a web page", id="a login page"),
+        pytest.param("status 416", "is empty", id="an empty file"),
+    ],
+)
+def test_an_address_of_something_else_is_named(server: WheelServer, mode: str, said: str) -> None:
+    server.mode = mode
+    assert said in refusal(server.url, WheelUnreadableError)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(b"<!DOCTYPE html>" * 999, "a web page", id="a page in parts"),
+        pytest.param(b"PK", "something that is no wheel", id="two bytes"),
+        pytest.param(b"\x7fELF" * 999, "something that is no wheel", id="a library"),
+        pytest.param(BODY[: len(BODY) // 2], "no zip directory", id="half a wheel"),
+    ],
+)
+@pytest.mark.parametrize("ranges", [True, False])
+def test_another_file_is_named(body: bytes, said: str, ranges: bool) -> None:  # noqa: FBT001
+    server = WheelServer(body)
+    server.ranges = ranges
+    try:
+        assert said in refusal(server.url, WheelUnreadableError)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("http://", id="no host"),
+        pytest.param("http://[", id="half an address"),
+        pytest.param("http://127.0.0.1:port/a.whl", id="a port that is no number"),
+        pytest.param("HTTP://user:secret@:80/a.whl", id="a login without a host"),
+    ],
+)
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    message = refusal(url, WheelUnreadableError)
+    assert "secret" not in message
+
+
+def test_nobody_there_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    assert "refuses connections" in refusal(f"http://127.0.0.1:{port}/a.whl")
+
+
+def test_a_name_without_an_address_is_said() -> None:
+    message = refusal("http://nobody.invalid/a.whl")
+    assert "look-up failed" in message or "silent" in message or "did not answer" in message
+
+
+def test_a_bad_ca_bundle_is_named(server: WheelServer, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificates")
+    with pytest.raises(BadCaBundle):
+        measure(server.url, ca_bundle=tmp_path / "ca.pem")
+
+
+def test_a_certificate_that_nobody_trusts_is_named_and_a_bundle_helps(
+    server: WheelServer, tmp_path: Path
+) -> None:
+    openssl = need.program("openssl")
+    argv = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    argv += ["-nodes", "-days", "2", "-subj", "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1"]
+    argv += ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem")]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
+    with closing(WheelServer(BODY, tls=context)) as secure:
+        assert "does not trust" in refusal(secure.url)
+        assert measure(secure.url, ca_bundle=tmp_path / "ca.pem").flags == FLAGS
+        secure.mode = f"redirect {server.url}"
+        with pytest.raises(WheelUnreachableError, match="not followed"):
+            measure(secure.url, ca_bundle=tmp_path / "ca.pem")
+
+
+def basic(login: str) -> str:
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+def test_a_login_is_used_and_never_shown(server: WheelServer) -> None:
+    server.login = basic("me:p@ss/word")
+    url = server.url.replace("http://", "http://me:p%40ss%2Fword@") + "?sig=s3cret#sha256=00"
+    code = measure(url)
+    assert code.flags == FLAGS
+    assert code.source == server.url
+    assert "s3cret" in server.seen[0][0]
+    server.mode, server.after = "status 403", len(server.seen) + 2
+    message = refusal(url)
+    for secret in ("me:", "p%40ss", "p@ss", "s3cret"):
+        assert secret not in message
+
+
+def test_a_wrong_login_is_refused_without_being_shown(server: WheelServer) -> None:
+    server.login = basic("me:right")
+    message = refusal(server.url.replace("http://", "http://me:wrong@"))
+    assert "HTTP 401" in message
+    assert "wrong" not in message
+
+
+def test_a_redirect_is_followed_once_and_the_login_stays_behind(server: WheelServer) -> None:
+    storage = WheelServer(BODY)
+    server.login = basic("me:secret")
+    server.mode = f"redirect {storage.url}?signed=yes"
+    try:
+        code = measure(server.url.replace("http://", "http://me:secret@"))
+        assert code.flags == FLAGS
+        assert code.source == server.url
+        assert len(server.seen) == 1
+        assert {login for _, _, login in storage.seen} == {""}
+    finally:
+        storage.close()
+
+
+def test_a_redirect_that_has_expired_is_asked_for_again(server: WheelServer) -> None:
+    storage = WheelServer(BODY)
+    server.mode = f"redirect {storage.url}"
+    storage.mode, storage.after, storage.times = "status 403", 2, 1
+    try:
+        assert measure(server.url).flags == FLAGS
+        assert len(server.seen) == 2
+    finally:
+        storage.close()
+
+
+def test_nothing_is_left_where_temporary_files_go(
+    server: WheelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server.ranges = False
+    measure(server.url)
+    server.mode = "endless"
+    refusal(server.url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_for_the_whole_is_said(
+    server: WheelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    server.ranges = False
+    assert "0 free" in refusal(server.url)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(measure, id="done"),
+        pytest.param(lambda url: measure(url, on_progress=_stop), id="interrupted"),
+    ],
+)
+def test_no_thread_stays_behind(server: WheelServer, ending: Callable[[str], object]) -> None:
+    with suppress(KeyboardInterrupt):
+        ending(server.url)
+    deadline = time.monotonic() + 60
+    while any(thread.name == "wheel" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,45 @@
+"""The host's proxies and certificates, on the way to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from images.net.connections import proxy_for
+from images.net.errors import BadCaBundle
+from images.registry.digest import resolve_digest
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "expected"),
+    [
+        pytest.param({}, "https://r.io/", None, id="none is set"),
+        pytest.param({"https_proxy": "p:3128"}, "https://r.io/", "http://p:3128", id="no scheme"),
+        pytest.param({"https_proxy": "http://p"}, "http://r.io/", None, id="for the other scheme"),
+        pytest.param({"all_proxy": "http://p"}, "https://r.io/", "http://p", id="for all"),
+        pytest.param(
+            {"https_proxy": "http://p", "no_proxy": ".r.io"},
+            "https://a.r.io/",
+            None,
+            id="an exception",
+        ),
+        pytest.param({"http_proxy": "http://p"}, "http://127.0.0.1:1/", None, id="this machine"),
+    ],
+)
+def test_the_proxy_is_the_environments(
+    monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], url: str, expected: str | None
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(url) == expected
+
+
+def test_a_bad_ca_bundle_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificates")
+    with pytest.raises(BadCaBundle, match=r"ca\.pem"):
+        resolve_digest("localhost:1/a", arch="amd64", ca_bundle=tmp_path / "ca.pem")

@@ -1,0 +1,179 @@
+"""The rules of the one HTTP client: where a redirect may lead, and when a server is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from email.utils import formatdate
+
+import pytest
+
+from images.net.address import followed, host_of, shown_url
+from images.net.errors import BrokenOff, Kind
+from images.net.head import Head, Reply
+from images.net.http import HttpClient
+from images.net.patience import Patience, Tries, busy, retry_after
+from tests.kit.fake_registry import FakeRegistry
+
+FAR = "https://a.example/x/y"
+PLAIN = "http://a.example/x/y"
+NEAR = "http://127.0.0.1:5000/x/y"
+
+
+@pytest.mark.parametrize(
+    ("url", "location", "expected"),
+    [
+        pytest.param(FAR, "z?q=1", "https://a.example/x/z?q=1", id="relative to where it was"),
+        pytest.param(FAR, "https://b.example/z", "https://b.example/z", id="another host"),
+        pytest.param(FAR, "//b.example/z", "https://b.example/z", id="the same scheme"),
+        pytest.param(FAR, "https://me:pw@b.example/z#f", "https://b.example/z", id="no login"),
+        pytest.param(PLAIN, "http://b.example/z", "http://b.example/z", id="unencrypted before"),
+        pytest.param(NEAR, "http://localhost:1/z", "http://localhost:1/z", id="on this machine"),
+        pytest.param(NEAR, FAR, FAR, id="from this machine, encrypted"),
+    ],
+)
+def test_a_redirect_leads(url: str, location: str, expected: str) -> None:
+    assert followed(url, location) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "location", "kind"),
+    [
+        pytest.param(FAR, PLAIN, "unencrypted", id="from https to http"),
+        pytest.param(FAR, NEAR, "unencrypted", id="from https to http on this machine"),
+        pytest.param(NEAR, PLAIN, "unencrypted", id="from this machine to another, unencrypted"),
+        pytest.param(FAR, "", "redirect", id="nowhere"),
+        pytest.param(FAR, "file:///etc/passwd", "redirect", id="a file"),
+        pytest.param(FAR, "ftp://b.example:21/z", "redirect", id="another protocol"),
+        pytest.param(FAR, "https://[", "redirect", id="half an address"),
+        pytest.param(FAR, "https://b.example:99999/", "redirect", id="no port"),
+        pytest.param(FAR, "https://b.example/\x1b[2J", "redirect", id="for terminals"),
+        pytest.param(FAR, "https://b.example/ü", "redirect", id="not ASCII"),
+        pytest.param(FAR, "/" + "x" * 20_000, "redirect", id="too long"),
+    ],
+)
+def test_a_redirect_is_not_followed(url: str, location: str, kind: Kind) -> None:
+    with pytest.raises(BrokenOff, match="is not followed") as caught:
+        followed(url, location)
+    assert caught.value.kind == kind
+    assert caught.value.final
+    assert caught.value.host == host_of(url)
+
+
+def test_nothing_secret_of_an_address_is_shown() -> None:
+    assert shown_url("https://me:pw@h.example:1/a?sig=1#f") == "https://h.example:1/a"
+    assert host_of("https://me:pw@h.example:1/a") == "h.example:1"
+    assert host_of("https://[::1]:2/a") == "[::1]:2"
+
+
+class Server:
+    """Answers and breaks off as it is told."""
+
+    def __init__(self, *statuses: int | BrokenOff, **headers: str) -> None:
+        self.left = list(statuses)
+        self.headers = headers
+
+    def __call__(self) -> Reply:
+        found = self.left.pop(0)
+        if isinstance(found, BrokenOff):
+            raise found
+        return Reply(status=found, headers=self.headers, url=FAR)
+
+
+def slept(server: Server, patience: Patience) -> tuple[int, list[float]]:
+    pauses: list[float] = []
+    return Tries(patience, sleep=pauses.append).run(server).status, pauses
+
+
+def test_a_server_is_asked_again_with_longer_and_longer_pauses() -> None:
+    status, pauses = slept(Server(503, BrokenOff("x"), 500, 200), Patience(first_wait_s=1))
+    assert status == 200
+    for pause, longest in zip(pauses, (1, 2, 4), strict=True):
+        assert 0.8 * longest <= pause <= longest
+
+
+def test_the_last_answer_is_given_when_the_tries_are_used_up() -> None:
+    assert slept(Server(503, 503, 502, 200), Patience(tries=3))[0] == 502
+
+
+@pytest.mark.parametrize("status", [200, 302, 401, 404, 416, 501])
+def test_what_would_not_go_better_is_asked_once(status: int) -> None:
+    assert slept(Server(status), Patience()) == (status, [])
+
+
+def test_what_can_never_go_better_is_told_at_once() -> None:
+    server = Server(BrokenOff("shows another certificate", kind="certificate"), 200)
+    with pytest.raises(BrokenOff, match="certificate") as caught:
+        slept(server, Patience())
+    assert "--ca-bundle" in caught.value.fix
+    assert server.left == [200]
+
+
+def test_a_server_gets_the_pause_that_it_asks_for_up_to_the_longest() -> None:
+    assert slept(Server(429, 200, **{"retry-after": "7"}), Patience())[1] == [7]
+    assert slept(Server(429, 200, **{"retry-after": "700"}), Patience(longest_wait_s=9))[1] == [9]
+
+
+def test_progress_begins_the_count_anew() -> None:
+    tries = Tries(Patience(tries=2), sleep=lambda _: None)
+    trouble = BrokenOff("broke off")
+    assert [tries.again(trouble, progress=progress) for progress in (True, True, False)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_who_waits_hears_why_without_secrets() -> None:
+    heard: list[str] = []
+    patience = Patience(tries=3, on_wait=heard.append)
+    slept(Server(busy(Head(status=503, headers={}, url=f"{FAR}?sig=1")), 503, 200), patience)
+    assert heard == ["a.example answered HTTP 503; trying again in 1 s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("12", 12, id="seconds"),
+        pytest.param(formatdate(1060, usegmt=True), 60, id="a date"),
+        pytest.param(formatdate(0, usegmt=True), 0, id="a date that is past"),
+        pytest.param("soon", None, id="nonsense"),
+        pytest.param("9" * 20, None, id="too many digits"),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_a_servers_wish_is_read(text: str, expected: float | None) -> None:
+    assert retry_after(Head(status=429, headers={"retry-after": text}), 1000) == expected
+
+
+@pytest.fixture
+def server() -> Iterator[FakeRegistry]:
+    fake = FakeRegistry()
+    yield fake
+    fake.close()
+
+
+def test_what_is_redirected_goes_through_the_proxy_of_where_it_leads(server: FakeRegistry) -> None:
+    server.mode = "elsewhere"
+    asked: list[str] = []
+
+    def proxy(url: str) -> None:
+        asked.append(host_of(url))
+
+    client = HttpClient(proxy=proxy)
+    client.send("GET", f"http://{server.address}/v2/team/index/manifests/1")
+    client.close()
+    port = server.address.partition(":")[2]
+    assert asked == [f"127.0.0.1:{port}", f"localhost:{port}"]
+
+
+def test_each_answer_is_heard_of_once_with_where_it_came_from(server: FakeRegistry) -> None:
+    server.mode = "redirect"
+    heard: list[tuple[str, int, bool]] = []
+    client = HttpClient(
+        on_answered=lambda url, status, size, _: heard.append((url, status, size > 9))
+    )
+    url = f"http://{server.address}/v2/team/index/manifests/1"
+    assert client.send("GET", url).status == 200
+    assert client.send("GET", url, follow=False).status == 307
+    client.close()
+    assert heard == [(f"{url}?moved=1", 200, True), (url, 307, False)]

@@ -1,0 +1,183 @@
+"""Pushing with encryption, through a proxy: the same as without, and only to whom is trusted."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.net.patience import Patience
+from images.oci.model import MANIFEST
+from images.registry import BadCaBundle, Login, RegistryAnswerError, RegistryUnreachableError
+from images.registry.reader import RepositoryReader
+from images.registry.target import RegistryTarget
+from tests.kit.fake_push_registry import PushRegistry
+from tests.unit.images.registry.test_push import BRIEF, HASTY, MB, Layer, has, write
+
+HOST = "registry.example"
+
+
+class Proxy:
+    """An HTTP proxy for CONNECT, which leads every host to one address of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.asked: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", self._port)) as far, suppress(OSError):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += near.recv(4096)
+            self.asked.append(head.split(b" ")[1].decode())
+            near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            back = threading.Thread(target=self._pass, args=(far, near), daemon=True)
+            back.start()
+            self._pass(near, far)
+            back.join(5)
+
+    @staticmethod
+    def _pass(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@dataclass
+class Place:
+    registry: PushRegistry
+    proxy: Proxy
+    bundle: Path
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for the registry, with its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
+    now = datetime.now(timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "registry.pem"
+    path.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def place(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(bundle)
+    registry = PushRegistry(context)
+    proxy = Proxy(registry.port)
+    for name in ("no_proxy", "NO_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", proxy.address)
+    yield Place(registry, proxy, bundle)
+    proxy.close()
+    registry.close()
+
+
+def opened(place: Place, patience: Patience = HASTY, **more: Any) -> RegistryTarget:
+    more = {"ca_bundle": place.bundle, "login": Login, **more}
+    return RegistryTarget.open(f"{HOST}/team/app:1", patience=patience, **more)
+
+
+def test_an_image_is_pushed_and_read_through_a_proxy(place: Place) -> None:
+    target = opened(place)
+    layer = Layer(3 * MB)
+    place.registry.rule("PATCH", "uploads", cut_after=MB)
+    write(target, layer)
+    target.publish(b"{}", MANIFEST, name="1")
+    assert has(place.registry, layer)
+    assert set(place.proxy.asked) == {f"{HOST}:443"}
+    target.close()
+    reader = RepositoryReader.open(
+        f"{HOST}/team/app:1", ca_bundle=place.bundle, login=Login, mirrors={}, patience=HASTY
+    )
+    assert reader.manifest().content == b"{}"
+    assert b"".join(reader.blob(layer.blob.digest, layer.blob.size)) == layer.content
+    reader.close()
+
+
+@pytest.mark.parametrize("how", ["hang", "drip"])
+def test_nothing_waits_for_ever(place: Place, how: str) -> None:
+    target = opened(place, BRIEF)
+    place.registry.rule("PATCH", "uploads", times=99, **{how: True})
+    started = time.monotonic()
+    with pytest.raises(RegistryUnreachableError, match="in time"):
+        write(target, Layer(MB))
+    assert time.monotonic() - started < 60
+    target.close()
+
+
+def test_a_registry_that_nobody_vouches_for_is_not_pushed_to(place: Place) -> None:
+    target = opened(place, ca_bundle=None)
+    with pytest.raises(RegistryUnreachableError, match="does not trust") as caught:
+        write(target, Layer(5))
+    assert "--ca-bundle" in caught.value.fix
+    assert not place.registry.seen
+    assert len(place.proxy.asked) == 1  # another try would not make it trustworthy
+    target.close()
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_the_way_does_not_leave_encryption(place: Place, method: str) -> None:
+    target = opened(place)
+    away = {"Location": f"http://{HOST}/v2/team/app/blobs/uploads/1?_state=secret"}
+    place.registry.rule(method, "uploads", status=202, headers=away)
+    with pytest.raises(RegistryAnswerError, match="not encrypted") as caught:
+        write(target, Layer(5))
+    assert "X-Forwarded-Proto" in caught.value.fix
+    assert "secret" not in caught.value.message
+    target.close()
+
+
+def test_a_bundle_that_is_none_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificates")
+    with pytest.raises(BadCaBundle):
+        RegistryTarget.open(f"{HOST}/team/app:1", ca_bundle=tmp_path / "ca.pem")

@@ -1,0 +1,151 @@
+"""Where an image goes, and who makes it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from images.errors import Failure
+from provision.build.builder import choose_builder, find_engine
+from provision.build.destination import Destination, EngineState, choose, read_destination
+from provision.build.words import next_words
+
+NO_ENGINE = "No container engine answers at the default socket."
+NO_BUILDKIT = "No docker command here can drive BuildKit."
+NEEDS = "the base has no Python, which apt-get has to bring"
+REGISTRY = Destination(kind="registry", where="r.example/t:1")
+LAYOUT = Destination(kind="layout", where="out")
+ARCHIVE = Destination(kind="archive", where="out.tar")
+
+
+@pytest.mark.parametrize(
+    ("asked", "destination", "problem", "needs", "expected"),
+    [
+        pytest.param("auto", None, None, None, ("docker", "engine"),
+                     id="an engine that is here builds for itself"),
+        pytest.param("auto", None, NO_ENGINE, None, ("oci", "local"),
+                     id="without an engine the image lands in a layout"),
+        pytest.param("auto", REGISTRY, None, None, ("oci", "registry"),
+                     id="a registry needs no engine even where one is"),
+        pytest.param("auto", LAYOUT, None, None, ("oci", "layout"), id="nor does a directory"),
+        pytest.param("auto", ARCHIVE, NO_ENGINE, None, ("oci", "archive"), id="nor does a file"),
+        pytest.param("auto", None, None, NEEDS, ("docker", "engine"),
+                     id="what must be run needs the engine"),
+        pytest.param("auto", REGISTRY, None, NEEDS, ("docker", "registry"),
+                     id="what must be run is pushed by the engine"),
+        pytest.param("docker", ARCHIVE, None, None, ("docker", "archive"),
+                     id="an engine can save what it built"),
+        pytest.param("docker", None, NO_ENGINE, None, ("docker", "engine"),
+                     id="who asks for docker hears from docker that it is not there"),
+        pytest.param("auto", None, NO_BUILDKIT, None, ("oci", "engine"),
+                     id="an engine that cannot build is given the image"),
+        pytest.param("oci", None, None, None, ("oci", "engine"),
+                     id="without a place, the image goes to the engine that is here"),
+        pytest.param("oci", None, NO_ENGINE, None, ("oci", "local"),
+                     id="without a place and an engine, into the layout"),
+    ],
+)  # fmt: skip
+def test_who_makes_it_and_where_it_goes(
+    asked: str, destination: Any, problem: str | None, needs: str | None, expected: Any
+) -> None:
+    answers = problem in {None, NO_BUILDKIT}
+    choice = choose(
+        asked, destination, engine=EngineState(answers=answers, problem=problem), needs_engine=needs
+    )
+    assert (choice.builder, choice.destination.kind) == expected
+    assert choice.why
+
+
+@pytest.mark.parametrize(
+    ("asked", "destination", "needs", "code"),
+    [
+        pytest.param("oci", None, NEEDS, 5, id="nothing is run without an engine"),
+        pytest.param("docker", LAYOUT, None, 2, id="an engine writes no layout"),
+        pytest.param("auto", LAYOUT, NEEDS, 2, id="nor when the base needs it"),
+    ],
+)
+def test_what_cannot_be_is_said_with_a_way_out(
+    asked: str, destination: Any, needs: str | None, code: int
+) -> None:
+    with pytest.raises(Failure) as caught:
+        choose(asked, destination, engine=EngineState(answers=True), needs_engine=needs)
+    assert caught.value.exit_code == code
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("output", "push", "expected"),
+    [
+        pytest.param(None, None, None, id="nothing asked"),
+        pytest.param("dir", None, ("layout", "dir"), id="a directory is a layout"),
+        pytest.param("a/b.tar", None, ("archive", "a/b.tar"), id="a tar is an archive"),
+        pytest.param("oci:x.tar", None, ("layout", "x.tar"), id="skopeo's word wins over the name"),
+        pytest.param("oci:x", None, ("layout", "x"), id="skopeo's word for a layout"),
+        pytest.param("oci-archive:x", None, ("archive", "x"), id="skopeo's word for an archive"),
+        pytest.param(None, "localhost:5000/t", ("registry", "localhost:5000/t:latest"),
+                     id="a registry's tag has docker's default"),
+    ],
+)  # fmt: skip
+def test_options_name_a_place(output: str | None, push: str | None, expected: Any) -> None:
+    found = read_destination(output, push)
+    assert (found and (found.kind, found.where)) == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "push"),
+    [
+        pytest.param("x", "r.example/t", id="both"),
+        pytest.param("", None, id="an empty path"),
+        pytest.param("oci:", None, id="a prefix alone"),
+        pytest.param(None, "UPPER CASE", id="no reference"),
+        pytest.param(None, f"r.example/t@sha256:{'0' * 64}", id="a digest"),
+    ],
+)
+def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) -> None:
+    with pytest.raises(Failure) as caught:
+        read_destination(output, push)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "says", "never"),
+    [
+        pytest.param("local", "none", "podman run", "--device", id="a layout where no GPU is"),
+        pytest.param("local", "runtime", "--device nvidia.com", "--gpus", id="and with one"),
+        pytest.param("layout", "cdi", "--device nvidia.com/gpu=all", "--gpus", id="by CDI"),
+        pytest.param("archive", "none", "docker load --input x &&", "--gpus", id="an archive"),
+        pytest.param("engine", "runtime", "docker run", "--device", id="an engine's"),
+        pytest.param("registry", "cdi", "r/t:1", "--gpus", id="a registry's"),
+    ],
+)
+def test_what_is_typed_next_asks_for_gpus_where_there_are_some(
+    kind: Any, gpus: str, says: str, never: str
+) -> None:
+    words = next_words(Destination(kind=kind, where="r/t:1"), "x", "t:1", gpus=gpus, notes=())
+    assert says in words
+    assert never not in words
+
+
+def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("images.engines.runner.DockerRunner.connect", lambda fix: fix)
+    monkeypatch.setattr("provision.build.builder.needs_engine", lambda plan: plan.why)
+    job: Any = SimpleNamespace(
+        builder="auto",
+        destination=None,
+        dry_run=False,
+        settings=SimpleNamespace(env={"PATH": "/nonexistent"}),
+    )
+    found = find_engine(job)
+    assert found.engine is not None
+    assert choose_builder(job, found, [plan(None)])[0].destination.kind == "engine"
+    with pytest.raises(Failure) as caught:
+        choose_builder(job, found, [plan(NEEDS)])
+    assert caught.value.code == "no-buildkit"
+
+
+def plan(why: str | None) -> Any:
+    return SimpleNamespace(base=None, why=why)

@@ -1,0 +1,125 @@
+"""Lists of tags, from registries that have many, and from some that are none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from images.registry import (
+    ImageNotFoundError,
+    RegistryAnswerError,
+    RegistryDeniedError,
+    RegistryUnreachableError,
+)
+from images.registry.auth import Login
+from images.registry.tags import list_tags, next_page
+from tests.kit.fake_registry import FakeRegistry, packed
+from tests.kit.simple_index import Fault, SimpleIndex
+
+PATH = "/v2/team/image/tags/list"
+
+
+@pytest.fixture
+def index() -> Iterator[SimpleIndex]:
+    tags = [f"1.{number}" for number in range(25)]
+    with SimpleIndex(wheels=[], images={"team/image": tags}).serving() as running:
+        yield running
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    fake = FakeRegistry()
+    fake.bodies[PATH] = packed({"name": "team/image", "tags": ["1", "2"]})
+    yield fake
+    fake.close()
+
+
+def tags_of(address: str, *, timeout_s: float = 5.0, login: Login | None = None) -> tuple[str, ...]:
+    found = login or Login()
+    return list_tags(f"{address}/team/image", timeout_s=timeout_s, login=lambda: found)
+
+
+@pytest.mark.parametrize("page", [1000, 25, 24, 10, 1])
+def test_every_page_is_read(index: SimpleIndex, page: int) -> None:
+    index.page_of_tags = page
+    assert tags_of(index.address) == tuple(f"1.{number}" for number in range(25))
+
+
+def test_a_token_is_fetched_where_one_is_asked_for(registry: FakeRegistry) -> None:
+    registry.realm = f"http://{registry.address}/token"
+    login = Login(username="ann", password="secret")
+    assert tags_of(registry.address, login=login) == ("1", "2")
+    assert "Bearer t0ken" in {authorization for _, _, authorization in registry.seen}
+
+
+def test_a_repository_without_tags_has_none(registry: FakeRegistry) -> None:
+    registry.bodies[PATH] = packed({"name": "team/image", "tags": None})
+    assert tags_of(registry.address) == ()
+
+
+@pytest.mark.parametrize(
+    ("link", "query"),
+    [
+        pytest.param('</v2/a/tags/list?n=2&last=x>; rel="next"', "n=2&last=x", id="an address"),
+        pytest.param("<http://h.example/v2/a/tags/list?last=x>; rel=next", "last=x", id="a host"),
+        pytest.param('</v2/a?n=1>; rel="prev", </v2/a?n=2>; rel="next"', "n=2", id="of several"),
+        pytest.param('</v2/a?n=1>; rel="prev"', None, id="only backwards"),
+        pytest.param('</v2/a/tags/list>; rel="next"', None, id="without a query"),
+        pytest.param('<http://[>; rel="next"', None, id="no address"),
+        pytest.param("", None, id="the last page"),
+    ],
+)
+def test_the_next_page_is_found(link: str, query: str | None) -> None:
+    assert next_page(link) == query
+
+
+def test_a_list_that_leads_back_to_itself_ends(registry: FakeRegistry) -> None:
+    registry.headers = {"Link": f'<{PATH}?n=1000>; rel="next"'}
+    with pytest.raises(RegistryAnswerError, match="does not end"):
+        tags_of(registry.address)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        pytest.param(401, RegistryDeniedError, id="a login is asked for, in no known way"),
+        pytest.param(404, ImageNotFoundError, id="not there"),
+        pytest.param(429, RegistryDeniedError, id="too often"),
+        pytest.param(500, RegistryUnreachableError, id="in trouble"),
+    ],
+)
+def test_a_refusal_is_a_failure_with_a_way_out(
+    registry: FakeRegistry, status: int, error: type[RegistryDeniedError]
+) -> None:
+    registry.status = status
+    with pytest.raises(error, match=registry.address) as caught:
+        tags_of(registry.address)
+    assert ":latest" not in caught.value.message
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"<html>sign in</html>", id="a login page"),
+        pytest.param(b'{"tags": "1"}', id="no list"),
+        pytest.param(b'{"tags": ["1"', id="cut off"),
+    ],
+)
+def test_another_answer_is_no_list(index: SimpleIndex, body: bytes) -> None:
+    index.faults[PATH] = Fault(body=body)
+    with pytest.raises(RegistryAnswerError):
+        tags_of(index.address)
+
+
+@pytest.mark.parametrize("mode", ["hang", "drip"])
+def test_a_registry_that_keeps_one_waiting_costs_its_limit(
+    registry: FakeRegistry, mode: str
+) -> None:
+    registry.mode = mode
+    started = time.monotonic()
+    with pytest.raises(RegistryUnreachableError):
+        tags_of(registry.address, timeout_s=0.5)
+    assert time.monotonic() - started < 40

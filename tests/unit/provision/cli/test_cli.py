@@ -1,0 +1,939 @@
+"""The command line: bad input is refused with a way out, whatever it is, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.cli import main as cli
+from provision.cli.parser import build_parser
+from provision.version import VERSION
+from tests import ROOT, need
+from tests.unit.provision.build.test_index_faults import LocalIndex
+
+IMPORTS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+H100 = '{"driver": "535.104.05", "arch": "x86_64", "gpus": [{"name": "NVIDIA H100 80GB HBM3"}]}'
+RTX = '{"driver": "515.65.01", "arch": "x86_64", "gpus": [{"name": "NVIDIA GeForce RTX 3090"}]}'
+COMMANDS = ("plan", "lock", "build")
+LONG = "9" * 10_000
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory on a machine without engine; files for the tests beside it."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "files" / "h100.json").write_text(H100)
+    (tmp_path / "files" / "rtx.json").write_text(RTX)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def streams(stdin: str) -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            yield out, err
+    finally:
+        sys.stdin = before
+
+
+def main(*words: str, stdin: str = RTX) -> Said:
+    """The command, in this process."""
+    with streams(stdin) as (out, err):
+        try:
+            code = int(cli.main(words))
+        except SystemExit as end:  # --help and --version
+            code = int(end.code or 0)
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+def command(*words: str | bytes, **changes: Any) -> subprocess.CompletedProcess[bytes]:
+    """The real command, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": IMPORTS, **changes.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "provision", *words],
+        env=environment,
+        check=False,
+        timeout=120,
+        **{"capture_output": "stdout" not in changes, **changes},
+    )
+
+
+def is_a_refusal(said: Said, code: int, here: Path) -> None:
+    """What holds for every failing command."""
+    assert said.code == code, said
+    assert "Traceback" not in said.out + said.err
+    assert "fix:" in said.err
+    assert len(said.err) < 1500
+    assert all(c.isprintable() or c == "\n" for c in said.err)
+    assert list((here / "work").iterdir()) == []
+    assert list((here / "tmp").iterdir()) == []
+
+
+# --- words that cannot be understood ----------------------------------------------------------
+
+BAD_WORDS = [
+    pytest.param(
+        ["--cuda", "11.77x"], "--cuda '11.77x' is not a CUDA version", id="a letter too many"
+    ),
+    pytest.param(["--cuda", "11.77"], "There is no CUDA 11.77", id="a CUDA that never was"),
+    pytest.param(["--cuda=-11.7"], "is not a CUDA version", id="a negative CUDA"),
+    pytest.param(
+        ["--cuda", "-11.7"], "is not a CUDA version", id="a negative CUDA as its own word"
+    ),
+    pytest.param(["--cuda", "latest"], "is not a CUDA version", id="a CUDA in words"),
+    pytest.param(["--cuda", ""], "--cuda '' is not a CUDA version", id="an empty CUDA"),
+    pytest.param(["--cuda", LONG], "is not a CUDA version", id="ten thousand figures"),
+    pytest.param(["--cuda", "11.7; rm -rf /"], "is not a CUDA version", id="a shell command"),
+    pytest.param(["--cuda", "$(id)"], "is not a CUDA version", id="a shell substitution"),
+    pytest.param(["--cuda", "11.7\n"], "'11.7?' is not a CUDA version", id="a newline after it"),
+    pytest.param(["--cuda", "\x1b[2J"], "'?[2J' is not a CUDA version", id="a terminal's command"),
+    pytest.param(["--cuda"], "argument --cuda: expected one argument", id="a value left out"),
+    pytest.param(["--framework", "caffe"], "--framework 'caffe'", id="an unknown framework"),
+    pytest.param(["--framework", "PyTroch"], "Did you mean pytorch?", id="a framework mistyped"),
+    pytest.param(["--flavour", "vanilla"], "--flavour 'vanilla'", id="an unknown flavour"),
+    pytest.param(["--flavour", ""], "--flavour ''", id="an empty flavour"),
+    pytest.param(
+        ["--framework-version", "two"], "is not a version specifier", id="a version in words"
+    ),
+    pytest.param(
+        ["--framework-version", ">=2,,<"], "is not a version specifier", id="half a range"
+    ),
+    pytest.param(["--framework-version", ""], "is not a version specifier", id="an empty version"),
+    pytest.param(
+        ["--framework-version", LONG], "is not a version specifier", id="an endless version"
+    ),
+    pytest.param(["--python", "2.7"], "--python '2.7'", id="Python 2"),
+    pytest.param(["--python", "3.11.4"], "--python '3.11.4'", id="a patch release of Python"),
+    pytest.param(
+        ["--with", "a b"], "--with 'a b' is not a valid requirement", id="two words for a package"
+    ),
+    pytest.param(["--with", ""], "--with '' is not a valid requirement", id="an empty package"),
+    pytest.param(["--with", "../x"], "is not a valid requirement", id="a path for a package"),
+    pytest.param(
+        ["--with", "x @ https://e.example/x.whl"], "names a URL", id="a URL for a package"
+    ),
+    pytest.param(
+        ["--with", 'x; os_name == "a\n--index-url http://e.example"'],
+        "is not a valid requirement",
+        id="a second line for the installer",
+    ),
+    pytest.param(
+        ["--gpu", "RTX 4099"], "Did you mean NVIDIA GeForce RTX 4090", id="a GPU misspelt"
+    ),
+    pytest.param(["--gpu", ""], "--gpu '' is not in the catalog", id="an empty GPU"),
+    pytest.param(["--gpu", "GPU"], "--gpu 'GPU' is not in the catalog", id="any GPU"),
+    pytest.param(["--gpu", "x" * 10_000], "is not in the catalog", id="an endless GPU"),
+    pytest.param(["--gpu", "K80\x1b[31m" * 9], "is not in the catalog", id="a GPU in colour"),
+    pytest.param(["--driver", "latest"], "--driver 'latest'", id="a driver in words"),
+    pytest.param(["--driver", "515.65.01 "], "--driver '515.65.01 '", id="a driver and a blank"),
+    pytest.param(["--driver", ""], "--driver ''", id="an empty driver"),
+    pytest.param(
+        ["--base", "Python:3.11"], "is not a valid image reference", id="capitals in a base"
+    ),
+    pytest.param(["--base", "a b"], "is not a valid image reference", id="a blank in a base"),
+    pytest.param(["--base", "a:b:c:::"], "is not a valid image reference", id="colons in a base"),
+    pytest.param(["--base", "x@sha256:12"], "is not a valid image reference", id="half a digest"),
+    pytest.param(["--base", ""], "is not a valid image reference", id="an empty base"),
+    pytest.param(["--index", "ftp://e.example"], "--index is not an http", id="another scheme"),
+    pytest.param(["--index", "e.example/simple"], "--index is not an http", id="no scheme"),
+    pytest.param(["--index", "https://[::1"], "--index is not an http", id="half an address"),
+    pytest.param(
+        ["--index", "https://e.example/ x"], "--index is not an http", id="a blank in an index"
+    ),
+    pytest.param(["--ca-bundle", "missing.pem"], "no such file", id="certificates not there"),
+    pytest.param(["--ca-bundle", "."], "Is a directory", id="certificates in a directory"),
+    pytest.param(["--ca-bundle", "../files/rtx.json"], "holds no PEM", id="certificates in JSON"),
+    pytest.param(["--ca-bundle", "/dev/zero"], "holds no PEM", id="an endless file"),
+    pytest.param(["--host", "-", "--host", "-"], "stdin can be used only once", id="stdin twice"),
+    pytest.param(["--bogus"], "unrecognized arguments: --bogus", id="an unknown option"),
+    pytest.param(["--cud", "11.7"], "unrecognized arguments", id="an option cut short"),
+    pytest.param(["word"], "unrecognized arguments: word", id="a word of its own"),
+    pytest.param(["x" * 10_000], "unrecognized arguments", id="an endless word"),
+    pytest.param(["\x1b[2J"], "unrecognized arguments: ?[2J", id="a word in colour"),
+]
+BAD_LOCK_WORDS = [
+    pytest.param(["--output", "x.toml"], "'x.toml': a lock must be named", id="another name"),
+    pytest.param(["--output", ""], "a lock must be named", id="no name"),
+    pytest.param(["--output", "pylock.a.b.toml"], "a lock must be named", id="a dot too many"),
+    pytest.param(["--output", "no/pylock.toml"], "there is no directory no", id="no directory"),
+    pytest.param(["--output", "../files/pylock.toml"], "it is a directory", id="a directory"),
+    pytest.param(
+        ["--output", f"{LONG}/pylock.toml"], "there is no directory", id="an endless path"
+    ),
+]
+BAD_BUILD_WORDS = [
+    pytest.param(["--tag", "Team/Torch"], "upper-case letters", id="capitals in a tag"),
+    pytest.param(["--tag", "a b"], "does not name an image", id="a blank in a tag"),
+    pytest.param(["--tag", ""], "does not name an image", id="an empty tag"),
+    pytest.param(["--tag", "a:b:c"], "does not name an image", id="a colon too many in a tag"),
+    pytest.param(["--tag", "x" * 10_000], "is too long", id="an endless tag"),
+    pytest.param(["--tag", f"a@sha256:{'0' * 64}"], "not a digest", id="a digest for a tag"),
+    pytest.param(["--builder", "kaniko"], "--builder 'kaniko'", id="an unknown builder"),
+    pytest.param(["--level", "extreme"], "--level 'extreme'", id="an unknown level"),
+    pytest.param(["--level", ""], "--level ''", id="an empty level"),
+    pytest.param(["--require", "gpu,$(id)"], "no check '$(id)'", id="a shell for a check"),
+    pytest.param(["--require", "x" * 100], "there is no check", id="an endless check"),
+]
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize(("words", "message"), BAD_WORDS)
+def test_bad_words_are_refused(here: Path, verb: str, words: list[str], message: str) -> None:
+    said = main(verb, *words)
+    is_a_refusal(said, 2, here)
+    assert message in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(("words", "message"), BAD_LOCK_WORDS)
+def test_bad_words_for_lock_are_refused(here: Path, words: list[str], message: str) -> None:
+    (here / "files" / "pylock.toml").mkdir()
+    said = main("lock", "--cuda", "11.7", *words)
+    is_a_refusal(said, 2, here)
+    assert message in said.err
+
+
+@pytest.mark.parametrize(("words", "message"), BAD_BUILD_WORDS)
+def test_bad_words_for_build_are_refused(here: Path, words: list[str], message: str) -> None:
+    said = main("build", "--cuda", "11.7", "--dry-run", *words)
+    is_a_refusal(said, 2, here)
+    assert message in said.err
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize(("words", "message"), BAD_WORDS)
+def test_bad_words_are_refused_in_json_too(
+    here: Path, verb: str, words: list[str], message: str
+) -> None:
+    said = main(verb, "--json", *words)
+    is_a_refusal(said, 2, here)
+    data = json.loads(said.out)
+    assert set(data) == {"schema", "error"} | ({"verdict"} if verb == "plan" else set())
+    assert set(data["error"]) == {"code", "message", "fix"}
+    assert all(data["error"].values())
+    assert message.replace("?", "") in data["error"]["message"].replace("?", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="no word at all"),
+        pytest.param([""], id="an empty word"),
+        pytest.param(["bild"], id="a command misspelt"),
+        pytest.param(["--json"], id="an option before the command"),
+        pytest.param(["x" * 10_000], id="an endless command"),
+        pytest.param(["verify"], id="an image left out"),
+        pytest.param(["verify", "A b"], id="an image that is none"),
+        pytest.param(["verify", "a:1", "--level", "x"], id="a level that is none"),
+        pytest.param(["detect", "--cuda", "11.7"], id="an option of another command"),
+    ],
+)
+def test_what_is_no_command_is_refused(here: Path, words: list[str]) -> None:
+    is_a_refusal(main(*words), 2, here)
+
+
+def test_an_ambiguous_gpu_is_never_guessed(here: Path) -> None:
+    from provision.catalog.loading import load
+
+    names = {row.name for row in load().gpus}
+    words = {word for name in names for word in name.split()}
+    ambiguous = sorted(w for w in words if load().find_gpu(w).status == "ambiguous")
+    assert ambiguous
+    said = main("plan", "--gpu", ambiguous[0])
+    is_a_refusal(said, 2, here)
+    assert "is ambiguous" in said.err
+    assert "--gpu 8.6" in said.err
+
+
+# --- host files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(None, "no host file", id="not there"),
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(b" \n", "is empty", id="blank"),
+        pytest.param(b"[]", "expected a JSON object", id="a list"),
+        pytest.param(b"{", "is not valid JSON", id="half of it"),
+        pytest.param(b'{"gpus": 5}', "gpus: expected a list", id="a number of GPUs"),
+        pytest.param(b'{"gpus": [5]}', "gpus[0]: expected an object", id="a number for a GPU"),
+        pytest.param(b'{"schema": 9}', "schema: expected 1", id="a later schema"),
+        pytest.param(b'{"driver": 515.65}', "in quotes", id="a driver as a number"),
+        pytest.param(b"[" * 100_000, "nested too deeply", id="nested without end"),
+        pytest.param(
+            b'{"a": "' + b"x" * (2 << 20) + b'"}', "larger than 1 MiB", id="two megabytes"
+        ),
+        pytest.param(b"\x7fELF\x00\xff\xfe", "is not UTF-8", id="a program"),
+        pytest.param(b'{"arch": NaN}', "is not valid JSON", id="no number"),
+    ],
+)
+def test_bad_host_files_are_refused(
+    here: Path, verb: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (here / "files" / "host.json").write_bytes(content)
+    said = main(verb, "--cuda", "11.7", "--json", "--host", "../files/host.json")
+    is_a_refusal(said, 2, here)
+    assert message in said.err
+    assert json.loads(said.out)["error"]["code"] == "bad-host-file"
+
+
+def test_a_directory_is_no_host_file(here: Path) -> None:
+    said = main("plan", "--host", "../files")
+    is_a_refusal(said, 2, here)
+    assert "is a directory" in said.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_host_file_that_may_not_be_read_is_refused(here: Path) -> None:
+    (here / "files" / "rtx.json").chmod(0)
+    said = main("plan", "--host", "../files/rtx.json")
+    is_a_refusal(said, 2, here)
+    assert "cannot be read" in said.err
+
+
+def test_one_bad_host_file_among_good_ones_is_named(here: Path) -> None:
+    said = main("plan", "--host", "../files/rtx.json", "--host", "../files/none.json")
+    is_a_refusal(said, 2, here)
+    assert "There is no host file ../files/none.json" in said.err
+
+
+# --- locks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(None, "There is no lock", id="not there"),
+        pytest.param(b"not = [toml", "is not a valid pylock.toml", id="no TOML"),
+        pytest.param(b"\xff\xfe\x00", "is not a text file", id="no text"),
+        pytest.param(b"", "is not a valid pylock.toml", id="empty"),
+        pytest.param(
+            b'lock-version = "1.0"\ncreated-by = "uv"\npackages = []',
+            "another tool made it",
+            id="another tool's",
+        ),
+    ],
+)
+def test_bad_locks_are_refused(here: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (here / "files" / "pylock.toml").write_bytes(content)
+    said = main("build", "--json", "--lock", "../files/pylock.toml")
+    is_a_refusal(said, 2, here)
+    assert message in said.err
+    assert "provision lock" in said.err or "pylock.toml" in said.err
+    assert json.loads(said.out)["error"]["code"] == "bad-lock-file"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--cuda", "11.7"], id="a CUDA"),
+        pytest.param(["--framework-version", "2"], id="a version"),
+        pytest.param(["--python", "3.11"], id="a Python"),
+        pytest.param(["--with", "torchvision"], id="a companion"),
+        pytest.param(["--base", "bootstrap"], id="a base"),
+        pytest.param(["--host", "-"], id="a host"),
+        pytest.param(["--driver", "515.65.01"], id="a driver"),
+        pytest.param(["--gpu", "8.6"], id="a GPU"),
+    ],
+)
+def test_what_a_lock_has_decided_is_not_silently_ignored(here: Path, words: list[str]) -> None:
+    said = main("build", "--lock", "pylock.toml", *words)
+    is_a_refusal(said, 2, here)
+    assert words[0] in said.err
+
+
+# --- nothing fits, nothing answers ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_nothing_compatible_is_its_own_exit_code(here: Path, verb: str) -> None:
+    said = main(verb, "--cuda", "11.7", "--json", "--host", "../files/h100.json")
+    assert said.code == 3
+    data = json.loads(said.out)
+    assert data["error"]["code"] == "no-gpu-code"
+    assert "sm_86" in data["error"]["message"]
+    assert data["error"]["fix"]
+    assert list((here / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_nothing_compatible_is_said_with_what_works(here: Path, verb: str) -> None:
+    said = main(verb, "--cuda", "11.7", "--host", "../files/h100.json")
+    assert said.code == 3
+    assert "--cuda 11.8" in said.out + said.err
+    assert re_fix(said.out + said.err)
+    assert list((here / "work").iterdir()) == []
+
+
+def re_fix(text: str) -> bool:
+    return any(line.split()[:1] in (["fix"], ["fix:"]) for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(
+            ["build", "--cuda", "11.7", "--host", "../files/rtx.json", "--builder", "docker"],
+            id="build",
+        ),
+        pytest.param(["verify", "team/torch:1"], id="verify"),
+    ],
+)
+def test_without_an_engine_it_is_said_how_to_get_one(here: Path, words: list[str]) -> None:
+    done = command(*words, "--json")
+    assert done.returncode == 5, done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "no-engine"
+    assert "unix:///nonexistent" in error["message"]
+    assert "docker" in error["fix"]
+    assert b"Traceback" not in done.stderr
+    assert error["fix"].splitlines()[0].encode() in done.stderr
+    assert list((here / "work").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may search every directory")
+def test_directories_of_another_user_are_passed_over(here: Path) -> None:
+    locked = here / "files" / "root"
+    locked.mkdir(mode=0)
+    env = {"PATH": f"{locked}:{locked}/bin:{os.environ['PATH']}", "HOME": str(locked)}
+    try:
+        assert command("detect", "--json", env=env).returncode == 0
+        words = ["build", "--cuda", "11.7", "--host", "../files/rtx.json", "--builder", "docker"]
+        built = command(*words, env={**env, "DOCKER_HOST": "unix:///nonexistent"})
+        assert built.returncode == 5, built.stderr
+    finally:
+        locked.chmod(0o700)
+
+
+# --- any words --------------------------------------------------------------------------------
+
+OPTIONS = sorted(
+    {
+        option
+        for verb in build_parser()._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+        for option in verb._option_string_actions
+    }
+    - {"--host"}
+)
+GOOD = ["11.7", "cu117", "8.6", "3.11", "2.0.1", "pytorch", "devel", "torchvision", "bootstrap"]
+WORD = st.one_of(
+    st.sampled_from(OPTIONS),
+    st.sampled_from(GOOD),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30),
+    st.builds("{}={}".format, st.sampled_from(OPTIONS), st.sampled_from(GOOD)),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(WORD, max_size=6))
+def test_no_words_are_a_bug(words: list[str]) -> None:
+    said = main("plan", *words, "--host", "-")
+    assert said.code in {0, 2, 3}, said
+    assert "Traceback" not in said.out + said.err
+
+
+@settings(max_examples=50)
+@given(st.lists(WORD, min_size=1, max_size=6))
+def test_no_first_word_is_a_bug(words: list[str]) -> None:
+    said = main("--bogus", *words)
+    assert said.code in {0, 2}, said
+
+
+# --- the real command -------------------------------------------------------------------------
+
+
+def test_the_real_command_refuses_and_leaves_nothing(here: Path) -> None:
+    for words in (["plan", "--cuda", "latest"], ["build", "--tag", "A"], ["lock", "--output", "x"]):
+        done = command(*words)
+        is_a_refusal(Said(done.returncode, "", done.stderr.decode()), 2, here)
+        assert done.stdout == b""
+
+
+def test_a_name_that_is_no_utf_8_is_told_as_it_can_be(here: Path) -> None:
+    done = command(b"plan", b"--json", b"--host", b"a\xff\x1b[31m.json")
+    assert done.returncode == 2
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert "no host file" in json.loads(done.stdout)["error"]["message"]
+    assert b"Traceback" not in done.stderr
+    assert list((here / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        pytest.param("plan --cuda 11.7 --host ../files/rtx.json --json", 0, id="a plan"),
+        pytest.param("plan --cuda 11.7 --host ../files/h100.json", 3, id="a refusal"),
+        pytest.param("plan --cuda latest --json", 2, id="a bad word"),
+        pytest.param("build --help", 0, id="the help"),
+    ],
+)
+def test_a_reader_that_has_gone_changes_no_exit_code(
+    here: Path, words: str, code: int, *, buffered: bool
+) -> None:
+    del here
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        env = {} if buffered else {"PYTHONUNBUFFERED": "1"}
+        done = command(*words.split(), stdout=write, stderr=subprocess.PIPE, env=env)
+    finally:
+        os.close(write)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+    assert b"Exception" not in done.stderr
+    assert b"bug" not in done.stderr
+
+
+def test_nobody_reading_along_changes_no_result(here: Path) -> None:
+    del here
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        words = ["lock", "--json", "--cuda", "11.7", "--host", "../files/h100.json"]
+        done = command(*words, stdout=subprocess.PIPE, stderr=write)
+    finally:
+        os.close(write)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["error"]["code"] == "no-gpu-code"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("plan --cuda 11.7 --host ../files/rtx.json --json", id="a plan in JSON"),
+        pytest.param("plan --cuda 11.7 --host ../files/rtx.json", id="a plan"),
+        pytest.param("plan --help", id="the help"),
+        pytest.param("plan --cuda latest --json", id="a refusal in JSON"),
+    ],
+)
+def test_a_full_disk_under_stdout_is_said(here: Path, words: str, *, buffered: bool) -> None:
+    env = {} if buffered else {"PYTHONUNBUFFERED": "1"}
+    with Path("/dev/full").open("wb") as full:
+        done = command(*words.split(), stdout=full, stderr=subprocess.PIPE, env=env)
+    text = done.stderr.decode()
+    is_a_refusal(Said(done.returncode, "", text), 2, here)
+    assert "No space left on device" in text
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"),
+    [
+        pytest.param(">&-", 0, id="no stdout"),
+        pytest.param("2>&-", 0, id="no stderr"),
+        pytest.param("<&- >&- 2>&-", 2, id="no stream at all"),
+    ],
+)
+def test_closed_streams_are_no_bug(here: Path, closed: str, code: int) -> None:
+    host = "-" if "<" in closed else "../files/rtx.json"
+    line = f"{shlex.quote(sys.executable)} -m provision plan --cuda 11.7 --host {host} {closed}"
+    env = {**os.environ, "PYTHONPATH": IMPORTS}
+    done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, check=False)
+    assert done.returncode == code
+    assert done.stderr == b""
+    assert list((here / "tmp").iterdir()) == []
+
+
+def test_no_place_for_temporary_files_is_the_host_s_fault(here: Path) -> None:
+    # TMPDIR alone does not do: Python goes on to /tmp, /var/tmp and the working directory
+    code = (
+        "import sys, tempfile; from provision.cli import main as cli\n"
+        "tempfile._candidate_tempdir_list = lambda: ['/nonexistent']\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    with LocalIndex().serving() as server:
+        words = ["lock", "--cuda", "11.7", "--host", "../files/rtx.json"]
+        words += ["--base", f"127.0.0.1:{server.port}/python:3.11"]
+        env = {**os.environ, "PYTHONPATH": IMPORTS, "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], env=env, capture_output=True, check=False
+        )
+    assert done.returncode == 4, done.stderr
+    assert b"TMPDIR" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert list((here / "work").iterdir()) == []
+
+
+# --- help -------------------------------------------------------------------------------------
+
+REQUEST = (
+    "--cuda --framework --framework-version --python --with --host --driver --gpu --base "
+    "--flavour --index --ca-bundle --offline --json"
+)
+PROMISED = {
+    "detect": "--json",
+    "plan": REQUEST,
+    "lock": f"{REQUEST} --output",
+    "build": f"{REQUEST} --builder --tag --lock --no-verify --dry-run --level --require",
+    "verify": "--json --level --require",
+}
+
+
+@pytest.mark.parametrize("verb", PROMISED)
+def test_help_lists_the_contract_s_options_in_eighty_columns(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = main(verb, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert [line for line in said.out.splitlines() if len(line) > 80] == []
+    listed = {word.strip(",[]") for word in said.out.split()}
+    assert set(PROMISED[verb].split()) - listed == set()
+
+
+def test_help_lists_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = main("--help")
+    assert [line for line in said.out.splitlines() if len(line) > 80] == []
+    assert set(PROMISED) <= set(said.out.split())
+
+
+def test_every_option_has_its_help() -> None:
+    verbs: Any = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    verbs = {**verbs, **verbs["catalog"]._subparsers._group_actions[0].choices}
+    bare = [
+        f"{name} {action.option_strings or action.dest}"
+        for name, verb in verbs.items()
+        for action in verb._actions
+        if not action.help and action.metavar != "ACTION"
+    ]
+    assert bare == []
+
+
+def test_the_version_is_said() -> None:
+    said = main("--version")
+    assert (said.code, said.out.split()[-1]) == (0, VERSION)
+
+
+# --- a dry run, an interrupt ------------------------------------------------------------------
+
+
+def dry_run(*prefix: str, builder: str = "docker") -> subprocess.CompletedProcess[bytes]:
+    words = f"build --dry-run --json --cuda 11.7 --host ../files/rtx.json --builder {builder}"
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", "provision", *words.split()],
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_a_dry_run_prints_the_builder_s_command(here: Path) -> None:
+    done = dry_run()
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout)
+    argv = shlex.split(account["command"])
+    assert "build" in argv
+    assert argv[argv.index("--file") + 1].endswith("Dockerfile.cuda")
+    assert f"BASE={account['plan']['base']['reference']}" in argv
+    assert account["image"]["tag"] == "gpu-provision:pytorch2.0.1-cu117"
+    assert (account["verify"], account["error"]) == (None, None)
+    assert list((here / "work").iterdir()) == []
+
+
+def test_a_dry_run_without_an_engine_runs_nothing_and_says_so(here: Path) -> None:
+    done = dry_run(builder="auto")
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout)
+    assert account["builder"]["name"] == "oci"
+    assert account["command"].startswith("would write gpu-provision:pytorch2.0.1-cu117")
+    assert list((here / "work").iterdir()) == []
+
+
+def test_a_dry_run_needs_no_network(here: Path) -> None:
+    del here
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-n", "true"], check=False).returncode:
+        need.lacking("no network can be taken away here", "sudo -E ./run test")
+    assert dry_run(unshare, "-n").stdout == dry_run().stdout
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+    ids=["Ctrl-C", "kill", "a terminal that is closed"],
+)
+def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) -> None:
+    with LocalIndex().serving() as server:
+        words = ["lock", "--cuda", "11.7", "--host", "../files/rtx.json"]
+        words += ["--base", f"127.0.0.1:{server.port}/python:3.11", "--index", server.url("hang")]
+        running = subprocess.Popen(
+            [sys.executable, "-m", "provision", *words],
+            env={
+                **os.environ,
+                "PYTHONPATH": IMPORTS,
+                "UV_CACHE_DIR": str(here / "cache"),
+                "UV_HTTP_TIMEOUT": "60",
+                "NO_PROXY": "127.0.0.1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with running:
+            try:
+                while not server.hanging.wait(timeout=0.05):
+                    assert running.poll() is None, running.communicate()
+                running.send_signal(number)
+                out, err = running.communicate(timeout=60)
+            finally:
+                running.kill()
+    assert running.returncode == 130, err
+    assert b"interrupted" in err
+    assert b"Traceback" not in err
+    assert out == b""
+    assert list((here / "work").iterdir()) == []
+    assert list((here / "tmp").iterdir()) == []
+
+
+def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
+    left = here / "tmp/gpu-provision-run-left"
+    others = [here / "tmp/gpu-provision-run-young", here / "tmp/somebody-elses"]
+    for folder in (left, *others):
+        folder.mkdir()
+        (folder / "netrc").write_text("a secret")
+    in_use = here / "tmp/gpu-provision-run-used"
+    in_use.mkdir()
+    descriptor = os.open(in_use, os.O_RDONLY)
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from images.system import scratch\n"
+        "late = time.time() + 3600\n"
+        "if sys.argv[1] == 'later': scratch.time.time = lambda: late\n"
+        "with scratch.scratch_directory() as made:\n"
+        "    print(sorted(p.name for p in made.parent.iterdir() if p != made))\n"
+    )
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        seen = [
+            subprocess.run(
+                [sys.executable, "-c", code, when], check=True, capture_output=True, text=True,
+                env={**os.environ, "PYTHONPATH": IMPORTS, "TMPDIR": str(here / "tmp")},
+            ).stdout
+            for when in ("at once", "later")
+        ]  # fmt: skip
+    finally:
+        os.close(descriptor)
+    assert seen[0].count("gpu-provision-run-") == 3
+    assert seen[1] == "['gpu-provision-run-used', 'somebody-elses']\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param("MemoryError()", id="Python's own"),
+        pytest.param("OSError(errno.ENOMEM, 'x')", id="no memory for a process"),
+        pytest.param("OSError(errno.EAGAIN, 'x')", id="too many processes"),
+        pytest.param('RuntimeError("can\'t start new thread")', id="too many threads"),
+    ],
+)
+def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
+    code = (
+        "import errno, resource, sys\n"
+        "from provision.catalog import loading\nfrom provision.cli import main as cli\n"
+        f"def load(*_, **__): raise {error}\n"
+        "loading.load = load\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))\n"
+        "sys.exit(cli.main(['plan', '--host', '../files/rtx.json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": IMPORTS}, check=False,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "no more memory" in done.stderr
+    assert "ulimit -v is 8388608" in done.stderr
+    assert list((here / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode"),
+    [
+        pytest.param(0o000, 0o644, id="where everybody may write"),
+        pytest.param(0o002, 0o664, id="a group of one's own is left alone"),
+        pytest.param(0o077, 0o600, id="a stricter one is left alone"),
+    ],
+)
+def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode: int) -> None:
+    code = (
+        "import os, sys\n"
+        "from provision.cli import main as cli\n"
+        "cli._keep_others_out()\n"
+        "open(sys.argv[1], 'w').close()\n"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "made")]
+    subprocess.run(argv, check=True, umask=umask, env={**os.environ, "PYTHONPATH": IMPORTS})
+    assert (tmp_path / "made").stat().st_mode & 0o777 == mode
+
+
+INTERRUPTED_WITH_A_LOCK_HELD = """
+import sys, threading
+from provision.cli import main as cli
+from provision.model import facts
+
+cli.LEAVE_WITHIN_S = 0.2
+lock = threading.Lock()
+
+class Pool:
+    def __del__(self):
+        lock.acquire()
+
+def interrupted(*_):
+    pool = Pool()
+    lock.acquire()
+    raise KeyboardInterrupt
+
+facts.read_host_file = interrupted
+sys.argv = ["provision", "plan", "--host", "x"]
+cli.run()
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_an_interrupted_library_that_holds_a_lock_cannot_keep_us() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WITH_A_LOCK_HELD],
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.stderr.splitlines() == [b"interrupted"]
+
+
+def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def burst(*_: object) -> None:
+        raise ZeroDivisionError("secret thing")
+
+    monkeypatch.setattr("provision.model.facts.read_host_file", burst)
+    said = main("plan", "--host", "x")
+    assert said.code == 70
+    assert "Traceback" not in said.err
+    (report,) = (here / "tmp").iterdir()
+    assert str(report) in said.err
+    assert "ZeroDivisionError" in report.read_text()
+    assert list((here / "work").iterdir()) == []
+
+
+# --- what is told of a job, and where ------------------------------------------------------------
+
+JOB = ["build", "--cuda", "11.7", "--dry-run", "--host", "../files/rtx.json"]
+
+
+@pytest.mark.usefixtures("here")
+def test_in_a_log_a_stage_is_one_line() -> None:
+    done = command(*JOB)
+    lines = re.sub(rb" +\d+\.\d s  ", b" T ", done.stderr).decode().splitlines()
+    assert done.returncode == 0
+    assert lines[:2] == [
+        "detect T NVIDIA GeForce RTX 3090, driver 515.65.01",
+        "plan T PyTorch 2.0.1 for CUDA 11.7, Python 3.10: direct",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_with_v_a_log_has_what_a_terminal_shows() -> None:
+    lines = command(*JOB, "-v").stderr.decode().splitlines()
+    assert lines[:2] == [
+        "detect   reading the host",
+        "    NVIDIA GeForce RTX 3090, driver 515.65.01",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_terminal_shows_a_stage_as_it_begins() -> None:
+    terminal, theirs = need.terminal()
+    env = {"TERM": "xterm", "NO_COLOR": "1"}
+    done = command(*JOB, stderr=theirs, stdout=subprocess.DEVNULL, env=env)
+    os.close(theirs)
+    seen = os.read(terminal, 65536).decode().splitlines()
+    os.close(terminal)
+    assert done.returncode == 0
+    assert seen[0] == "detect   reading the host"
+    assert "plan     finding a compatible combination" in seen
+
+
+# --- in a project that has folders of our names -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("plan", "--driver", "580.95.05", "--gpu", "H100"), id="plan"),
+        pytest.param(("catalog", "show", "cuda", "11.7"), id="catalog"),
+        pytest.param(("doctor", "explain", "gsp-boot-failed"), id="doctor"),
+        pytest.param(("detect", "--json"), id="detect"),
+        pytest.param(("store", "du"), id="store"),
+        pytest.param(
+            ("build", "--gpu", "H100", "--driver", "580.95.05", "--require", "no.such.check"),
+            id="build, which asks the suite for its names",
+        ),
+        pytest.param(("doctor", "Dockerfile"), id="a file that is checked"),
+    ],
+)
+def test_a_project_s_own_folders_are_not_imported(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The command as an installer writes it: a script elsewhere, the packages in site-packages."""
+    script = tmp_path / "bin" / "provision"
+    script.parent.mkdir()
+    script.write_text("from provision.cli.main import run\nrun()\n")
+    project = tmp_path / "project"
+    for name in ("provision", "images", "verify"):
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text("raise SystemExit('a folder of the project')")
+    (project / "Dockerfile").write_text("FROM python:3.11\n")
+    done = subprocess.run(
+        [sys.executable, str(script), *words],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "a folder of the project" not in done.stdout + done.stderr
+    assert done.returncode in {0, 2}, done.stderr
+    assert done.stdout or "no.such.check" in done.stderr

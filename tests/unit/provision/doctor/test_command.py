@@ -1,0 +1,362 @@
+"""`provision doctor` as it is typed: what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from images.errors import Failure
+from provision.cli import main as cli
+from provision.cli.consult import causes_of_failure, causes_of_report
+from provision.doctor import Fact, load
+from provision.doctor.bundle import FORMAT
+from provision.doctor.model import Value
+from tests import ROOT
+
+SCHEMA = json.loads((ROOT / "provision/doctor/doctor.schema.json").read_text(encoding="utf-8"))
+NO_GPU = (
+    "docker: Error response from daemon: could not select device driver "
+    '"" with capabilities: [[gpu]].\n'
+)
+FALLEN = "NVRM: GPU at PCI:0000:01:00: GPU-1\nNVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
+UNRELATED = "2026-02-03 INFO the kettle is on\n"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Fact]:
+    """A machine whose facts the test gives; its kernel log is empty. (A bundle reads for itself,
+    by the names that it imported at first.)
+    """
+    facts: dict[str, Fact] = {"os.family": Fact(value="debian", where="/etc/os-release")}
+    monkeypatch.setattr("provision.doctor.probes.read_facts", lambda _: facts)
+    monkeypatch.setattr("provision.doctor.probes.kernel_log", lambda _: None)
+    return facts
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "run.log"
+    path.write_text(FALLEN)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["doctor", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def known(**values: Value) -> dict[str, Fact]:
+    return {k.replace("__", "."): Fact(value=v, where="/there") for k, v in values.items()}
+
+
+NOUVEAU = known(
+    gpu__count=1, gpu__bound_to=("nouveau",), driver__installed=True, machine__container=False
+)
+
+LAPTOP = known(
+    gpu__count=0, driver__installed=False, docker__installed=False, podman__installed=False
+)
+
+
+def test_a_healthy_machine_is_fit(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.update(LAPTOP)
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert out.splitlines() == [
+        "No problems found on this machine.",
+        "gpu         no NVIDIA GPU on the PCI bus",
+        "driver      not installed",
+        "engine      none (not needed to build images)",
+        "here        images can be built, not GPU-tested",
+    ]
+
+
+STOPPED = known(
+    docker__installed=True,
+    docker__engine=True,
+    docker__running=False,
+    docker__error="Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+    machine__container=False,
+)
+
+
+def test_an_engine_that_is_down_is_found_and_makes_no_machine_unfit(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.update({**LAPTOP, **STOPPED})
+    code, out, _ = run(capsys)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "degraded    Docker is installed, but its engine is not running"
+    assert "    sudo systemctl start docker || sudo service docker start" in lines
+    assert "engine      Docker is installed, but not running" in lines
+    assert lines[-1] == "here        images can be built, not GPU-tested"
+    found = json.loads(run(capsys, "--json")[1])
+    Draft202012Validator(SCHEMA).validate(found)
+    assert [one["what"] for one in found["overview"]] == ["gpu", "driver", "engine", "here"]
+    assert found["overview"][0]["where"] == "/there"
+
+
+def test_an_engine_that_is_down_does_not_answer_for_an_unknown_text(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    machine.update(STOPPED)
+    log.write_text(UNRELATED)
+    code, out, _ = run(capsys, str(log))
+    assert code == 7
+    assert out.startswith("unknown ")
+    assert "also        Docker is installed, but its engine is not running" in out
+    found = json.loads(run(capsys, str(log), "--json")[1])
+    assert (found["verdict"], found["overview"]) == ("unknown", [])
+    assert found["collect"]
+
+
+def test_what_keeps_gpus_from_working_answers_for_an_unknown_text(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    machine.update(NOUVEAU)
+    log.write_text(UNRELATED)
+    code, out, _ = run(capsys, str(log), "--json")
+    assert (code, json.loads(out)["verdict"]) == (0, "found")
+
+
+def test_a_machine_that_cannot_run_a_gpu_is_unfit(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.update(NOUVEAU)
+    code, out, _ = run(capsys)
+    assert code == 4
+    assert "nouveau" in out.splitlines()[0]
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("text", "code", "first"),
+    [
+        pytest.param(FALLEN, 0, "xid-79-fallen-off-bus", id="what is known is said"),
+        pytest.param(UNRELATED, 7, None, id="what is unknown is no verdict"),
+        pytest.param("", 7, None, id="an empty text is unknown"),
+    ],
+)
+def test_a_log_is_read(
+    capsys: pytest.CaptureFixture[str], log: Path, text: str, code: int, first: str | None
+) -> None:
+    log.write_text(text)
+    ended, out, _ = run(capsys, "--log", str(log), "--json")
+    found = json.loads(out)
+    Draft202012Validator(SCHEMA).validate(found)
+    assert ended == code
+    assert (found["causes"][0]["code"] if found["causes"] else None) == first
+    assert bool(found["collect"]) == (first is None)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_file_that_is_no_recipe_is_a_log(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    assert run(capsys, str(log))[1] == run(capsys, "--log", str(log))[1]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_log_of_one_word_is_no_requirements_file(
+    capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    log.write_text("torch\n")
+    assert run(capsys, str(log))[0] == 7
+
+
+def test_what_a_log_shows_makes_no_machine_unfit(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    """The log may be of another machine, or of yesterday."""
+    machine.update(NOUVEAU)
+    code, out, _ = run(capsys, "--log", str(log), "--json")
+    found = [cause["code"] for cause in json.loads(out)["causes"]]
+    assert (code, found[0]) == (0, "xid-79-fallen-off-bus")
+    assert "nouveau-owns-gpu" in found
+
+
+@pytest.mark.usefixtures("machine")
+def test_stdin_is_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FALLEN.encode())))
+    code, out, _ = run(capsys, "--log", "-")
+    assert (code, "[stdin:2]" in out) == (0, True)
+
+
+def test_the_machine_decides_unless_the_text_is_from_another(
+    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+) -> None:
+    log.write_text(NO_GPU)
+    machine.update(known(docker__snap=True, gpu__count=1))
+    here = json.loads(run(capsys, "--log", str(log), "--json")[1])
+    elsewhere = json.loads(run(capsys, "--log", str(log), "--no-host", "--json")[1])
+    assert "snap" in here["causes"][0]["code"]
+    assert here["causes"][0]["confidence"] == "high"
+    assert "snap" not in elsewhere["causes"][0]["code"]
+    assert elsewhere["causes"][0]["confidence"] != "high"
+    assert elsewhere["facts"] == {}
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--log", "/nowhere/at.all"], "There is no file /nowhere/at.all"),
+        (["--log", "/"], "directory"),
+        (["--log", "a\0b"], "cannot be read"),
+        (["./no/such/Dockerfile"], "There is no file"),
+        (["no/such/compose.yaml"], "There is no file"),
+        (["--no-host"], "--no-host requires --log"),
+        (["--yes"], "--yes requires --fix or --undo"),
+        (["--fix", "--undo", "x"], "--fix and --undo cannot be used together"),
+        (["--bundle", "x", "--no-host", "--log", "-"], "cannot be used together"),
+        (["some/image:1", "--no-host", "--log", "-"], "cannot be used together"),
+        (["--bundle", "x", "--fix"], "--fix changes this machine"),
+        (["--log", "-", "--log", "-"], "stdin can be used only once"),
+        (["collect"], "collect takes one argument"),
+        (["collect", "/nowhere/at/all.tar.gz"], "cannot be written"),
+        (["explain", "no-such-cause"], "Unknown cause 'no-such-cause'"),
+        (["--bundle", "/nowhere/at.all"], "/nowhere/at.all"),
+        (["--undo", "/nowhere/at.all"], "/nowhere/at.all"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_way_out(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "fix:" in err
+
+
+def test_a_bundle_is_diagnosed_on_another_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "machine.tar.gz"
+    assert run(capsys, "collect", str(path))[0] == 0
+    with tarfile.open(path) as tar:
+        manifest = tar.extractfile("manifest.json")
+        assert manifest is not None
+        assert json.load(manifest)["format"] == FORMAT
+    code, out, _ = run(capsys, "--bundle", str(path), "--json")
+    found = json.loads(out)
+    Draft202012Validator(SCHEMA).validate(found)
+    assert (found["kind"], code in {0, 4}) == ("bundle", True)
+    assert found["facts"]["kernel.arch"]["value"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_fix_asks_and_nobody_is_there(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    code, _, err = run(capsys, "--log", str(log), "--fix")
+    assert code == 2
+    assert "there is no terminal to ask at" in err
+
+
+def test_a_file_is_checked_and_told_to_code_scanning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, sarif = tmp_path / "Dockerfile", tmp_path / "found.sarif"
+    file.write_text("FROM nvidia/cuda:latest\n")
+    code, out, _ = run(capsys, str(file), "--sarif", str(sarif))
+    assert code == 1
+    assert "Dockerfile:1" in out
+    assert json.loads(sarif.read_text())["runs"][0]["results"]
+    file.write_text("FROM debian:12\n")
+    assert run(capsys, str(file))[0] == 0
+
+
+# --- what is shown -----------------------------------------------------------------------------
+
+
+def test_every_cause_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands and links are printed as they are: they must be fit to be copied."""
+    out = run(capsys, "explain", *load().by_code)[1]
+    wide = [
+        line
+        for line in out.splitlines()
+        if len(line) > 80 and not line.startswith("    ") and "http" not in line
+    ]
+    assert wide == []
+
+
+def test_all_causes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "explain")[1]
+    assert all(f"  {code}\n" in out for code in load().by_code)
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_fix_stands_before_the_reasons(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    labels = [line[:11].strip() for line in run(capsys, "--log", str(log))[1].splitlines()]
+    order = [labels.index(label) for label in ("error", "fix", "seen", "why", "more")]
+    assert order == sorted(order)
+
+
+# --- at a step that failed -----------------------------------------------------------------------
+
+
+class Refused(Failure):
+    code = "engine-failed"
+    exit_code = 5
+
+
+def test_a_failed_step_is_diagnosed(
+    machine: dict[str, Fact],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    log: Path,
+) -> None:
+    machine.update(known(docker__snap=True, gpu__count=1))
+
+    def refuse(*_: object) -> Any:
+        raise Refused("The container did not start.", fix="See its log.", detail=NO_GPU)
+
+    monkeypatch.setattr("provision.model.facts.read_host_file", refuse)
+    code = cli.main(["plan", "--host", str(log), "--json"])
+    said = capsys.readouterr()
+    assert code == 5
+    assert "snap" in json.loads(said.out)["doctor"][0]["code"]
+    assert "snap" in said.err
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("failure", "codes"),
+    [
+        pytest.param(Refused("x", fix="y", detail=UNRELATED), [], id="an unknown text"),
+        pytest.param(Refused("x", fix="y"), [], id="no text"),
+        pytest.param(
+            Refused("x", fix="y", detail="last line", log=FALLEN), ["xid-79-fallen-off-bus"],
+            id="all that was kept is read, not its end alone",
+        ),
+    ],
+)  # fmt: skip
+def test_causes_of_a_failure(failure: Failure, codes: list[str]) -> None:
+    assert [cause.code for cause in causes_of_failure(failure)][:1] == codes
+
+
+@pytest.mark.usefixtures("machine")
+def test_checks_that_failed_are_diagnosed() -> None:
+    failed = {
+        "id": "devices.kernel",
+        "status": "fail",
+        "message": "the kernel did not run",
+        "cause": None,
+        "measured": {
+            "output": "RuntimeError: CUDA error: no kernel image is available for execution"
+        },
+    }
+    passed = {**failed, "id": "x.y", "status": "pass", "measured": {"output": FALLEN}}
+    (first, *_) = causes_of_report({"checks": [passed, failed]})
+    assert "xid" not in first.code
+    assert first.evidence[0].where.startswith("devices.kernel:")
+    assert causes_of_report({"checks": [passed]}) == ()

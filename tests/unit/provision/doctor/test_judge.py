@@ -1,0 +1,295 @@
+"""From hits and facts to ranked causes: made-up knowledge, so that each rule stands alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provision.doctor import Diagnosis, Fact, diagnose, load
+from provision.doctor.conditions import holds
+from provision.doctor.fixes import pick_fixes
+from provision.doctor.knowledge import Knowledge, check, parse
+from provision.doctor.model import Condition, Fix, Operator, Value
+from provision.errors import CatalogError
+
+FACTS = {
+    "docker.snap": {"kind": "bool", "means": "x"},
+    "driver.version": {"kind": "str", "means": "x"},
+    "cdi.missing": {"kind": "list", "means": "x"},
+    "shm.mib": {"kind": "int", "means": "x"},
+}
+
+
+def row(code: str, **more: Any) -> dict[str, Any]:
+    return {
+        "code": code,
+        "layer": "docker",
+        "title": f"title of {code}",
+        "cause": "why",
+        "sources": ["https://example.org"],
+        "fix": [{"note": "do"}],
+        **more,
+    }
+
+
+def knowing(*rows: dict[str, Any]) -> Knowledge:
+    return parse({"x.toml": {"failure": list(rows), "fact": FACTS}})
+
+
+def facts(**values: Value) -> dict[str, Fact]:
+    return {
+        name.replace("__", "."): Fact(value=value, where="/there") for name, value in values.items()
+    }
+
+
+def ranked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    return [(cause.code, cause.confidence) for cause in diagnosis.causes]
+
+
+SNAP = {"fact": "docker.snap", "is": True, "says": "Docker is a snap"}
+TWINS = (
+    row("usual", symptoms=[{"text": "no gpu here", "is": "typical"}], often=7),
+    row("snap", symptoms=[{"text": "no gpu here", "is": "typical"}], often=2, clues=[SNAP]),
+    row(
+        "not-with-snap",
+        symptoms=[{"text": "no gpu here", "is": "typical"}],
+        often=1,
+        clues=[{**SNAP, "against": True}],
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "known", "expected"),
+    [
+        pytest.param([row("a", symptoms=["boom"])], "x boom y", {}, [("a", "high")],
+                     id="a proof is sure"),
+        pytest.param([row("a", symptoms=["boom"])], "calm", {}, [], id="nothing is unknown"),
+        pytest.param([row("a", symptoms=[{"text": "boom", "is": "typical"}])], "boom", {},
+                     [("a", "medium")], id="a typical text alone is likely"),
+        pytest.param([row("a", symptoms=[{"text": "boom", "is": "hint"}])], "boom", {},
+                     [("a", "low")], id="a hint is possible"),
+        pytest.param([row("a", symptoms=[{"text": "boom", "is": "hint"}], clues=[SNAP])], "boom",
+                     {"docker__snap": True}, [("a", "medium")],
+                     id="a hint with evidence is likely"),
+        pytest.param(TWINS, "no gpu here", {},
+                     [("usual", "medium"), ("snap", "low"), ("not-with-snap", "low")],
+                     id="of twins the frequent one stands first, and nobody is sure"),
+        pytest.param(TWINS, "no gpu here", {"docker__snap": True},
+                     [("snap", "high"), ("usual", "medium")],
+                     id="the machine decides between twins, and rules one out"),
+        pytest.param(TWINS[:2], "no gpu here", {"docker__snap": False},
+                     [("usual", "medium"), ("snap", "medium")],
+                     id="a clue that does not hold supports nothing"),
+        pytest.param([row("a", symptoms=["boom"]), row("b", symptoms=["bo+m"])], "boom", {},
+                     [("a", "medium"), ("b", "medium")], id="two proofs on one line are not sure"),
+        pytest.param([row("a", symptoms=["boom"], beats=["b"]), row("b", symptoms=["bo+m"])],
+                     "boom", {}, [("a", "high"), ("b", "medium")],
+                     id="the one that beats the other is sure"),
+        pytest.param([row("late", symptoms=["second"]), row("root", symptoms=["first"])],
+                     "first\nsecond", {}, [("root", "high"), ("late", "high")],
+                     id="of two failures the first in the text stands first"),
+        pytest.param([row("late", symptoms=["second"], beats=["early"]),
+                      row("early", symptoms=["first"])],
+                     "first\nsecond", {}, [("late", "high"), ("early", "medium")],
+                     id="what explains another goes before it, wherever it stands"),
+        pytest.param([row("end", symptoms=["first"], outcome=True, often=9),
+                      row("root", symptoms=[{"text": "second", "is": "typical"}])],
+                     "first\nsecond", {}, [("root", "medium"), ("end", "medium")],
+                     id="an outcome comes after its cause, wherever that stands"),
+        pytest.param([row("end", symptoms=["boom"], outcome=True),
+                      row("rival", symptoms=[{"text": "bo+m", "is": "typical"}])],
+                     "boom", {}, [("end", "high"), ("rival", "medium")],
+                     id="another reading of the outcome's line is no cause of it"),
+        pytest.param([row("end", symptoms=["first"], outcome=True),
+                      row("noise", symptoms=["second"], severity="warns"),
+                      row("guess", symptoms=[{"text": "third", "is": "hint"}])],
+                     "first\nsecond\nthird", {},
+                     [("end", "high"), ("noise", "high"), ("guess", "low")],
+                     id="what does no harm, or is a hint, is no cause of an outcome"),
+        pytest.param([row("end", symptoms=["first"], outcome=True, beats=["last"]),
+                      row("last", symptoms=["second"], outcome=True, often=9)],
+                     "second\nfirst", {}, [("end", "high"), ("last", "medium")],
+                     id="of two outcomes the one that beats the other stands first"),
+        pytest.param([row("a", symptoms=["boom"], unless=["all is well"])], "boom\nall is well", {},
+                     [], id="a line rules it out"),
+        pytest.param([row("a", symptoms=[{"all": ["one", "two"]}])], "two\nthree\none", {},
+                     [("a", "high")], id="all lines must be there, in any order"),
+        pytest.param([row("a", symptoms=[{"all": ["one", "two"]}])], "one", {}, [],
+                     id="one of two lines is not enough"),
+        pytest.param([row("a", host=[{"fact": "docker.snap", "is": True}])], "",
+                     {"docker__snap": True}, [("a", "high")], id="the machine alone shows it"),
+        pytest.param([row("a", host=[{"fact": "docker.snap", "is": True}])], "", {}, [],
+                     id="an unknown fact shows nothing"),
+        pytest.param([row("a", host=[{"fact": "docker.snap", "is": True},
+                                     {"fact": "shm.mib", "under": 100}])], "",
+                     {"docker__snap": True, "shm__mib": 512}, [], id="all conditions must hold"),
+        pytest.param([row("seen", symptoms=[{"text": "boom", "is": "typical"}], often=0),
+                      row("besides", host=[{"fact": "docker.snap", "is": True}], often=9)], "boom",
+                     {"docker__snap": True}, [("seen", "medium"), ("besides", "high")],
+                     id="what the text shows goes before what the machine shows besides"),
+        pytest.param([row("seen", symptoms=[{"text": "boom", "is": "hint"}], often=9),
+                      row("besides", host=[{"fact": "docker.snap", "is": True}], often=0)], "boom",
+                     {"docker__snap": True}, [("besides", "high"), ("seen", "low")],
+                     id="but not a mere hint"),
+        pytest.param([row("noise", symptoms=["first"], severity="warns"),
+                      row("harm", symptoms=[{"text": "second", "is": "typical"}])],
+                     "first\nsecond", {}, [("harm", "medium"), ("noise", "high")],
+                     id="what does no harm does not stand before what does"),
+        pytest.param([row("a", symptoms=[{"text": "boom", "is": "typical"}], clues=[SNAP], often=9),
+                      row("b", symptoms=[{"text": "boom", "is": "typical"}], often=0,
+                          clues=[{"fact": "shm.mib", "is": 64, "decisive": True}])], "boom",
+                     {"docker__snap": True, "shm__mib": 64}, [("b", "high"), ("a", "medium")],
+                     id="a decisive clue outweighs another"),
+        pytest.param([row("a", symptoms=["boom"], clues=[{**SNAP, "against": True}])], "boom",
+                     {"docker__snap": True}, [("a", "high")],
+                     id="what the text proves the machine cannot rule out"),
+    ],
+)  # fmt: skip
+def test_ranking(
+    rows: list[dict[str, Any]],
+    text: str,
+    known: dict[str, Value],
+    expected: list[tuple[str, str]],
+) -> None:
+    found = diagnose([("log", text)], facts(**known), knowledge=knowing(*rows))
+    assert ranked(found) == expected
+
+
+def test_what_is_ruled_out_is_told_with_its_reason() -> None:
+    found = diagnose([("log", "no gpu here")], facts(docker__snap=True), knowledge=knowing(*TWINS))
+    (out,) = found.ruled_out
+    assert (out.code, out.evidence.says, out.evidence.where) == (
+        "not-with-snap",
+        "Docker is a snap",
+        "/there",
+    )
+
+
+def test_evidence_is_the_line_and_the_fact() -> None:
+    found = diagnose(
+        [("run.log", "a\nb\nno gpu here: \033[31mred\033[0m\n")],
+        facts(docker__snap=True),
+        knowledge=knowing(*TWINS),
+    )
+    evidence = [(e.says, e.where) for e in found.causes[0].evidence]
+    assert evidence == [("no gpu here: red", "run.log:3"), ("Docker is a snap", "/there")]
+
+
+def test_a_group_of_the_text_fills_the_words_and_is_quoted_in_commands() -> None:
+    known = knowing(
+        row(
+            "a",
+            title="{library} is missing",
+            symptoms=["cannot load (?P<library>.+)$"],
+            defaults={"library": "a library"},
+            fix=[{"note": "find {library}", "run": "ldconfig -p | grep {library}"}],
+            confirm="ls {library} ${HOME}",
+        )
+    )
+    (cause,) = diagnose([("log", "cannot load x; rm -rf /")], knowledge=known).causes
+    assert cause.title == "x; rm -rf / is missing"
+    assert cause.fixes[0].run == "ldconfig -p | grep 'x; rm -rf /'"
+    assert cause.confirm == "ls 'x; rm -rf /' ${HOME}"
+
+
+def test_lines_that_were_put_together_prove_nothing() -> None:
+    known = knowing(row("a", symptoms=["the driver that is loaded is not the one"]))
+    text = "2026-02-03 04:05:06 something: the driver that is loaded\nis not the one that was found"
+    (cause,) = diagnose([("log", text)], knowledge=known).causes
+    assert cause.confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "have", "expected"),
+    [
+        ("is", True, True, True),
+        ("is", True, False, False),
+        ("is", ("snap", "deb"), "deb", True),
+        ("not", "deb", "snap", True),
+        ("under", "525.60.13", "515.65.01", True),
+        ("under", "12.10", "12.9", True),
+        ("atleast", "12.9", "12.10", True),
+        ("under", 64, 64, False),
+        ("under", "12", "no version", False),
+        ("atleast", "12", "no version", False),
+        ("has", "nvidia", ("runc", "nvidia"), True),
+        ("has", "nvidia", "libnvidia", True),
+        ("matches", "^nv", ("runc", "nvidia"), True),
+        ("matches", "^nv", "runc", False),
+    ],
+)
+def test_conditions(operator: Operator, value: Value, have: Value, expected: bool) -> None:  # noqa: FBT001
+    condition = Condition(fact="x", operator=operator, value=value)
+    assert holds(condition, {"x": Fact(value=have, where="")}) is expected
+    assert not holds(condition, {})
+
+
+DEBIAN, RHEL, ANY = Fix(on=("debian",)), Fix(on=("rhel",)), Fix()
+SNAP_DOCKER = Fix(on=("snap-docker",))
+
+
+@pytest.mark.parametrize(
+    ("fixes", "where", "expected"),
+    [
+        ((DEBIAN, RHEL), {"debian", "docker"}, (DEBIAN,)),
+        ((ANY, DEBIAN, RHEL), {"rhel"}, (RHEL, ANY)),
+        ((ANY, DEBIAN), {"suse"}, (ANY,)),
+        ((DEBIAN, RHEL), {"suse"}, (DEBIAN, RHEL)),
+        ((SNAP_DOCKER, DEBIAN, ANY), {"debian", "snap-docker"}, (SNAP_DOCKER,)),
+        ((DEBIAN, RHEL), set(), (DEBIAN, RHEL)),
+    ],
+    ids=["its own", "its own first", "that of everybody", "all, where none is its own",
+         "only its own, where others do harm",
+         "all, where nothing is known of the machine"],
+)  # fmt: skip
+def test_fixes_are_those_of_this_machine(
+    fixes: tuple[Fix, ...], where: set[str], expected: tuple[Fix, ...]
+) -> None:
+    assert pick_fixes(fixes, frozenset(where)) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([row("a", symptoms=["lost"]), row("a", symptoms=["gone"])], "a comes twice"),
+        ([row("a", symptoms=["x(?=y)"])], "a: 'x(?=y)': invalid perl operator: (?="),
+        ([row("a", symptoms=[r"(x)\1"])], "a: '(x)\\\\1': invalid escape sequence: \\1"),
+        ([row("a", host=[{"fact": "docker.snob", "is": 1}])], "a: there is no fact 'docker.snob'"),
+        ([row("a", symptoms=["lost"], beats=["b"])], "a: it beats 'b', which is not there"),
+        (
+            [row("a", symptoms=[r"^\s*\d+ C"])],
+            (
+                "a: '^\\\\s*\\\\d+ C': every match holds a mark, one letter or a short number, and "
+                "nothing else"
+            ),
+        ),
+        ([row("a")], "a: nothing shows it"),
+        ([row("a", symptoms=["lost"], fix=[])], "a: no fix"),
+        ([row("a", symptoms=["lost"], sources=[])], "a: no source"),
+        ([row("a", symptoms=["lost"], layer="moon")], "a: unknown layer 'moon'"),
+    ],
+)
+def test_knowledge_that_breaks_a_rule_is_named(rows: list[dict[str, Any]], problem: str) -> None:
+    assert check(knowing(*rows)) == [problem]
+
+
+def test_what_is_shipped_breaks_no_rule() -> None:
+    assert check(load()) == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param({"symptom": ["x"]}, id="a key that is not known"),
+        pytest.param({"symptoms": [{"text": "x", "is": "certain"}]}, id="a strength of its own"),
+        pytest.param({"clues": [{"fact": "docker.snap"}]}, id="a condition that compares nothing"),
+        pytest.param({"severity": "bad"}, id="a severity of its own"),
+        pytest.param({"fix": [{"command": "x"}]}, id="a fix with a key that is not known"),
+        pytest.param({"fix": [{"recipe": "soup"}]}, id="a recipe that is not there"),
+    ],
+)
+def test_a_row_of_another_shape_is_named(broken: dict[str, Any]) -> None:
+    with pytest.raises(CatalogError, match=r"x\.toml: a"):
+        knowing({**row("a", symptoms=["x"]), **broken})

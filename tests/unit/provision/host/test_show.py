@@ -1,0 +1,106 @@
+"""Host facts as people see them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from provision.host import describe
+from provision.model.plan import Absent, Engine, Gpu, HostFacts
+from tests.unit.provision.model.test_facts import hosts
+
+FULL = HostFacts(
+    driver="515.65.01",
+    user_mode_driver="515.65.01",
+    driver_cuda="11.7",
+    arch="x86_64",
+    glibc="2.35",
+    os_id="ubuntu",
+    os_version="22.04",
+    python="3.10",
+    wsl=False,
+    gpus=(
+        Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6), memory_mib=24576, mig=False),
+        Gpu(name="NVIDIA A100-SXM4-80GB", compute_capability=(8, 0), memory_mib=81920, mig=True),
+        Gpu(),
+    ),
+    engines=(
+        Engine(
+            name="docker",
+            client="27.5.1",
+            server="27.5.1",
+            buildkit="buildx 0.20.0",
+            gpu_runtime=True,
+            cdi_devices=("nvidia.com/gpu=0", "nvidia.com/gpu=all"),
+        ),
+        Engine(name="podman", client="4.3.1", problem="Error: cannot set up namespace"),
+    ),
+    sources=(("driver", "/sys/module/nvidia/version"), ("driver_cuda", "nvml")),
+    absent=(
+        Absent(fact="driver", source="/proc/driver/nvidia/version", reason="answered elsewhere"),
+        Absent(fact="gpus[2].name", source="nvml", reason="Not Supported"),
+        Absent(fact="gpus[2].uuid", source="nvml", reason="Not Supported"),
+    ),
+)
+
+
+def test_a_full_host_fits_one_block() -> None:
+    assert describe(FULL).splitlines() == [
+        "Driver     515.65.01 (/sys/module/nvidia/version)",
+        "Libraries  515.65.01",
+        "CUDA       up to 11.7 supported by this driver (nvml)",
+        "System     ubuntu 22.04, x86_64, glibc 2.35, Python 3.10",
+        "GPUs       #  name                      CC     memory  MIG",
+        "           0  NVIDIA GeForce RTX 3090  8.6  24576 MiB  off",
+        "           1  NVIDIA A100-SXM4-80GB    8.0  81920 MiB  on",
+        "           2  unknown                    ?          ?  ?",
+        "Engines    docker 27.5.1, BuildKit: buildx 0.20.0, NVIDIA runtime, CDI devices:",
+        "           2",
+        "           podman 4.3.1, not usable: Error: cannot set up namespace",
+        "Not read   gpus[2].name, gpus[2].uuid: nvml: Not Supported",
+    ]
+
+
+def test_an_unknown_host_says_so_everywhere() -> None:
+    assert describe(HostFacts()).splitlines() == [
+        "Driver     unknown",
+        "Libraries  unknown",
+        "CUDA       unknown",
+        "System     OS unknown, processor unknown, glibc unknown, Python unknown",
+        "GPUs       unknown",
+        "Engines    unknown",
+    ]
+
+
+NOT_THERE = tuple(
+    Absent(fact=fact, source="nvml", reason="libnvidia-ml.so.1 is not in the linker path")
+    for fact in ("driver", "user_mode_driver", "driver_cuda", "gpus")
+)
+
+
+def test_a_driver_that_was_looked_for_and_is_not_there_is_none() -> None:
+    lines = describe(HostFacts(gpus=(), absent=NOT_THERE)).splitlines()
+    assert lines[:3] == [
+        "Driver     none found",
+        "Libraries  none found",
+        "CUDA       none (no driver)",
+    ]
+
+
+def test_libraries_without_their_module_are_a_driver_that_is_not_loaded() -> None:
+    lines = describe(HostFacts(user_mode_driver="550.54.15", absent=NOT_THERE)).splitlines()
+    assert lines[:3] == [
+        "Driver     not loaded",
+        "Libraries  550.54.15",
+        "CUDA       unknown",
+    ]
+
+
+def test_none_there_is_not_unknown() -> None:
+    lines = describe(HostFacts(gpus=(), engines=())).splitlines()
+    assert "GPUs       none" in lines
+    assert "Engines    none" in lines
+
+
+@given(hosts)
+def test_whatever_the_facts_no_line_is_wider_than_a_terminal(facts: HostFacts) -> None:
+    assert all(len(line) <= 80 for line in describe(facts).splitlines())

@@ -1,0 +1,361 @@
+"""What is judged of an image and of a wheel, the report that says it, and the page for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from images.errors import Failure
+from images.inspect.contents import read_image, read_wheel
+from images.inspect.coverage import cover, cover_flags
+from images.inspect.image import Inspection, conclude
+from images.inspect.model import LibraryCode
+from provision.cli.inspect import do_inspect, inspect_options, is_wheel
+from provision.cli.render.inspection import describe_inspection
+from provision.errors import BadInputError
+from provision.inspection.report import make_report
+from provision.lock.labels import PLAN
+from provision.model.plan import Gpu
+from provision.model.planfile import plan_to_json
+from provision.output.console import Console
+from provision.verification.report_files import page, write_files
+from tests import ROOT
+from tests.kit.elf_maker import elf
+from tests.kit.image_maker import Files, image_of, installed, tar_of
+from tests.kit.wheel_maker import InMemory, targets
+from tests.kit.wheel_maker import wheel as wheel_of
+from tests.unit.images.inspect.test_image_needs import LIBC, MODULE, SITE, program
+from tests.unit.provision.lock.test_lock import PLAN as SMALL
+
+SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text(encoding="utf-8"))
+PYTHON: Files = {
+    "usr/bin/python3.11": program(needed=["libc.so.6"], versions={"libc.so.6": ["GLIBC_2.2.5"]}),
+    "opt/venv/bin/python3": "/usr/bin/python3.11",
+    "lib/libc.so.6": LIBC,
+    "etc/os-release": b"ID=debian\n",
+}
+ENV = {"PATH": "/opt/venv/bin:/usr/bin"}
+PLAIN = ("sm_70", "sm_80")
+
+
+def coded(*words: str, times: int = 20, **more: Any) -> bytes:
+    """A library with device code: its fatbins lie behind all that the loader reads."""
+    head = elf(**more)
+    return head + b"\0" * (-len(head) % 16) + targets(*words) * times
+
+
+def torch(**more: Any) -> dict[str, bytes | str | None]:
+    """Something like PyTorch, and a library of NVIDIA's that it brings."""
+    own: dict[str, bytes | str | None] = {
+        f"torch/_C.{MODULE[2:]}": elf(needed=["libtorch_cuda.so"], rpath="$ORIGIN/lib"),
+        "torch/lib/libtorch_cuda.so": coded(
+            *more.get("targets", PLAIN),
+            needed=["libcuda.so.1", "libnccl.so.2", *more.get("needed", [])],
+            rpath="$ORIGIN:$ORIGIN/../../nvidia/nccl/lib",
+            versions={"libc.so.6": more.get("asks", ["GLIBC_2.17"])},
+        ),
+        "torch/version.py": b"__version__ = '2.0.1+cu117'\ncuda = '11.7'\n",
+    }
+    nccl: Files = {"nvidia/nccl/lib/libnccl.so.2": coded("sm_80", times=1)}
+    return {
+        **installed("torch", "2.0.1", own, site=SITE, requires=["nvidia-nccl-cu11"]),
+        **installed("nvidia_nccl_cu11", "2.14.3", nccl, site=SITE),
+    }
+
+
+def looked(*layers: Files | bytes, labels: Mapping[str, str] | None = None) -> Inspection:
+    return conclude(read_image(image_of(PYTHON, *layers, env=ENV, labels=labels)))
+
+
+def gpu(text: str) -> Gpu:
+    major, _, minor = text.partition(".")
+    return Gpu(compute_capability=(int(major), int(minor)))
+
+
+def judged(found: Inspection, gpus: Sequence[str] = ()) -> dict[str, Any]:
+    report = make_report(found, [gpu(one) for one in gpus], seconds=1.5)
+    jsonschema.validate(report, SCHEMA)
+    return report
+
+
+def check(report: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in report["checks"] if c["id"] == f"inspect.{name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layers", "gpus", "verdict", "failed", "words"),
+    [
+        pytest.param([torch()], [], "fit", None, "", id="a whole image"),
+        pytest.param([torch()], ["8.0"], "fit", None, "", id="a GPU that it was built for"),
+        pytest.param(
+            [torch()], ["8.6"], "fit", None, "sm_80 binary", id="a later one of its major"
+        ),
+        pytest.param(
+            [torch()], ["9.0"], "unfit", "architectures", "libtorch_cuda.so has no code",
+            id="a later major, without PTX",
+        ),
+        pytest.param(
+            [torch(targets=("sm_80", "compute_80"))], ["9.0"], "fit", None, "PTX",
+            id="a later major, by PTX",
+        ),
+        pytest.param(
+            [torch()], ["8.0", "6.1"], "unfit", "architectures", "6.1", id="one of two GPUs lacks"
+        ),
+        pytest.param(
+            [torch()], ["7.0"], "fit", None, "without code for it: libnccl.so.2",
+            id="what the framework brings along is told, and not judged",
+        ),
+        pytest.param(
+            [torch(), {f"{SITE}/torch/lib/.wh.libtorch_cuda.so": b""}], [], "unfit", "needs",
+            "needs libtorch_cuda.so", id="a layer took a library away",
+        ),
+        pytest.param(
+            [torch(), {f"{SITE}/nvidia/.wh.nccl": b""}], [], "unfit", "needs", "libnccl.so.2",
+            id="a layer took a whole directory away",
+        ),
+        pytest.param(
+            [torch(needed=["libz.so.1"])], [], "unfit", "needs", "libz.so.1",
+            id="the base lacks a library",
+        ),
+        pytest.param(
+            [torch(needed=["libz.so.1"]), {"opt/z/libz.so.1": elf(soname="libz.so.1")}], [],
+            "unfit", "needs", "libz.so.1", id="the library is where nobody looks",
+        ),
+        pytest.param(
+            [torch(needed=["libc.so.6"], asks=["GLIBC_2.99"])], [], "unfit", "glibc",
+            "GLIBC_2.99 of /lib/libc.so.6, which has at most GLIBC_2.17", id="the base is too old",
+        ),
+        pytest.param(
+            [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:400]}], [], "unfit",
+            "packages", "bytes of the", id="a library was cut off",
+        ),
+        pytest.param(
+            [torch(), installed("torch", "2.1.0", {}, site=SITE)], [], "unfit", "packages",
+            "twice", id="two versions in one place",
+        ),
+        pytest.param(
+            [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": b"\x7fELF" + b"\1" * 9000}], [],
+            "unfit", "needs", "libtorch_cuda.so", id="a library of another width is passed over",
+        ),
+        pytest.param(
+            [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:64] + b"\xff" * 9000}],
+            [], "unfit", "needs", "unreadable ELF file", id="a library that is damaged",
+        ),
+        pytest.param([{}], ["8.0"], "no-verdict", None, "cannot be checked", id="no device code"),
+        pytest.param([{}], [], "fit", None, "", id="no framework at all"),
+    ],
+)  # fmt: skip
+def test_verdicts(
+    layers: list[Files], gpus: list[str], verdict: str, failed: str | None, words: str
+) -> None:
+    report = judged(looked(*layers), gpus)
+    assert report["verdict"] == verdict
+    told = {c["id"]: c["message"] for c in report["checks"]}
+    if failed is not None:
+        one = check(report, failed)
+        assert one["status"] == "fail"
+        assert one["fix"]
+        assert words in one["message"]
+    else:
+        assert words in " ".join(told.values())
+        assert "fail" not in {c["status"] for c in report["checks"]}
+
+
+def test_the_fix_names_who_would_bring_the_library() -> None:
+    gone = looked(torch(), {f"{SITE}/nvidia/nccl/lib/.wh.libnccl.so.2": b""})
+    fix = check(judged(gone), "needs")["fix"]
+    assert "pip install --force-reinstall nvidia-nccl-cu11==2.14.3" in fix
+    aside = looked(torch(needed=["libz.so.1"]), {"opt/z/libz.so.1": elf(soname="libz.so.1")})
+    assert "LD_LIBRARY_PATH=/opt/z" in check(judged(aside), "needs")["fix"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({}, None, id="what the label says"),
+        pytest.param({"framework_version": "2.1.0"}, "2.1.0", id="another version"),
+        pytest.param({"framework": "tensorflow"}, "TensorFlow", id="another framework"),
+        pytest.param({"python": "3.10"}, "Python 3.10", id="another Python"),
+        pytest.param({"cuda": "12.1"}, "CUDA 12.1", id="another CUDA"),
+    ],
+)
+def test_an_image_is_what_it_says_it_was_made_to_be(
+    change: dict[str, Any], words: str | None
+) -> None:
+    made = replace(SMALL, cuda="11.7", framework_version="2.0.1", python="3.11")
+    label = json.dumps(plan_to_json(replace(made, **change)))
+    one = check(judged(looked(torch(), labels={PLAN: label})), "packages")
+    assert one["status"] == ("fail" if words else "pass"), one
+    assert words is None or words in one["message"]
+    assert one["measured"]["plan"] == "read"
+
+
+def test_a_plan_that_cannot_be_read_is_told() -> None:
+    one = check(judged(looked(torch(), labels={PLAN: "{}"})), "packages")
+    assert one["measured"]["plan"] == "unreadable"
+    assert "plan label cannot be read" in one["message"]
+
+
+def test_sizes_are_whose_they_are_and_add_up() -> None:
+    found = looked(torch(), {"usr/bin/extra": b"x" * 1000}, {"usr/bin/extra": b"x" * 10})
+    total = sum(share.size for share in found.shares)
+    shares = {share.name: share.size for share in found.shares}
+    assert shares["torch 2.0.1"] > shares["nvidia-nccl-cu11 2.14.3"] > 0
+    assert found.hidden_bytes == 1000
+    metrics = check(judged(found), "sizes")["measured"]["metrics"]
+    assert [m["value"] for m in metrics if m["name"] == "size"] == [total]
+
+
+WHEEL = {
+    "torch/lib/libtorch_cuda.so": coded(*PLAIN, needed=["libcublas.so.11", "libc.so.6"]),
+    "torch/lib/libmore.so": elf(needed=["libtorch_cuda.so"], rpath="$ORIGIN"),
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "requires", "gpus", "verdict"),
+    [
+        pytest.param(WHEEL, ("nvidia-cublas-cu11",), ["8.0"], "fit", id="its code is enough"),
+        pytest.param(WHEEL, ("nvidia-cublas-cu11",), ["9.0"], "unfit", id="its code is not"),
+        pytest.param(WHEEL, ("nvidia-cublas-cu11",), [], "no-verdict", id="others must bring more"),
+        pytest.param(WHEEL, (), [], "unfit", id="nobody would bring it"),
+        pytest.param(
+            {"a/_x.so": elf(needed=["libm.so.6", "libb.so"], rpath="$ORIGIN/../a.libs"),
+             "a.libs/libb.so": elf()},
+            (), [], "fit", id="a wheel that is complete",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wheel_alone(
+    files: dict[str, bytes], requires: tuple[str, ...], gpus: list[str], verdict: str
+) -> None:
+    source = InMemory(wheel_of(files, name="torch", version="2.0.1", requires=requires))
+    assert judged(conclude(read_wheel(source)), gpus)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("held", "capability", "runs", "whole"),
+    [
+        pytest.param({"sm_86": 20, "sm_80": 20}, (8, 6), "sm_86", True, id="its own code"),
+        pytest.param({"sm_80": 20, "sm_75": 20}, (8, 6), "sm_80 binary", True, id="older code"),
+        pytest.param({"sm_89": 20}, (8, 6), "none", False, id="newer code does not run"),
+        pytest.param({"sm_70": 20, "compute_70": 20}, (9, 0), "PTX", True, id="PTX of any major"),
+        pytest.param({"compute_90": 20}, (8, 0), "none", False, id="PTX for a later GPU"),
+        pytest.param({"sm_90a": 20}, (9, 0), "sm_90", True, id="code for this very GPU"),
+        pytest.param({"sm_100a": 20}, (10, 3), "none", False, id="and for no other"),
+        pytest.param({"sm_100f": 20}, (10, 3), "sm_100 binary", True, id="code for a family"),
+        pytest.param({"sm_90": 1, "sm_80": 20}, (9, 0), "sm_90", False, id="a few kernels only"),
+    ],
+)
+def test_what_runs_where(
+    held: dict[str, int],
+    capability: tuple[int, int],
+    runs: str,
+    whole: bool,  # noqa: FBT001
+) -> None:
+    code = LibraryCode(
+        name="x.so",
+        fatbins=20,
+        sass={word: n for word, n in held.items() if word.startswith("sm")},
+        ptx={word: n for word, n in held.items() if not word.startswith("sm")},
+    )
+    found = cover(code, capability)
+    assert (found.runs, found.whole) == (runs, whole)
+    assert cover_flags(list(held), capability) == runs
+
+
+def test_the_suites_own_renderers_take_the_report(tmp_path: Path) -> None:
+    report = judged(looked(torch()), ["9.0"])
+    names = ("report", "junit", "html", "markdown")
+    write_files(report, {name: tmp_path / name for name in names})
+    assert all((tmp_path / name).stat().st_size > 500 for name in names)
+    assert "inspect.architectures" in (page(report) or "")
+
+
+@pytest.mark.parametrize("gpus", [[], ["8.0"], ["9.0", "8.0"]])
+def test_the_page_is_80_columns_and_says_first_what_to_do(gpus: list[str]) -> None:
+    found = looked(
+        torch(), {"usr/bin/a\x1b[31m\nb": b"x", **dict.fromkeys(["opt/" + "x" * 90], b"")}
+    )
+    text = describe_inspection(judged(found, gpus), found, [gpu(one) for one in gpus])
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    assert max(len(line) for line in lines if " " in line.strip()) <= 80
+    assert lines[0].startswith("verdict")
+    if "9.0" in gpus:
+        assert lines[2].startswith("FAIL")
+        assert any("provision plan --framework pytorch" in line for line in lines[:9])
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true")
+    inspect_options(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(("gpus", "code"), [([], 7), (["8.0"], 0), (["9.0"], 1), (["RTX 3090"], 0)])
+def test_the_exit_code_is_the_verdicts(
+    gpus: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "torch-2.0.1-cp311-cp311-manylinux_2_17_x86_64.whl"
+    path.write_bytes(wheel_of(WHEEL, name="torch", version="2.0.1", requires=("nvidia-x",)))
+    words = [word for one in gpus for word in ("--gpu", one)]
+    assert do_inspect(options(str(path), "--json", *words), Console()) == code
+    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["x.whl", "--gpu", "no such card"], id="a GPU that nobody knows"),
+        pytest.param(["x.whl", "--arch", "mips"], id="a machine that is none of ours"),
+        pytest.param(["x.whl", "--html", ""], id="a file without a name"),
+        pytest.param(["https://example.org/x.whl", "--offline"], id="an address, and no network"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: list[str]) -> None:
+    with pytest.raises(BadInputError):
+        do_inspect(options(*words), Console())
+
+
+def test_where_there_is_no_report_the_files_say_why(tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    with pytest.raises(Failure):
+        do_inspect(options(str(tmp_path / "none.whl"), "--junit", str(junit)), Console())
+    assert "wheel-unreadable" in junit.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "wheel"),
+    [
+        ("a/b.whl", True),
+        ("https://h/x.whl#sha256=1", True),
+        ("oci:x.whl", False),
+        ("torch:2", False),
+    ],
+)
+def test_a_wheel_is_told_from_an_image(text: str, wheel: bool) -> None:  # noqa: FBT001
+    assert is_wheel(text) is wheel
+
+
+def test_an_archive_without_an_elf_header_is_a_wheel_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.py", "")
+        archive.writestr("x-1.dist-info/METADATA", "Name: x\nVersion: 1\n\n")
+    assert do_inspect(options(str(path)), Console()) == 7
+
+
+def test_a_layer_may_hold_anything_that_is_no_file() -> None:
+    found = looked(tar_of({"dev/null": None, "a": "a"}))
+    assert judged(found)["verdict"] == "fit"

@@ -1,0 +1,303 @@
+"""What an image says about itself, and what the suite in it is told to expect."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from provision.catalog.loading import load
+from provision.errors import BadInputError, LockFileError
+from provision.lock import lockfile as lock_module
+from provision.lock.labels import LOCK_SHA256, PLAN, expectations, labels_for, plan_of
+from provision.lock.lockfile import Lock, read_lock
+from provision.lock.network import ca_bundle, make_secrets
+from provision.model.plan import Gpu, GpuVerdict, HostFacts, PlanError, Reason, Warned
+from provision.output.files import refuse_unwritable
+from tests import ROOT
+from tests.unit.provision.lock.test_lock import PLAN as SMALL
+from tests.unit.provision.lock.test_lock import finished
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MINE = replace(
+    SMALL,
+    cudnn="8.5.0.96",
+    driver_have="515.65.01",
+    driver_need="450.80.02",
+    gpus=(GpuVerdict(name="MY-GPU", compute_capability="8.6", runs="sm_86", ok=True),),
+    reasons=(Reason(code="a", message="MY-HOST has it", source=""),),
+    warnings=(Warned(code="b", message="MY-HOST", fix="-"),),
+)
+LOCKED = Lock(text="the lock", plan=MINE, wheels=())
+
+
+def test_the_labels_say_what_was_built_and_from_which_lock() -> None:
+    labels = labels_for(LOCKED, "1.2.3")
+    assert labels[LOCK_SHA256] == LOCKED.sha256
+    assert labels["org.gpu-provision.version"] == "1.2.3"
+    assert labels["org.opencontainers.image.base.name"] == "python:3.11-slim"
+    assert labels["org.opencontainers.image.base.digest"] == ""
+
+
+def test_nothing_of_the_host_is_in_the_labels() -> None:
+    text = json.dumps(labels_for(LOCKED, "1"))
+    assert [word for word in ("MY-", "515.65.01", "450.80.02") if word in text] == []
+
+
+def test_the_labels_of_one_lock_are_the_same_every_time() -> None:
+    assert labels_for(LOCKED, "1") == labels_for(replace(LOCKED), "1")
+
+
+def test_the_plan_comes_back_from_the_labels_without_the_host() -> None:
+    found = plan_of(labels_for(LOCKED, "1"), "image")
+    hostless = replace(
+        MINE,
+        verdict="unverified",
+        driver_have=None,
+        driver_need=None,
+        gpus=(),
+        reasons=(),
+        warnings=(),
+    )
+    assert found == hostless
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param({}, id="an image of somebody else"),
+        pytest.param({PLAN: ""}, id="an empty label"),
+        pytest.param({PLAN: "{"}, id="broken JSON"),
+        pytest.param({PLAN: "[" * 100_000}, id="nested without end"),
+        pytest.param({PLAN: "[]"}, id="a list"),
+        pytest.param({PLAN: "{}"}, id="an empty object"),
+        pytest.param({PLAN: '{"framework": "pytorch"}'}, id="a text where a table belongs"),
+        pytest.param(
+            {PLAN: '{"framework": {"name": "pytorch"}, "flavour": "runtime", "cuda": 11.7}'},
+            id="a number where a text belongs",
+        ),
+    ],
+)
+def test_labels_that_are_not_ours_are_refused_by_the_image_s_name(labels: dict[str, str]) -> None:
+    with pytest.raises(BadInputError) as caught:
+        plan_of(labels, "some/image:1")
+    assert caught.value.exit_code == 2
+    assert "some/image:1" in caught.value.message
+    assert "provision build" in caught.value.fix
+
+
+def test_the_suite_is_told_the_plan_and_the_gpus() -> None:
+    facts = HostFacts(gpus=(Gpu(name="A", compute_capability=(8, 6), uuid="GPU-1"), Gpu()))
+    assert expectations(MINE, facts, "sha256:1") == {
+        "schema": 1,
+        "framework": {"name": "pytorch", "version": "2.0.1"},
+        "wheel_tag": "cu117",
+        "cuda": "11.7",
+        "cudnn": "8.5.0.96",
+        "nccl": None,
+        "python": "3.11",
+        "gpus": [
+            {"uuid": "GPU-1", "name": "A", "compute_capability": "8.6"},
+            {"uuid": None, "name": None, "compute_capability": None},
+        ],
+        "image": {"digest": "sha256:1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "gpus"),
+    [
+        pytest.param(None, None, id="no facts are nothing known"),
+        pytest.param(HostFacts(), None, id="GPUs not read are not known"),
+        pytest.param(HostFacts(gpus=()), [], id="no GPU there is known"),
+    ],
+)
+def test_what_is_not_known_is_not_told_as_none(facts: HostFacts | None, gpus: object) -> None:
+    assert expectations(MINE, facts, None, emulator="qemu")["emulator"] == "qemu"
+    found = expectations(MINE, facts, None)
+    assert (found["gpus"], found["image"]) == (gpus, None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bandwidth"),
+    [
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090"), 936, id="the name that NVML prints"),
+        pytest.param(Gpu(name="GeForce RTX 3090"), 936, id="as older drivers print it"),
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090", mig=False), 936, id="MIG is off"),
+        pytest.param(Gpu(name="RTX 3090"), None, id="a part of a name"),
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090 Max"), None, id="a longer name"),
+        pytest.param(Gpu(name="H100"), None, id="several cards by one name"),
+        pytest.param(Gpu(name="Voodoo 2"), None, id="a card nobody knows"),
+        pytest.param(Gpu(), None, id="no name"),
+        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090", mig=True), None, id="a part of a card"),
+    ],
+)
+def test_the_suite_is_told_the_figures_of_this_very_card(gpu: Gpu, bandwidth: float | None) -> None:
+    (found,) = expectations(MINE, HostFacts(gpus=(gpu,)), None, load().gpus)["gpus"]
+    assert found.get("spec", {}).get("memory_bandwidth_gbs") == bandwidth
+
+
+def test_figures_are_sure_where_two_sources_agree_and_none_is_made_up() -> None:
+    rows = load().gpus
+    hosts = HostFacts(gpus=tuple(Gpu(name=row.name) for row in rows))
+    told = expectations(MINE, hosts, None, rows)["gpus"]
+    for row, gpu in zip(rows, told, strict=True):
+        spec = gpu["spec"]
+        assert spec["sure"] == (row.figures_confidence != "doubtful")
+        assert None not in spec["tflops"].values()
+        assert spec["nvlink"] == row.nvlink
+    assert {gpu["spec"]["sure"] for gpu in told} == {True, False}
+
+
+def test_the_suite_understands_every_card_s_figures(tmp_path: Path) -> None:
+    import subprocess
+
+    rows = load().gpus
+    hosts = HostFacts(gpus=tuple(Gpu(name=row.name) for row in rows))
+    told = {**expectations(MINE, hosts, None, rows)}
+    (tmp_path / "expect.json").write_text(json.dumps(told))
+    words = ["--list", "--framework", "pytorch", "--expect", str(tmp_path / "expect.json")]
+    root = ROOT
+    done = subprocess.run(
+        [sys.executable, "-m", "verify", *words], cwd=root, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# --- locks that were edited -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        pytest.param('kind = "registry"', 'kind = "tape"', "base.kind", id="an unknown base"),
+        pytest.param('reference = "python:3.11-slim"', "", "base.reference", id="a base unnamed"),
+        pytest.param('wheel_tag = "cu117"', "", "wheel_tag", id="no wheel tag"),
+        pytest.param('arch = "x86_64"', "", "arch", id="no CPU"),
+        pytest.param('arch = "x86_64"', "arch = 64", "arch", id="a CPU in figures"),
+        pytest.param(
+            'requirement = "torch==2.0.1"',
+            "requirement = 2",
+            "indexes[0].requirement",
+            id="a figure for a line",
+        ),
+        pytest.param('why = "its default"', "why = []", "indexes[0].why", id="a list for a text"),
+    ],
+)
+def test_an_edited_lock_is_refused_by_the_key(old: str, new: str, words: str) -> None:
+    text = finished()
+    assert old in text
+    with pytest.raises(LockFileError) as caught:
+        read_lock(text.replace(old, new))
+    assert words in caught.value.message
+    assert "provision lock" in caught.value.fix
+
+
+def test_a_lock_without_base_is_refused() -> None:
+    data = tomllib.loads(finished())
+    del data["tool"]["gpu-provision"]["plan"]["base"]
+    with pytest.raises(LockFileError, match="lacks base"):
+        read_lock(tomli_w.dumps(data))
+
+
+def test_a_plan_that_says_why_it_is_none_is_read_back() -> None:
+    from provision.model.planfile import plan_from_json, plan_to_json
+
+    none = replace(MINE, verdict="none", error=PlanError(code="a", message="b", fix="c"))
+    assert plan_from_json(plan_to_json(none)) == none
+
+
+def test_an_endless_lock_is_not_read_to_its_end() -> None:
+    with pytest.raises(LockFileError, match="larger than 64 MiB"):
+        lock_module.read_lock_file(Path("/dev/zero"))
+
+
+def test_a_lock_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").mkdir()
+    with pytest.raises(BadInputError, match="cannot be written"):
+        lock_module.write_lock(read_lock(finished()), tmp_path / "pylock.toml")
+    assert [path.name for path in tmp_path.iterdir()] == ["pylock.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("pylock.toml", "it is a directory", id="a directory of that name"),
+        pytest.param("fifo/pylock.toml", "not a file that can be replaced", id="a named pipe"),
+        pytest.param("no/pylock.toml", "there is no directory", id="a directory that is not there"),
+        pytest.param("file/pylock.toml", "there is no directory", id="a file as directory"),
+        pytest.param(f"{'x' * 300}/pylock.toml", "there is no directory", id="too long a name"),
+    ],
+)
+def test_where_a_lock_cannot_be_written_is_known_before_the_work(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "pylock.toml").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo/pylock.toml")
+    with pytest.raises(BadInputError, match=words):
+        refuse_unwritable("--output", tmp_path / name)
+    refuse_unwritable("--output", tmp_path / "pylock.new.toml")
+
+
+# --- what stands between ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        pytest.param({}, "system", id="nothing is set: the system's"),
+        pytest.param(
+            {"SSL_CERT_FILE": "missing", "PIP_CERT": "b"}, "b", id="the first that exists"
+        ),
+        pytest.param({"CURL_CA_BUNDLE": "a", "SSL_CERT_FILE": "b"}, "b", id="in a known order"),
+        pytest.param({"SSL_CERT_FILE": "x" * 5000, "PIP_CERT": "a"}, "a", id="too long a name"),
+        pytest.param({"SSL_CERT_FILE": ".", "PIP_CERT": "a"}, "a", id="a directory is passed over"),
+    ],
+)
+def test_the_ca_bundle_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], found: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "system", "other"):
+        (tmp_path / name).write_text("-----BEGIN CERTIFICATE-----")
+    assert ca_bundle(None, env, system=("missing", "system", "other")) == Path(found)
+
+
+def test_a_machine_without_certificates_has_no_bundle() -> None:
+    assert ca_bundle(None, {}, system=("missing",)) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"machine e.example login", id="half a line"),
+        pytest.param(b"\xff\xfe\x00", id="no text"),
+        pytest.param(b"", id="an empty file"),
+    ],
+)
+def test_a_netrc_that_cannot_be_read_holds_no_login(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "netrc").write_bytes(content)
+    env = {"NETRC": str(tmp_path / "netrc"), "PATH": ""}
+    secrets: Any = make_secrets(ca=None, index=None, hosts=iter(["e.example"]), env=env)
+    assert (secrets.netrc, secrets.values) == ("", ())
+
+
+def test_the_hosts_may_come_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text(
+        "machine a.example login me password one\nmachine b.example login me password two\n"
+    )
+    env = {"NETRC": str(tmp_path / "netrc"), "PATH": ""}
+    secrets = make_secrets(ca=None, index=None, hosts=iter(["b.example", "a.example"]), env=env)
+    assert secrets.values == ("one", "two")

@@ -1,0 +1,280 @@
+"""Locks: what uv says is understood, what is written can be read, what is wrong is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.errors import Failure
+from provision.errors import BadInputError, LockFileError
+from provision.lock import solve as lock
+from provision.lock import uv
+from provision.lock.lockfile import read_lock, read_lock_file, write_lock
+from provision.lock.network import make_secrets
+from provision.lock.wheels import finished as finish
+from provision.model.plan import Base, IndexCandidate, Plan, Request
+from provision.model.planfile import (
+    plan_from_json,
+    plan_to_json,
+    without_credentials,
+    without_nulls,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PLAN = Plan(
+    verdict="direct",
+    framework="pytorch",
+    framework_version="2.0.1",
+    cuda="11.7",
+    wheel_tag="cu117",
+    index="pypi",
+    python="3.11",
+    arch="x86_64",
+    base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),
+    requirements=("numpy<2",),
+    indexes=(IndexCandidate(name="PyPI", url=None, requirement="torch==2.0.1", why="its default"),),
+)
+
+
+def uv_lock(
+    version: str = "2.0.1",
+    url: str = "https://user:canary@e.example/torch-VERSION-cp311-cp311-linux_x86_64.whl",
+    more: str = "",
+) -> str:
+    return f"""lock-version = "1.0"
+created-by = "uv"
+requires-python = ">=3.11"
+[[packages]]
+name = "torch"
+version = "{version}"
+marker = "sys_platform == 'linux'"
+index = "https://user:canary@e.example/simple"
+sdist = {{ url = "https://e.example/torch-{version}.tar.gz", hashes = {{ sha256 = "{"0" * 64}" }} }}
+[[packages.wheels]]
+url = "{url.replace("VERSION", version)}"
+size = 7
+hashes = {{ sha256 = "{"1" * 64}" }}
+{more}"""
+
+
+def finished() -> str:
+    return finish(uv_lock(), PLAN, None, offline=True)
+
+
+def test_a_finished_lock_is_read_back_whole() -> None:
+    read = read_lock(finished())
+    assert read.plan == PLAN
+    assert read.wheels[0].sha256 == "1" * 64
+    assert read.download_bytes == 7
+
+
+def test_a_finished_lock_holds_no_login_and_no_sdist() -> None:
+    text = finished()
+    assert "canary" not in text
+    assert "sdist" not in text
+    assert "e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl" in text
+
+
+def test_a_finished_lock_says_for_which_machine_it_is() -> None:
+    data = tomllib.loads(finished())
+    assert data["requires-python"] == "==3.11.*"
+    assert "platform_machine" in data["environments"][0]
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome"),
+    [
+        pytest.param(
+            "error: Failed to fetch: https://e.example/torch/\n  cause: dns error\n"
+            "  cause: failed to lookup address information: Name or service not known",
+            "unreachable",
+            id="a name that does not resolve",
+        ),
+        pytest.param(
+            "error: Failed to fetch: http://e.example/torch/\n  cause: operation timed out",
+            "unreachable",
+            id="a silent server",
+        ),
+        pytest.param(
+            "error: No solution found when resolving dependencies\n  cause: Because there is no "
+            "version of torch==2.0.1+cu117 and you require torch==2.0.1+cu117, we can conclude "
+            "that your requirements are unsatisfiable.",
+            "absent",
+            id="an index without this build",
+        ),
+        pytest.param(
+            "error: No solution found when resolving dependencies\n  cause: Because nosuchthing "
+            "was not found in the package registry and you require nosuchthing, ...",
+            "unsolvable",
+            id="a companion that does not exist",
+        ),
+        pytest.param("HTTP status 401 Unauthorized", "unreachable", id="a login is asked for"),
+        pytest.param("", "broken", id="no word at all"),
+        pytest.param(
+            "error: Failed to initialize cache at `/home/u/.cache/uv`\n  cause: failed to create "
+            "directory `/home/u/.cache/uv`: Read-only file system (os error 30)",
+            "broken",
+            id="a home that is read-only",
+        ),
+        pytest.param(
+            "thread 'main2' panicked at crates/uv/src/lib.rs:3121:14:\nFailed building the "
+            'Runtime: Os { code: 24, kind: TooManyOpenFiles, message: "Too many open files" }',
+            "broken",
+            id="few open files",
+        ),
+        pytest.param(
+            "error: Failed to fetch: `https://e.example/torch/`\n  cause: Too many open files "
+            "(os error 24)",
+            "broken",
+            id="few open files for a connection",
+        ),
+        pytest.param(
+            "error: No interpreter found for Python 3.11 in virtual environments, managed "
+            "installations, or search path",
+            "broken",
+            id="no Python",
+        ),
+        pytest.param("Current directory does not exist", "broken", id="a directory that is gone"),
+    ],
+)
+def test_uv_refusals_are_understood(output: str, outcome: str) -> None:
+    assert uv.judge_uv(output)[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("version", "fine"),
+    [
+        pytest.param("2.0.1", True, id="the plain version of an index that holds the build"),
+        pytest.param("2.0.1+cu117", True, id="the build by its own tag"),
+        pytest.param("2.0.1+cu118", False, id="another build of the same version"),
+        pytest.param("2.0.1+cpu", False, id="the CPU build"),
+    ],
+)
+def test_another_build_under_the_same_version_is_noticed(version: str, *, fine: bool) -> None:
+    assert (lock.wrong_build(uv_lock(version), PLAN) is None) == fine
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="an empty file"),
+        pytest.param("not = [toml", id="broken TOML"),
+        pytest.param("a = 1", id="TOML that is no lock"),
+        pytest.param('lock-version = "9.0"\ncreated-by = "x"\npackages = []', id="a later format"),
+        pytest.param(
+            'lock-version = "1.0"\ncreated-by = "x"\npackages = []', id="without our table"
+        ),
+        pytest.param("x = " + "[" * 100_000, id="nested without end"),
+        pytest.param(
+            'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n[tool.gpu-provision.plan]\n'
+            'verdict = "splendid"',
+            id="a verdict that is none",
+        ),
+    ],
+)
+def test_bad_locks_are_refused(text: str) -> None:
+    with pytest.raises(LockFileError) as caught:
+        read_lock(text)
+    assert caught.value.exit_code == 2
+    assert "provision lock" in caught.value.fix
+
+
+def test_a_wheel_without_hash_is_refused() -> None:
+    text = finished().replace(f'sha256 = "{"1" * 64}"', f'md5 = "{"1" * 32}"')
+    with pytest.raises(LockFileError):
+        read_lock(text)
+
+
+@pytest.mark.parametrize("name", ["lock.toml", "pylock.a.b.toml", "pylock.toml.txt"])
+def test_names_that_installers_do_not_know_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError):
+        write_lock(read_lock(finished()), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_is_written_whole(tmp_path: Path) -> None:
+    made = read_lock(finished())
+    write_lock(made, tmp_path / "pylock.toml")
+    assert read_lock_file(tmp_path / "pylock.toml") == made
+    assert [p.name for p in tmp_path.iterdir()] == ["pylock.toml"]
+
+
+def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be written"):
+        write_lock(read_lock(finished()), tmp_path / "no" / "pylock.toml")
+
+
+def test_plans_survive_json_and_toml() -> None:
+    assert plan_from_json(plan_to_json(PLAN)) == PLAN
+    assert plan_from_json(without_nulls(plan_to_json(PLAN))) == PLAN
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        pytest.param("https://u:p@e.example/x?y=1", "https://e.example/x?y=1", id="a login"),
+        pytest.param("https://token@e.example/x", "https://e.example/x", id="a token alone"),
+        pytest.param("https://e.example:8/x", "https://e.example:8/x", id="no login"),
+    ],
+)
+def test_logins_are_taken_out_of_addresses(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown
+
+
+def test_secrets_hold_logins_for_the_hosts_of_the_lock_only(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text(
+        "machine e.example login me password canary\nmachine other.example login me password no\n"
+    )
+    secrets = make_secrets(
+        ca=None,
+        index="https://bob:s%40cret@mirror.example/simple",
+        hosts=["e.example", "mirror.example"],
+        env={"HOME": str(tmp_path), "PATH": ""},
+    )
+    assert "machine e.example login me password canary" in secrets.netrc
+    assert "machine mirror.example login bob password s@cret" in secrets.netrc
+    assert "other.example" not in secrets.netrc
+    assert {"canary", "s@cret", "s%40cret"} <= set(secrets.values)
+    assert "canary" not in repr(secrets)
+
+
+def test_uv_hears_of_pip_s_index(tmp_path: Path) -> None:
+    env = {"PATH": str(tmp_path), "PIP_INDEX_URL": "https://pip.example/simple"}
+    assert uv.uv_environment(env, None)["UV_DEFAULT_INDEX"] == "https://pip.example/simple"
+    mine = {**env, "UV_DEFAULT_INDEX": "https://uv.example/simple"}
+    assert "UV_DEFAULT_INDEX" not in uv.uv_environment(mine, None)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "exit_code"),
+    [
+        pytest.param(["unreachable", "unreachable"], 5, id="nobody answers"),
+        pytest.param(["unreachable", "absent"], 5, id="who answers does not have it"),
+        pytest.param(["absent", "absent"], 3, id="all answer and none has it"),
+        pytest.param(["unreachable", "unsolvable"], 3, id="one has it and cannot add the rest"),
+    ],
+)
+def test_who_is_to_blame_when_nothing_can_be_locked(
+    outcomes: list[uv.Outcome], exit_code: int
+) -> None:
+    attempts = [
+        lock.Attempt(candidate=PLAN.indexes[0], outcome=outcome, reason="so")
+        for outcome in outcomes
+    ]
+    assert lock._no_index(attempts, Request()).exit_code == exit_code
+
+
+def test_when_no_index_answers_each_is_named() -> None:
+    attempts = [
+        lock.Attempt(candidate=PLAN.indexes[0], outcome="unreachable", reason="unreachable: dns")
+    ]
+    failure = lock._no_index(attempts, request=Request())
+    assert isinstance(failure, Failure)
+    assert failure.exit_code == 5
+    assert "PyPI (torch==2.0.1): unreachable: dns" in failure.detail

@@ -1,0 +1,154 @@
+"""What is asked for beside the framework has to belong to the build, and steers which it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.catalog.loading import load
+from provision.model.plan import Plan
+from provision.model.request import parse_request
+from provision.resolve import resolve
+from provision.resolve.packages import PAIRED
+from tests.kit.hosts import host
+
+CATALOG = load()
+
+
+def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
+    request = parse_request(companions=companions, **asked)  # type: ignore[arg-type]
+    return resolve([host(driver, "8.6")], request, CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("companions", "asked", "words", "fix"),
+    [
+        pytest.param(
+            ["torchvision==0.17.1+cu118"], {"cuda": "12.1", "framework_version": "2.2.1"},
+            "torchvision==0.17.1+cu118 is for CUDA 11.8, but PyTorch 2.2.1+cu121 for CUDA 12.1.",
+            "Use --with torchvision==0.17.1, or that CUDA: --cuda 11.8.",
+            id="a companion of another CUDA"),
+        pytest.param(
+            ["torchvision==0.17.1+cu118"], {"cuda": "12.1"},
+            "but PyTorch 2.2.1+cu121 for CUDA 12.1", "--with torchvision==0.17.1,",
+            id="the release that it belongs to explains, whatever is newer"),
+        pytest.param(
+            ["torchaudio==2.2.1+cu118"], {"cuda": "12.1"},
+            "torchaudio==2.2.1+cu118 is for CUDA 11.8", "--with torchaudio==2.2.1,",
+            id="the other companion"),
+        pytest.param(
+            ["torchvision==0.17.1"], {"framework_version": "2.5.1"},
+            "does not match PyTorch 2.5.1+cu124, which needs torchvision 0.20.1",
+            "Use --with torchvision==0.20.1, or the release that it matches: "
+            "--framework-version 2.2.1.", id="a companion of another release"),
+        pytest.param(
+            ["torchvision>=0.18,<0.19"], {"framework_version": "2.5.1"},
+            "needs torchvision 0.20.1", "--framework-version 2.3.1.",
+            id="a range of another release"),
+        pytest.param(
+            ["torchvision==99.0"], {"framework_version": "2.5.1"},
+            "needs torchvision 0.20.1", "Use --with torchvision==0.20.1.",
+            id="a companion of no release"),
+        pytest.param(
+            ["torchvision==0.20.1+cpu"], {"framework_version": "2.5.1"},
+            "is not a build for CUDA 12.4, but PyTorch 2.5.1+cu124 is",
+            "Use --with torchvision==0.20.1.", id="a CPU build"),
+        pytest.param(
+            ["torch==2.1.0"], {"framework_version": "2.5.1"},
+            "torch==2.1.0 conflicts with PyTorch 2.5.1+cu124", "--framework-version '2.1.0'",
+            id="the framework itself, in another version"),
+        pytest.param(
+            ["numpy==2.1.0"], {"framework_version": "2.0.1"},
+            "does not fit PyTorch 2.0.1+cu118, which was compiled for numpy<2",
+            "--with 'numpy<2'", id="a NumPy of another ABI"),
+        pytest.param(
+            ["flash-attn==2.5.6+cu118torch2.2cxx11abifalse"], {"cuda": "12.1"},
+            "is for CUDA 11.8, but PyTorch 2.5.1+cu121 for CUDA 12.1",
+            "Use that package for CUDA 12", id="any package with a CUDA in its version"),
+        pytest.param(
+            ["cupy-cuda11x"], {"cuda": "12.1"}, "cupy-cuda11x is for CUDA 11,",
+            "Use that package for CUDA 12", id="a package with a CUDA in its name"),
+        pytest.param(
+            ["jaxlib==0.4.30"], {"framework": "jax", "framework_version": "0.6.1"},
+            "jaxlib==0.4.30 conflicts with JAX 0.6.1", "--framework-version '0.4.30'",
+            id="the library of JAX"),
+    ],
+)  # fmt: skip
+def test_what_does_not_belong_to_the_build_is_refused(
+    companions: list[str], asked: dict[str, str], words: str, fix: str
+) -> None:
+    made = plan(*companions, **asked)
+    assert (made.verdict, made.error and made.error.code) == ("none", "companion-mismatch")
+    assert made.error is not None
+    assert words in made.error.message
+    assert fix in made.error.fix
+
+
+@pytest.mark.parametrize(
+    ("companions", "asked", "build"),
+    [
+        pytest.param(["torchvision==0.17.1+cu118"], {}, "2.2.1+cu118",
+                     id="release and CUDA follow a companion"),
+        pytest.param(["torchvision==0.17.1"], {}, "2.2.1+cu121", id="the release alone does"),
+        pytest.param(["torchaudio==2.1.2"], {"cuda": "11.8"}, "2.1.2+cu118", id="beside --cuda"),
+        pytest.param(["torch==2.4.1"], {}, "2.4.1+cu124", id="the framework's own package"),
+        pytest.param(["cupy-cuda11x"], {}, "2.7.1+cu118", id="a CUDA major in a name"),
+        pytest.param(["cupy-cuda12x"], {"cuda": "12.4"}, "2.6.0+cu124", id="the same major fits"),
+        pytest.param(["torchvision", "torchaudio"], {"cuda": "12.4"}, "2.6.0+cu124",
+                     id="names alone ask for nothing"),
+        pytest.param(["transformers>=4.40"], {"cuda": "12.4"}, "2.6.0+cu124",
+                     id="other packages are the installer's business"),
+        pytest.param(["pandas==2.2.3+cu"], {"cuda": "12.4"}, "2.6.0+cu124",
+                     id="a local version that names no CUDA"),
+        pytest.param(["nvidia-cublas-cu12==12.4.5.8"], {"cuda": "12.4"}, "2.6.0+cu124",
+                     id="a library of the same major"),
+        pytest.param(["numpy==1.26.4"], {"cuda": "11.8", "framework_version": "2.0.1"},
+                     "2.0.1+cu118", id="a NumPy of the right ABI"),
+    ],
+)  # fmt: skip
+def test_what_belongs_to_a_build_steers_the_choice(
+    companions: list[str], asked: dict[str, str], build: str
+) -> None:
+    made = plan(*companions, **asked)
+    assert made.error is None
+    assert f"{made.framework_version}+{made.wheel_tag}" == build
+
+
+@pytest.mark.parametrize(
+    ("companion", "line"),
+    [
+        pytest.param("torchvision", "torchvision==0.17.1", id="a name gets the release's version"),
+        pytest.param("torchvision==0.17.1", "torchvision==0.17.1", id="a version stays"),
+        pytest.param("torchvision==0.17.1+cu121", "torchvision==0.17.1",
+                     id="a tag is left to the index, since PyPI's has none"),
+        pytest.param("torchvision>=0.17", "torchvision>=0.17", id="a range stays"),
+        pytest.param("torch==2.2.1", None, id="the framework has a line of its own"),
+    ],
+)  # fmt: skip
+def test_the_lock_is_asked_for_what_every_index_can_have(companion: str, line: str | None) -> None:
+    made = plan(companion, framework_version="2.2.1", cuda="12.1")
+    asked = [text for text in made.requirements if text.startswith("torch")]
+    assert asked == ([line] if line else [])
+
+
+def test_a_companion_without_newer_releases_goes_with_a_newer_framework() -> None:
+    last = plan("torchaudio==2.11.0", driver="580.95.05", framework_version="2.14.1")
+    assert last.error is None
+    older = plan("torchaudio==2.5.1", driver="580.95.05", framework_version="2.14.1")
+    assert older.error is not None
+    assert "--with torchaudio==2.11.0" in older.error.fix
+
+
+def test_every_release_takes_its_own_companions_and_those_of_no_other() -> None:
+    """Over the catalog: whatever build a pair leads to, it is of a release with that pair."""
+    wrong = []
+    for row in CATALOG.torch_releases:
+        for name in PAIRED:
+            pair = getattr(row, name)
+            if pair is None or row.yanked:
+                continue
+            made = plan(f"{name}=={pair}", driver="580.95.05")
+            chosen = CATALOG.torch_release(made.framework_version or "")
+            # what has had no release since goes with later ones too
+            if chosen is None or getattr(chosen, name) not in {pair, None}:
+                wrong.append((row.version, name, pair, made.error))
+    assert wrong == []

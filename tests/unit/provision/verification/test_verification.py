@@ -1,0 +1,716 @@
+"""`provision verify` on an engine that is a small stand-in: what it asks, writes, keeps and says.
+
+The stand-in answers what a Docker engine would; the suite's own command line is the real one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+
+from images.engines.spec import RunJob, RunResult
+from provision.attestation.record.statement import RECORD
+from provision.attestation.record.store import trusted_keys
+from provision.attestation.signing.envelope import unseal
+from provision.model.plan import Framework, HostFacts
+from provision.verification.suite import in_numbers
+from tests import ROOT
+from tests.kit.fake_engine import (
+    CODES,
+    FACTS,
+    H100,
+    IMAGE,
+    TAG,
+    Engine,
+    Runner,
+    as_asked,
+    broken,
+    check,
+    claims,
+    ended,
+    gpu_check,
+    metric,
+    report,
+    row_of,
+    says,
+)
+from tests.kit.forged import RECORDS, REPORTS, Edit, forge_record, forged
+from tests.unit.provision.cli.test_cli import Said, main
+
+SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
+
+
+@dataclass
+class Place:
+    """A directory to work in, and the engine of this machine."""
+
+    path: Path
+    engine: Engine
+    monkeypatch: pytest.MonkeyPatch
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / "work" / name
+
+    @property
+    def home(self) -> Path:
+        return self.path / "state" / "gpu-provision"
+
+    @property
+    def records(self) -> list[Path]:
+        return sorted((self.home / "records").glob("*"))
+
+    def facts(self, facts: HostFacts) -> None:
+        self.monkeypatch.setattr("provision.cli.commands.this_host", lambda: facts)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    for name in ("work", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = Place(tmp_path, Engine(), monkeypatch)
+    monkeypatch.setattr("images.engines.docker.Docker.connect", lambda **_: place.engine)
+    place.facts(FACTS)
+    return place
+
+
+def code_of(said: Said) -> Any:
+    return json.loads(said.out)["error"]["code"]
+
+
+ALL = ["report", "junit", "html", "markdown", "prometheus"]
+
+
+def all_files() -> list[str]:
+    return [word for name in ALL for word in (f"--{name}", f"out.{name}")]
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", CODES)
+def test_the_verdict_is_the_exit_code_and_the_report_the_result(here: Place, verdict: str) -> None:
+    here.engine.suite = says(report(verdict))
+    said = main("verify", TAG, "--json")
+    assert said.code == CODES[verdict], said
+    assert json.loads(said.out) == report(verdict)
+
+
+def test_the_suite_runs_in_the_very_image_that_was_looked_at(here: Place) -> None:
+    main("verify", TAG, "--level", "full", "--require", "gpu, nccl", "--timeout", "7200")
+    (job,) = here.engine.jobs
+    assert job.image == IMAGE
+    assert job.timeout_s == 7200
+    words = " ".join(job.command)
+    assert "--level full" in words
+    assert words.endswith("--require gpu,nccl")
+
+
+def test_the_suite_is_told_the_card_s_own_figures(here: Place) -> None:
+    main("verify", TAG)
+    (job,) = here.engine.jobs
+    (gpu,) = json.loads(job.files["/run/gpu-provision/expect.json"])["gpus"]
+    assert gpu["name"] == H100.name
+    assert gpu["spec"]["memory_bandwidth_gbs"] > 3000
+    assert gpu["spec"]["nvlink"] is True
+    assert gpu["spec"]["sure"] is True
+    assert all(gpu["spec"]["tflops"].values())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["--require", "gpu,,no-such"], "unknown name 'no-such'", id="unknown"),
+        pytest.param(["--only", "no.such"], "--only: unknown name", id="an unknown part"),
+        pytest.param(["--only", "libraries", "--require", "gpu"], "--only excludes", id="left out"),
+        pytest.param(["--require", "$(id)"], "no check '$(id)'", id="a shell's words"),
+        pytest.param(["--only", " , "], "--only needs the name of a check", id="commas only"),
+        pytest.param(["--timeout", "soon"], "--timeout 'soon'", id="a word for a time"),
+        pytest.param(["--timeout", "0"], "--timeout '0'", id="no time"),
+        pytest.param(["--timeout", "9" * 400], "is not a number of seconds", id="an endless time"),
+        pytest.param(["--report", "no/r.json"], "there is no directory", id="no directory"),
+        pytest.param(["--html", "."], "--html", id="a directory"),
+        pytest.param(["--html", "/dev/null"], "not a file that can be replaced", id="a device"),
+        pytest.param(["--junit", "x" * 5000], "--junit", id="an endless name"),
+        pytest.param(["--junit", ""], "--junit needs a file name", id="no name"),
+        pytest.param(
+            ["--junit", "a", "--html", "./a"], "name the same file", id="one file for two"
+        ),
+        pytest.param(["--baseline", "none.json"], "--baseline", id="a baseline not there"),
+        pytest.param(["--record", "no/r.json"], "--record", id="no place for a record"),
+        pytest.param(["--record", "r", "--no-record"], "--no-record", id="a record and none"),
+        pytest.param(["--record", "r", "--only", "gpu"], "covers all of it", id="of a part"),
+        pytest.param(["--key", "none.pem"], "There is no key", id="a key not there"),
+        pytest.param(["--trust", "a.pem"], "--check-record", id="a trust for nothing"),
+        pytest.param(["--check-record", "r", "--junit", "a"], "--junit", id="a check with a file"),
+        pytest.param(["--check-record", "--only", "gpu"], "--only", id="a check of a part"),
+        pytest.param(["--check-record", "--trust", ""], "--trust needs a file name", id="no key"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_container_starts(
+    here: Place, words: list[str], message: str
+) -> None:
+    said = main("verify", TAG, *words)
+    assert said.code == 2, said
+    assert message in said.err
+    assert "fix:" in said.err
+    assert here.engine.jobs == []
+    assert list((here.path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
+def test_names_are_those_of_the_image_s_framework(here: Place, framework: Framework) -> None:
+    here.engine.framework = framework
+    assert main("verify", TAG, "--require", "gpu").code == 0
+    only_torch = main("verify", TAG, "--require", "loading.workers")
+    assert only_torch.code == (0 if framework == "pytorch" else 2)
+
+
+def test_the_real_suite_s_report_is_read(here: Place) -> None:
+    """Here it finds no framework, which is a verdict like any other."""
+
+    def real(job: RunJob) -> RunResult:
+        with tempfile.NamedTemporaryFile("wb", suffix=".json") as expect:
+            expect.write(job.files["/run/gpu-provision/expect.json"])
+            expect.flush()
+            here = {
+                "/run/gpu-provision/expect.json": expect.name,
+                "/opt/gpu-provision/lib/verify": str(ROOT / "verify"),
+            }
+            words = [here.get(word, word) for word in job.command]
+            done = subprocess.run(
+                [sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+            )
+        return ended(done.returncode, done.stdout, done.stderr)
+
+    here.engine.suite = real
+    said = main("verify", TAG, "--only", "libraries.framework", "--json", *all_files())
+    assert said.code == 1, said.err
+    found = json.loads(said.out)
+    jsonschema.validate(found, SCHEMA)
+    assert [row["id"] for row in found["checks"]] == ["libraries.framework"]
+    assert json.loads((here / "out.report").read_text()) == found
+    assert b"libraries.framework" in (here / "out.html").read_bytes()
+
+
+# --- reports that are not to be believed ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "slug"), [pytest.param(*row, id=sentence) for sentence, *row in REPORTS]
+)
+def test_a_forged_report_is_refused_and_nothing_is_signed(
+    here: Place, edit: Edit, slug: str
+) -> None:
+    here.engine.suite = claims(forged(edit))
+    said = main("verify", TAG, "--json", "--report", "r.json", "--junit", "j.xml")
+    assert (said.code, code_of(said)) == (1, slug), said.err
+    assert not here.home.exists() or here.records == []
+    assert not (here / "r.json").exists()
+    assert slug in (here / "j.xml").read_text()
+    assert "fix:" in said.err
+
+
+@pytest.mark.parametrize(
+    ("claimed", "ended_with"),
+    [
+        pytest.param("fit", 1, id="the suite says unfit by its exit code"),
+        pytest.param("unfit", 0, id="the suite says fit by its exit code"),
+        pytest.param("fit", 137, id="the suite was killed after its report"),
+    ],
+)
+def test_a_report_and_an_exit_code_that_differ_are_refused(
+    here: Place, claimed: str, ended_with: int
+) -> None:
+    here.engine.suite = claims(report(claimed), ended_with)
+    said = main("verify", TAG, "--json")
+    assert (said.code, code_of(said)) == (1, "report-contradiction")
+
+
+@pytest.mark.parametrize(
+    ("words", "edit", "slug"),
+    [
+        pytest.param(
+            ["--require", "training"],
+            lambda found: row_of(found, "training.loss").update(status="skip"),
+            "report-contradiction",
+            id="what was required did not run",
+        ),
+        pytest.param(
+            ["--only", "devices"], lambda _: None, "bad-report", id="it is of all, not of a part"
+        ),
+        pytest.param(
+            ["--level", "full"], lambda _: None, "bad-report", id="it is of a lower level"
+        ),
+        pytest.param(
+            ["--level", "full"],
+            lambda found: found.update(level="full"),
+            "bad-report",
+            id="it says full and has the checks of standard",
+        ),
+    ],
+)
+def test_a_report_that_is_not_what_was_asked_for_is_refused(
+    here: Place, words: list[str], edit: Edit, slug: str
+) -> None:
+    found = forged(edit, "no-verdict" if "--require" in words else "fit")
+    here.engine.suite = claims(found)
+    said = main("verify", TAG, "--json", *words)
+    assert (said.code, code_of(said)) == (1, slug), said.err
+
+
+def test_a_gpu_that_was_not_given_proves_nothing(here: Place) -> None:
+    here.facts(replace(FACTS, gpus=()))
+    here.engine.suite = claims(report())
+    said = main("verify", TAG, "--json")
+    assert (said.code, code_of(said)) == (1, "report-contradiction")
+    assert "had no GPU" in said.err
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(replace(FACTS, gpus=()), id="a machine without a GPU"),
+        pytest.param(replace(FACTS, gpus=None), id="a machine whose GPUs are not known"),
+    ],
+)
+@pytest.mark.parametrize("level", ["quick", "standard", "full"])
+def test_an_honest_run_without_a_gpu_has_no_verdict(
+    here: Place, facts: HostFacts, level: str
+) -> None:
+    def skips(job: RunJob) -> RunResult:
+        found = as_asked(report(), job)
+        for row in found["checks"]:
+            if gpu_check(row["id"]):
+                row.update(status="skip", message="no GPU")
+        found["environment"].update(gpus=[], driver=None)
+        return claims({**found, "verdict": "no-verdict"})(job)
+
+    here.facts(facts)
+    here.engine.suite = skips
+    assert main("verify", TAG, "--level", level).code == 7
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--level", "quick"], id="quick"),
+        pytest.param(["--level", "full"], id="full"),
+        pytest.param(["--level", "quick", "--require", "numerics"], id="quick and one more family"),
+        pytest.param(["--only", "libraries"], id="a part that needs no GPU"),
+        pytest.param(["--only", "gpu,numerics", "--require", "gpu"], id="a part and required"),
+    ],
+)
+def test_an_honest_report_is_accepted(here: Place, framework: Framework, words: list[str]) -> None:
+    here.engine.framework = framework
+    assert main("verify", TAG, *words).code == 0
+    proves = "--only" not in words
+    assert (main("verify", TAG, "--check-record", "--json").code == 0) == proves
+
+
+# --- output that is made to be slow or to steer the terminal ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("out", "slug"),
+    [
+        pytest.param("{\n" * 700_000, "no-report", id="lines that each begin an object"),
+        pytest.param("{\n}\n" * 400_000, "no-report", id="empty objects"),
+        pytest.param('{\n"a": ' + "[" * 1_000_000 + "\n}\n", "bad-report", id="nested without end"),
+        pytest.param(
+            "{\n" + '"a": {' * 200_000 + "}" * 200_000 + "\n}\n", "bad-report", id="deep objects"
+        ),
+        pytest.param("x" * (17 << 20), "bad-report", id="more than any report"),
+        pytest.param('{\n"verdict": 1e999, "checks": []\n}\n', "no-report", id="no finite number"),
+        pytest.param("[\n]\n", "no-report", id="a list"),
+        pytest.param("", "no-report", id="nothing"),
+    ],
+)
+def test_finding_the_report_takes_no_time_whatever_was_written(
+    here: Place, out: str, slug: str
+) -> None:
+    here.engine.suite = lambda _: ended(0, out)
+    began = time.monotonic()
+    said = main("verify", TAG, "--json")
+    assert (said.code, code_of(said)) == (1, slug)
+    assert time.monotonic() - began < 5.0
+    assert len(said.err) < 10_000
+
+
+@pytest.mark.parametrize(
+    "banner",
+    [
+        pytest.param("== CUDA ==\nCUDA Version 12.8.1\n", id="a banner"),
+        pytest.param("{\n", id="half of an object"),
+        pytest.param('{\n  "verdict": "fit"\n}\n', id="an object that is no report"),
+    ],
+)
+def test_what_an_entrypoint_prints_first_does_not_hide_the_report(here: Place, banner: str) -> None:
+    honest = here.engine.suite
+
+    def run(job: RunJob) -> RunResult:
+        done = honest(job)
+        return replace(done, stdout=f"{banner}{done.stdout}\n")
+
+    here.engine.suite = run
+    assert main("verify", TAG).code == 0
+
+
+@pytest.mark.parametrize("words", [[], ["-v"]], ids=["in a log", "with every line"])
+def test_an_image_cannot_flood_the_terminal(here: Place, words: list[str]) -> None:
+    here.engine.lines = [f"1/2 fail {'x' * 100_000} {i}" for i in range(3000)]
+    said = main("verify", TAG, *words)
+    assert said.code == 0
+    assert "2,000 more lines of the image's output were omitted" in said.err
+    assert len(said.err) < 1_000_000
+    assert max(map(len, said.err.splitlines())) < 600
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", CODES)
+def test_files_are_written_whatever_the_verdict(here: Place, verdict: str) -> None:
+    here.engine.suite = says(report(verdict))
+    assert main("verify", TAG, *all_files()).code == CODES[verdict]
+    assert json.loads((here / "out.report").read_text()) == report(verdict)
+    suite = ET.parse(here / "out.junit").getroot()
+    cases = {case.attrib["name"]: case for case in suite.iter("testcase")}
+    assert list(cases) == [row["id"] for row in report()["checks"]]
+    failed = [case for case in cases.values() if case.find("failure") is not None]
+    assert len(failed) == (verdict == "unfit")
+    assert "devices.kernel" in (here / "out.html").read_text()
+    assert "kernel" in (here / "out.markdown").read_text()
+    assert "gpu_provision" in (here / "out.prometheus").read_text()
+    assert sorted(path.name for path in (here.path / "work").iterdir()) == sorted(
+        f"out.{name}" for name in ALL
+    )
+
+
+def test_the_file_is_what_json_prints(here: Place) -> None:
+    odd = report()
+    odd["checks"][0]["message"] = "caf\u00e9 \ud800 half a pair"
+    here.engine.suite = says(odd)
+    main("verify", TAG, "--report", "a.json")
+    assert json.loads((here / "a.json").read_bytes()) == odd
+
+
+@pytest.mark.parametrize(
+    ("suite", "code", "slug"),
+    [
+        pytest.param(broken(), 5, "engine-failed", id="the engine goes away"),
+        pytest.param(lambda _: ended(137, "", "killed"), 1, "no-report", id="the suite is killed"),
+        pytest.param(lambda _: ended(0, '{\n"verdict": NaN}'), 1, "no-report", id="half a report"),
+    ],
+)
+def test_where_there_is_no_report_the_files_say_why(
+    here: Place, suite: Runner, code: int, slug: str
+) -> None:
+    here.engine.suite = suite
+    said = main("verify", TAG, "--json", *all_files())
+    assert (said.code, code_of(said)) == (code, slug)
+    (error,) = ET.parse(here / "out.junit").getroot().iter("error")
+    assert error.attrib["type"] == slug
+    assert "fix: " in str(error.text)
+    root = ET.parse(here / "out.junit").getroot()
+    assert (root.attrib["tests"], root.attrib["errors"]) == ("1", "1")
+    assert slug in (here / "out.markdown").read_text()
+    assert sorted(path.name for path in (here.path / "work").iterdir()) == [
+        "out.junit",
+        "out.markdown",
+    ]
+    assert here.records == []
+
+
+def test_an_image_that_is_not_there_is_in_junit_too(here: Place) -> None:
+    said = main("verify", "team/none:1", "--junit", "a.xml")
+    assert said.code == 5
+    (error,) = ET.parse(here / "a.xml").getroot().iter("error")
+    assert "There is no image team/none:1" in error.attrib["message"]
+
+
+def test_a_text_from_outside_stays_inside_its_block(here: Place) -> None:
+    here.engine.suite = broken()
+    main("verify", TAG, "--markdown", "a.md")
+    lines = (here / "a.md").read_text().splitlines()
+    assert (lines[2], lines[-1]) == ("````text", "````")
+
+
+# --- a baseline -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gemm", "code", "words"),
+    [
+        pytest.param("fit", 600.0, 0, "Not worse than the baseline", id="as it was"),
+        pytest.param("fit", 590.0, 0, "Not worse than the baseline", id="within the tolerance"),
+        pytest.param("fit", 300.0, 1, "Worse than the baseline", id="half as fast, and fit"),
+        pytest.param("unfit", 600.0, 1, "Worse than the baseline", id="a check fails now"),
+        pytest.param("no-verdict", 600.0, 1, "Worse than the baseline", id="the GPU is gone"),
+    ],
+)
+def test_what_got_worse_makes_it_unfit(
+    here: Place, verdict: str, gemm: float, code: int, words: str
+) -> None:
+    (here / "base.json").write_text(json.dumps(report()))
+    here.engine.suite = says(report(verdict, gemm))
+    said = main("verify", TAG, "--baseline", "base.json", "--report", "a.json", "--html", "a.html")
+    assert said.code == code, said
+    assert words in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    kept = json.loads((here / "a.json").read_text())
+    jsonschema.validate(kept, SCHEMA)
+    assert kept["comparison"]["worse"] == (code == 1)
+
+
+def test_a_baseline_may_be_replaced_by_the_report(here: Place) -> None:
+    (here / "a.json").write_text(json.dumps(report()))
+    here.engine.suite = says(report(gemm=300.0))
+    assert main("verify", TAG, "--baseline", "a.json", "--report", "a.json").code == 1
+    kept = json.loads((here / "a.json").read_text())
+    assert row_of(kept, "speed.gemm")["measured"]["metrics"] == [metric(300.0)]
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_record_that_proves_it(here: Place) -> None:
+    assert main("verify", TAG, "--report", "a.json").code == 0
+    (path,) = here.records
+    assert path.name.startswith("a1a1a1a1a1a1.1-x-nvidia-h100-80gb-hbm3-9-0-")
+    payload, _ = unseal(path.read_bytes(), trusted_keys(here.home, []), RECORD)
+    predicate = json.loads(payload)["predicate"]
+    assert (
+        predicate["report"]["sha256"] == hashlib.sha256((here / "a.json").read_bytes()).hexdigest()
+    )
+    assert predicate["lock"]["sha256"] == hashlib.sha256(b"the lock").hexdigest()
+    assert predicate["host"]["engine"] == "docker 26.1"
+    said = main("verify", TAG, "--check-record", "--json")
+    assert said.code == 0, said
+    found = json.loads(said.out)
+    assert (found["proven"], found["verdict"], found["error"]) == (True, "fit", None)
+    assert found["image"] == IMAGE
+    assert len(here.engine.jobs) == 1
+
+
+RESULT = {
+    "schema",
+    "proven",
+    "verdict",
+    "level",
+    "when",
+    "image",
+    "record",
+    "key",
+    "message",
+    "changed",
+    "error",
+}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "facts", "words", "code", "slug"),
+    [
+        pytest.param("fit", FACTS, [], 0, None, id="proven"),
+        pytest.param("unfit", FACTS, [], 1, "record-unfit", id="unfit"),
+        pytest.param("no-verdict", FACTS, [], 7, "record-no-verdict", id="no verdict"),
+        pytest.param(
+            "fit", FACTS, ["--level", "full"], 7, "record-lower-level", id="a lower level"
+        ),
+        pytest.param(
+            "fit",
+            replace(FACTS, driver="580.95.05"),
+            [],
+            7,
+            "record-driver-changed",
+            id="another driver",
+        ),
+        pytest.param(
+            "fit", replace(FACTS, gpus=(H100, H100)), [], 7, "record-missing", id="a second GPU"
+        ),
+    ],
+)
+def test_what_a_record_is_worth_is_the_exit_code(
+    here: Place, verdict: str, facts: HostFacts, words: list[str], code: int, slug: str | None
+) -> None:
+    here.engine.suite = says(report(verdict))
+    main("verify", TAG)
+    here.facts(facts)
+    said = main("verify", TAG, "--check-record", "--json", *words)
+    found = json.loads(said.out)
+    assert (said.code, found["proven"]) == (code, slug is None)
+    assert set(found) == RESULT
+    assert (found["error"] or {"code": None})["code"] == slug
+    told = main("verify", TAG, "--check-record", *words)
+    assert told.code == code
+    assert told.out.startswith("verified    " + ("yes" if slug is None else "no"))
+    assert max(map(len, told.out.splitlines())) <= 80 or str(here.home) in told.out
+
+
+def test_a_name_given_to_another_image_is_not_proven(here: Place) -> None:
+    main("verify", TAG, "--record", "r.json")
+    here.engine.digest = f"sha256:{'d4' * 32}"
+    assert main("verify", TAG, "--check-record").code == 7
+    said = main("verify", TAG, "--check-record", "r.json", "--json")
+    assert (said.code, code_of(said)) == (7, "record-other-image")
+    (change, *_) = json.loads(said.out)["changed"]
+    assert (change["what"], change["matters"]) == ("image", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "slug"),
+    [
+        pytest.param(
+            lambda text: text.replace('"payload"', '"load"'), "unreadable", id="a member renamed"
+        ),
+        pytest.param(lambda text: text[:-20], "unreadable", id="cut short"),
+        pytest.param(
+            lambda text: text.replace('"keyid": "', '"keyid": "0'), "unknown-key", id="a key"
+        ),
+        pytest.param(lambda text: text.replace('"eyJ', '"eyK'), "tampered", id="the payload"),
+    ],
+)
+def test_a_record_that_was_changed_is_refused(
+    here: Place, change: Callable[[str], str], slug: str
+) -> None:
+    main("verify", TAG)
+    (path,) = here.records
+    path.write_text(change(path.read_text()))
+    said = main("verify", TAG, "--check-record", "--json")
+    assert (said.code, code_of(said)) == (2, f"record-{slug}")
+    assert set(json.loads(said.out)) == RESULT
+    assert "error:" in said.err
+    assert json.loads(said.out)["proven"] is False
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "slug"), [pytest.param(*row, id=sentence) for sentence, *row in RECORDS]
+)
+def test_a_signed_record_that_cannot_be_true_proves_nothing(
+    here: Place, edit: Edit, code: int, slug: str
+) -> None:
+    assert main("verify", TAG).code == 0
+    forge_record(here.records[0], edit, here.home)
+    said = main("verify", TAG, "--check-record", "--json")
+    assert (said.code, code_of(said)) == (code, slug), said.out
+    assert json.loads(said.out)["proven"] is False
+    assert set(json.loads(said.out)) == RESULT
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(lambda _: None, id="as it was written"),
+        pytest.param(lambda p: p.update(later="a member"), id="with a member of a later version"),
+        pytest.param(lambda p: p["verifier"].update(version="0.0.1"), id="by an earlier version"),
+        pytest.param(lambda p: p.update(time="2020-02-29T23:59:59Z"), id="years old"),
+    ],
+)
+def test_an_honest_record_signed_again_is_proven(here: Place, edit: Edit) -> None:
+    assert main("verify", TAG, "--require", "memory.batch").code == 0
+    forge_record(here.records[0], edit, here.home)
+    assert main("verify", TAG, "--check-record").code == 0
+
+
+def test_a_team_s_key_signs_and_is_trusted_by_name(here: Place) -> None:
+    for words in (
+        "genpkey -algorithm ed25519 -out team.pem",
+        "pkey -in team.pem -pubout -out team.pub.pem",
+    ):
+        subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
+    assert main("verify", TAG, "--key", "team.pem", "--record", "r.json").code == 0
+    assert here.records == []
+    assert not (here.home / "keys").exists()
+    said = main("verify", TAG, "--check-record", "r.json", "--json")
+    assert (said.code, code_of(said)) == (2, "record-unknown-key")
+    trusted = main("verify", TAG, "--check-record", "r.json", "--trust", "team.pub.pem", "--json")
+    assert trusted.code == 0, trusted
+
+
+def test_a_key_that_is_none_is_refused_in_one_shape(here: Place) -> None:
+    (here / "a.pem").write_text("no key")
+    said = main("verify", TAG, "--check-record", "--trust", "a.pem", "--json")
+    assert (said.code, code_of(said)) == (2, "bad-record-key")
+    assert set(json.loads(said.out)) == RESULT
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--no-record"], id="none is wanted"),
+        pytest.param(["--only", "libraries"], id="a part is no proof of the whole"),
+    ],
+)
+def test_no_record_is_kept(here: Place, words: list[str]) -> None:
+    assert main("verify", TAG, *words).code == 0
+    assert not here.home.exists()
+    said = main("verify", TAG, "--check-record", "--json")
+    assert (said.code, code_of(said)) == (7, "record-missing")
+
+
+def test_where_no_record_can_be_kept_the_verdict_stands(here: Place) -> None:
+    here.home.parent.write_text("a file where a directory belongs")
+    said = main("verify", TAG)
+    assert said.code == 0
+    assert "No record of this run was saved" in said.err
+
+
+def test_a_record_asked_for_by_name_is_kept_or_the_run_is_refused(here: Place) -> None:
+    here.home.parent.write_text("a file where a directory belongs")
+    said = main("verify", TAG, "--record", "r.json", "--json")
+    assert (said.code, code_of(said)) == (2, "record-not-written")
+    assert here.engine.jobs == []
+
+
+def test_records_do_not_lie_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    from provision.cli.paths import record_home, state_directory
+
+    monkeypatch.setenv("HOME", "/home/me")
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert str(record_home()) == "/home/me/.local/state/gpu-provision"
+    assert str(state_directory()) == "/home/me/.cache/gpu-provision"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert str(record_home()) == "/home/me/.local/state/gpu-provision"
+
+
+def test_a_run_in_numbers() -> None:
+    found = report("unfit")
+    cpu = check("numerics.matmul")
+    cpu["measured"] = {"device": "cpu"}
+    found["checks"] = [
+        check("a"),
+        cpu,
+        check("b", "fail"),
+        check("c", "error"),
+        check("d", "skip"),
+        check("e", "skip"),
+    ]
+    assert in_numbers(found) == (
+        "unfit: 1 passed, 1 passed on the CPU, 1 failed, 1 in error, 2 not run"
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_log_has_one_line_of_a_verification() -> None:
+    said = main("verify", TAG)
+    stage = [line for line in said.err.splitlines() if line.startswith("verify ")]
+    assert len(stage) == 1
+    assert re.fullmatch(rf"verify +\d+\.\d s  {TAG}, level standard: fit: .+, using \S.*", stage[0])

@@ -1,0 +1,797 @@
+"""The judging halves of the suite: what they say of readings that no machine here can give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+from verify.checks.collectives import judge_ranks
+from verify.checks.compute import ComputeAnswer, judge_answers
+from verify.checks.devices import (
+    Counts,
+    judge_architectures,
+    judge_count,
+    judge_nvml,
+    runs_by,
+)
+from verify.checks.files import Places, Shadow, find_shadows, judge_files
+from verify.checks.libraries import (
+    _judge_library,
+    cudnn_text,
+    judge_cuda,
+    judge_cudnn,
+    judge_framework,
+    judge_numpy,
+    nccl_text,
+)
+from verify.checks.sight import Sight, judge_absent
+from verify.checks.training import judge_loss
+from verify.checks.visible import VisibleCard
+from verify.device import driver, nvml
+from verify.device.maps import mapped
+from verify.model.check import Outcome, Status
+from verify.model.expectations import Expectations, ExpectedGpu
+from verify.running.children import Ending
+from verify.running.symptoms import explain, kind, last_words
+
+DATA = ROOT / "tests" / "data" / "verify"
+PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
+A100 = nvml.NvmlGpu("NVIDIA A100", "GPU-a", "8.0", mig=False)
+OTHER = nvml.NvmlGpu("NVIDIA A100", "GPU-b", "8.0", mig=False)
+ABSENT = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
+
+
+def holds(outcome: Outcome, status: Status, word: str = "") -> None:
+    """The status, the telling word somewhere, and a cause and a fix on every failure."""
+    assert outcome.status is status
+    assert word in " | ".join(filter(None, (outcome.message, outcome.cause, outcome.fix)))
+    assert outcome.message
+    if status is FAIL:
+        assert outcome.cause
+        assert outcome.fix
+    if status is PASS:
+        assert outcome.cause is None
+        assert outcome.fix is None
+
+
+def nvml_of(*gpus: nvml.NvmlGpu, error: str | None = None, found: bool = True) -> nvml.Nvml:
+    return nvml.Nvml(found=found, driver="515.65.01", cuda="11.7", gpus=gpus, error=error)
+
+
+@pytest.mark.parametrize(
+    ("seen", "nodes", "expected", "status", "word"),
+    [
+        pytest.param(nvml_of(A100), 1, None, PASS, "515.65.01", id="a GPU that answers passes"),
+        pytest.param(
+            nvml_of(A100), 1, [ExpectedGpu(uuid="GPU-a")], PASS, "", id="the expected GPU passes"
+        ),
+        pytest.param(
+            nvml_of(A100),
+            1,
+            [ExpectedGpu(uuid="GPU-z")],
+            FAIL,
+            "GPU-z",
+            id="another UUID than expected fails and is named",
+        ),
+        pytest.param(
+            nvml_of(A100),
+            1,
+            [ExpectedGpu(name="NVIDIA A100"), ExpectedGpu(name="NVIDIA A100")],
+            FAIL,
+            "NVIDIA A100",
+            id="two of a name need two",
+        ),
+        pytest.param(
+            nvml_of(OTHER, A100),
+            2,
+            [ExpectedGpu(name="NVIDIA A100"), ExpectedGpu(uuid="GPU-b")],
+            PASS,
+            "",
+            id="a nameless wish does not take the GPU that a UUID asks for",
+        ),
+        pytest.param(
+            nvml_of(A100, nvml.NvmlGpu()),
+            2,
+            None,
+            FAIL,
+            "GPU 1",
+            id="a GPU that does not answer fails",
+        ),
+        pytest.param(
+            nvml_of(error=ABSENT, found=False), 0, None, SKIP, "no NVIDIA", id="no driver is a skip"
+        ),
+        pytest.param(
+            nvml_of(error=ABSENT, found=False),
+            2,
+            None,
+            FAIL,
+            "2 GPU nodes",
+            id="device nodes without a driver library fail",
+        ),
+        pytest.param(
+            nvml_of(error=ABSENT, found=False),
+            0,
+            [ExpectedGpu()],
+            FAIL,
+            "--gpus all",
+            id="GPUs expected but no driver library fails",
+        ),
+        pytest.param(
+            nvml_of(error="nvmlInit_v2: Driver/library version mismatch (18)"),
+            0,
+            None,
+            FAIL,
+            "reboot",
+            id="a library that does not match the kernel module fails",
+        ),
+        pytest.param(nvml_of(), 0, [], SKIP, "sees no GPU", id="a driver without GPUs is a skip"),
+    ],
+)
+def test_nvml(
+    seen: nvml.Nvml,
+    nodes: int,
+    expected: Sequence[ExpectedGpu] | None,
+    status: Status,
+    word: str,
+) -> None:
+    holds(judge_nvml(seen, nodes, expected), status, word)
+
+
+def sight(usable: int = 2, **more: Any) -> Sight:
+    return Sight(**{"torch_cuda": "11.7", "usable": usable, **more})
+
+
+CUT = (VisibleCard("GPU-a", mig=True, parts=("MIG-1", "MIG-2")), VisibleCard("GPU-b"))
+NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. Please check"
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "word"),
+    [
+        pytest.param(sight(0, error=NO_DRIVER), SKIP, "no GPU visible", id="nothing hints: a skip"),
+        pytest.param(
+            sight(0, error=NO_DRIVER, expected=0), SKIP, "no GPU", id="none expected: a skip"
+        ),
+        pytest.param(
+            sight(0, error=NO_DRIVER, expected=2), FAIL, "2 expected", id="GPUs expected: a failure"
+        ),
+        pytest.param(
+            sight(0, error=NO_DRIVER, nodes=1), FAIL, "device nodes", id="device nodes: a failure"
+        ),
+        pytest.param(
+            sight(0, error=NO_DRIVER, nvml=2),
+            FAIL,
+            "NVML sees 2",
+            id="NVML has GPUs that CUDA cannot use: a failure",
+        ),
+        pytest.param(
+            sight(0, error="RuntimeError: Error 802: system not yet initialized", driver=True),
+            FAIL,
+            "fabricmanager",
+            id="a fabric that is not up names its service",
+        ),
+        pytest.param(
+            sight(0, error="RuntimeError: CUDA unknown error - this may be", driver=True),
+            FAIL,
+            "nvidia-modprobe",
+            id="error 999 names the missing module",
+        ),
+        pytest.param(
+            sight(0, torch_cuda=None), FAIL, "CPU build", id="a CPU build fails without a GPU too"
+        ),
+        pytest.param(sight(0, nodes=1), FAIL, "no device", id="CUDA starting with no device fails"),
+    ],
+)
+def test_no_usable_gpu(seen: Sight, status: Status, word: str) -> None:
+    outcome = judge_absent(seen)
+    assert outcome is not None
+    holds(outcome, status, word)
+
+
+def test_usable_gpus_let_a_check_go_on() -> None:
+    assert judge_absent(sight(1)) is None
+
+
+def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: Any) -> Counts:
+    seen = driver.CudaDriver(found=True, count=have_driver, error=more.pop("error", None))
+    return Counts(nvml=have_nvml, driver=seen, torch=torch, **more)
+
+
+@pytest.mark.parametrize(
+    ("seen", "look", "status", "word"),
+    [
+        pytest.param(counts(2, 2, 2), sight(2), PASS, "2 GPUs", id="all agree"),
+        pytest.param(counts(2, 2, 2), sight(2, expected=2), PASS, "", id="all agree with the plan"),
+        pytest.param(
+            counts(None, 2, 2), sight(2), PASS, "", id="no NVML is another check's matter"
+        ),
+        pytest.param(
+            counts(2, None, 2),
+            sight(0, error=NO_DRIVER, nvml=2),
+            FAIL,
+            "CUDA cannot use any",
+            id="torch believes NVML alone",
+        ),
+        pytest.param(
+            counts(
+                2, None, 0, error="Error 803: unsupported display driver / cuda driver combination"
+            ),
+            sight(0, error="RuntimeError: Unexpected error", nvml=2),
+            FAIL,
+            "cuda-compat",
+            id="the driver's own error is explained",
+        ),
+        pytest.param(
+            counts(2, 1, 2), sight(2), FAIL, "torch counts 2", id="torch is over the driver"
+        ),
+        pytest.param(
+            counts(2, 1, 1, promised=2), sight(1), FAIL, "torch counts 2", id="torch promises more"
+        ),
+        pytest.param(
+            counts(
+                8, 1, 1, promised=8, mig=True, cards=(VisibleCard("a", mig=True, parts=("x",)),) * 8
+            ),
+            sight(1),
+            PASS,
+            "torch.cuda.device_count() is 8 all the same: name a MIG device's UUID",
+            id="eight GPUs in MIG mode, of which CUDA offers one part",
+        ),
+        pytest.param(
+            counts(2, 1, 1), sight(1), FAIL, "NVML shows 2", id="the driver has lost a GPU"
+        ),
+        pytest.param(
+            counts(2, 1, 1, visible_devices="1"), sight(1), PASS, "", id="one of two was chosen"
+        ),
+        pytest.param(
+            counts(2, 1, 1, visible_devices="1"),
+            sight(1, expected=2),
+            FAIL,
+            "CUDA_VISIBLE_DEVICES=1",
+            id="a chosen one is too few for the plan",
+        ),
+        pytest.param(
+            counts(2, 0, 0, visible_devices=""),
+            sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=2),
+            FAIL,
+            "hides every GPU",
+            id="an empty CUDA_VISIBLE_DEVICES hides them all",
+        ),
+        pytest.param(
+            counts(2, 2, 2), sight(2, expected=1), FAIL, "1 expected", id="more than the plan's"
+        ),
+        pytest.param(
+            counts(1, 1, 1, mig=True), sight(1, expected=1), PASS, "", id="a MIG slice is one"
+        ),
+        pytest.param(
+            counts(2, 1, 1, mig=True, cards=CUT),
+            sight(1, expected=2),
+            PASS,
+            "one MIG device",
+            id="cards cut by MIG are counted as cards, and CUDA shows one slice",
+        ),
+        pytest.param(
+            counts(2, 3, 3, mig=True, cards=CUT), sight(3), PASS, "", id="all slices and the rest"
+        ),
+        pytest.param(
+            counts(2, 4, 4, mig=True, cards=CUT),
+            sight(4),
+            FAIL,
+            "NVML shows 2 MIG devices",
+            id="more than all slices and the rest",
+        ),
+        pytest.param(
+            counts(1, 0, 0, mig=True, cards=(VisibleCard("GPU-a", mig=True),)),
+            sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=1),
+            FAIL,
+            "nvidia-smi mig -cgi",
+            id="MIG without slices",
+        ),
+        pytest.param(
+            counts(2, 1, 1, mig=True, cards=(VisibleCard("GPU-a", mig=True), VisibleCard("GPU-b"))),
+            sight(1),
+            PASS,
+            "",
+            id="a card in MIG mode without slices is left out",
+        ),
+        pytest.param(
+            counts(0, 0, 0), sight(0, error=NO_DRIVER), SKIP, "no GPU visible", id="no GPU: a skip"
+        ),
+        pytest.param(
+            counts(2, 2, 0), sight(0, torch_cuda=None), FAIL, "CPU build", id="a CPU build of torch"
+        ),
+    ],
+)
+def test_count(seen: Counts, look: Sight, status: Status, word: str) -> None:
+    holds(judge_count(seen, look), status, word)
+
+
+def test_another_frameworks_count_is_told_by_its_name() -> None:
+    holds(judge_count(counts(2, 2, 1), sight(2), "JAX"), FAIL, "JAX counts 1")
+
+
+def test_another_frameworks_architectures_are_told_by_its_name() -> None:
+    holds(judge_architectures([(9, 0)], CU117, framework="TensorFlow"), FAIL, "TensorFlow was")
+
+
+CU117 = ["sm_37", "sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "how"),
+    [
+        pytest.param((8, 6), CU117, "sm_86", id="its own binary"),
+        pytest.param((8, 9), CU117, "sm_86", id="an older minor of the same major"),
+        pytest.param((8, 0), ["sm_86"], None, id="a newer minor does not run"),
+        pytest.param((9, 0), CU117, None, id="a newer major does not run"),
+        pytest.param((9, 0), [*CU117, "compute_86"], "PTX compute_86", id="PTX runs on newer"),
+        pytest.param((8, 6), ["compute_90"], None, id="PTX does not run on older"),
+        pytest.param((9, 0), ["sm_90a"], "sm_90a", id="an a-binary runs on its own"),
+        pytest.param((12, 1), ["sm_120a"], None, id="an a-binary runs nowhere else"),
+        pytest.param((12, 1), ["sm_120f"], "sm_120f", id="an f-binary runs in its family"),
+        pytest.param((10, 0), ["compute_90a"], None, id="a-PTX is no way forward"),
+        pytest.param((12, 0), ["sm_120"], "sm_120", id="three digits are 12.0"),
+        pytest.param((8, 0), [], None, id="no code at all"),
+        pytest.param((8, 0), ["gfx90a"], None, id="another maker's code"),
+    ],
+)
+def test_what_runs(capability: tuple[int, int], architectures: list[str], how: str | None) -> None:
+    assert runs_by(capability, architectures) == how
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected", "status", "word"),
+    [
+        pytest.param([(8, 6)], [], PASS, "8.6 runs sm_86", id="covered"),
+        pytest.param([(8, 6), (9, 0)], [], FAIL, "9.0", id="one of two is not covered"),
+        pytest.param([(8, 6)], ["8.0"], FAIL, "expected 8.0", id="another GPU than the plan's"),
+        pytest.param([(8, 6)], [None], PASS, "", id="an unknown capability is not compared"),
+        pytest.param([(8, 6)], ["8.6"] * 8, PASS, "", id="one of eight is shown, or a part of one"),
+        pytest.param(
+            [(7, 5)], ["8.6", "7.5"], PASS, "7.5 runs sm_75", id="one of two kinds is shown"
+        ),
+    ],
+)
+def test_architectures(
+    capabilities: list[tuple[int, int]], expected: list[str | None], status: Status, word: str
+) -> None:
+    holds(judge_architectures(capabilities, CU117, expected), status, word)
+
+
+NO_IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "word"),
+    [
+        pytest.param([ComputeAnswer(0, "A", "sum", 0, 1)], PASS, "1 GPU: sum", id="right"),
+        pytest.param(
+            [ComputeAnswer(0, "A", "sum", 0, 1), ComputeAnswer(1, "A", "sum", 1, 1)],
+            FAIL,
+            "GPU 1 (A), sum: 1 of 1",
+            id="the second GPU is wrong",
+        ),
+        pytest.param(
+            [ComputeAnswer(0, "A", "sum", error=NO_IMAGE)],
+            FAIL,
+            "compiled for sm_37 sm_50",
+            id="no kernel image shows both sides",
+        ),
+        pytest.param(
+            [ComputeAnswer(0, "A", "sum", error="RuntimeError: CUDA error: Xid")],
+            FAIL,
+            "Xid",
+            id="an unknown error still has a fix",
+        ),
+        pytest.param([ComputeAnswer(0, "A", "sum", 0, 0)], FAIL, "0 of 0", id="nothing compared"),
+        pytest.param([], FAIL, "nothing was computed", id="no answer at all"),
+    ],
+)
+def test_known_answers(answers: list[ComputeAnswer], status: Status, word: str) -> None:
+    holds(judge_answers(answers, ["9.0", "9.0"], CU117), status, word)
+
+
+LOCKED = Expectations(framework="2.0.1", wheel_tag="cu117", python="3.11")
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "python", "stray", "status", "word"),
+    [
+        pytest.param("2.0.1+cu117", "11.7", "3.11.2", None, PASS, "2.0.1", id="as locked"),
+        pytest.param("2.0.1", "11.7", "3.11.2", None, PASS, "cu117", id="told by its CUDA"),
+        pytest.param("2.1.0+cu117", "11.7", "3.11.2", None, FAIL, "2.1.0", id="another version"),
+        pytest.param("2.0.1+cu118", "11.8", "3.11.2", None, FAIL, "cu118", id="another build"),
+        pytest.param("2.0.1+cu117", "11.7", "3.10.4", None, FAIL, "3.10", id="another Python"),
+        pytest.param("2.0.1+cpu", None, "3.11.2", None, FAIL, "CPU build", id="a CPU build"),
+        pytest.param(
+            "2.0.1+cu117", "11.7", "3.11.2", "/h/t", FAIL, "PYTHONNOUSERSITE", id="from a home"
+        ),
+    ],
+)
+def test_framework(
+    version: str, cuda: str | None, python: str, stray: str | None, status: Status, word: str
+) -> None:
+    holds(judge_framework(version, cuda, python, LOCKED, stray=stray), status, word)
+
+
+def test_nothing_expected_is_said() -> None:
+    holds(judge_framework("2.0.1", "11.7", "3.11.2", Expectations()), PASS, "no expectation")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "runtime", "expected", "status", "word"),
+    [
+        pytest.param("11.7", 11070, "11.7", PASS, "runtime 11.7", id="as locked"),
+        pytest.param("11.7", None, "11.7", PASS, "unknown", id="the runtime did not say"),
+        pytest.param("11.7", 11080, None, PASS, "11.8", id="a newer minor runs"),
+        pytest.param("11.8", 11070, None, FAIL, "LD_LIBRARY_PATH", id="an older minor does not"),
+        pytest.param("11.7", 12010, None, FAIL, "12.1", id="another major does not"),
+        pytest.param("11.8", 11080, "11.7", FAIL, "11.7", id="another build than asked for"),
+        pytest.param(None, None, None, FAIL, "without CUDA", id="a CPU build"),
+    ],
+)
+def test_cuda(
+    compiled: str | None, runtime: int | None, expected: str | None, status: Status, word: str
+) -> None:
+    holds(judge_cuda(compiled, runtime, expected), status, word)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "expected", "status", "word"),
+    [
+        pytest.param(8500, None, "8.5.0.96", PASS, "8.5.0", id="the fourth number is not told"),
+        pytest.param(90100, None, "9.1.0.70", PASS, "9.1.0", id="cuDNN 9 counts wider"),
+        pytest.param(8500, None, "8.7.0.84", FAIL, "8.7.0.84", id="another cuDNN"),
+        pytest.param(8500, None, None, PASS, "no expectation", id="nothing expected"),
+        pytest.param(None, None, None, FAIL, "without cuDNN", id="no cuDNN"),
+        pytest.param(
+            None,
+            "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (8, 5, 0)",
+            None,
+            FAIL,
+            "LD_LIBRARY_PATH",
+            id="torch's own complaint is explained",
+        ),
+    ],
+)
+def test_cudnn(
+    number: int | None, error: str | None, expected: str | None, status: Status, word: str
+) -> None:
+    holds(judge_cudnn(number, error, expected), status, word)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(8500, "8.5.0"), (7605, "7.6.5"), (8907, "8.9.7"), (91002, "9.10.2")]
+)
+def test_cudnn_numbers(number: int, text: str) -> None:
+    assert cudnn_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("said", "text"), [((2, 14, 3), "2.14.3"), (21403, "2.14.3"), (2708, "2.7.8")]
+)
+def test_nccl_numbers(said: object, text: str) -> None:
+    assert nccl_text(said) == text
+
+
+def test_another_nccl_fails() -> None:
+    holds(_judge_library("NCCL", "2.14.3", None, "2.18.1"), FAIL, "2.18.1")
+
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+OWN = ("libcudart", SITE + "/nvidia/cuda_runtime/lib/libcudart.so.11.0")
+OUT = ("libcudnn", "/usr/local/cuda/lib64/libcudnn.so.8")
+PLACES = Places((SITE,), library_path=("/usr/local/cuda/lib64/",))
+
+
+@pytest.mark.parametrize(
+    ("found", "places", "status", "word"),
+    [
+        pytest.param([OWN], PLACES, PASS, "1 CUDA libraries", id="its own file"),
+        pytest.param(
+            [OWN, OUT],
+            PLACES,
+            FAIL,
+            "LD_LIBRARY_PATH entry /usr/local/cuda/lib64/",
+            id="shadowed through LD_LIBRARY_PATH",
+        ),
+        pytest.param([OUT], Places((SITE,)), FAIL, "ld.so.conf", id="the system's in its place"),
+        pytest.param(
+            [OUT], Places((SITE,), preload=OUT[1]), FAIL, "LD_PRELOAD", id="brought by LD_PRELOAD"
+        ),
+        pytest.param(
+            [OWN, ("libcudart", SITE + "/torch/lib/libcudart-d0da41ae.so.11.0")],
+            PLACES,
+            FAIL,
+            "CUDA twice: libcudart",
+            id="one library from two packages",
+        ),
+        pytest.param(
+            [OWN, ("libcuda", "/usr/local/cuda/lib64/stubs/libcuda.so.1")],
+            PLACES,
+            FAIL,
+            "stub",
+            id="a stub of the driver",
+        ),
+        pytest.param(
+            [OWN, ("libcuda", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")],
+            PLACES,
+            PASS,
+            "",
+            id="the driver's library is the host's",
+        ),
+        pytest.param([], PLACES, SKIP, "linked into", id="no file at all"),
+        pytest.param(
+            [("libcudart", SITE + "-old/libcudart.so.12")],
+            PLACES,
+            FAIL,
+            "outside",
+            id="a folder whose name only begins alike",
+        ),
+    ],
+)
+def test_files(found: list[tuple[str, str]], places: Places, status: Status, word: str) -> None:
+    holds(judge_files(found, places, "11.7", convolved=True), status, word)
+
+
+OPS = "/opt/other/libcudnn_ops.so.9"
+
+
+@pytest.mark.parametrize(
+    ("shadow", "found", "status", "word"),
+    [
+        pytest.param(
+            Shadow("libcudnn_ops", OPS, SITE + "/nvidia/cudnn/lib/libcudnn_ops.so.9", "/opt/other"),
+            [OWN],
+            FAIL,
+            "LD_LIBRARY_PATH entry /opt/other",
+            id="a part of cuDNN that will be loaded from there",
+        ),
+        pytest.param(
+            Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other", copy=True),
+            [OWN],
+            PASS,
+            "not used: /opt/other",
+            id="a copy of it is told",
+        ),
+        pytest.param(
+            Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other"),
+            [OWN, ("libcudnn_ops", SITE + "/libcudnn_ops.so.9")],
+            PASS,
+            "not used: /opt/other",
+            id="it has been loaded from its own place",
+        ),
+        pytest.param(
+            Shadow("libcudart", "/opt/other/libcudart.so.11.0", OWN[1], "/opt/other"),
+            [],
+            SKIP,
+            "linked into",
+            id="torch finds libcudart by its RPATH",
+        ),
+    ],
+)
+def test_a_shadow(shadow: Shadow, found: list[tuple[str, str]], status: Status, word: str) -> None:
+    holds(judge_files(found, PLACES, "12.8", convolved=False, shadows=[shadow]), status, word)
+
+
+def test_shadows_are_found_by_name(tmp_path: Path) -> None:
+    own = tmp_path / "site" / "nvidia" / "cudnn" / "lib"
+    other, link = tmp_path / "other", tmp_path / "link"
+    for folder in (own, other, link):
+        folder.mkdir(parents=True)
+    (own / "libcudnn_ops.so.9").write_bytes(b"own")
+    (other / "libcudnn_ops.so.9").write_bytes(b"another")
+    (other / "libcudnn_ops.so.8").write_bytes(b"of another name")
+    (other / "libz.so.1").write_bytes(b"no CUDA library")
+    (link / "libcudnn_ops.so.9").symlink_to(own / "libcudnn_ops.so.9")
+    (link / "libcudnn_gone.so.9").symlink_to(tmp_path / "nowhere")
+    paths = (str(other), str(link), str(tmp_path / "no directory"))
+    found = find_shadows(Places((str(tmp_path / "site"),), library_path=paths))
+    assert [(s.stem, s.path, s.copy) for s in found] == [
+        ("libcudnn_ops", str(other / "libcudnn_ops.so.9"), False)
+    ]
+
+
+def test_files_of_a_cpu_build() -> None:
+    holds(judge_files([], PLACES, None, convolved=False), FAIL, "CPU build")
+
+
+def test_parts_that_were_not_seen_are_said() -> None:
+    holds(judge_files([OWN], PLACES, "11.7", convolved=False), PASS, "not checked")
+
+
+def test_a_real_map_is_read() -> None:
+    found = mapped((DATA / "maps-torch-2.0.1+cu117.txt").read_text())
+    stems = [stem for stem, _ in found]
+    assert len(stems) == len(set(stems)) == 12
+    assert {"libcudart", "libcudnn", "libcudnn_ops_infer", "libcublasLt", "libnccl"} <= set(stems)
+    holds(judge_files(found, PLACES, "11.7", convolved=False), PASS)
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("libcudart-d0da41ae.so.11.0", "libcudart"),
+        ("libnvrtc-builtins.so.11.7", "libnvrtc-builtins"),
+        ("libcudnn_cnn_infer.so.8 (deleted)", "libcudnn_cnn_infer"),
+        ("libcuda.so.515.65.01", "libcuda"),
+        ("libnccl-net.so", None),
+        ("libc10_cuda.so", None),
+    ],
+)
+def test_names_in_a_map(name: str, stem: str | None) -> None:
+    found = mapped("7f00-7f01 r-xp 00000000 00:1f 42    /a folder/" + name + "\n")
+    assert [row[0] for row in found] == ([stem] if stem else [])
+
+
+def rank(wrong: int = 0, **more: Any) -> Ending:
+    return Ending(**{"value": {"wrong": wrong}, "returned": True, **more})
+
+
+def gone(**more: Any) -> Ending:
+    return Ending(**{"timed_out": True, "seconds": 60.0, **more})
+
+
+NCCL_LOG = "h:1:9 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a\nmore"
+
+
+@pytest.mark.parametrize(
+    ("endings", "backend", "status", "word"),
+    [
+        pytest.param([rank(), rank()], "nccl", PASS, "2 ranks", id="right on every rank"),
+        pytest.param([rank()], "nccl", PASS, "no transfer between", id="one rank says so"),
+        pytest.param([rank(), rank()], "gloo", PASS, "NCCL not tested", id="gloo proves no NCCL"),
+        pytest.param([rank(), rank(3)], "nccl", FAIL, "rank 1", id="a wrong sum names its rank"),
+        pytest.param([gone(), gone()], "nccl", FAIL, "hang", id="a hang"),
+        pytest.param(
+            [gone(output=NCCL_LOG), gone()],
+            "nccl",
+            FAIL,
+            "failed to extend",
+            id="a hang quotes NCCL's warning",
+        ),
+        pytest.param(
+            [gone(), Ending(signal="SIGSEGV", seconds=1.0)],
+            "nccl",
+            FAIL,
+            "rank 1 of 2 killed by SIGSEGV",
+            id="the rank that fell first is named",
+        ),
+        pytest.param(
+            [Ending(raised="RuntimeError: x", output="Error: Duplicate GPU detected"), gone()],
+            "nccl",
+            FAIL,
+            "CUDA_VISIBLE_DEVICES",
+            id="a known error is explained",
+        ),
+        pytest.param(
+            [Ending(raised="RuntimeError: no route", code=0)], "gloo", FAIL, "loopback", id="gloo"
+        ),
+    ],
+)
+def test_ranks(endings: list[Ending], backend: str, status: Status, word: str) -> None:
+    holds(judge_ranks(endings, backend, 1024), status, word)
+
+
+@pytest.mark.parametrize(
+    ("losses", "status", "word"),
+    [
+        pytest.param([1.0, 0.01], PASS, "on the GPU", id="down far enough"),
+        pytest.param([1.0, 0.1], PASS, "", id="the factor itself is enough"),
+        pytest.param([1.0, 0.5], FAIL, "10-fold", id="not far enough"),
+        pytest.param([1.0, 2.0], FAIL, "10-fold", id="up"),
+        pytest.param([1.0, float("nan"), 0.01], FAIL, "nan at step 1", id="not a number between"),
+        pytest.param([float("inf"), 0.01], FAIL, "inf at step 0", id="infinite"),
+        pytest.param([], FAIL, "no step", id="no step"),
+    ],
+)
+def test_loss(losses: list[float], status: Status, word: str) -> None:
+    holds(judge_loss(losses, "cuda"), status, word)
+
+
+def test_loss_on_the_cpu_says_so() -> None:
+    outcome = judge_loss([1.0, 0.01], "cpu")
+    holds(outcome, PASS, "on the CPU: no GPU visible")
+    assert outcome.measured["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "total", "status", "word"),
+    [
+        pytest.param("1.26.4", None, 10.0, PASS, "1.26.4", id="there and back"),
+        pytest.param(None, None, None, SKIP, "not installed", id="no NumPy"),
+        pytest.param(
+            "2.1.0", "RuntimeError: Numpy is not available", None, FAIL, "numpy<2", id="wrong ABI"
+        ),
+        pytest.param("1.26.4", None, 11.0, FAIL, "corrupted", id="another sum"),
+        pytest.param(None, "ImportError: no C API", None, FAIL, "broken", id="NumPy itself broken"),
+    ],
+)
+def test_numpy(
+    version: str | None, error: str | None, total: float | None, status: Status, word: str
+) -> None:
+    holds(judge_numpy(version, error, total), status, word)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("OSError: libcublas.so.11: cannot open shared object file", "libcublas.so.11"),
+        ("libcuda.so.1: cannot open shared object file", "started without GPUs"),
+        ("The NVIDIA driver on your system is too old (found version 10020)", "older"),
+        ("CUDNN_STATUS_NOT_INITIALIZED", "mixed cuDNN"),
+        ("Error while creating shared memory segment /dev/shm/nccl-x", "too small"),
+        ("804: forward compatibility was attempted on non supported HW", "data-centre"),
+        ("/lib/libm.so.6: version `GLIBC_2.35' not found", "older than"),
+        ("undefined symbol: cublasLtGetStatusString", "damaged"),
+    ],
+)
+def test_symptoms(text: str, word: str) -> None:
+    cause, fix = explain(text)
+    assert cause is not None
+    assert word in cause
+    assert fix
+
+
+def test_an_unknown_text_is_not_explained() -> None:
+    assert explain("all is well") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("", ""),
+        ("one\ntwo\n\n", "two"),
+        (NCCL_LOG, NCCL_LOG.splitlines()[0]),
+        ("Traceback\nValueError: bad\nbye", "ValueError: bad"),
+    ],
+)
+def test_last_words(output: str, words: str) -> None:
+    assert last_words(output) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", "hardware"),
+        ("GPU is lost. Reboot the system to recover this GPU", "hardware"),
+        ("CUDA error: uncorrectable ECC error encountered", "hardware"),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", "hardware"),
+        (
+            "Invalid access of peer GPU memory over nvlink or a uncorrectable NVLink error",
+            "hardware",
+        ),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "config"),
+        ("FIND was unable to find an engine to execute this computation", "kernel"),
+        ("RuntimeError: No valid engine configs for Matmul_MUL_GEN_INDEX", "kernel"),
+        ("No execution plans support the graph.", "kernel"),
+        ("CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`", "kernel"),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory"),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", "memory"),
+        ("the provided PTX was compiled with an unsupported toolchain.", "driver"),
+        ("CUDA error: invalid device ordinal", "config"),
+        ("CUDA error: an illegal memory access was encountered", "program"),
+        ("peer access is not supported between these two devices", "topology"),
+        ("all is well", None),
+    ],
+)
+def test_a_text_says_where_its_cause_lies(text: str, where: str | None) -> None:
+    assert kind(text) == where
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "CUDA error: all CUDA-capable devices are busy or unavailable",
+        "Error 46: all CUDA-capable devices are busy or unavailable",
+        "CUDA_ERROR_DEVICES_UNAVAILABLE",
+    ],
+)
+def test_a_gpu_that_another_process_has_to_itself_is_no_fault(error: str) -> None:
+    taken = Sight(torch_cuda="12.8", usable=0, error=error, nvml=1)
+    outcome = judge_absent(taken)
+    assert outcome is not None
+    assert (outcome.status, outcome.cause) == (SKIP, explain(error)[0])

@@ -1,0 +1,538 @@
+"""What TensorFlow's checks, and those it shares with JAX, say of readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.verify.checks.test_judges import holds
+from verify.checks import CHECKS, dialect, gemm
+from verify.checks.devices import judge_architectures
+from verify.checks.dialect import Dialect, FoundLibraries, as_asked, judge_cudnn, listed, older
+from verify.checks.libraries import judge_numpy
+from verify.checks.on_tensorflow.compiling import XlaRun, judge_compiled
+from verify.checks.on_tensorflow.devices import PlacedOp, architectures, judge_placement
+from verify.checks.on_tensorflow.libraries import OpenedLibrary, judge_opened, sonames
+from verify.checks.on_tensorflow.loading import PipelineRun, judge_pipeline, recommend
+from verify.checks.on_tensorflow.parallel import judge_mirrored
+from verify.checks.on_tensorflow.training import KerasFit, judge_fit
+from verify.checks.rates import SIZES
+from verify.device import driver, machine, nvml
+from verify.model.check import Context, Status
+from verify.model.expectations import Expectations, ExpectedGpu
+from verify.model.measures import median
+
+PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
+GONE = "cannot open shared object file: No such file or directory"
+WORDS = Dialect("TensorFlow", "a build without CUDA", "install tensorflow[and-cuda]")
+FOUND = FoundLibraries("2.21.0", "12.5.1", None, "3.11.7")
+
+
+# Words and versions
+
+
+@pytest.mark.parametrize(
+    ("found", "expect", "status", "word"),
+    [
+        pytest.param(FOUND, Expectations(), PASS, "no expectation", id="no plan passes"),
+        pytest.param(
+            FOUND,
+            Expectations(framework="2.21.0", python="3.11"),
+            PASS,
+            "for CUDA 12.5.1",
+            id="what the plan names passes",
+        ),
+        pytest.param(
+            FOUND,
+            Expectations(framework="2.20.0"),
+            FAIL,
+            "2.21.0 instead of the requested 2.20.0",
+            id="another version fails",
+        ),
+        pytest.param(
+            FOUND, Expectations(python="3.12"), FAIL, "Python 3.11.7", id="another Python fails"
+        ),
+        pytest.param(
+            replace(FOUND, cuda=None),
+            Expectations(),
+            FAIL,
+            "tensorflow[and-cuda]",
+            id="a CPU build fails with what to install",
+        ),
+        pytest.param(
+            replace(FOUND, stray="/root/.local/lib/tensorflow"),
+            Expectations(),
+            FAIL,
+            "PYTHONNOUSERSITE",
+            id="a module of the user's own fails",
+        ),
+    ],
+)
+def test_framework(found: FoundLibraries, expect: Expectations, status: Status, word: str) -> None:
+    holds(dialect.judge_framework(found, expect, WORDS), status, word)
+
+
+def test_numpy_is_judged_in_the_words_of_the_framework() -> None:
+    for version, error, total in (("2.0", None, 10.0), ("2.0", None, 9.0), (None, "no ABI", None)):
+        said = judge_numpy(version, error, total, "TensorFlow")
+        words = " ".join(filter(None, (said.message, said.cause, said.fix)))
+        assert "torch" not in words
+        assert "TensorFlow" in words
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "expected", "compiled", "status", "word"),
+    [
+        pytest.param("9.3.0", None, "9.3.0", "9", PASS, "cuDNN 9.3.0", id="the plan's passes"),
+        pytest.param("8.6.0", None, "8.6", "8", PASS, "", id="two parts are compared as two"),
+        pytest.param("9.3.0", None, None, None, PASS, "no expectation", id="no plan passes"),
+        pytest.param(
+            "9.5.0",
+            None,
+            "9.3",
+            "9",
+            FAIL,
+            "instead of the requested 9.3",
+            id="another minor fails",
+        ),
+        pytest.param("8.9.7", None, None, "9", FAIL, "compiled against 9", id="an old major fails"),
+        pytest.param("9.1.0", None, None, "9.8.0", FAIL, "or a later 9.x", id="an old minor fails"),
+        pytest.param(
+            None, "libcudnn.so.9: " + GONE, None, "9", FAIL, "does not load", id="absence fails"
+        ),
+    ],
+)
+def test_cudnn(
+    version: str | None,
+    error: str | None,
+    expected: str | None,
+    compiled: str | None,
+    status: Status,
+    word: str,
+) -> None:
+    holds(judge_cudnn(version, error, expected, compiled), status, word)
+
+
+numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4)
+
+
+@given(numbers, st.integers(1, 4))
+def test_a_version_is_as_asked_by_any_of_its_beginnings(parts: list[int], kept: int) -> None:
+    version = ".".join(map(str, parts))
+    assert as_asked(version, ".".join(map(str, parts[:kept])))
+    assert as_asked(version, None)
+    assert not as_asked(version, ".".join(map(str, [parts[0] + 1, *parts[1:kept]])))
+    assert as_asked(version, version + ".42")  # which a library does not tell
+
+
+@given(numbers)
+def test_a_library_serves_what_was_compiled_against_itself(parts: list[int]) -> None:
+    version = ".".join(map(str, parts))
+    assert not older(version, version)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")],
+)
+def test_names_are_listed(names: list[str], text: str) -> None:
+    assert listed(names) == text
+
+
+# Where there ought to be a GPU
+
+
+@pytest.mark.parametrize(
+    ("cuda", "usable", "asked", "expected", "status", "word"),
+    [
+        pytest.param("12.5", 1, None, None, None, "", id="a usable GPU is there"),
+        pytest.param(
+            "12.5",
+            0,
+            driver.CudaDriver(found=False, error="libcuda.so.1: " + GONE),
+            None,
+            SKIP,
+            "no GPU visible",
+            id="no driver and no hint is a skip",
+        ),
+        pytest.param(
+            "12.5",
+            0,
+            driver.CudaDriver(found=True, count=0),
+            None,
+            SKIP,
+            "no GPU visible",
+            id="a driver without GPUs is a skip",
+        ),
+        pytest.param(
+            "12.5",
+            0,
+            driver.CudaDriver(found=True, count=2),
+            None,
+            FAIL,
+            "it lists none",
+            id="GPUs that the framework does not take fail",
+        ),
+        pytest.param(
+            "12.5",
+            0,
+            driver.CudaDriver(found=True, error="Error 802: system not yet initialized"),
+            None,
+            FAIL,
+            "fabric",
+            id="a driver that does not start fails with its reason",
+        ),
+        pytest.param(
+            "12.5",
+            0,
+            driver.CudaDriver(found=True, count=0),
+            [ExpectedGpu()],
+            FAIL,
+            "1 expected",
+            id="an expected GPU that is not there fails",
+        ),
+        pytest.param(None, 0, None, None, FAIL, "CPU build of TensorFlow", id="a CPU build fails"),
+    ],
+)
+def test_absence(
+    monkeypatch: pytest.MonkeyPatch,
+    cuda: str | None,
+    usable: int,
+    asked: driver.CudaDriver | None,
+    expected: list[ExpectedGpu] | None,
+    status: Status | None,
+    word: str,
+) -> None:
+    monkeypatch.setattr(nvml, "read", lambda _: nvml.Nvml(found=False))
+    monkeypatch.setattr(machine, "device_nodes", list)
+    monkeypatch.setattr(driver, "read", lambda _: asked)
+    context = Context(Expectations(gpus=None if expected is None else tuple(expected)))
+    seen = dialect.see(context, cuda, usable, "it lists none")
+    absent = dialect.judge_absent(seen, WORDS)
+    assert (absent.status if absent else None) is status
+    if absent and status is FAIL:
+        holds(absent, FAIL, word)
+    failing = status is FAIL and cuda is not None
+    assert (dialect.judge_there(seen, WORDS) is not None) is failing
+
+
+# Libraries
+
+
+@pytest.mark.parametrize(
+    ("cuda", "cudnn", "some"),
+    [
+        pytest.param(
+            "11.2", "8", {"libcudart.so.11.0", "libcufft.so.10", "libcudnn.so.8"}, id="11"
+        ),
+        pytest.param("12.5.1", "9", {"libcudart.so.12", "libcusolver.so.11"}, id="12"),
+        pytest.param("13.0", "9", {"libcusolver.so.12", "libcublas.so.13"}, id="13"),
+    ],
+)
+def test_names_of_libraries(cuda: str, cudnn: str, some: set[str]) -> None:
+    names = sonames({"cuda_version": cuda, "cudnn_version": cudnn})
+    assert len(names) == 7
+    assert some <= set(names)
+
+
+def test_a_cuda_that_is_not_known_asks_for_no_names_of_its_own() -> None:
+    assert sonames({"cuda_version": "unknown"}) == []
+    holds(judge_opened([], "99.0"), SKIP, "not known")
+
+
+FINE = OpenedLibrary("libcudart.so.12")
+SOLVER = "libcusolver.so.11"
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "word"),
+    [
+        pytest.param([FINE], PASS, "all 1 required libraries", id="all that open pass"),
+        pytest.param(
+            [FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",))],
+            FAIL,
+            "LD_LIBRARY_PATH=/opt/nvidia/cusolver/lib",
+            id="a file that lies elsewhere is told with its folder",
+        ),
+        pytest.param(
+            [FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE)],
+            FAIL,
+            "base image with CUDA 12.5",
+            id="a file that is not there is to be installed",
+        ),
+        pytest.param(
+            [OpenedLibrary(SOLVER, "libnvJitLink.so.12: " + GONE, ("/opt/nvidia/cusolver/lib",))],
+            FAIL,
+            "libcusolver.so.11 needs libnvJitLink.so.12",
+            id="what a library needs itself is named",
+        ),
+        pytest.param(
+            [
+                OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",)),
+                OpenedLibrary("libcudnn.so.9", "libcudnn.so.9: " + GONE),
+            ],
+            FAIL,
+            "which has libcusolver.so.11; the image does not have libcudnn.so.9",
+            id="two troubles are both told",
+        ),
+    ],
+)
+def test_opening(rows: list[OpenedLibrary], status: Status, word: str) -> None:
+    holds(judge_opened(rows, "12.5.1"), status, word)
+
+
+# Devices
+
+
+def test_a_compute_capability_is_binary_code_and_ptx() -> None:
+    have = architectures({"cuda_compute_capabilities": ["sm_60", "sm_89", "compute_90"]})
+    assert have == ["sm_60", "sm_89", "sm_90", "compute_90"]
+    outcome = judge_architectures([(12, 0)], have, framework="TensorFlow")
+    holds(outcome, PASS, "PTX compute_90")
+    assert architectures({"cuda_compute_capabilities": ["3.5"]}) == ["sm_35"]
+    assert architectures({}) == []
+
+
+PLACED = PlacedOp("GPU:0", "GPU:0", {"MatMul": "GPU:0"}, "GPU:0", "GPU:0", 1 << 20, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("placed", "status", "word"),
+    [
+        pytest.param(PLACED, PASS, "eagerly and in a graph", id="all on the GPU passes"),
+        pytest.param(
+            replace(PLACED, eager="CPU:0"), FAIL, "ran on CPU:0", id="eager work elsewhere fails"
+        ),
+        pytest.param(
+            replace(PLACED, graph={"_MklMatMul": "CPU:0"}),
+            FAIL,
+            "_MklMatMul",
+            id="a graph's work elsewhere fails",
+        ),
+        pytest.param(
+            replace(PLACED, graph={}), FAIL, "no matrix product", id="an empty graph fails"
+        ),
+        pytest.param(
+            replace(PLACED, unasked="CPU:0"),
+            FAIL,
+            "runs on CPU:0",
+            id="models that would train elsewhere fail",
+        ),
+        pytest.param(
+            replace(PLACED, held_bytes=0),
+            FAIL,
+            "another device's memory",
+            id="an empty GPU memory fails",
+        ),
+        pytest.param(
+            replace(PLACED, held_bytes=None), PASS, "", id="memory that is not told is no fault"
+        ),
+    ],
+)
+def test_placement(placed: PlacedOp, status: Status, word: str) -> None:
+    holds(judge_placement(placed, "cuda"), status, word)
+
+
+# XLA
+
+
+@pytest.mark.parametrize(
+    ("compiled", "status", "word"),
+    [
+        pytest.param(
+            XlaRun(1e-7, strict=True, kernels=4), PASS, "4 fused kernels", id="right numbers pass"
+        ),
+        pytest.param(
+            XlaRun(1e-7, strict=False, kernels=4), FAIL, "bypassed", id="a fallback fails"
+        ),
+        pytest.param(
+            XlaRun(1e-3, strict=True, kernels=4), FAIL, "off by 0.001", id="wrong numbers fail"
+        ),
+        pytest.param(
+            XlaRun(float("nan"), strict=True, kernels=4), FAIL, "off by nan", id="NaN fails"
+        ),
+        pytest.param(
+            XlaRun(error="INTERNAL: libdevice not found at ./libdevice.10.bc"),
+            FAIL,
+            "xla_gpu_cuda_data_dir",
+            id="missing libdevice is told with its flag",
+        ),
+        pytest.param(
+            XlaRun(error="Couldn't invoke ptxas --version"), FAIL, "PATH", id="so is ptxas"
+        ),
+        pytest.param(XlaRun(error="UNKNOWN: odd"), FAIL, "XLA is broken", id="the rest too"),
+    ],
+)
+def test_compiled(compiled: XlaRun, status: Status, word: str) -> None:
+    holds(judge_compiled(compiled, "cuda"), status, word)
+
+
+# Training
+
+
+FIT = KerasFit((0.5, 0.1, 0.01), 0.009, 0.009, 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("fit", "status", "word"),
+    [
+        pytest.param(FIT, PASS, "0.5 to 0.01", id="a falling loss passes"),
+        pytest.param(
+            replace(FIT, evaluated=0.2, by_hand=0.2), FAIL, "not down", id="a high loss fails"
+        ),
+        pytest.param(
+            replace(FIT, evaluated=0.0091), FAIL, "evaluate says", id="two losses that differ fail"
+        ),
+        pytest.param(replace(FIT, batches=23), FAIL, "23 steps", id="a lost batch fails"),
+        pytest.param(replace(FIT, losses=()), FAIL, "no loss", id="no loss fails"),
+        pytest.param(
+            replace(FIT, losses=(float("nan"),)), FAIL, "NaN", id="a loss that is NaN fails"
+        ),
+        pytest.param(
+            replace(FIT, by_hand=float("nan")), FAIL, "too few rows", id="lost predictions fail"
+        ),
+    ],
+)
+def test_fit(fit: KerasFit, status: Status, word: str) -> None:
+    holds(judge_fit(fit, "cuda"), status, word)
+
+
+RUN = {"losses": [1.0, 0.5], "weights": {"weight 0": [2.0]}}
+ALONE = {**RUN, "before": {"weight 0": [1.0]}}
+
+
+@pytest.mark.parametrize(
+    ("runs", "held", "status", "word"),
+    [
+        pytest.param([RUN, RUN], ["GPU:0", "GPU:1"], PASS, "as on one device", id="equal"),
+        pytest.param([RUN], ["GPU:0"], FAIL, "made 1 replicas", id="one replica for two GPUs"),
+        pytest.param([RUN, RUN], ["GPU:0", "GPU:0"], FAIL, "held by 1", id="all on one GPU"),
+        pytest.param(
+            [RUN, {**RUN, "weights": {"weight 0": [2.1]}}],
+            ["GPU:0", "GPU:1"],
+            FAIL,
+            "NCCL_P2P_DISABLE",
+            id="replicas that drift apart",
+        ),
+    ],
+)
+def test_mirrored(runs: list[dict[str, Any]], held: list[str], status: Status, word: str) -> None:
+    holds(judge_mirrored(ALONE, runs, held, 2, "cuda"), status, word)
+
+
+# Data
+
+
+def piped(parallel: int, **more: Any) -> PipelineRun:
+    return PipelineRun(parallel, **{"numbers": (0, 1, 2, 3), "rates": (100.0, 110.0, 90.0), **more})
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "word"),
+    [
+        pytest.param([piped(1), piped(-1)], PASS, "by 1 parallel calls", id="all samples pass"),
+        pytest.param([piped(1, numbers=(0, 1, 3))], FAIL, "1 of 4 samples are missing", id="lost"),
+        pytest.param([piped(2, numbers=(0, 1, 2, 3, 3))], FAIL, "were repeated", id="twice"),
+        pytest.param([piped(2, numbers=(0, 2, 1, 3))], FAIL, "a different order", id="mixed up"),
+        pytest.param([piped(-1, damaged=2)], FAIL, "AUTOTUNE parallel calls: 2 of 4", id="damaged"),
+        pytest.param(
+            [piped(1), piped(2, numbers=(), rates=(), error="InvalidArgumentError: not JPEG")],
+            FAIL,
+            "not JPEG",
+            id="a setting that fails",
+        ),
+        pytest.param([], FAIL, "no setting", id="nothing tried"),
+    ],
+)
+def test_pipeline(found: list[PipelineRun], status: Status, word: str) -> None:
+    holds(judge_pipeline(found, 4), status, word)
+
+
+@given(st.dictionaries(st.sampled_from([1, 2, 4, 8, -1]), st.floats(1, 1e6), min_size=1))
+def test_the_fewest_calls_that_are_nearly_the_best_are_recommended(rates: dict[int, float]) -> None:
+    found = [piped(parallel, rates=(rate,)) for parallel, rate in rates.items()]
+    chosen = recommend(found)
+    enough = 0.95 * max(rates.values())
+    assert median(chosen.rates) >= enough
+    numbered = [parallel for parallel, rate in rates.items() if parallel > 0 and rate >= enough]
+    assert chosen.parallel == min(numbered, default=-1)
+
+
+# Products, for TensorFlow and JAX
+
+
+class Device:
+    """A device that does so many operations a second."""
+
+    is_gpu, card = True, "NVIDIA A100"
+
+    def __init__(self, rate: float, capability: tuple[int, int]) -> None:
+        self.rate, self.capability = rate, capability
+        self.size = 0
+
+    def product(self, dtype: str, size: int) -> Callable[[], object]:
+        if dtype == "fp16":
+            raise RuntimeError("no kernel for half")
+
+        def work() -> None:
+            self.size = size
+
+        return work
+
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
+    ) -> list[float]:
+        assert warm_up >= 0
+        assert calls >= 1
+        work()
+        return [2.0 * self.size**3 / self.rate] * repeats
+
+    def synchronize(self) -> None:
+        """It is never behind."""
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtypes"),
+    [
+        (None, ("fp32", "bf16")),
+        ((5, 2), ("fp64", "fp32")),
+        ((7, 5), ("fp64", "fp32", "fp16")),
+        ((9, 0), ("fp64", "fp32", "tf32", "bf16", "fp16")),
+    ],
+)
+def test_dtypes_go_by_the_capability(
+    capability: tuple[int, int] | None, dtypes: tuple[str, ...]
+) -> None:
+    assert gemm.dtypes(capability) == dtypes
+
+
+@given(st.floats(1e9, 1e15))
+def test_a_rate_is_what_the_device_does(rate: float) -> None:
+    device = Device(rate, (7, 5))
+    found = gemm.measure(device, 0, "fp32", device.product, 3)
+    assert found.value == pytest.approx(rate / 1e12)
+    assert found.size in SIZES
+
+
+def test_a_dtype_without_a_kernel_is_left_out_and_told() -> None:
+    device = Device(1e13, (7, 5))
+    outcome = gemm.check(Context(), [device], lambda one: one.product)
+    holds(outcome, PASS, "fp16 not measured: no kernel for half")
+    assert {row["labels"]["dtype"] for row in outcome.measured["metrics"]} == {"fp64", "fp32"}
+
+
+# The lists
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_names_and_titles_fit_the_page(framework: str) -> None:
+    checks = CHECKS[framework]
+    assert len({check.id for check in checks}) == len(checks)
+    assert all(len(check.id) <= 22 and len(check.title) <= 48 for check in checks)
+    needed = {check.id for check in checks if check.gpu}
+    assert {"devices.count", "devices.kernel", "numerics.matmul", "training.loss"} <= needed

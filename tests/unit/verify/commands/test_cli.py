@@ -1,0 +1,421 @@
+"""The command line, run as users run it: in a process of its own, with no framework there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests import ROOT, need
+from verify.checks import CHECKS
+from verify.commands.main import choose, main
+from verify.model.check import Check, Context, Outcome, Result, Status, UsageError
+from verify.model.expectations import ExpectationsError, parse
+from verify.reports.report import document, table
+
+SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
+ALONE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from verify.__main__ import run; run()"
+
+
+def call(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "verify", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,
+    )
+
+
+def alone(folder: Path, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The suite copied elsewhere, isolated: no site-packages, so no framework."""
+    shutil.copytree(ROOT / "verify", folder / "verify", dirs_exist_ok=True)
+    return subprocess.run(
+        [python, "-I", "-S", "-B", "-c", ALONE, str(folder), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def valid(text: str) -> Any:
+    report = json.loads(text)
+    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    assert isinstance(report, dict)
+    return report
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_schema_refuses_what_it_does_not_know() -> None:
+    nothing: Any = {}
+    report = document("quick", nothing, [])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(report, SCHEMA)
+
+
+def test_list_names_every_check() -> None:
+    done = call("--list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        c.id for c in CHECKS["pytorch"]
+    ]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        pytest.param(["--level", "deep"], "deep", id="no such level"),
+        pytest.param(["--nonsense"], "--nonsense", id="no such option"),
+        pytest.param(["--require", "tpu"], "'tpu'", id="no such name to require"),
+        pytest.param(["--only", "devices.magic"], "devices.magic", id="no such check"),
+        pytest.param(["--only", ","], "is empty", id="an empty list"),
+        pytest.param(
+            ["--only", "training", "--require", "nccl"], "--only excludes", id="a contradiction"
+        ),
+        pytest.param(["--expect", "/nonexistent.json"], "No such file", id="no such expectations"),
+        pytest.param(
+            ["--report", "/nonexistent/r.json"], "No such file", id="a folder that is not there"
+        ),
+        pytest.param(["--report", "/"], "not a regular file", id="a folder in place of a file"),
+        pytest.param(
+            ["--html", "/"], "--html /: not a regular file", id="a folder in place of a page"
+        ),
+        pytest.param(
+            ["--junit", "/nonexistent/j.xml"], "--junit", id="a folder for JUnit that is not there"
+        ),
+        pytest.param(
+            ["--html", "/tmp/same", "--report", "/tmp/same"],
+            "name the same file",
+            id="one file for two formats",
+        ),
+        pytest.param(["--baseline", "/nonexistent"], "No such file", id="no such baseline"),
+        pytest.param(["--baseline", "/dev/null"], "not JSON", id="an empty baseline"),
+        pytest.param(["--tolerance", "5"], "--tolerance", id="a tolerance that is no share"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_2(arguments: list[str], word: str) -> None:
+    done = call(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert word in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--report", "--junit", "--html", "--markdown", "--prometheus"])
+def test_an_unwritable_folder_is_found_before_the_checks_run(option: str, tmp_path: Path) -> None:
+    target = tmp_path / "full"
+    target.symlink_to("/proc")  # no file can be made there, not even by root
+    done = call(option, str(target / "r.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert option in done.stderr
+    assert len(done.stderr.splitlines()) == 1  # no check has run
+
+
+def test_isolated_without_a_framework_each_check_says_so(tmp_path: Path) -> None:
+    done = alone(tmp_path, sys.executable, "--json")
+    report = valid(done.stdout)
+    assert (done.returncode, report["verdict"]) == (1, "unfit")
+    needing_it = {check.id for check in CHECKS["pytorch"] if check.framework}
+    framework = [row for row in report["checks"] if row["id"] in needing_it]
+    assert framework
+    assert {row["status"] for row in framework} == {"error"}
+    assert {row["cause"] for row in framework} == {"the framework is not installed in this Python"}
+    assert "Traceback" not in done.stderr
+    told = [line.split()[1:3] for line in done.stderr.splitlines()]
+    assert told == [
+        [row["status"], row["id"]] for row in report["checks"] if row["status"] in {"fail", "error"}
+    ]
+
+
+def test_who_looks_on_is_told_of_each_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PROVISION_PROGRESS", "1")  # provision shows the lines at its terminal
+    done = alone(tmp_path, sys.executable, "--only", "loading.shm,libraries.files", "--json")
+    assert len(done.stderr.splitlines()) == len(valid(done.stdout)["checks"]) == 2
+
+
+def test_a_terminal_is_told_of_each_check() -> None:
+    terminal, theirs = need.terminal()
+    words = ["--only", "loading.shm,loading.files", "--json"]
+    subprocess.run(
+        [sys.executable, "-m", "verify", *words],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        check=False,
+    )
+    os.close(theirs)
+    assert len(os.read(terminal, 65536).splitlines()) == 2
+    os.close(terminal)
+
+
+def test_a_log_is_told_now_and_then_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("verify.commands.main._SILENCE_S", 0.0)
+    main(["--only", "loading.shm,loading.files"])
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> None:
+    done = alone(tmp_path, sys.executable)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum("cause:" in line for line in lines) == 1
+    assert "same as libraries.framework" in done.stdout
+    assert "Verdict: unfit (exit code 1)" in lines
+    checks = json.loads(alone(tmp_path, sys.executable, "--json").stdout)["checks"]
+    assert [line.split()[1] for line in lines[2:] if line[:5].strip().isupper()][: len(checks)] == [
+        check["id"] for check in checks
+    ]
+
+
+def old_python(version: str) -> str:
+    """On PATH, or one of pyenv's, whose programs stand in for versions that it has not, too."""
+    shims = [Path(name) for name in os.environ["PATH"].split(":") if name.endswith("/shims")]
+    kept = [path for shim in shims for path in shim.parent.glob(f"versions/{version}.*/bin/python")]
+    for python in (*map(str, kept), *filter(None, [shutil.which("python" + version)])):
+        if not subprocess.run([python, "-V"], capture_output=True, check=False).returncode:
+            return python
+    pytest.skip(f"no Python {version} here")
+
+
+def test_the_oldest_python_runs_it(tmp_path: Path) -> None:
+    done = alone(tmp_path, old_python("3.8"), "--json", "--report", str(tmp_path / "r.json"))
+    assert valid(done.stdout) == valid((tmp_path / "r.json").read_text())
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_an_older_python_is_told(tmp_path: Path) -> None:
+    done = alone(tmp_path, old_python("3.7"), "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs Python 3.8" in done.stderr
+
+
+def test_nvml_alone_needs_no_framework(tmp_path: Path) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    done = alone(tmp_path, sys.executable, "--only", "devices.nvml", "--json")
+    assert valid(done.stdout)["checks"][0]["status"] == "skip"
+    assert done.returncode == 7
+    required = alone(
+        tmp_path, sys.executable, "--only", "devices.nvml", "--json", "--require", "devices.nvml"
+    )
+    assert valid(required.stdout)["checks"][0]["status"] == "fail"
+    assert required.returncode == 1
+
+
+def test_what_an_emulator_ran_is_not_proven(tmp_path: Path) -> None:
+    expect = tmp_path / "e.json"
+    words = ("--only", "loading.files,speed.copies", "--expect", str(expect))
+    expect.write_text('{"schema": 1}')
+    there = valid(call("--only", "loading.files", "--expect", str(expect), "--json").stdout)
+    assert ("emulator" in there["environment"], there["verdict"]) == (False, "fit")
+    expect.write_text('{"schema": 1, "emulator": "qemu-aarch64"}')
+    report = valid(call(*words, "--json").stdout)
+    assert report["environment"]["emulator"] == "qemu-aarch64"
+    assert [check["status"] for check in report["checks"]] == ["pass", "skip"]
+    page = call(*words)
+    assert page.returncode == 7
+    assert "emulated by qemu-aarch64" in " ".join(page.stdout.split())
+
+
+def test_gpus_are_expected(tmp_path: Path) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    expect = tmp_path / "e.json"
+    expect.write_text('{"schema": 1, "gpus": [{"uuid": "GPU-x"}], "image": {"digest": "sha256:1"}}')
+    done = call("--only", "devices.nvml", "--expect", str(expect), "--json")
+    report = valid(done.stdout)
+    assert report["environment"]["image"] == "sha256:1"
+    assert (done.returncode, report["checks"][0]["status"]) == (1, "fail")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        pytest.param("{", "not JSON", id="not JSON"),
+        pytest.param("[]", "a list", id="a list"),
+        pytest.param("{}", "schema", id="no schema"),
+        pytest.param('{"schema": true}', "schema", id="true is not 1"),
+        pytest.param('{"schema": 1, "cuda": 11.7}', "cuda: expected a text", id="a bare number"),
+        pytest.param('{"schema": 1, "cuda": "new"}', "not a version", id="no version"),
+        pytest.param('{"schema": 1, "gpus": {}}', "gpus: expected a list", id="GPUs in no list"),
+        pytest.param('{"schema": 1, "gpus": [1]}', "gpus[0]", id="a GPU that is a number"),
+        pytest.param('{"schema": 1, "image": "x"}', "image: expected an object", id="a bare image"),
+        pytest.param(
+            '{"schema": 1, "framework": {"name": "mxnet"}}',
+            "supports pytorch",
+            id="another framework",
+        ),
+    ],
+)
+def test_bad_expectations(text: str, word: str) -> None:
+    with pytest.raises(ExpectationsError) as caught:
+        parse(text)
+    assert word in str(caught.value)
+
+
+def test_problems_of_one_file_come_together() -> None:
+    with pytest.raises(ExpectationsError) as caught:
+        parse('{"schema": 2, "cuda": 1, "gpus": [{"uuid": ""}]}')
+    assert str(caught.value).count(";") == 2
+
+
+def test_bad_expectations_are_exit_2(tmp_path: Path) -> None:
+    path = tmp_path / "e.json"
+    path.write_bytes(b"\xff\xfe")
+    done = call("--expect", str(path))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_contracts_expectations_are_read() -> None:
+    found = parse(
+        '{"schema": 1, "framework": {"name": "pytorch", "version": "2.0.1"}, "wheel_tag": "cu117",'
+        ' "cuda": "11.7", "cudnn": "8.5.0.96", "nccl": null, "python": "3.11",'
+        ' "gpus": [{"uuid": null, "name": "A", "compute_capability": "8.6"}], "image": null}'
+    )
+    assert (found.framework, found.cudnn, found.nccl, found.gpu_count) == (
+        "2.0.1",
+        "8.5.0.96",
+        None,
+        1,
+    )
+
+
+def pass_on_gpu(_: Context) -> Outcome:
+    return Outcome(Status.PASS, "fine", measured={"device": "cuda"})
+
+
+def skip(_: Context) -> Outcome:
+    return Outcome(Status.SKIP, "no GPU visible")
+
+
+def breakage(_: Context) -> Outcome:
+    raise ValueError("broken")
+
+
+@pytest.mark.parametrize(
+    ("work", "arguments", "code"),
+    [
+        pytest.param(pass_on_gpu, [], 0, id="fit is 0"),
+        pytest.param(breakage, [], 1, id="a broken check is 1"),
+        pytest.param(skip, [], 7, id="no verdict is 7"),
+        pytest.param(skip, ["--require", "gpu"], 1, id="a required skip is 1"),
+        pytest.param(skip, ["--require", "devices.made"], 1, id="required by its id"),
+    ],
+)
+def test_exit_codes(
+    work: Any, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = Check("devices.made", "Made up", work, framework=False, gpu=True)
+    assert main(["--json", *arguments], {"pytorch": [check]}) == code
+    captured = capsys.readouterr()
+    valid(captured.out)
+    assert captured.err.count("\n") == (1 if code == 1 else 0)  # what failed
+
+
+def test_a_report_is_written_whole(tmp_path: Path) -> None:
+    check = Check("devices.made", "Made up", pass_on_gpu, framework=False)
+    path = tmp_path / "r.json"
+    assert main(["--report", str(path)], {"pytorch": [check]}) == 0
+    assert valid(path.read_text())["verdict"] == "fit"
+    assert os.listdir(tmp_path) == ["r.json"]  # noqa: PTH208  # nothing partial beside it
+
+
+def test_an_interrupt_is_130(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, time; sys.path.insert(0, sys.argv[1]);"
+        "from verify.commands.main import main; from verify.model.check import Check;"
+        "wait = lambda _: (os.kill(os.getppid(), 2), time.sleep(60));"
+        "sys.exit(main([], {'pytorch': [Check('devices.a', 'A', wait, framework=False)]}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "verify: interrupted\n"
+
+
+def test_a_bug_of_ours_is_70_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"], {"pytorch": [None]}) == 70  # type: ignore[list-item]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+LEVELS = [
+    Check("devices.a", "A", skip),
+    Check("collectives.nccl", "N", skip, "standard"),
+    Check("training.c", "C", skip, "full"),
+]
+
+
+@pytest.mark.parametrize(
+    ("level", "only", "require", "expected"),
+    [
+        pytest.param("quick", None, None, "a", id="quick runs the quick ones"),
+        pytest.param("standard", None, None, "an", id="standard runs more"),
+        pytest.param("full", None, None, "anc", id="full runs all"),
+        pytest.param("quick", None, "nccl", "an", id="what is required runs at every level"),
+        pytest.param("quick", "training", None, "c", id="only is above the level"),
+        pytest.param("quick", "training,devices.a", "devices", "ac", id="in the list's order"),
+    ],
+)
+def test_what_runs(level: str, only: str | None, require: str | None, expected: str) -> None:
+    chosen, _ = choose(LEVELS, level, only, require)
+    assert "".join(check.title.lower() for check in chosen) == expected
+
+
+def test_require_gpu_asks_for_nothing_that_needs_two() -> None:
+    _, required = choose(CHECKS["pytorch"], "standard", None, "gpu")
+    assert {"devices.nvml", "devices.kernel"} <= set(required)
+    assert not {"devices.peers", "devices.peer-copies"} & set(required)
+
+
+def test_required_and_left_out() -> None:
+    with pytest.raises(UsageError):
+        choose(LEVELS, "full", "training", "nccl")
+
+
+FAMILIES = {
+    *("devices", "libraries", "numerics", "training", "loading", "memory"),
+    *("collectives", "parallel", "speed", "health"),
+}
+
+
+@pytest.mark.parametrize("framework", CHECKS)
+def test_ids_are_unique_and_known_by_family(framework: str) -> None:
+    ids = [check.id for check in CHECKS[framework]]
+    assert len(ids) == len(set(ids))
+    assert {i.split(".")[0] for i in ids} <= FAMILIES
+
+
+def test_what_was_not_proven_is_named() -> None:
+    check = Check("training.loss", "T", skip, gpu=True)
+    result = Result(check, Outcome(Status.PASS, "fine", measured={"device": "cpu"}), 0.1)
+    facts: Any = {"python": "3", "driver": None, "gpus": [], "cpus": 1}
+    facts["framework"] = {"name": "pytorch", "version": None}
+    page = table(document("quick", facts, [result]))
+    assert "Not proven: training.loss" in page
+    assert "Proven:     nothing" in page

@@ -1,0 +1,185 @@
+"""Recorded machines: none that runs to its owner's content is unfit, known faults are named."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench import recorded
+from bench.recorded_machines import NotRecordedError, Recorded
+from bench.recorded_rates import judge_rate
+from verify.device import nvml, recording
+from verify.device.machine import Machine
+
+MACHINES = json.loads((recorded.DATA / "machines.json").read_text())
+HEALTHY = [record for record in MACHINES if record["owner_verdict"] == "healthy"]
+# Equal, in all that is recorded, to machines whose owners call just this a fault (m083, m243).
+PENDING = "m085-4x-a100-sxm4-80gb"
+
+
+def test_machines_are_judged_as_their_owners_do() -> None:
+    figures = recorded.Figures()
+    lines = list(recorded.machines(MACHINES, figures))
+    assert figures.vouched_unfit == [], lines
+    assert figures.no_complaint_unfit == [PENDING], lines
+    assert figures.faults_named == figures.faults_visible > 8, lines
+
+
+def _all(record: dict[str, Any], **facts: Any) -> None:
+    for gpu in record["gpus"]:
+        for path, value in facts.items():
+            place = gpu
+            *outer, name = path.split("__")
+            for key in outer:
+                place = place.setdefault(key, {})
+                assert isinstance(place, dict)
+            place[name] = value
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "lost": (lambda r: r["gpus"][-1].update(state="GPU is lost"), "devices.nvml"),
+    "reset required": (lambda r: r["gpus"][0].update(state="GPU requires reset"), "devices.nvml"),
+    "asks for a reset": (lambda r: _all(r, recovery_action="GPU Reset"), "health.mode"),
+    "a remap failed": (
+        lambda r: _all(r, remapped_rows={"pending": "No", "failure": "Yes"}),
+        "health.memory",
+    ),
+    "a remap is pending": (
+        lambda r: _all(r, remapped_rows={"pending": "Yes", "failure": "No"}),
+        "health.memory",
+    ),
+    "a double-bit error": (
+        lambda r: _all(r, ecc={"volatile": {"double_bit_total": 3}}, remapped_rows="N/A"),
+        "health.memory",
+    ),
+    "too many SRAM errors": (
+        lambda r: _all(
+            r,
+            ecc={"aggregate": {"sram_threshold_exceeded": "Yes"}},
+            remapped_rows={"pending": "No", "failure": "No"},
+        ),
+        "health.memory",
+    ),
+    "60 retired pages": (
+        lambda r: _all(
+            r,
+            ecc={"volatile": {"double_bit_total": 0}},
+            retired_pages={"double_bit_ecc": 60, "single_bit_ecc": 0},
+        ),
+        "health.memory",
+    ),
+    "compute mode prohibited": (lambda r: _all(r, compute_mode="Prohibited"), "health.mode"),
+    "the fabric did not start": (
+        lambda r: _all(r, fabric={"state": "Not Started"}),
+        "health.fabric",
+    ),
+    "the fabric is unhealthy": (
+        lambda r: _all(r, fabric={"state": "Completed", "summary": "Unhealthy"}),
+        "health.fabric",
+    ),
+    "too hot": (lambda r: _all(r, temperature={"gpu": 99, "slowdown": 95}), "health.temperature"),
+    "a power brake": (
+        lambda r: _all(r, throttle={"hw_slowdown": True, "hw_power_brake_slowdown": True}),
+        "health.clocks",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_is_put_into_any_healthy_machine_is_named(fault: str) -> None:
+    seed, check = FAULTS[fault]
+    missed = []
+    for record in HEALTHY:
+        laptop = any("Laptop" in gpu["name"] for gpu in record["gpus"])
+        if laptop and check in ("health.clocks", "health.temperature"):
+            continue  # a laptop keeps to its limits so
+        sick = copy.deepcopy(record)
+        seed(sick)
+        if check not in {one.check for one in recorded.failures(sick)}:
+            missed.append(record["id"])
+    assert missed == []
+
+
+def test_one_gpu_without_nvlinks_among_others_is_named_on_every_board() -> None:
+    names = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200")
+    capability = {"A": "8.0", "H": "9.0", "B": "10.0"}
+    for name in names:
+        gpus = [
+            {"index": i, "name": name, "compute_capability": capability[name.split()[1][0]]}
+            for i in range(8)
+        ]
+        gpus[5]["nvlink"] = "all links inactive (NVML says so)"
+        found = recorded.failures({"id": name, "gpus": gpus})
+        assert [one.check for one in found] == ["health.nvlink"], name
+        assert "GPU 5" in found[0].message
+
+
+def test_every_machine_answers_the_same_from_its_recording() -> None:
+    different = []
+    for record in MACHINES:
+        try:
+            machine: Machine = Recorded(record)
+        except NotRecordedError:
+            continue
+        document = json.loads(recording.dump(recording.take(machine)))
+        replay = recording.parse(document)
+        pairs = ((machine.state(), replay.state()), (_nvml(machine), _nvml(replay)))
+        if any(_text(one) != _text(other) for one, other in pairs):
+            different.append(record["id"])
+    assert different == []
+
+
+def _nvml(machine: Machine) -> nvml.Nvml:
+    return nvml.read(machine.load)
+
+
+def _text(value: Any) -> str:
+    return re.sub(r"(GPU|MIG)-[0-9a-f-]{36}", r"\1", json.dumps(dataclasses.asdict(value)))
+
+
+def test_a_reading_that_no_driver_gives_is_left_out() -> None:
+    broken = next(record for record in MACHINES if "Invalid" in record.get("fault", ""))
+    with pytest.raises(NotRecordedError):
+        recorded.failures(broken)
+
+
+RATES = json.loads((recorded.DATA / "rates.json").read_text())
+
+
+def test_no_healthy_rate_fails_and_no_bad_one_passes() -> None:
+    figures = recorded.Figures()
+    lines = list(recorded.rates(RATES, figures))
+    assert figures.healthy_rates_failed == [], lines
+    assert not any("yet passed" in line for line in lines), lines
+
+
+def test_a_fifth_of_a_healthy_rate_fails_wherever_a_figure_applies() -> None:
+    """The judges let nothing pass that they know a figure for; a ring over PCIe has the lowest."""
+    let_pass = []
+    for row in RATES:
+        status, words = judge_rate(row)
+        share = re.search(r"\((\d+) %\)| of [\d.]+ GB/s", words)
+        if (
+            status != "pass"
+            or not share
+            or re.search("uncertain|no specification|through the host", words)
+        ):
+            continue
+        if judge_rate({**row, "value": row["value"] / 5})[0] != "fail":
+            let_pass.append(row["id"])
+    assert let_pass == []
+
+
+TEXTS = json.loads((recorded.DATA / "texts.json").read_text())
+
+
+def test_no_ordinary_text_is_taken_for_a_hardware_fault() -> None:
+    figures = recorded.Figures()
+    lines = list(recorded.texts(TEXTS, figures))
+    assert figures.texts_as_faults == [], lines

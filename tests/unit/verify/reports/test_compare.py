@@ -1,0 +1,362 @@
+"""Comparisons: what is worse, what is noise, and what two runs cannot say of each other."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.kit.reports import DATA, made_up, reports
+from verify.commands.main import main
+from verify.model import measures
+from verify.model.check import Check, Context, Outcome, Status
+from verify.reports import shape, told
+from verify.reports.compare import allowance, change, compare, quartile_distance, sigma
+
+FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
+FIT, UNFIT, CPU = made_up("fit"), made_up("unfit"), made_up("no-verdict")
+COMPARISON = {"$ref": "#/$defs/comparison", "$defs": shape.schema()["$defs"]}
+
+
+def metric(value: float, spread: float = 0.0, repeats: int = 5, **more: Any) -> Any:
+    row = measures.Metric("gemm", value, "TFLOP/s", repeats=repeats, spread=spread).as_dict()
+    return {**row, **more}
+
+
+def run(*metrics: Any, **more: Any) -> Any:
+    """A report of one check, with these metrics."""
+    report = copy.deepcopy(FIT)
+    report["checks"] = [{**report["checks"][0], "measured": {"metrics": list(metrics)}, **more}]
+    return report
+
+
+@FEW
+@given(reports())
+def test_a_report_is_no_worse_than_itself(report: Any) -> None:
+    found: Any = compare(report, report)
+    assert not found["worse"]
+    assert found["verdict"] == "same"
+    assert not found["unlike"]
+    assert not found["environment"]
+    assert not any(found["checks"].values())
+    assert not any(found["metrics"][kind] for kind in ("worse", "better", "missing", "new"))
+
+
+def moved(rows: list[dict[str, Any]], keys: tuple[str, ...], *, turned: bool = False) -> list[str]:
+    """Which rows there are, and between what; `turned` reads them from the other side."""
+    sides = ("current", "baseline") if turned else ("baseline", "current")
+    return sorted(json.dumps([row[key] for key in (*keys, *sides)]) for row in rows)
+
+
+@FEW
+@given(reports(), st.randoms(use_true_random=False))
+def test_the_other_way_round_is_the_mirror(report: Any, chance: random.Random) -> None:
+    other = shaken(report, chance)
+    there: Any = compare(report, other)
+    back: Any = compare(other, report)
+    keys = ("check", "name", "labels")
+    for one, two in (("worse", "better"), ("better", "worse")):
+        assert moved(there["metrics"][one], keys) == moved(back["metrics"][two], keys, turned=True)
+        assert moved(there["checks"][one], ("id",)) == moved(
+            back["checks"][two], ("id",), turned=True
+        )
+    for kind in ("checks", "metrics"):
+        assert there[kind]["missing"] == back[kind]["new"]
+        assert there[kind]["new"] == back[kind]["missing"]
+    assert moved(there["environment"], ("name",)) == moved(
+        back["environment"], ("name",), turned=True
+    )
+    assert there["metrics"]["compared"] == back["metrics"]["compared"]
+    assert len(there["unlike"]) == len(back["unlike"])
+
+
+@FEW
+@given(reports(), reports())
+def test_any_comparison_has_its_shape_and_fits_80_columns(one: Any, other: Any) -> None:
+    found = compare(one, other)
+    jsonschema.Draft202012Validator(COMPARISON).validate(json.loads(json.dumps(found)))
+    assert max(map(len, told.page(found).splitlines())) <= 80
+
+
+def shaken(report: Any, chance: random.Random) -> Any:
+    """Another run: numbers moved, statuses changed, a check gone, another driver."""
+    other = copy.deepcopy(report)
+    other["checks"] = [check for check in other["checks"] if chance.random() < 0.9]
+    other["environment"]["driver"] = chance.choice([None, "1.2.3"])
+    for check in other["checks"]:
+        check["status"] = chance.choice(["pass", "fail", "skip", "error", check["status"]])
+        for row in check["measured"].get("metrics", []):
+            row["value"] *= chance.choice([1.0, 1.01, 0.8, -1.0, 0.0])
+            row["spread"] = chance.choice([0.0, 0.05, 2.0])
+            row["repeats"] = chance.choice([1, 3, 9])
+    return other
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "better", "expected"),
+    [
+        pytest.param(100, 96, "higher", "", id="within the tolerance"),
+        pytest.param(100, 94, "higher", "worse", id="a rate that fell"),
+        pytest.param(100, 106, "higher", "better", id="a rate that rose"),
+        pytest.param(100, 106, "lower", "worse", id="a time that rose"),
+        pytest.param(100, 94, "lower", "better", id="a time that fell"),
+        pytest.param(0, 0, "higher", "", id="nothing both times"),
+        pytest.param(5, 0, "higher", "worse", id="nothing any more"),
+        pytest.param(0, 5, "lower", "worse", id="bytes where there were none"),
+    ],
+)
+def test_which_way_is_worse(old: float, new: float, better: str, expected: str) -> None:
+    found = compare(run(metric(old, better=better)), run(metric(new, better=better)))
+    kinds = [kind for kind in ("worse", "better") if found["metrics"][kind]]
+    assert kinds == ([expected] if expected else [])
+    assert found["worse"] is (expected == "worse")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "worse"),
+    [
+        pytest.param(metric(100, 0.0), metric(90, 0.0), True, id="steady numbers"),
+        pytest.param(metric(100, 0.2), metric(90, 0.2), False, id="10 % in a scatter of 20 %"),
+        pytest.param(metric(100, 0.2, 101), metric(90, 0.2, 101), True, id="the same, 101 times"),
+        pytest.param(metric(100, 0.2), metric(50, 0.2), True, id="half, in the same scatter"),
+        pytest.param(
+            metric(100, 0.2), metric(90, 0.0, 1), False, id="once, beside one that scatters"
+        ),
+        pytest.param(
+            metric(100, 0.0, 1), metric(90, 0.2), False, id="the same from the other side"
+        ),
+        pytest.param(
+            metric(100, 0.0, 1), metric(94, 0.0, 1), True, id="once both times: by tolerance"
+        ),
+    ],
+)
+def test_scatter_is_allowed_for(old: Any, new: Any, *, worse: bool) -> None:
+    assert compare(run(old), run(new))["worse"] is worse
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 5, 7, 9, 20, 100])
+def test_sigma_is_got_back_from_the_spread_that_the_suite_measures(repeats: int) -> None:
+    """By simulation: `measures.spread` of normal samples, averaged, against Blom's formula."""
+    chance = random.Random(repeats)
+    runs = 4000
+    spreads = [
+        measures.spread([100 + chance.gauss(0, 1) for _ in range(repeats)]) for _ in range(runs)
+    ]
+    row = metric(100, sum(spreads) / runs, repeats)
+    assert sigma(row) == pytest.approx(0.01, rel=0.06)
+
+
+def measured(chance: random.Random, middle: float, noise: float, repeats: int) -> Any:
+    samples = [middle * (1 + chance.gauss(0, noise)) for _ in range(repeats)]
+    return measures.of_samples("gemm", samples, "TFLOP/s").as_dict()
+
+
+def called_worse(
+    before: float, after: float, noise: float, repeats: int, tolerance: float
+) -> float:
+    """The share of 2000 comparisons that find the second machine worse."""
+    chance = random.Random(repeats)
+    count = 0
+    for _ in range(2000):
+        old, new = (measured(chance, middle, noise, repeats) for middle in (before, after))
+        count += change(old["value"], new["value"]) < -allowance(old, new, tolerance)
+    return count / 2000
+
+
+@pytest.mark.parametrize(
+    ("repeats", "most"),
+    [
+        pytest.param(3, 0.015, id="three repeats"),
+        pytest.param(4, 0.035, id="four, whose spread is one gap"),
+        pytest.param(5, 0.015, id="five"),
+        pytest.param(7, 0.008, id="seven"),
+        pytest.param(20, 0.005, id="twenty"),
+    ],
+)
+def test_an_unchanged_machine_is_rarely_called_worse(repeats: int, most: float) -> None:
+    assert called_worse(100, 100, 0.1, repeats, 0.0) <= most
+    assert called_worse(100, 100, 0.02, repeats, 0.05) <= 0.003
+    assert called_worse(100, 80, 0.02, repeats, 0.05) >= 0.95
+
+
+def test_the_quartiles_of_many_samples_lie_1_35_sigmas_apart() -> None:
+    assert quartile_distance(100_000) == pytest.approx(1.349, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        pytest.param("pass", "fail", "worse", id="a check that fails now"),
+        pytest.param("pass", "skip", "worse", id="one that does not run any more"),
+        pytest.param("skip", "error", "worse", id="one that ran, and broke"),
+        pytest.param("fail", "error", "changed", id="one that is broken in another way"),
+        pytest.param("error", "pass", "better", id="one that was mended"),
+    ],
+)
+def test_statuses(before: str, after: str, kind: str) -> None:
+    found = compare(run(status=before), run(status=after))
+    assert [name for name, rows in found["checks"].items() if rows] == [kind]
+    assert found["worse"] is (kind == "worse")
+
+
+def test_a_pass_on_the_cpu_is_less_than_one_on_a_gpu() -> None:
+    on_gpu, on_cpu = run(), run()
+    on_cpu["checks"][0]["measured"]["device"] = "cpu"
+    (row,) = compare(on_gpu, on_cpu)["checks"]["worse"]
+    assert (row["baseline"], row["current"]) == ("pass", "pass-on-cpu")
+
+
+def test_a_worse_verdict_is_worse() -> None:
+    before, after = run(), run()
+    after["verdict"] = "no-verdict"
+    assert compare(before, after)["worse"]
+    assert not compare(after, before)["worse"]
+
+
+def test_what_is_missing_or_new_is_named_and_is_not_worse() -> None:
+    before = run(metric(1), metric(2, labels={"gpu": "1"}))
+    after = run(metric(1), metric(2, labels={"gpu": "2"}))
+    after["checks"].append({**after["checks"][0], "id": "memory.new", "measured": {}})
+    found = compare(before, after)
+    assert not found["worse"]
+    assert found["checks"]["new"] == ["memory.new"]
+    assert [row["labels"] for row in found["metrics"]["missing"]] == [{"gpu": "1"}]
+    assert [row["labels"] for row in found["metrics"]["new"]] == [{"gpu": "2"}]
+
+
+def test_a_metric_of_another_unit_is_another_metric() -> None:
+    found = compare(run(metric(1000)), run(metric(1, unit="PFLOP/s")))
+    assert not found["worse"]
+    assert found["metrics"]["compared"] == 0
+    assert len(found["metrics"]["missing"]) == len(found["metrics"]["new"]) == 1
+
+
+def test_what_changed_around_it_is_listed() -> None:
+    rows = {row["name"]: row for row in compare(FIT, UNFIT)["environment"]}
+    assert rows == {"driver": {"name": "driver", "baseline": "570.124.06", "current": "570.133.20"}}
+
+
+@pytest.mark.parametrize(
+    ("change_", "word"),
+    [
+        pytest.param({"level": "quick"}, "level: standard against quick", id="another level"),
+        pytest.param({"gpus": []}, "none visible", id="no GPU"),
+        pytest.param({"arch": "aarch64"}, "architecture", id="another processor"),
+        pytest.param(
+            {"framework": {"name": "jax", "version": "1"}}, "pytorch against jax", id="jax"
+        ),
+    ],
+)
+def test_unlike_runs_are_called_unlike(change_: Any, word: str) -> None:
+    other = copy.deepcopy(FIT)
+    for name, value in change_.items():
+        (other if name == "level" else other["environment"])[name] = value
+    found = compare(FIT, other)
+    assert len(found["unlike"]) == 1
+    assert word in found["unlike"][0]
+    assert word in " ".join(told.page(found).split())
+
+
+def command(*words: str) -> int:
+    return main(
+        ["compare", *(str(DATA / f"made-up-{w}.json") if w.isalpha() else w for w in words)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        pytest.param(["fit", "fit"], 0, id="the same report"),
+        pytest.param(["fit", "unfit"], 1, id="a worse one"),
+        pytest.param(["unfit", "fit"], 0, id="a better one"),
+        pytest.param(["fit", "unfit", "--alike"], 1, id="alike enough"),
+    ],
+)
+def test_exit_codes(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(*words) == code
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
+    assert ("Not worse than the baseline" in page) is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["fit"], "required: REPORT", id="one report"),
+        pytest.param(["fit", "/nonexistent"], "No such file", id="no such file"),
+        pytest.param(["/etc/passwd", "fit"], "not JSON", id="a foreign file"),
+        pytest.param(["fit", "fit", "--tolerance", "nan"], "--tolerance", id="no tolerance"),
+        pytest.param(["fit", "fit", "--tolerance", "1"], "--tolerance", id="all may be lost"),
+        pytest.param(
+            ["fit", str(DATA / "made-up-no-verdict.json"), "--alike"], "GPUs", id="unlike"
+        ),
+    ],
+)
+def test_bad_input_is_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(*words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_the_comparison_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("fit", "unfit", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(COMPARISON).validate(found)
+    assert found == compare(FIT, UNFIT)
+    assert {row["labels"]["gpu"] for row in found["metrics"]["worse"]} == {"1"}
+
+
+def test_a_tolerance_of_half_lets_a_third_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("fit", "unfit", "--json", "--tolerance", "0.6") == 1  # for the checks
+    found = json.loads(capsys.readouterr().out)
+    assert not found["metrics"]["worse"]
+
+
+def measuring(value: float) -> Check:
+    def work(_: Context) -> Outcome:
+        rows = measures.pack([measures.Metric("rate", value, "GB/s")])
+        return Outcome(Status.PASS, "fine", measured={"device": "cuda", **rows})
+
+    return Check("devices.made", "Made up", work, framework=False, gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [pytest.param(100.0, 0, id="as before"), pytest.param(80.0, 1, id="slower, though fit")],
+)
+def test_the_suite_compares_with_a_baseline(
+    value: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after, page = (str(tmp_path / name) for name in ("a.json", "b.json", "p.html"))
+    assert main(["--report", before], {"pytorch": [measuring(100.0)]}) == 0
+    words = ["--baseline", before, "--report", after, "--html", page]
+    assert main(words, {"pytorch": [measuring(value)]}) == code
+    report = shape.read(after)
+    jsonschema.Draft202012Validator(shape.schema()).validate(report)
+    assert report["verdict"] == "fit"
+    assert report["comparison"]["worse"] is bool(code)
+    assert ("devices.made: rate: 100 -> 80 GB/s, 20 % less" in capsys.readouterr().out) is bool(
+        code
+    )
+    assert ("Worse than the baseline" in Path(page).read_text(encoding="utf-8")) is bool(code)
+
+
+def test_a_report_that_holds_a_comparison_is_a_baseline_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({**FIT, "comparison": compare(UNFIT, FIT)}))
+    assert main(["compare", str(path), str(path)]) == 0
+
+
+def test_the_cpu_run_beside_the_gpu_run() -> None:
+    found = compare(FIT, CPU)
+    assert found["worse"]
+    assert any("GPUs" in text for text in found["unlike"])

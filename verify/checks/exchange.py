@@ -1,0 +1,210 @@
+"""Collectives between devices of one process: what each gives and must get, by NumPy.
+
+A framework moves the numbers; what is right, and what is measured, is the same for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+
+from verify.checks import bandwidth, ranks
+from verify.checks.operations import (
+    BEFORE,
+    COPIED,
+    DTYPES,
+    ELEMENTS,
+    MISPLACED,
+    OTHER,
+    REDUCING,
+    ROUNDS,
+    UNSUPPORTED,
+    judge_operations,
+    numbers,
+    numbers_below,
+)
+from verify.checks.ranks import ONE_GPU, Rank, Team
+from verify.model.check import Context, Outcome, Status
+from verify.model.measures import seconds_each
+
+LIMIT_S = {"cuda": 240.0, "cpu": 90.0}
+# Bytes, four times those of bandwidth.py: a framework starts a collective in a tenth of a
+# millisecond, which is not to count beside what a link needs for the largest message.
+LARGEST = {
+    "cuda": {"quick": 1 << 20, "standard": 1 << 28, "full": 1 << 30},
+    "cpu": bandwidth.LARGEST["gloo"],
+}
+FEW, MANY = 4, 32  # calls that are timed as one; many where few are over in no time
+SHORT_S = 0.02  # twenty times what it takes to start a program
+# How XLA and TensorFlow say that they lack an operation or a dtype
+_OTHERS = r"|UNIMPLEMENTED|not in list of allowed values|No OpKernel"
+LACKS = re.compile(UNSUPPORTED.pattern + _OTHERS)
+
+Part = Callable[[int], Any]  # what the device or the block of this number gives
+Run = Callable[[int], object]  # makes so many calls in one program, and waits for their end
+Timer = Callable[[str, int], Tuple[int, Run]]  # (operation, bytes) to the bytes that count
+
+
+class Collectives(Protocol):
+    """A framework's collectives."""
+
+    @property
+    def operations(self) -> Sequence[str]:
+        """Those that it has."""
+
+    def __call__(self, name: str, dtype: str, given: List[Any]) -> List[Any]:
+        """What each device has got of what each gave, as arrays of NumPy."""
+
+
+def given(name: str, part: Part, i: int, n: int) -> Any:
+    """What device i of n gives; a block for each device where they are dealt out."""
+    return _blocks(part, i * n, 1, n) if name in ("reduce-scatter", "all-to-all") else part(i)
+
+
+def known(name: str, part: Part, i: int, n: int) -> Any:
+    """What device i of n must get: a broadcast comes from the last, a message from the one before.
+
+    The first is what a library would broadcast from by mistake.
+    """
+    if name == "all-reduce":
+        return sum(part(j) for j in range(n))
+    if name == "all-gather":
+        return _blocks(part, 0, 1, n)
+    if name == "reduce-scatter":
+        return sum(part(j * n + i) for j in range(n))
+    if name == "all-to-all":
+        return _blocks(part, i, n, n)
+    return part(n - 1 if name == "broadcast" else (i - 1) % n)
+
+
+def _blocks(part: Part, first: int, step: int, count: int) -> Any:
+    import numpy as np
+
+    return np.concatenate([part(first + i * step) for i in range(count)])
+
+
+def check_operations(
+    context: Context, found: "Tuple[Optional[Outcome], Team]", start: Callable[[], Collectives]
+) -> Outcome:
+    """Every operation of `start`'s exchange, on all devices; `found` is what `find_team` gave."""
+    broken, team = found
+    if broken or _alone(team):
+        return broken or _one_gpu()
+    sizes = ELEMENTS["nccl" if team.kind == "cuda" else "gloo"]
+    elements = sizes[context.level]
+    world = ranks.run_together(team, lambda rank: _all(rank, start(), elements), LIMIT_S[team.kind])
+    return judge_operations(world)
+
+
+def _alone(team: Team) -> bool:
+    return team.kind == "cuda" and team.size == 1
+
+
+def _one_gpu() -> Outcome:
+    return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
+
+
+def _all(rank: Rank, exchange: Collectives, elements: int) -> List[List[Dict[str, Any]]]:
+    """Each device's rows, one for each operation that the framework has and each dtype."""
+    tried = [
+        _try(rank, exchange, name, dtype, elements)
+        for name in exchange.operations
+        for dtype in DTYPES
+    ]
+    return [[row[i] for row in tried] for i in range(rank.team.size)]
+
+
+def _try(
+    rank: Rank, exchange: Collectives, name: str, dtype: str, elements: int
+) -> List[Dict[str, Any]]:
+    empty = {"operation": name, "dtype": dtype, "wrong": 0, "total": 0, "kind": None}
+    rank.at("{} of {}".format(name, dtype))
+    try:
+        rows = _rounds(rank.team.size, exchange, name, dtype, elements)
+    except Exception as error:
+        if not LACKS.search(str(error)):
+            raise
+        lacking = {**empty, "unsupported": str(error).strip().partition("\n")[0][:200]}
+        return [lacking] * rank.team.size
+    return [{**empty, **row} for row in rows]
+
+
+def _rounds(
+    size: int, exchange: Collectives, name: str, dtype: str, elements: int
+) -> List[Dict[str, Any]]:
+    """The same operation again with other numbers."""
+    modulus = numbers_below(size) if name in REDUCING else COPIED
+    rows: List[Dict[str, Any]] = [{"total": 0} for _ in range(size)]
+    before: List[Any] = [None] * size
+    for turn in range(ROUNDS):
+        part = _part(elements, turn, modulus)
+        got = exchange(name, dtype, [given(name, part, i, size) for i in range(size)])
+        for i in range(size):
+            right = known(name, part, i, size)
+            if "wrong" not in rows[i]:
+                rows[i] = _row(got[i], right, before[i], rows[i]["total"])
+            before[i] = right
+    return rows
+
+
+def _part(elements: int, turn: int, modulus: int) -> Part:
+    import numpy as np
+
+    places = np.arange(elements)
+    return lambda number: numbers(places, number, turn, modulus)
+
+
+def _row(got: Any, right: Any, before: Any, total: int) -> Dict[str, Any]:
+    import numpy as np
+
+    if got.shape != right.shape:
+        return {"wrong": int(right.size), "total": int(right.size), "kind": OTHER}
+    at = got != right
+    wrong = int(at.sum())
+    if not wrong:
+        return {"total": total + int(right.size)}
+    kind = OTHER
+    if before is not None and (got[at] == before[at]).all():
+        kind = BEFORE
+    elif (np.sort(got) == np.sort(right)).all():
+        kind = MISPLACED
+    return {"wrong": wrong, "total": int(right.size), "kind": kind}
+
+
+# Bandwidth
+
+
+def check_bandwidth(
+    context: Context, found: "Tuple[Optional[Outcome], Team]", start: Callable[[], Timer]
+) -> Outcome:
+    """Time all-reduce and all-gather by message size; `found` is what `find_team` gave."""
+    broken, team = found
+    if broken or _alone(team):
+        return broken or _one_gpu()
+    wanted = bandwidth.sizes(LARGEST[team.kind][context.level])
+
+    def work(rank: Rank) -> List[Any]:
+        """All devices take part in each call, so that they have its times in common."""
+        return [_measure(rank, start(), wanted)] * team.size
+
+    limit_s = LIMIT_S[team.kind]
+    return bandwidth.watched(context, team, lambda: ranks.run_together(team, work, limit_s))
+
+
+def _measure(rank: Rank, timer: Timer, wanted: Sequence[int]) -> List[Dict[str, Any]]:
+    rows = []
+    for name in ("all-reduce", "all-gather"):
+        for size in wanted:
+            moved, run = timer(name, size)
+            rank.at("{} bytes".format(moved))
+            seconds = _seconds(run, rank.team.kind)
+            rows.append({"operation": name, "bytes": moved, "seconds": seconds})
+    return rows
+
+
+def _seconds(run: Run, kind: str) -> List[float]:
+    """Seconds of one call."""
+    first = min(seconds_each(lambda: run(FEW), repeats=2, warm_up=1))
+    calls = MANY if kind == "cuda" and first < SHORT_S else FEW
+    found = seconds_each(lambda: run(calls), repeats=bandwidth.REPEATS, warm_up=1)
+    return [seconds / calls for seconds in found]

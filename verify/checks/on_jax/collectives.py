@@ -1,0 +1,125 @@
+"""Collectives between JAX's devices: what comes of them, and how fast they are."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+from verify.checks import bandwidth, exchange, operations, ranks
+from verify.checks.on_jax.numerics import wide
+from verify.checks.on_jax.parallel import all_devices, cut_the_cpu
+from verify.checks.on_jax.place import find, gpus
+from verify.checks.ranks import Team
+from verify.model.check import Context, Outcome
+
+BY = "XLA"  # what joins the CPU's devices
+
+
+def _look(context: Context) -> Dict[str, Any]:
+    broken, place = find(context)
+    return ranks.looked(broken, len(gpus()) if place.is_gpu else 0)
+
+
+def _team(context: Context) -> Any:
+    return ranks.find_team(context, _look, BY)
+
+
+def check_operations(context: Context) -> Outcome:
+    """Every collective of jax.lax on every GPU, or on two devices of the CPU."""
+    found = _team(context)
+    return exchange.check_operations(context, found, lambda: _Collectives(_devices(found[1])))
+
+
+def check_bandwidth(context: Context) -> Outcome:
+    """Time all-reduce and all-gather on every GPU, or on two devices of the CPU."""
+    found = _team(context)
+    return exchange.check_bandwidth(context, found, lambda: _timer(_devices(found[1])))
+
+
+def _devices(team: Team) -> List[Any]:
+    if team.kind == "cpu":
+        cut_the_cpu()
+    wide()
+    return all_devices(team.kind)
+
+
+class _Collectives:
+    """The collectives of jax.lax, each compiled once for all devices."""
+
+    def __init__(self, devices: List[Any]) -> None:
+        import jax
+
+        self._devices = devices
+        self._made: Dict[str, Callable[..., Any]] = {}
+        count = len(devices)
+        ring = [(i, (i + 1) % count) for i in range(count)]
+        self._works: Dict[str, Callable[[Any], Any]] = {
+            "all-reduce": lambda x: jax.lax.psum(x, "i"),
+            "all-gather": lambda x: jax.lax.all_gather(x, "i", tiled=True),
+            "reduce-scatter": lambda x: jax.lax.psum_scatter(x, "i", tiled=True),
+            "send and receive": lambda x: jax.lax.ppermute(x, "i", ring),
+            "all-to-all": lambda x: jax.lax.all_to_all(x, "i", 0, 0, tiled=True),
+        }
+
+    @property
+    def operations(self) -> Sequence[str]:
+        """All of them."""
+        return tuple(self._works)
+
+    def __call__(self, name: str, dtype: str, given: List[Any]) -> List[Any]:
+        """What each device has got."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        if name not in self._made:
+            work = self._works[name]
+            self._made[name] = jax.pmap(work, axis_name="i", devices=self._devices)
+        spread = jnp.asarray(np.stack(given)).astype(dtype)
+        return list(np.asarray(self._made[name](spread)).astype(np.float64))
+
+
+def _timer(devices: List[Any]) -> exchange.Timer:
+    """Zeros: their sum stays what it is, however often it is taken.
+
+    All the calls that are timed as one are in one program, so that starting it counts once.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def reduced(x: Any) -> Any:
+        return jax.lax.psum(x, "i")
+
+    def gathered(x: Any) -> Any:
+        whole = jax.lax.all_gather(x, "i", tiled=True)
+        keep = getattr(jax.lax, "optimization_barrier", lambda value: value)
+        return keep(whole)[: x.shape[0]]  # as long as what was given, to be given again
+
+    def timer(name: str, size: int) -> Tuple[int, exchange.Run]:
+        whole = name == "all-reduce"
+        count = size // 4 if whole else max(1, size // 4 // len(devices))
+        zeros = jnp.zeros((len(devices), count), "float32")
+        made: Dict[int, Any] = {}
+
+        def run(calls: int) -> object:
+            if calls not in made:
+                made[calls] = _program(reduced if whole else gathered, calls, devices)
+            return jax.block_until_ready(made[calls](zeros))
+
+        return 4 * count * (1 if whole else len(devices)), run
+
+    return timer
+
+
+def _program(step: Callable[[Any], Any], calls: int, devices: List[Any]) -> Any:
+    import jax
+
+    def several(x: Any) -> Any:
+        return jax.lax.fori_loop(0, calls, lambda _, y: step(y), x)
+
+    return jax.pmap(several, axis_name="i", devices=devices)
+
+
+CHECKS = (
+    operations.OPERATIONS.read_by(check_operations),
+    bandwidth.BANDWIDTH.read_by(check_bandwidth),
+)

@@ -1,0 +1,159 @@
+"""GPU memory through JAX: what is free before it starts, what is written, and running out of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, List, Mapping
+
+from verify.checks import memory, patterns, recovery
+from verify.checks.leaks import MemorySeries, judge_leak, watch
+from verify.checks.on_jax.networks import data, start, stepper, weights
+from verify.checks.on_jax.numerics import wide
+from verify.checks.on_jax.place import Place, every, find
+from verify.checks.patterns import BlockDifference, KeptBlocks, judge_patterns
+from verify.checks.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
+from verify.model.check import Context, Outcome
+
+ROWS = 256
+_SIZES = (64, 256, 64)  # 130 kB: what keeps a copy each step is seen
+SHARE = 0.75  # of a GPU that JAX takes unless told otherwise (docs.jax.dev, GPU memory allocation)
+
+
+def check_free(context: Context) -> Outcome:
+    """What each GPU has free before JAX starts, since it takes most of it then."""
+    held, error = memory.read_before(context)
+    broken, place = find(context)
+    if broken:
+        return broken
+    if not place.is_gpu:
+        return memory.none_visible()
+    return memory.judge_before(held, error, takes(os.environ))
+
+
+def takes(environ: Mapping[str, str]) -> str:
+    """How much JAX takes of a GPU at its start, by the variables that it reads."""
+    allocator = environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "")
+    if allocator == "platform":
+        return "JAX allocates memory for each array (XLA_PYTHON_CLIENT_ALLOCATOR=platform)"
+    if environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() in ("false", "0"):
+        return "JAX allocates memory on demand: XLA_PYTHON_CLIENT_PREALLOCATE is off in this run"
+    said = environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
+    if said:
+        return "JAX allocates {} of it when it starts (XLA_PYTHON_CLIENT_MEM_FRACTION)".format(said)
+    return "JAX allocates {:.0f} % of it when it starts".format(100 * SHARE)
+
+
+# What is written is read
+
+
+def check_pattern(context: Context) -> Outcome:
+    """On each GPU, or in a little of the CPU's memory where nothing hints at a GPU."""
+    broken, places = every(context)
+    if broken:
+        return broken
+    wide()
+    share = context.pick(*patterns.SHARES)
+    return judge_patterns([_keep(one, share) for one in places], places[0].kind)
+
+
+def _keep(place: Place, share: float) -> KeptBlocks:
+    with place.scope():
+        size = int(_room(place) * share) if place.is_gpu else patterns.cpu_room()
+        kept = KeptBlocks(place.index, place.card, size)
+        return patterns.keep(kept, write, read)
+
+
+def _room(place: Place) -> int:
+    """What JAX's own allocator may still give. Where it does not say, a part of any GPU."""
+    limit = place.limit_bytes()
+    return patterns.NO_COUNT if limit is None else limit - (place.held_bytes() or 0)
+
+
+def write(first: int, inverted: bool) -> Any:  # noqa: FBT001
+    """A block of words, made on the device."""
+    import jax
+
+    return jax.jit(_words, static_argnums=1)(first, inverted).block_until_ready()
+
+
+def _words(first: Any, inverted: bool) -> Any:  # noqa: FBT001
+    import jax.numpy as jnp
+
+    words = (jnp.arange(patterns.BLOCK, dtype="int64") + first) * patterns.ODD
+    return ~words if inverted else words
+
+
+def read(block: Any, first: int, inverted: bool) -> BlockDifference:  # noqa: FBT001
+    """Compare a block with words that are made anew."""
+    import jax
+
+    count, at, right, found = jax.jit(_compare, static_argnums=2)(block, first, inverted)
+    return BlockDifference(int(count), int(at), int(right), int(found))
+
+
+def _compare(block: Any, first: Any, inverted: bool) -> Any:  # noqa: FBT001
+    right = _words(first, inverted)
+    wrong = block != right
+    at = wrong.argmax()
+    return wrong.sum(), at, right[at], block[at]
+
+
+# Training gives it back
+
+
+def check_leak(context: Context) -> Outcome:
+    """Train, and read after each step what is held."""
+    broken, place = find(context)
+    return broken or judge_leak(_held(place, context.pick(60, 100, 1000)), place.kind)
+
+
+def _held(place: Place, steps: int) -> List[MemorySeries]:
+    """Each step makes its batch anew, as a data loader does."""
+    import jax
+
+    with place.scope():
+        layers = weights(_SIZES)
+        now = [layers, start(layers)]
+        step = jax.jit(stepper())
+
+        def one() -> None:
+            inputs, targets = data(ROWS, _SIZES[0], _SIZES[-1], "float32")
+            *now[:], found = step(*now, inputs, targets)
+            found.block_until_ready()
+
+        return watch(one, place.held_bytes, steps)
+
+
+# Running out
+
+
+def check_recovery(context: Context) -> Outcome:
+    """Ask the first GPU for twice its memory, or the CPU for more than it has addresses for."""
+    broken, place = find(context)
+    return broken or judge_recovery(_ask(place), place.kind)
+
+
+def _ask(place: Place) -> MemoryRequest:
+    import jax
+    import jax.numpy as jnp
+
+    size = recovery.TIMES * (place.limit_bytes() or 0) or NO_ADDRESS
+
+    def ask() -> object:
+        return jnp.zeros((size,), "uint8").block_until_ready()
+
+    def multiply(left: Any, right: Any) -> Any:
+        exact = jax.lax.Precision.HIGHEST
+        return jnp.matmul(left.astype("float32"), right.astype("float32"), precision=exact)
+
+    wide()
+    with place.scope():
+        return attempt(size, ask, multiply, place.held_bytes)
+
+
+CHECKS = (
+    memory.FREE.read_by(check_free),
+    memory.PATTERN.read_by(check_pattern),
+    memory.LEAK.read_by(check_leak),
+    memory.RECOVERY.read_by(check_recovery),
+)

@@ -1,0 +1,141 @@
+"""Collectives of tf.distribute's MirroredStrategy: what comes of them, and how fast they are."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+from verify.checks import bandwidth, exchange, operations, ranks
+from verify.checks.on_tensorflow.parallel import all_devices, cut_the_cpu
+from verify.checks.on_tensorflow.place import DIALECT, find, gpus
+from verify.checks.ranks import Team
+from verify.model.check import Context, Outcome
+
+
+def _look(context: Context) -> Dict[str, Any]:
+    broken, place = find(context)
+    return ranks.looked(broken, len(gpus()) if place.is_gpu else 0)
+
+
+def _team(context: Context) -> Any:
+    return ranks.find_team(context, _look, DIALECT.title)
+
+
+def check_operations(context: Context) -> Outcome:
+    """Every collective of a strategy on every GPU, or on two devices of the CPU."""
+    found = _team(context)
+    return exchange.check_operations(context, found, lambda: _Collectives(_strategy(found[1])))
+
+
+def check_bandwidth(context: Context) -> Outcome:
+    """Time all-reduce and all-gather on every GPU, or on two devices of the CPU."""
+    found = _team(context)
+    return exchange.check_bandwidth(context, found, lambda: _timer(_strategy(found[1])))
+
+
+def _strategy(team: Team) -> Any:
+    import tensorflow as tf
+
+    if team.kind == "cpu":
+        cut_the_cpu()
+    return tf.distribute.MirroredStrategy(all_devices(team.kind))
+
+
+class _Collectives:
+    """The collectives that users call."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    @property
+    def operations(self) -> Sequence[str]:
+        """All of them."""
+        return ("all-reduce", "all-gather", "broadcast")
+
+    def __call__(self, name: str, dtype: str, given: List[Any]) -> List[Any]:
+        """What each device has got."""
+        import numpy as np
+        import tensorflow as tf
+
+        if name == "broadcast":
+            got = self._broadcast(tf.cast(given[-1], dtype))
+        else:
+            got = self._run(name, dtype, given)
+        return [tf.cast(one, tf.float64).numpy().astype(np.float64) for one in got]
+
+    def _run(self, name: str, dtype: str, given: List[Any]) -> Any:
+        import tensorflow as tf
+
+        def own(context: Any) -> Any:
+            return tf.cast(given[context.replica_id_in_sync_group], dtype)
+
+        def work(x: Any) -> Any:
+            replica = tf.distribute.get_replica_context()
+            return (
+                replica.all_reduce("SUM", x) if name == "all-reduce" else replica.all_gather(x, 0)
+            )
+
+        @tf.function  # type: ignore[untyped-decorator,unused-ignore]
+        def step(values: Any) -> Any:
+            return self._strategy.run(work, args=(values,))
+
+        values = self._strategy.experimental_distribute_values_from_function(own)
+        return self._strategy.experimental_local_results(step(values))
+
+    def _broadcast(self, value: Any) -> Any:
+        """A variable of the strategy has a copy on each device: all get what it is given."""
+        import tensorflow as tf
+
+        with self._strategy.scope():
+            variable = tf.Variable(tf.zeros_like(value))
+        variable.assign(value)
+        return self._strategy.experimental_local_results(variable)
+
+
+def _timer(strategy: Any) -> exchange.Timer:
+    """Zeros: their sum stays what it is, however often it is taken."""
+    import tensorflow as tf
+
+    def timer(name: str, size: int) -> Tuple[int, exchange.Run]:
+        devices, whole = int(strategy.num_replicas_in_sync), name == "all-reduce"
+        count = size // 4 if whole else max(1, size // 4 // devices)
+
+        def zeros(_: Any) -> Any:
+            return tf.zeros((count,), tf.float32)
+
+        values = strategy.experimental_distribute_values_from_function(zeros)
+        step = _stepper(strategy, name, count)
+
+        def run(calls: int) -> None:
+            """Every device's last number is asked for: then all of them are there."""
+            for one in strategy.experimental_local_results(step(values, tf.constant(calls))):
+                float(one[-1])
+
+        return 4 * count * (1 if whole else devices), run
+
+    return timer
+
+
+def _stepper(strategy: Any, name: str, count: int) -> Callable[..., Any]:
+    """So many collectives in one program; each gives what the next one takes."""
+    import tensorflow as tf
+
+    def work(x: Any) -> Any:
+        if name == "all-reduce":
+            return tf.distribute.get_replica_context().all_reduce("SUM", x)
+        gathered = tf.distribute.get_replica_context().all_gather(x, 0)
+        return tf.ensure_shape(gathered[:count], (count,))
+
+    @tf.function  # type: ignore[untyped-decorator,unused-ignore]
+    def step(values: Any, calls: Any) -> Any:
+        for _ in tf.range(calls):
+            values = strategy.run(work, args=(values,))
+        return values
+
+    made: Callable[..., Any] = step
+    return made
+
+
+CHECKS = (
+    operations.OPERATIONS.read_by(check_operations),
+    bandwidth.BANDWIDTH.read_by(check_bandwidth),
+)

@@ -1,0 +1,249 @@
+"""The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict.
+
+Without a command it runs the suite. With a baseline the exit code is 1 if anything got worse, even
+if the verdict is fit: a machine may still be fit, but slower than before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+from typing import List, Mapping, Optional, Sequence, Tuple
+
+from verify.commands import render
+from verify.commands.usage import Parser, printable, show, write_whole
+from verify.device import recording
+from verify.device.machine import Machine
+from verify.model import expectations, frameworks
+from verify.model.check import LEVELS, Check, Context, Result, Status, UsageError, demand, names
+from verify.model.report import Report
+from verify.reports import report
+from verify.running import environment, runner
+from verify.running.children import Child
+
+INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
+PROGRESS = "GPU_PROVISION_PROGRESS"
+_SILENCE_S = 60.0
+_RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode take a second each, three times
+
+_EPILOG = """commands (each has its own --help):
+  verify batch --model NAME    find the largest and the fastest batch size
+  verify monitor -- COMMAND    watch the GPUs while a command runs
+  verify compare A B           compare two reports
+  verify render REPORT         convert a report to HTML, Markdown, ...
+  verify judge REPORT          recompute the verdict of a report
+"""
+# Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
+COMMANDS = ("batch", "compare", "judge", "monitor", "render")
+
+
+def main(
+    argv: Optional[Sequence[str]] = None,
+    checks: Optional[Mapping[str, Sequence[Check]]] = None,
+) -> int:
+    """Run the suite, or the command that is named, and give the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words and words[0] in COMMANDS:
+            command = importlib.import_module("verify.commands." + words[0])
+            return int(command.main(words[1:]))
+        return _main(_parser().parse_args(words), checks or all_checks())
+    except UsageError as error:
+        return _say(str(error), USAGE)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone; the rest has no reader either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return INTERRUPTED
+    except Exception as error:
+        return _say("a bug in the suite: {}: {}".format(type(error).__name__, error), OUR_BUG)
+
+
+def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> int:
+    expect = read_expectations(options.expect)
+    framework = frameworks.choose(options.framework, expect.framework_name)
+    machine = _machine(options.replay_device)
+    checks = [check for check in lists[framework] if check.replays or not machine.recorded]
+    chosen, required = choose(checks, options.level, options.only, options.require)
+    if options.list:  # after the names were checked, so that a caller can have them checked
+        sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
+        return 0
+    emulator = expect.emulator or environment.emulator()
+    files = render.targets(options)
+    named = {"report": options.report, "record-device": options.record_device}
+    render.check_targets({**{name: path for name, path in named.items() if path}, **files})
+    baseline = render.baseline(options)
+    facts = environment.read(framework, expect.digest, emulator, machine)
+    count = len(facts["gpus"])
+    shared = _shared(machine) if count else None
+    context = Context(expect, options.level, framework, emulator, machine, count, shared)
+    if options.record_device:
+        _record(options.record_device, machine)
+    results = _run(chosen, context, required)
+    document = render.with_comparison(
+        report.document(options.level, facts, results, options.only), baseline, options.tolerance
+    )
+    problems = _write(options.report, document)
+    if options.json:
+        show(report.dump(document))
+    else:
+        show(report.table(document), colour=True)
+    problems += render.write_all(files, document)
+    if problems:  # told last: what was found is worth more than where it could not be written
+        raise UsageError("; ".join(problems))
+    return report.exit_code(document)
+
+
+def _machine(path: Optional[str]) -> Machine:
+    if path is None:
+        return Machine()
+    try:
+        return recording.read(path)
+    except OSError as error:
+        raise UsageError("--replay-device {}: {}".format(path, error.strerror or error)) from error
+    except recording.RecordingError as error:
+        raise UsageError("--replay-device {}: {}".format(path, error)) from error
+
+
+def _shared(machine: Machine) -> Optional[str]:
+    """Who is on a GPU before the run. A driver that hangs is what the checks will tell of."""
+    from verify.checks import watch  # with all checks: a command on reports has no need of them
+
+    ending = Child(lambda: watch.in_use(machine)).wait(environment.DRIVER_LIMIT_S)
+    return ending.value if ending.returned else None
+
+
+def _record(path: str, machine: Machine) -> None:
+    ending = Child(lambda: recording.take(machine)).wait(_RECORD_LIMIT_S)
+    if not ending.returned:
+        raise UsageError("--record-device: could not record the driver's answers: " + ending.how())
+    try:
+        write_whole(path, recording.dump(ending.value))
+    except OSError as error:
+        raise UsageError("--record-device {}: {}".format(path, error.strerror or error)) from error
+
+
+def all_checks() -> Mapping[str, Sequence[Check]]:
+    """Imported here: a command that works on reports has no need of them."""
+    from verify.checks import CHECKS
+
+    return CHECKS
+
+
+def choose(
+    checks: Sequence[Check], level: str, only: Optional[str], require: Optional[str]
+) -> Tuple[List[Check], Tuple[str, ...]]:
+    """The checks to run, and the ids of those whose skip is a failure.
+
+    What is required runs at every level; required but left out by --only is a contradiction.
+    """
+    required = _ids(checks, "--require", require)
+    if only is None:
+        upto = LEVELS[: LEVELS.index(level) + 1]
+        return [c for c in checks if c.level in upto or c.id in required], required
+    wanted = _ids(checks, "--only", only)
+    missing = [name for name in required if name not in wanted]
+    if missing:
+        raise UsageError("--require names checks that --only excludes: " + ", ".join(missing))
+    return [check for check in checks if check.id in wanted], required
+
+
+def _ids(checks: Sequence[Check], option: str, text: Optional[str]) -> Tuple[str, ...]:
+    known = names(checks)
+    asked = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not asked:
+        raise UsageError("{} is empty; use {}".format(option, ", ".join(sorted(known))))
+    for name in asked:
+        if name not in known:
+            said = "{}: unknown name {!r}; use {}"
+            raise UsageError(said.format(option, name, ", ".join(sorted(known))))
+    return tuple(dict.fromkeys(identity for name in asked for identity in known[name]))
+
+
+def _run(checks: Sequence[Check], context: Context, required: Sequence[str]) -> List[Result]:
+    results: List[Result] = []
+    each, told = _tells_each_check(), time.monotonic()
+    for found in runner.run(checks, context):
+        result = demand(found, required)
+        results.append(result)
+        status, now = result.outcome.status, time.monotonic()
+        if not (each or status in (Status.FAIL, Status.ERROR) or now - told >= _SILENCE_S):
+            continue
+        told = now
+        line = "{:>2}/{}  {:<5}  {:<22} {:5.1f} s\n"
+        sys.stderr.write(
+            line.format(len(results), len(checks), status.value, result.check.id, result.seconds)
+        )
+        sys.stderr.flush()
+    return runner.in_order(results, checks)
+
+
+def _tells_each_check() -> bool:
+    """Whether somebody looks on: a terminal, or `provision`, which shows the lines at its own. In a
+    log what failed is enough, and now and then a line that it goes on.
+    """
+    return sys.stderr.isatty() or bool(os.environ.get(PROGRESS))
+
+
+def read_expectations(path: Optional[str]) -> expectations.Expectations:
+    """What the image should be; nothing where no file is named."""
+    if path is None:
+        return expectations.Expectations()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return expectations.parse(file.read())
+    except (OSError, UnicodeDecodeError, expectations.ExpectationsError) as error:
+        raise UsageError("--expect {}: {}".format(path, error)) from error
+
+
+def _write(path: Optional[str], document: Report) -> List[str]:
+    if path is None:
+        return []
+    try:
+        write_whole(path, report.dump(document))
+    except OSError as error:
+        return ["--report {}: {}".format(path, error.strerror or error)]
+    return []
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write("verify: {}\n".format(printable(message)))
+    return code
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="verify",
+        description="Test the framework, its libraries and the GPUs of this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--level",
+        choices=LEVELS,
+        default="standard",
+        help="which checks to run (default: standard)",
+    )
+    add(
+        "--framework",
+        choices=tuple(frameworks.FRAMEWORKS),
+        help="framework to test (default: the installed one)",
+    )
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--report", metavar="FILE", help="write the report as JSON")
+    render.add_options(parser)
+    add("--expect", metavar="FILE", help="expectations about the image (JSON)")
+    add(
+        "--require",
+        metavar="NAMES",
+        help="fail if these checks are skipped: gpu, nccl, devices, an id, ...",
+    )
+    add("--record-device", metavar="FILE", help="record the driver's answers in this file first")
+    add("--replay-device", metavar="FILE", help="check a recorded machine instead of this one")
+    add("--only", metavar="NAMES", help="run only these checks")
+    add("--list", action="store_true", help="list the checks and exit")
+    return parser

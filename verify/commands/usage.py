@@ -1,0 +1,76 @@
+"""Shared by the commands: a parser that raises, and writing files atomically."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from typing import NoReturn
+
+from verify.model.check import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError for wrong usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def check_writable(option: str, path: str) -> None:
+    """Find out before the work is done, not after."""
+    if os.path.lexists(path) and (os.path.ismount(path) or not os.path.isfile(path)):
+        said = "{} {}: not a regular file; choose another name"
+        raise UsageError(said.format(option, path))
+    probe = _partial(path)
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
+        os.unlink(probe)
+    except OSError as error:
+        raise UsageError("{} {}: {}".format(option, path, error.strerror or error)) from error
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write all of it or nothing: a reader never sees half of a file."""
+    partial = _partial(path)
+    try:
+        with open(partial, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.replace(partial, path)
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)
+
+
+_COLOURS = {"PASS": "32", "FAIL": "31", "ERROR": "31", "SKIP": "33", "Verdict": "1"}
+
+
+def show(text: str, *, colour: bool = False) -> None:
+    """Write to standard output what prints and what its encoding has, and "?" for the rest: names
+    in reports come from others, and must not steer a terminal. On one, the words that lines begin
+    with are coloured, unless NO_COLOR is set (no-color.org).
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    safe = printable(text).encode(encoding, "replace").decode(encoding)
+    if colour and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        words = "|".join(_COLOURS)
+        safe = re.sub("(?m)^({})\\b".format(words), _coloured, safe)
+    sys.stdout.write(safe)
+    sys.stdout.flush()
+
+
+def _coloured(match: "re.Match[str]") -> str:
+    return "\x1b[{}m{}\x1b[0m".format(_COLOURS[match.group()], match.group())
+
+
+def printable(text: str) -> str:
+    """The text with "?" for what does not print, but line ends, tabs and no-break spaces."""
+    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
+
+
+def _partial(path: str) -> str:
+    """Beside the file, since only then is it replaced in one step. Its name ends in no suffix that
+    a collector of *.prom or *.xml would pick up.
+    """
+    return "{}.{}.partial".format(path, os.getpid())

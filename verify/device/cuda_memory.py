@@ -1,0 +1,73 @@
+"""What CUDA itself says is free of each GPU, by ctypes and without a framework.
+
+A framework that takes memory at its start (TensorFlow, JAX) cannot be asked afterwards what was
+free before. This starts CUDA on every GPU, so it is for a process that ends then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, List
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """One GPU's memory, by CUDA's own number of it: CUDA_VISIBLE_DEVICES is allowed for."""
+
+    index: int
+    name: str
+    uuid: str  # as NVML writes it
+    free: int
+    total: int
+
+    def as_dict(self) -> Dict[str, Any]:
+        """To hand it to another process."""
+        return asdict(self)
+
+
+class CudaMemoryError(Exception):  # it is an answer: CUDA does not tell
+    """CUDA did not tell; the message says which call failed and how."""
+
+
+def read(load: Callable[[str], Any] = ctypes.CDLL) -> List[GpuMemory]:
+    """Each GPU that CUDA shows. Raises Unread."""
+    try:
+        library = load("libcuda.so.1")
+    except OSError as error:
+        raise CudaMemoryError(str(error)) from error
+    _call(library, "cuInit", 0)
+    count = ctypes.c_int()
+    _call(library, "cuDeviceGetCount", ctypes.byref(count))
+    return [_room(library, index) for index in range(count.value)]
+
+
+def _room(library: Any, index: int) -> GpuMemory:
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    _call(library, "cuDeviceGet", ctypes.byref(device), index)
+    name, uuid = ctypes.create_string_buffer(96), (ctypes.c_ubyte * 16)()
+    _call(library, "cuDeviceGetName", name, 96, device)
+    _call(library, "cuDeviceGetUuid", ctypes.byref(uuid), device)
+    _call(library, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    _call(library, "cuCtxSetCurrent", context)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _call(library, "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    _call(library, "cuDevicePrimaryCtxRelease_v2", device)
+    said = name.value.decode("utf-8", "replace")
+    return GpuMemory(index, said, uuid_text(bytes(uuid)), free.value, total.value)
+
+
+def uuid_text(raw: bytes) -> str:
+    """Sixteen bytes as NVML writes them: GPU-8-4-4-4-12."""
+    digits = raw.hex()
+    cuts = (0, 8, 12, 16, 20, 32)
+    return "GPU-" + "-".join(digits[a:b] for a, b in zip(cuts, cuts[1:]))
+
+
+def _call(library: Any, name: str, *words: Any) -> None:
+    try:
+        code = int(getattr(library, name)(*words))
+    except AttributeError as error:
+        raise CudaMemoryError("libcuda has no {}".format(name)) from error
+    if code:
+        raise CudaMemoryError("{}: Error {}".format(name, code))

@@ -1,0 +1,88 @@
+"""What the suite asks a machine outside the framework: driver libraries, device nodes, the log.
+
+Checks take it from their context, so that a recorded machine can stand in its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import re
+import time
+from typing import Any, List, Mapping, Optional
+
+from verify.device import kernel_log, state
+from verify.device.kernel_log import Log
+from verify.device.maps import mapped, read_maps
+from verify.device.telemetry import State
+
+ENVIRON = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+)
+KERNEL_FILE = "/proc/driver/nvidia/version"
+
+
+class Machine:
+    """The machine that this runs on."""
+
+    recorded: Optional[str] = None  # the day of the recording that stands in for it
+    _seen: Optional[State] = None
+
+    def load(self, name: str) -> Any:
+        """A driver library. Raises OSError where it cannot be loaded."""
+        return ctypes.CDLL(name)
+
+    def state(self) -> State:
+        """All that NVML measures now."""
+        return state.read(self.load)
+
+    def seen(self) -> State:
+        """All that NVML measures, as it was when this process first asked."""
+        if self._seen is None:
+            self._seen = self.state()
+        return self._seen
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two readings of what may have changed meanwhile."""
+        time.sleep(seconds)
+
+    def nodes(self) -> List[str]:
+        """The GPUs' device nodes."""
+        return device_nodes()
+
+    def environ(self) -> Mapping[str, str]:
+        """The variables that steer which GPUs a program sees."""
+        return {name: os.environ[name] for name in ENVIRON if name in os.environ}
+
+    def log(self) -> Log:
+        """The kernel's log."""
+        return kernel_log.read()
+
+    def libcuda(self) -> Optional[str]:
+        """The file of the libcuda that this process has loaded, links followed."""
+        path = next((path for stem, path in mapped(read_maps()) if stem == "libcuda"), None)
+        return os.path.realpath(path) if path else None
+
+    def kernel_module(self) -> Optional[str]:
+        """The version of the kernel's NVIDIA module."""
+        try:
+            with open(KERNEL_FILE, encoding="utf-8", errors="replace") as file:
+                return kernel_version(file.read())
+        except OSError:
+            return None
+
+
+def device_nodes() -> List[str]:
+    """The GPUs' device nodes that this container was given."""
+    return sorted(path for path in glob.glob("/dev/nvidia*") if re.search(r"nvidia\d+$", path))
+
+
+def kernel_version(text: str) -> Optional[str]:
+    """From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."."""
+    line = next((line for line in text.splitlines() if line.startswith("NVRM version")), "")
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", line + " ")
+    return match.group(1) if match else None

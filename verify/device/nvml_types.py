@@ -1,0 +1,229 @@
+"""NVML's structures, numbers and names, as nvml.h has them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, Tuple
+
+from verify.device.telemetry import GpuProcess
+
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
+FUNCTION_NOT_FOUND, CORRUPTED_INFOROM, VERSION_MISMATCH, DEPRECATED = 13, 14, 25, 26
+GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999  # said of the GPU, whatever was asked
+# What tells something of a GPU or of a driver's age, and nothing of trouble.
+ANSWERS = (
+    NOT_SUPPORTED,
+    NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    FUNCTION_NOT_FOUND,
+    VERSION_MISMATCH,
+    DEPRECATED,
+)
+
+MAX_NVLINKS = 36
+NOT_AVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+# NVML_FI_DEV_...: what nvmlDeviceGetFieldValues is asked for
+# MB/s of the NVLink in `scope`; number of C2C links; MB/s of the C2C link in `scope`
+NVLINK_SPEED, C2C_LINKS, C2C_SPEED = 164, 170, 172
+SLOWDOWN_TLIMIT = 194
+RESET_STATUS, DRAIN_AND_RESET_STATUS, RECOVERY_ACTION = 226, 227, 230
+P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
+REMOTE_IS_SWITCH = 2
+P2P = (
+    "ok",
+    "chipset-not-supported",
+    "gpu-not-supported",
+    "topology-not-supported",
+    "disabled-by-regkey",
+    "not-supported",
+    "unknown",
+)
+PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+VIRTUALIZATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
+ADDRESSING = ("none", "hmm", "ats")
+RECOVERY = (
+    "none",
+    "reset the GPU",
+    "reboot the machine",
+    "drain its peers",
+    "drain and reset the GPU",
+    "recover the IMEX domain",
+    "reset the bus",
+    "reboot the system",
+)
+COMPUTE_MODES = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
+# nvidia-smi's names: --query-gpu=clocks_event_reasons.NAME
+THROTTLE = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+NVLINK_ERRORS = (0, 1, 2, 3)  # replay, recovery, CRC of flits, CRC of data
+FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
+# (shift, what it means) of the two-bit parts of a fabric health mask; 1 says that it is so
+FABRIC_FAULTS = (
+    (0, "bandwidth is degraded"),
+    (2, "routes are being recovered"),
+    (4, "a route is unhealthy"),
+    (6, "access timeouts are being recovered from"),
+)
+FABRIC_SUMMARIES = {2: "the driver calls it unhealthy", 3: "its capacity is limited"}
+FABRIC_CONFIGURATION = (8, 0xF)  # (shift, mask): 0 not told, 1 right, else wrong
+
+
+class NvmlMemory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+class NvmlMemory2(ctypes.Structure):
+    """nvmlMemory_v2_t, whose `used` leaves out what the driver reserves, as nvidia-smi's does."""
+
+    _fields_ = [("version", ctypes.c_uint)] + [
+        (name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")
+    ]
+
+
+class Utilization(ctypes.Structure):
+    """nvmlUtilization_t, in percent of the last sample period."""
+
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class Pci(ctypes.Structure):
+    """nvmlPciInfo_t; before its third version the bus id was the short one alone."""
+
+    _fields_ = [
+        ("short_bus_id", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("device_id", ctypes.c_uint),
+        ("subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+class Margin(ctypes.Structure):
+    """nvmlMarginTemperature_v1_t: degrees below the card's own thermal limit."""
+
+    _fields_ = [("version", ctypes.c_uint), ("margin", ctypes.c_int)]
+
+
+class Field(ctypes.Structure):
+    """nvmlFieldValue_t; its union is read as the signed number that the temperature limits are."""
+
+    _fields_ = [
+        ("id", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency_us", ctypes.c_longlong),
+        ("type", ctypes.c_uint),
+        ("code", ctypes.c_uint),
+        ("signed", ctypes.c_int),
+        ("rest", ctypes.c_uint),
+    ]
+
+
+class Fabric(ctypes.Structure):
+    """nvmlGpuFabricInfo_t, of drivers before the versioned one."""
+
+    _fields_ = [
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint),
+        ("state", ctypes.c_ubyte),
+    ]
+
+
+class Fabric2(ctypes.Structure):
+    """nvmlGpuFabricInfo_v2_t."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint),
+        ("state", ctypes.c_ubyte),
+        ("health", ctypes.c_uint),
+    ]
+
+
+class Fabric3(ctypes.Structure):
+    """nvmlGpuFabricInfo_v3_t, of drivers from 580 on."""
+
+    _fields_ = [*Fabric2._fields_, ("summary", ctypes.c_ubyte)]
+
+
+class Histogram(ctypes.Structure):
+    """nvmlRowRemapperHistogramValues_t: banks of memory by the spare rows that they have left."""
+
+    _fields_ = [(name, ctypes.c_uint) for name in ("max", "high", "partial", "low", "none")]
+
+
+class Addressing(ctypes.Structure):
+    """nvmlDeviceAddressingMode_v1_t."""
+
+    _fields_ = [("version", ctypes.c_uint), ("value", ctypes.c_uint)]
+
+
+class SramErrors(ctypes.Structure):
+    """nvmlEccSramErrorStatus_v1_t; the counters are read as one block."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("counters", ctypes.c_ulonglong * 11),
+        ("threshold_exceeded", ctypes.c_uint),
+    ]
+
+
+class Confidential(ctypes.Structure):
+    """nvmlConfComputeSystemState_t."""
+
+    _fields_ = [(name, ctypes.c_uint) for name in ("environment", "feature", "devtools")]
+
+
+def versioned(kind: Any, version: int) -> Any:
+    """A structure that says which version of itself it is, by nvml.h's NVML_STRUCT_VERSION."""
+    return kind(version=ctypes.sizeof(kind) | version << 24)
+
+
+def throttle_names(bits: int) -> Tuple[str, ...]:
+    """The reasons in a mask of nvmlClocksEventReasons; one that nvml.h has no name for is told."""
+    known = [name for bit, name in THROTTLE.items() if bits & bit]
+    rest = bits & ~sum(THROTTLE)
+    return (*known, "0x{:x}".format(rest)) if rest else tuple(known)
+
+
+BLANK = b"\xa5"
+STRIDES = (16, 24, 32)  # nvmlProcessInfo_v1_t, _v2_t, and the one of drivers 535.43 to 535.86
+
+
+def unpack_processes(raw: bytes, count: int) -> Tuple[GpuProcess, ...]:
+    """The entries of a buffer that was blank before NVML wrote them.
+
+    The layout changed under one function's name: 535.43 made nvmlProcessInfo_t longer and 535.98
+    took that back. So how long an entry is shows by how much was written, not by the name.
+    """
+    written = len(raw.rstrip(BLANK))
+    stride = next((s for s in STRIDES if s * count >= written), max(STRIDES))
+    found = [struct.unpack_from("=IxxxxQ", raw, i * stride) for i in range(count)]
+    return tuple(GpuProcess(pid, None if used == NOT_AVAILABLE else used) for pid, used in found)
+
+
+def fabric_faults(mask: int, summary: int = 0) -> Tuple[str, ...]:
+    """What a fabric health mask complains of, and the driver's own summary of it."""
+    found = [words for shift, words in FABRIC_FAULTS if mask >> shift & 3 == 1]
+    if summary in FABRIC_SUMMARIES:
+        found.append(FABRIC_SUMMARIES[summary])
+    shift, width = FABRIC_CONFIGURATION
+    wrong = (mask >> shift & width) > 1
+    return (*found, "this GPU's configuration is wrong") if wrong else tuple(found)

@@ -1,0 +1,139 @@
+"""How GPUs are connected, by NVML: NVLinks, the fabric, what lies between two of them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from verify.device.nvml import Session
+from verify.device.nvml_types import (
+    ANSWERS,
+    FABRIC_STATES,
+    INVALID_ARGUMENT,
+    MAX_NVLINKS,
+    NOT_SUPPORTED,
+    NVLINK_ERRORS,
+    NVLINK_SPEED,
+    P2P,
+    P2P_NVLINK,
+    P2P_READ,
+    P2P_WRITE,
+    PATHS,
+    REMOTE_IS_SWITCH,
+    VERSION_MISMATCH,
+    Fabric,
+    Fabric2,
+    Fabric3,
+    Field,
+    Pci,
+    fabric_faults,
+    versioned,
+)
+from verify.device.telemetry import GpuState, NvLink, Pair
+
+_Far = Tuple[Optional[str], bool]  # the bus id at a link's other end, and whether it is a switch
+
+
+def read_nvlinks(session: Session, handle: ctypes.c_void_p) -> Tuple[NvLink, ...]:
+    """The NVLinks of a GPU, up or down, with what each has counted."""
+    quiet = Session(session.library, (*ANSWERS, INVALID_ARGUMENT))  # a link that is not there
+    found = []
+    for link in range(MAX_NVLINKS):
+        state = quiet.number("nvmlDeviceGetNvLinkState", handle, link)
+        if state is not None:
+            errors = _link_errors(quiet, handle, link)
+            speed = field(quiet, handle, NVLINK_SPEED, link) if state == 1 else None
+            found.append(NvLink(link, state == 1, errors, speed / 1000 if speed else None))
+    session.problems += [p for p in quiet.problems if p not in session.problems]
+    return tuple(found)
+
+
+def _link_errors(session: Session, handle: ctypes.c_void_p, link: int) -> Optional[int]:
+    name, kind = "nvmlDeviceGetNvLinkErrorCounter", ctypes.c_ulonglong
+    counts = [session.number(name, handle, link, which, kind=kind) for which in NVLINK_ERRORS]
+    told = [count for count in counts if count is not None]
+    return sum(told) if told else None
+
+
+def read_fabric(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
+    """Fields of GpuState that tell how a GPU stands in an NVSwitch fabric."""
+    name, old = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"
+    newer = session.has(name)
+    info: Any = versioned(Fabric3, 3) if newer else Fabric()
+    code = session.call(name if newer else old, handle, ctypes.byref(info))
+    if code == VERSION_MISMATCH:  # a driver older than the newest structure
+        info = versioned(Fabric2, 2)
+        code = session.call(name, handle, ctypes.byref(info))
+    if code is not None:
+        return {"fabric_state": FABRIC_STATES[0] if code == NOT_SUPPORTED else None}
+    state = dict(enumerate(FABRIC_STATES)).get(info.state, str(info.state))
+    failed = state == "completed" and info.status  # before that the status means nothing
+    return {
+        "fabric_state": state,
+        "fabric_status": session.error_text(info.status) if failed else None,
+        "fabric_health": fabric_faults(info.health, getattr(info, "summary", 0)) if newer else (),
+    }
+
+
+def read_pairs(
+    session: Session, handles: Sequence[Optional[ctypes.c_void_p]], gpus: Sequence[GpuState]
+) -> Tuple[Pair, ...]:
+    """What lies between each two GPUs that answer."""
+    far = [_far_ends(session, h, gpu) if h else [] for h, gpu in zip(handles, gpus)]
+    found = []
+    for i, first in enumerate(handles):
+        for j, second in list(enumerate(handles))[i + 1 :]:
+            if first is None or second is None:
+                found.append(Pair(i, j))
+                continue
+            path = _path(session, (first, second), gpus[j].bus_id, far[i], far[j])
+            caps = [_p2p(session, first, second, cap) for cap in (P2P_READ, P2P_WRITE)]
+            found.append(Pair(i, j, path, *caps))
+    return tuple(found)
+
+
+def _far_ends(session: Session, handle: ctypes.c_void_p, gpu: GpuState) -> List[_Far]:
+    found = []
+    for link in gpu.nvlinks:
+        if link.active:
+            pci = session.fill("nvmlDeviceGetNvLinkRemotePciInfo_v2", Pci(), handle, link.link)
+            kind = session.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link.link)
+            found.append((bus_id(pci), kind == REMOTE_IS_SWITCH))
+    return found
+
+
+def _path(
+    session: Session,
+    pair: Tuple[ctypes.c_void_p, ctypes.c_void_p],
+    bus_id: Optional[str],
+    first: Sequence[_Far],
+    second: Sequence[_Far],
+) -> Optional[str]:
+    direct = sum(bus_id is not None and far == bus_id for far, _ in first)
+    if direct:
+        return "NV{}".format(direct)
+    if _p2p(session, *pair, P2P_NVLINK) == "ok":  # through a switch
+        links = min(sum(switch for _, switch in ends) for ends in (first, second))
+        return "NV{}".format(links or "")
+    level = session.number("nvmlDeviceGetTopologyCommonAncestor", *pair)
+    return None if level is None else PATHS.get(level, str(level))
+
+
+def _p2p(
+    session: Session, first: ctypes.c_void_p, second: ctypes.c_void_p, capability: int
+) -> Optional[str]:
+    status = session.number("nvmlDeviceGetP2PStatus", first, second, capability)
+    return None if status is None else dict(enumerate(P2P)).get(status, P2P[-1])
+
+
+def field(session: Session, handle: ctypes.c_void_p, number: int, scope: int = 0) -> Optional[int]:
+    """One of the values that NVML keeps by number."""
+    field = Field(id=number, scope=scope)
+    asked = session.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(field))
+    return None if asked is not None or field.code else int(field.signed)
+
+
+def bus_id(pci: Any) -> Optional[str]:
+    """As NVML prints it; an older driver fills the short one alone."""
+    text = (pci.bus_id or pci.short_bus_id).decode("ascii", "replace") if pci else ""
+    return text or None

@@ -1,0 +1,158 @@
+"""The values of the suite, and the one rule that makes a verdict of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar, cast
+
+from verify.device.machine import Machine
+from verify.model.expectations import Expectations
+from verify.model.report import CheckRow
+
+LEVELS = ("quick", "standard", "full")
+EXIT_CODES = {"fit": 0, "unfit": 1, "no-verdict": 7}
+
+T = TypeVar("T")
+
+
+class UsageError(Exception):
+    """The command line or a file it names is no use."""
+
+
+class Status(Enum):
+    """What became of a check. A skip says why; an error means that the check itself failed."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A check's answer: what was found, why that is, and what to do about it."""
+
+    status: Status
+    message: str
+    cause: Optional[str] = None
+    fix: Optional[str] = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> Dict[str, Any]:
+        """The outcome as it stands in the report."""
+        return {
+            "status": self.status.value,
+            "message": self.message,
+            "cause": self.cause,
+            "fix": self.fix,
+            "measured": dict(self.measured),
+            "expected": dict(self.expected),
+        }
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Outcome:
+        """The inverse of `as_dict`."""
+        return cls(**dict(row, status=Status(row["status"])))
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a check is told: what the image should be, and how thorough to be."""
+
+    expect: Expectations = field(default_factory=Expectations)
+    level: str = "standard"
+    framework: str = "pytorch"
+    emulator: Optional[str] = None  # of this processor: then times say nothing
+    machine: Machine = field(default_factory=Machine)
+    gpus: int = 0  # of this machine, by NVML
+    shared: Optional[str] = None  # who was on a GPU before the run, in words
+
+    def pick(self, quick: T, standard: T, full: T) -> T:
+        """The one for this level."""
+        return {"quick": quick, "standard": standard, "full": full}[self.level]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to prove. `run` is called in a child process of its own."""
+
+    id: str
+    title: str
+    run: Callable[[Context], Outcome]
+    level: str = "quick"  # the first level that runs it
+    limit_s: float = 60.0
+    framework: bool = True  # runs in a process that has imported the framework
+    gpu: bool = False  # without it having run on a GPU there is no verdict
+    gauge: bool = False  # measures the machine (times, memory), not what is right
+    shares: bool = False  # may run in one process with others that do, so that CUDA starts once
+    replays: bool = False  # asks nothing but its context's machine, which may be a recorded one
+
+    def read_by(self, run: Callable[[Context], Outcome]) -> Check:
+        """The same question, read by another framework: its id, title and limits stand once."""
+        return replace(self, run=run)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A check and what became of it."""
+
+    check: Check
+    outcome: Outcome
+    seconds: float
+    lost: bool = False  # its process ran out of time or died of a signal
+
+    def proven(self) -> bool:
+        """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""
+        on_cpu = self.outcome.measured.get("device") == "cpu"
+        return self.outcome.status is Status.PASS and not on_cpu
+
+    def as_dict(self) -> CheckRow:
+        """The result as it stands in the report."""
+        row = {"id": self.check.id, "title": self.check.title, "seconds": round(self.seconds, 3)}
+        return cast(CheckRow, {**row, **self.outcome.as_dict()})
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """Fit, unfit or no-verdict.
+
+    An error counts as a failure: a check that broke has proven nothing, and a framework that cannot
+    be imported is the image's fault. A GPU check that did not run on a GPU leaves no verdict.
+    """
+    if any(result.outcome.status in (Status.FAIL, Status.ERROR) for result in results):
+        return "unfit"
+    gpu_unproven = any(result.check.gpu and not result.proven() for result in results)
+    if gpu_unproven or not any(result.proven() for result in results):
+        return "no-verdict"
+    return "fit"
+
+
+def gpus(count: int) -> str:
+    """A number of GPUs in words."""
+    return "{} GPU{}".format(count, "" if count == 1 else "s")
+
+
+def demand(result: Result, required: Sequence[str]) -> Result:
+    """Turn the skip of a required check into a failure."""
+    if result.outcome.status is not Status.SKIP or result.check.id not in required:
+        return result
+    outcome = replace(
+        result.outcome,
+        status=Status.FAIL,
+        message="required, but it did not run: " + result.outcome.message,
+        cause=result.outcome.cause or result.outcome.message,
+    )
+    return replace(result, outcome=outcome)
+
+
+def names(checks: Sequence[Check]) -> Dict[str, Tuple[str, ...]]:
+    """Every name that --only and --require understand, with the ids it stands for."""
+    known: Dict[str, Tuple[str, ...]] = {check.id: (check.id,) for check in checks}
+    for check in checks:
+        family = check.id.split(".")[0]
+        known[family] = (*known.get(family, ()), check.id)
+    # What any machine with a GPU can run: two GPUs' checks are asked for by their own names.
+    known["gpu"] = tuple(c.id for c in checks if c.gpu and c.id in known.get("devices", ()))
+    known["nccl"] = tuple(check.id for check in checks if check.id.endswith(".nccl"))
+    return known

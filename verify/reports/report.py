@@ -1,0 +1,181 @@
+"""The report: one document for machines, one page of 80 columns for people."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from verify.model.check import EXIT_CODES, Result, gpus, verdict
+from verify.model.frameworks import FRAMEWORKS
+from verify.model.report import CheckRow, Environment, MetricRow, Report
+from verify.reports import told, words
+
+WIDTH = 80
+_LEFT = 31  # status word and id
+_MOST_METRICS = 12
+_HALF_PAIRS = re.compile("[\ud800-\udfff]")
+
+
+def document(
+    level: str,
+    environment: Environment,
+    results: Sequence[Result],
+    only: Optional[str] = None,
+) -> Report:
+    """The report as `report.schema.json` describes it. What an emulator has run is not proven for
+    any processor.
+    """
+    found = verdict(results)
+    emulated = environment.get("emulator") is not None
+    shown: Report = {
+        "schema": 1,
+        "verdict": "no-verdict" if found == "fit" and emulated else found,
+        "level": level,
+        **({"only": only} if only else {}),  # type: ignore[typeddict-item,unused-ignore]
+        "environment": environment,
+        "checks": [result.as_dict() for result in results],
+    }
+    return shown
+
+
+def dump(report: Report) -> str:
+    """The report as JSON text. Half a pair (of a file name that is no UTF-8) has no encoding, and
+    what does not print is an escape, since the text may be read on a terminal.
+    """
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+    text = _HALF_PAIRS.sub("\ufffd", text)
+    escaped = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    return "".join(escaped) + "\n"
+
+
+def table(report: Report) -> str:
+    """The report for people: a line a check, then what matters most, the verdict last."""
+    checks = report["checks"]
+    lines = [*_heading(report["environment"]), ""]
+    same: Dict[Tuple[Any, ...], str] = {}
+    for check in checks:
+        lines += _row(check, same)
+    lines += _of_spec(checks) + _troubles(report)
+    if "comparison" in report:
+        lines += ["", *told.page(report["comparison"]).splitlines()]
+    lines += ["", *_answer(report)]
+    lines += _named("Proven:", [check["id"] for check in checks if words.proven(check)])
+    open_ = [check["id"] for check in checks if not words.proven(check)]
+    open_ += ["all checks that --only excludes"] if "only" in report else []
+    lines += _named("Not proven:", open_)
+    return "\n".join(lines) + "\n"
+
+
+def exit_code(report: Report) -> int:
+    """The exit code of the run: the verdict's, or a failure's where a baseline was better."""
+    worse = report.get("comparison", {}).get("worse", False)
+    return EXIT_CODES["unfit" if worse else report["verdict"]]
+
+
+def _heading(environment: Environment) -> List[str]:
+    framework = environment["framework"]
+    parts = [
+        "Python " + str(environment["python"]),
+        FRAMEWORKS[framework["name"]].module + " " + str(framework["version"] or "not installed"),
+        "driver " + str(environment["driver"] or "not visible"),
+        gpus(len(environment["gpus"])),
+        "{} CPUs".format(environment["cpus"]),
+    ]
+    if environment.get("replayed"):
+        parts.append("a recording of {}".format(environment["replayed"]))
+    if environment.get("emulator"):
+        parts.append("emulated by {}".format(environment["emulator"]))
+    return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH, break_on_hyphens=False)
+
+
+def _row(check: CheckRow, same: Dict[Tuple[Any, ...], str]) -> List[str]:
+    """One check's line. A failure is told in full below, a skip here, and neither twice."""
+    head = "{:<5}  {:<22}".format(check["status"].upper(), check["id"]).ljust(_LEFT)
+    message = words.one_line(check["message"])
+    if check["status"] == "pass":
+        where = "(CPU) " if words.state(check) == "pass-on-cpu" else ""
+        return [head + _cut(where + message, WIDTH - _LEFT)]
+    key = (check["status"], check["message"], check["cause"], check["fix"])
+    first = same.setdefault(key, check["id"])
+    if first != check["id"]:
+        return [head + "same as " + first]
+    if check["status"] == "skip":
+        return _wrap(head, message)
+    return [head + _cut(message, WIDTH - _LEFT)]
+
+
+def _cut(text: str, width: int) -> str:
+    """As many words as fit; the report as JSON has all of them."""
+    return textwrap.shorten(text, width, placeholder=" ...") if len(text) > width else text
+
+
+def _troubles(report: Report) -> List[str]:
+    lines: List[str] = []
+    for check, also in words.troubles(report):
+        lines += ["", "{:<5}  {}".format(check["status"].upper(), check["id"])]
+        lines += _wrap(" " * 7, words.one_line(check["message"]))
+        rows = [
+            ("cause: ", check["cause"]),
+            ("fix:   ", check["fix"]),
+            ("also:  ", ", ".join(also)),
+        ]
+        for head, text in rows:
+            lines += _wrap(" " * 7 + head, words.one_line(text)) if text else []
+    return lines
+
+
+def _of_spec(checks: Sequence[CheckRow]) -> List[str]:
+    rows = _lowest(checks)
+    if not rows:
+        return []
+    lines = ["", "Measurements, and their share of the GPU's specification"]
+    for name, metric in rows[:_MOST_METRICS]:
+        value = words.quantity(metric["value"], metric["unit"])
+        share = words.percent(metric["of_spec"] or 0.0)
+        cells = _cut(name, 45), _cut(value, 20), _cut(share, 11)
+        lines.append("  {:<46}{:>20}{:>12}".format(*cells))
+    if len(rows) > _MOST_METRICS:
+        lines.append("  and {} more, in the report".format(len(rows) - _MOST_METRICS))
+    return lines
+
+
+def _lowest(checks: Sequence[CheckRow]) -> List[Tuple[str, MetricRow]]:
+    """One metric a kind: of several GPUs the slowest, since it holds up the others."""
+    groups: Dict[Tuple[str, str, str], List[MetricRow]] = {}
+    for check in checks:
+        for metric in words.metrics_of(check):
+            if metric["of_spec"] is not None:
+                rest = {k: v for k, v in metric["labels"].items() if k != "gpu"}
+                key = (check["id"], metric["name"], words.labels(rest))
+                groups.setdefault(key, []).append(metric)
+    return [(_group_name(*key, len(group)), _least(group)) for key, group in groups.items()]
+
+
+def _least(group: Sequence[MetricRow]) -> MetricRow:
+    return min(group, key=lambda metric: metric["of_spec"] or 0.0)
+
+
+def _group_name(check: str, name: str, labels: str, count: int) -> str:
+    parts = ([labels] if labels else []) + (["lowest of {}".format(count)] if count > 1 else [])
+    return "{}  {}{}".format(check, name, " ({})".format(", ".join(parts)) if parts else "")
+
+
+def _answer(report: Report) -> List[str]:
+    code, found = exit_code(report), report["verdict"]
+    why = ", worse than the baseline" if code != EXIT_CODES[found] else ""
+    part = " for the checks of --only {}".format(report["only"]) if "only" in report else ""
+    return _wrap("", "Verdict: {}{}{} (exit code {})".format(found, part, why, code))
+
+
+def _named(head: str, ids: Sequence[str]) -> List[str]:
+    return _wrap(head.ljust(12), ", ".join(ids) or "nothing")
+
+
+def _wrap(head: str, text: str) -> List[str]:
+    """A path or a name that is to be copied is not cut at a hyphen."""
+    indent = " " * len(head)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+    )

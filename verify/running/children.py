@@ -1,0 +1,222 @@
+"""Work in a forked child with a time limit: a hang, a crash or a flood of output is a result.
+
+Fork, not spawn: a process that has imported torch once (2.5 s) can then start a child for each
+check in no time. That is sound as long as nothing touches CUDA in a process that forks later, since
+a CUDA context does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from typing import IO, Any, Callable, List, NoReturn, Optional, Sequence
+
+TAIL_BYTES = 4096
+EMULATION_FACTOR = 10.0  # importing torch takes 15 to 25 times as long under qemu-user
+_PR_SET_PDEATHSIG = 1
+_BROKEN = 70  # the child could not even say what went wrong
+
+
+_patience = 1.0
+
+
+def be_patient(factor: float) -> None:
+    """Multiply every limit here, and those of children that are started later."""
+    global _patience  # noqa: PLW0603  forked children take it along
+    _patience = factor
+
+
+def patient(limit_s: float) -> float:
+    """A limit as it is on this machine."""
+    return limit_s * _patience
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended: it returned a value, raised, died of a signal, or ran out of time."""
+
+    value: Any = None
+    returned: bool = False
+    raised: Optional[str] = None
+    signal: Optional[str] = None
+    code: Optional[int] = None
+    timed_out: bool = False
+    output: str = ""
+    seconds: float = 0.0
+
+    def how(self) -> str:
+        """One sentence on it."""
+        if self.timed_out:
+            return "did not finish in {:.0f} s".format(self.seconds)
+        if self.signal:
+            return "killed by {} after {:.1f} s".format(self.signal, self.seconds)
+        if self.raised:
+            return self.raised
+        return "exited with code {} without a result".format(self.code)
+
+
+class Child:
+    """A forked process that does some work and hands back a JSON value."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._output = spool()
+        self._result = spool()
+        self._started = time.monotonic()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _live(work, self._output, self._result)
+        self._ending: Optional[Ending] = None
+
+    def poll(self) -> Optional[Ending]:
+        """The ending, if it has ended."""
+        if self._ending is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._ending = self._end(status, timed_out=False)
+        return self._ending
+
+    def kill(self) -> Ending:
+        """End it now, with all that it started in its group."""
+        if self._ending is None:
+            self._kill_group()
+            _, status = os.waitpid(self.pid, 0)
+            self._ending = self._end(status, timed_out=True)
+        return self._ending
+
+    def wait(self, limit_s: float) -> Ending:
+        """Wait for the ending, for so long and no longer."""
+        deadline = time.monotonic() + patient(limit_s)
+        ending = self.poll()  # it may have ended long ago, whatever time is left
+        while ending is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            ending = self.poll()
+        return ending or self.kill()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may not have its own group yet
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _end(self, status: int, *, timed_out: bool) -> Ending:
+        seconds = time.monotonic() - self._started
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # whatever it left running
+        said = _read_result(self._result)
+        ending = Ending(
+            value=said.get("value"),
+            returned="value" in said and not timed_out,
+            raised=said.get("raised"),
+            signal=_signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
+            code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            timed_out=timed_out,
+            output=_tail(self._output),
+            seconds=seconds,
+        )
+        self._output.close()
+        self._result.close()
+        return ending
+
+
+def wait_all(children: Sequence[Child], limit_s: float, grace_s: float = 5.0) -> List[Ending]:
+    """Wait for children that need each other: once one is lost, the rest get a short grace."""
+    deadline = time.monotonic() + patient(limit_s)
+    lost = False
+    while time.monotonic() < deadline:
+        endings = [child.poll() for child in children]
+        if all(ending is not None for ending in endings):
+            break
+        if not lost and any(ending is not None and not ending.returned for ending in endings):
+            lost = True
+            deadline = min(deadline, time.monotonic() + patient(grace_s))
+        time.sleep(0.01)
+    return [child.kill() for child in children]
+
+
+def spool() -> IO[bytes]:
+    """An unnamed file. A read-only container without a /tmp still has /dev/shm."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return tempfile.TemporaryFile(dir="/dev/shm")
+
+
+def scratch() -> str:
+    """A folder of one's own, which the caller removes."""
+    try:
+        return tempfile.mkdtemp(prefix="verify-")
+    except OSError:
+        return tempfile.mkdtemp(prefix="verify-", dir="/dev/shm")
+
+
+def _live(work: Callable[[], object], output: IO[bytes], result: IO[bytes]) -> NoReturn:
+    """The child's whole life. It must not return into a copy of its parent's stack."""
+    code = _BROKEN
+    try:
+        os.setpgid(0, 0)
+        _die_with_parent()
+        _redirect(output)
+        faulthandler.enable()
+        result.write(json.dumps(_attempt(work), allow_nan=False).encode())
+        result.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _attempt(work: Callable[[], object]) -> Any:
+    try:
+        value = work()
+        json.dumps(value, allow_nan=False)
+    except BaseException as error:  # SystemExit too: a check may not end the suite
+        traceback.print_exc()
+        return {"raised": "{}: {}".format(type(error).__name__, error).rstrip(": ")}
+    return {"value": value}
+
+
+def _redirect(output: IO[bytes]) -> None:
+    """Point the three streams away, by number: native code does not write to sys.stderr."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    sys.stdout = open(1, "w", closefd=False, errors="replace")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _read_result(result: IO[bytes]) -> Any:
+    result.seek(0)
+    try:
+        said = json.loads(result.read().decode())
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _tail(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - TAIL_BYTES))
+    return output.read().decode("utf-8", "replace").strip()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "signal {}".format(number)

@@ -1,0 +1,87 @@
+"""Where the suite runs: the facts that a report is worth little without."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from dataclasses import asdict
+from typing import Any, Dict, Optional, cast
+
+from verify.device import nvml
+from verify.device.machine import Machine
+from verify.model.frameworks import FRAMEWORKS
+from verify.model.report import Environment
+from verify.running.children import Child
+
+DRIVER_LIMIT_S = 30.0
+_GPU = ("name", "uuid", "compute_capability", "mig")
+
+
+def read(
+    framework: str, digest: Optional[str], emulator: Optional[str], machine: Machine
+) -> Environment:
+    """Everything that costs no import of a framework."""
+    found = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "image": digest,
+        "python": platform.python_version(),
+        "framework": {"name": framework, "version": FRAMEWORKS[framework].version()},
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        **({"emulator": emulator} if emulator else {}),
+        "glibc": platform.libc_ver()[1] or None,
+        "cpus": len(os.sched_getaffinity(0)),
+        "shm_bytes": _shm_bytes(),
+        "container": container(),
+        **({"replayed": machine.recorded} if machine.recorded else {}),
+        "visible_devices": machine.environ().get("CUDA_VISIBLE_DEVICES"),
+        "device_nodes": len(machine.nodes()),
+        **_driver(machine),
+    }
+    return cast(Environment, found)
+
+
+def emulator() -> Optional[str]:
+    """What emulates this processor, as far as it shows: "qemu-aarch64". Under qemu-user,
+    /proc/self/exe leads to the emulated program, and other names of that link to qemu.
+    """
+    try:
+        name = os.path.basename(os.readlink("/proc/thread-self/exe"))
+    except OSError:
+        return None
+    found = re.match(r"qemu-\w+", name)
+    return found.group() if found else None
+
+
+def container() -> Optional[str]:
+    """The engine that this runs in, as far as it shows."""
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    if os.path.exists("/run/.containerenv"):
+        return "podman"
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    return os.environ.get("container") or None  # noqa: SIM112  # systemd's name for it
+
+
+def _driver(machine: Machine) -> Dict[str, Any]:
+    """NVML's view, read in a child: a driver library may hang or crash."""
+    ending = Child(lambda: asdict(nvml.read(machine.load))).wait(DRIVER_LIMIT_S)
+    seen: Dict[str, Any] = ending.value if ending.returned else {}
+    error = seen.get("error") if ending.returned else "NVML " + ending.how()
+    return {
+        "driver": seen.get("driver"),
+        "cuda_driver": seen.get("cuda"),
+        "gpus": [{name: gpu[name] for name in _GPU} for gpu in seen.get("gpus", [])],
+        "driver_error": error,
+    }
+
+
+def _shm_bytes() -> Optional[int]:
+    try:
+        size = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return None
+    return size.f_frsize * size.f_blocks

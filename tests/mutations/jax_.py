@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from importlib import metadata
 from pathlib import Path
@@ -158,6 +160,61 @@ def fail_to_multiply() -> None:
 
     error = RuntimeError("no kernel image is available for execution on the device")
     replace(jnp, "matmul", raising(error))
+
+
+def ignore_the_device() -> None:
+    """Work runs where JAX pleases."""
+    from verify.checks.on_jax.place import Place
+
+    replace(Place, "scope", lambda _: lambda _self: contextlib.nullcontext())
+
+
+def move_compiled_results() -> None:
+    """Eager work runs where it should, a compiled function's result is moved."""
+    import jax
+
+    def make(real: Any) -> Any:
+        def jit(work: Any) -> Any:
+            compiled = real(work)
+            return lambda *given: jax.device_put(compiled(*given), jax.devices("cpu")[0])
+
+        return jit
+
+    replace(jax, "jit", make)
+
+
+def default_elsewhere() -> None:
+    """Work that names no device runs on the second one."""
+    import jax
+
+    from verify.checks.on_jax import devices
+
+    os.environ["XLA_FLAGS"] = devices._TWO_CPUS
+    jax.config.update("jax_default_device", jax.devices("cpu")[1])
+
+
+# Compiling
+
+
+def pass_xla_over() -> None:
+    """JAX_DISABLE_JIT is set."""
+    import jax
+
+    jax.config.update("jax_disable_jit", True)  # noqa: FBT003
+
+
+def lose_libdevice() -> None:
+    """CUDA's math functions are not found."""
+    import jax
+
+    replace(jax, "jit", raising(RuntimeError("libdevice not found at ./libdevice.10.bc")))
+
+
+def bend_tanh() -> None:
+    """A transcendental function that is a little off."""
+    import jax.numpy as jnp
+
+    replace(jnp, "tanh", lambda real: lambda x: real(x) * 1.001)
 
 
 # Arithmetic
@@ -409,6 +466,17 @@ _LIBRARIES: Tuple[Row, ...] = (
     ),
 )
 _DEVICES: Tuple[Row, ...] = (
+    row("devices.placement", "work runs elsewhere", ignore_the_device, "ran on CPU:0"),
+    row("devices.placement", "a compiled result is moved", move_compiled_results, "in a graph"),
+    row(
+        "devices.placement",
+        "work that names no device runs elsewhere",
+        default_elsewhere,
+        "runs on CPU:1",
+    ),
+    row("numerics.compile", "XLA is passed over", pass_xla_over, "without being compiled"),
+    row("numerics.compile", "libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
+    row("numerics.compile", "a compiled function is off", bend_tanh, "results are off by"),
     row("devices.count", "JAX falls back to the CPU", list_no_gpu, "cannot use any", sound=a_gpu),
     row("devices.count", "CUDA does not start", hide_from_the_driver, "cuda-compat", sound=a_gpu),
     row("devices.count", "the CUDA plugin is missing", lose_the_plugin, "CPU build", sound=a_gpu),

@@ -6,6 +6,7 @@ from typing import Tuple
 
 from verify.checks.on_jax import (
     collectives,
+    compiling,
     devices,
     libraries,
     memory,
@@ -20,6 +21,7 @@ CHECKS: Tuple[Check, ...] = (
     *libraries.CHECKS,
     *devices.CHECKS,
     *numerics.CHECKS,
+    *compiling.CHECKS,
     *training.CHECKS,
     *memory.CHECKS,
     *collectives.CHECKS,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, List, Tuple
 
 from verify.checks.compute import ComputeAnswer, judge_answers
 from verify.checks.devices import judge_count, read_counts
 from verify.checks.dialect import cpu_build
-from verify.checks.on_jax.place import DIALECT, Place, find_gpus, look
+from verify.checks.on_jax.place import DIALECT, Place, find, find_gpus, look
+from verify.checks.placement import SIZE, Elsewhere, PlacedOp, judge_placement
 from verify.model.check import Check, Context, Outcome
 
 _Work = Callable[[], Tuple[int, int]]
+_TWO_CPUS = "--xla_force_host_platform_device_count=2"
+_ELSEWHERE = Elsewhere(
+    "JAX was told to compute elsewhere, or moved the result",
+    "unset JAX_PLATFORMS, JAX_PLATFORM_NAME, JAX_DEFAULT_DEVICE and CUDA_VISIBLE_DEVICES",
+    "JAX does not report where it ran",
+)
 
 
 def check_count(context: Context) -> Outcome:
@@ -90,7 +98,55 @@ def _convolution() -> Tuple[int, int]:
     return int((result != known).sum()), int(result.size)
 
 
+def check_placement(context: Context) -> Outcome:
+    """Multiply where it is asked for, and look where the result is.
+
+    A CPU alone is asked for two devices, so that it is the same question: XLA reads that once, when
+    it starts.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = (flags + " " + _TWO_CPUS).strip()
+    broken, place = find(context)
+    if broken:
+        return broken
+    asked = place if place.is_gpu else Place("cpu", 1)
+    return judge_placement(_place_product(asked, place), place.kind, _ELSEWHERE)
+
+
+def _place_product(asked: Place, usual: Place) -> PlacedOp:
+    import jax
+    import jax.numpy as jnp
+
+    def twice() -> Any:
+        ones: Any = jnp.ones((SIZE, SIZE), "float32")
+        return jnp.matmul(ones, ones)
+
+    held = asked.held_bytes()
+    with asked.scope():
+        product = twice().block_until_ready()
+        grown = asked.held_bytes()
+        compiled = jax.jit(twice)()
+    return PlacedOp(
+        asked=_name(asked.device),
+        eager=_where(product),
+        graph={"dot": _where(compiled)},
+        unasked=_where(twice()),
+        default=_name(usual.device),
+        held_bytes=None if held is None or grown is None else grown - held,
+    )
+
+
+def _name(device: Any) -> str:
+    return "{}:{}".format(str(device.platform).upper(), device.id)
+
+
+def _where(array: Any) -> str:
+    return ", ".join(sorted(map(_name, array.devices())))
+
+
 CHECKS = (
     Check("devices.count", "NVML, CUDA and the framework see the same GPUs", check_count, gpu=True),
     Check("devices.kernel", "Kernels compute correctly", check_kernel, limit_s=120, gpu=True),
+    Check("devices.placement", "Operations run on the requested device", check_placement, gpu=True),
 )

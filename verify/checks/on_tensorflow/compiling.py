@@ -1,52 +1,30 @@
-"""XLA: a compiled function gives the same numbers, and really is compiled."""
+"""tf.function(jit_compile=True), read for the check of XLA."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional
 
-from verify.checks.accuracy import number
+from verify.checks import xla
 from verify.checks.on_tensorflow.place import Place, find
-from verify.model.check import Check, Context, Outcome, Status
-from verify.running.symptoms import explain
+from verify.model.check import Check, Context, Outcome
 
-# Measured on a CPU: 4e-7. XLA's tanh is a rational function, good to a few units in the last place.
-TOLERANCE = 1e-5
-_SYMPTOMS = (
-    (
-        "libdevice",
-        "XLA does not find libdevice.10.bc (math functions for GPUs), which is in nvcc's package",
-        "install nvidia-cuda-nvcc-cuNN, or set XLA_FLAGS=--xla_gpu_cuda_data_dir=FOLDER_OF_CUDA",
-    ),
-    (
-        "ptxas",
-        "XLA does not find ptxas, which is in nvcc's package",
-        "install nvidia-cuda-nvcc-cuNN and have its bin folder in PATH",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class XlaRun:
-    """What a function compiled by XLA gave, and whether it was XLA that gave it."""
-
-    gap: float = 0.0  # from NumPy's float64, the largest by the size of the numbers
-    strict: bool = False  # what XLA cannot compile was refused: so nothing fell back
-    kernels: Optional[int] = None  # fused computations in the optimised program
-    error: Optional[str] = None
+_BYPASSED = "code that it cannot compile ran anyway"
+_SETTINGS = "TF_XLA_FLAGS and XLA_FLAGS"
 
 
 def check_compile(context: Context) -> Outcome:
     """Compile a function with sums, a product and transcendental parts."""
     broken, place = find(context)
-    return broken or judge_compiled(_compile(place, context.pick(128, 512, 1024)), place.kind)
+    if broken:
+        return broken
+    run = _compile(place, context.pick(128, 512, 1024))
+    return xla.judge_compiled(run, place.kind, _BYPASSED, _SETTINGS)
 
 
-def _compile(place: Place, size: int) -> XlaRun:
-    import numpy as np
+def _compile(place: Place, size: int) -> xla.XlaRun:
     import tensorflow as tf
 
-    given = np.random.default_rng(5).standard_normal((size, size))
+    given = xla.random(size)
 
     def work(x: Any) -> Any:
         total = tf.reduce_sum(tf.tanh(x) * tf.exp(-x * x) + x, axis=1)
@@ -60,10 +38,8 @@ def _compile(place: Place, size: int) -> XlaRun:
             kernels = _kernels(compiled, x)
             strict = _refuses(lambda: tf.function(_not_for_xla, jit_compile=True)(x))
     except Exception as error:
-        return XlaRun(error="{}: {}".format(type(error).__name__, error))
-    known = (np.tanh(given) * np.exp(-(given**2)) + given).sum(1) + given.sum(1) / 16
-    gap = float(abs(got - known).max() / abs(known).max())
-    return XlaRun(gap, strict, kernels)
+        return xla.XlaRun(error="{}: {}".format(type(error).__name__, error))
+    return xla.XlaRun(xla.gap(got, given), strict, kernels)
 
 
 def _kernels(compiled: Any, x: Any) -> Optional[int]:
@@ -90,43 +66,6 @@ def _refuses(work: Callable[[], object]) -> bool:
     except Exception:  # InvalidArgumentError, or UnimplementedError
         return True
     return False
-
-
-def judge_compiled(compiled: XlaRun, device: str) -> Outcome:
-    """Whether XLA compiled, and its numbers are right."""
-    measured = {
-        "device": device,
-        "gap": number(compiled.gap),
-        "strict": compiled.strict,
-        "kernels": compiled.kernels,
-    }
-    expected = {"gap": TOLERANCE, "strict": True}
-    fault = _fault(compiled)
-    if fault:
-        return Outcome(Status.FAIL, *fault, measured, expected)
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
-    kernels = "" if compiled.kernels is None else "{} fused kernels, ".format(compiled.kernels)
-    message = "XLA compiles correctly: {}{}".format(kernels, where)
-    return Outcome(Status.PASS, message, measured=measured, expected=expected)
-
-
-def _fault(compiled: XlaRun) -> Optional[Tuple[str, str, str]]:
-    again = "build the image again from its lock; look at TF_XLA_FLAGS and XLA_FLAGS"
-    if compiled.error is not None:
-        message = "XLA does not compile: {}".format(compiled.error.partition("\n")[0][:200])
-        for word, cause, fix in _SYMPTOMS:
-            if word in compiled.error:
-                return message, cause, fix
-        known, remedy = explain(compiled.error)
-        return message, known or "XLA is broken in this image", remedy or again
-    if not compiled.strict:
-        message = "a function ran without being compiled"
-        return message, "XLA was bypassed: code that it cannot compile ran anyway", again
-    if not compiled.gap <= TOLERANCE:
-        message = "a compiled function's results are off by {:.2g}, rounding explains {:.0e}"
-        cause = "XLA's code for this device is wrong"
-        return message.format(compiled.gap, TOLERANCE), cause, again
-    return None
 
 
 CHECKS = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from verify.checks.compute import ComputeAnswer, judge_answers
 from verify.checks.devices import judge_architectures, judge_count, read_counts
@@ -18,10 +17,14 @@ from verify.checks.on_tensorflow.place import (
     gpus,
     look,
 )
-from verify.model.check import Check, Context, Outcome, Status
+from verify.checks.placement import SIZE, Elsewhere, PlacedOp, judge_placement
+from verify.model.check import Check, Context, Outcome
 
-_NOT_ON_GPU = "this TensorFlow has no GPU kernel for it, or was told to place it elsewhere"
-_ON_CPU_FIX = "unset TF_ settings and CUDA_VISIBLE_DEVICES; see libraries.dlopen"
+_ELSEWHERE = Elsewhere(
+    "this TensorFlow has no GPU kernel for it, or was told to place it elsewhere",
+    "unset TF_ settings and CUDA_VISIBLE_DEVICES; see libraries.dlopen",
+    "TensorFlow ran it earlier, or does not report where",
+)
 
 
 def check_count(context: Context) -> Outcome:
@@ -123,19 +126,6 @@ def _convolution() -> Tuple[int, int]:
     return int((result != known).sum()), int(result.size)
 
 
-@dataclass(frozen=True)
-class PlacedOp:
-    """Where work landed. Devices as TensorFlow ends their names: "GPU:0"."""
-
-    asked: str
-    eager: str  # of an operation under tf.device
-    graph: Dict[str, str]  # of a function's operations under tf.device, as they were run
-    unasked: str  # of an operation under no tf.device
-    default: str  # where that ought to be
-    held_bytes: Optional[int] = None  # by how much the device's memory grew
-    needed_bytes: int = 0
-
-
 def check_placement(context: Context) -> Outcome:
     """Multiply where it is asked for, and look where it was done.
 
@@ -145,7 +135,7 @@ def check_placement(context: Context) -> Outcome:
     if broken:
         return broken
     asked = place if place.is_gpu else _second_cpu()
-    return judge_placement(_place_product(asked, place), place.kind)
+    return judge_placement(_place_product(asked, place), place.kind, _ELSEWHERE)
 
 
 def _second_cpu() -> Place:
@@ -160,12 +150,11 @@ def _place_product(asked: Place, usual: Place) -> PlacedOp:
     import tensorflow as tf
 
     tf.config.set_soft_device_placement(False)  # else a CPU quietly does what a GPU cannot
-    size = 512
-    ones = tf.ones((size, size))
-    held = _held(asked)
+    ones = tf.ones((SIZE, SIZE))
+    held = asked.held_bytes()
     with asked.scope():
         product = tf.linalg.matmul(ones, ones)
-    grown = _held(asked)
+    grown = asked.held_bytes()
 
     def twice() -> Any:
         with asked.scope():
@@ -178,17 +167,7 @@ def _place_product(asked: Place, usual: Place) -> PlacedOp:
         unasked=_short(tf.linalg.matmul(ones, ones).device),
         default=usual.device[1:],
         held_bytes=None if held is None or grown is None else grown - held,
-        needed_bytes=size * size * 4,
     )
-
-
-def _held(place: Place) -> Optional[int]:
-    import tensorflow as tf
-
-    info = getattr(tf.config.experimental, "get_memory_info", None)
-    if not place.is_gpu or info is None:
-        return None
-    return int(info(place.device[1:])["current"])
 
 
 def _run_and_look(work: Callable[[], Any]) -> Dict[str, str]:
@@ -208,51 +187,6 @@ def _run_and_look(work: Callable[[], Any]) -> Dict[str, str]:
 
 def _short(device: str) -> str:
     return device.rpartition("device:")[2]
-
-
-def judge_placement(placed: PlacedOp, kind: str) -> Outcome:
-    """Whether eager work, a graph's work and work that names no device ran where they should."""
-    measured = {
-        "device": kind,
-        "eager": placed.eager,
-        "graph": dict(placed.graph),
-        "unasked": placed.unasked,
-        "held_bytes": placed.held_bytes,
-    }
-    expected = {"asked": placed.asked, "default": placed.default}
-    fault = _misplaced(placed)
-    if fault:
-        return Outcome(Status.FAIL, *fault, measured, expected)
-    message = "runs on the requested device, {}: eagerly and in a graph".format(placed.asked)
-    if kind != "cuda":
-        message += "; two devices of the CPU: no GPU visible"
-    return Outcome(Status.PASS, message, measured=measured, expected=expected)
-
-
-def _misplaced(placed: PlacedOp) -> Optional[Tuple[str, str, str]]:
-    said = "a matrix product for {} ran on {}"
-    if placed.eager != placed.asked:
-        message = said.format(placed.asked, placed.eager or "no device")
-        return message, _NOT_ON_GPU, _ON_CPU_FIX
-    if not placed.graph:
-        message = "the graph that ran has no matrix product"
-        cause = "TensorFlow ran it earlier, or does not report where"
-        return message, cause, "see numerics.compile; build the image again"
-    for name, device in placed.graph.items():
-        if device != placed.asked:
-            message = "{} in a graph".format(said.format(placed.asked, device or "no device"))
-            return message, "{} was placed there: {}".format(name, _NOT_ON_GPU), _ON_CPU_FIX
-    if placed.unasked != placed.default:
-        message = "work that names no device runs on {}, not on {}".format(
-            placed.unasked or "no device", placed.default
-        )
-        return message, "models that name no device would train there", _ON_CPU_FIX
-    if placed.held_bytes is not None and placed.held_bytes < placed.needed_bytes:
-        message = "{} uses {} more bytes after a matrix product of {} bytes".format(
-            placed.asked, placed.held_bytes, placed.needed_bytes
-        )
-        return message, "the result is in another device's memory", _ON_CPU_FIX
-    return None
 
 
 CHECKS = (

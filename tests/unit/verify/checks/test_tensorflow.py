@@ -15,8 +15,7 @@ from verify.checks import CHECKS, dialect, gemm
 from verify.checks.devices import judge_architectures
 from verify.checks.dialect import Dialect, FoundLibraries, as_asked, judge_cudnn, listed, older
 from verify.checks.libraries import judge_numpy
-from verify.checks.on_tensorflow.compiling import XlaRun, judge_compiled
-from verify.checks.on_tensorflow.devices import PlacedOp, architectures, judge_placement
+from verify.checks.on_tensorflow.devices import architectures
 from verify.checks.on_tensorflow.libraries import OpenedLibrary, judge_opened, sonames
 from verify.checks.on_tensorflow.loading import PipelineRun, judge_pipeline, recommend
 from verify.checks.on_tensorflow.parallel import judge_mirrored
@@ -296,80 +295,6 @@ def test_a_compute_capability_is_binary_code_and_ptx() -> None:
     holds(outcome, PASS, "PTX compute_90")
     assert architectures({"cuda_compute_capabilities": ["3.5"]}) == ["sm_35"]
     assert architectures({}) == []
-
-
-PLACED = PlacedOp("GPU:0", "GPU:0", {"MatMul": "GPU:0"}, "GPU:0", "GPU:0", 1 << 20, 1 << 20)
-
-
-@pytest.mark.parametrize(
-    ("placed", "status", "word"),
-    [
-        pytest.param(PLACED, PASS, "eagerly and in a graph", id="all on the GPU passes"),
-        pytest.param(
-            replace(PLACED, eager="CPU:0"), FAIL, "ran on CPU:0", id="eager work elsewhere fails"
-        ),
-        pytest.param(
-            replace(PLACED, graph={"_MklMatMul": "CPU:0"}),
-            FAIL,
-            "_MklMatMul",
-            id="a graph's work elsewhere fails",
-        ),
-        pytest.param(
-            replace(PLACED, graph={}), FAIL, "no matrix product", id="an empty graph fails"
-        ),
-        pytest.param(
-            replace(PLACED, unasked="CPU:0"),
-            FAIL,
-            "runs on CPU:0",
-            id="models that would train elsewhere fail",
-        ),
-        pytest.param(
-            replace(PLACED, held_bytes=0),
-            FAIL,
-            "another device's memory",
-            id="an empty GPU memory fails",
-        ),
-        pytest.param(
-            replace(PLACED, held_bytes=None), PASS, "", id="memory that is not told is no fault"
-        ),
-    ],
-)
-def test_placement(placed: PlacedOp, status: Status, word: str) -> None:
-    holds(judge_placement(placed, "cuda"), status, word)
-
-
-# XLA
-
-
-@pytest.mark.parametrize(
-    ("compiled", "status", "word"),
-    [
-        pytest.param(
-            XlaRun(1e-7, strict=True, kernels=4), PASS, "4 fused kernels", id="right numbers pass"
-        ),
-        pytest.param(
-            XlaRun(1e-7, strict=False, kernels=4), FAIL, "bypassed", id="a fallback fails"
-        ),
-        pytest.param(
-            XlaRun(1e-3, strict=True, kernels=4), FAIL, "off by 0.001", id="wrong numbers fail"
-        ),
-        pytest.param(
-            XlaRun(float("nan"), strict=True, kernels=4), FAIL, "off by nan", id="NaN fails"
-        ),
-        pytest.param(
-            XlaRun(error="INTERNAL: libdevice not found at ./libdevice.10.bc"),
-            FAIL,
-            "xla_gpu_cuda_data_dir",
-            id="missing libdevice is told with its flag",
-        ),
-        pytest.param(
-            XlaRun(error="Couldn't invoke ptxas --version"), FAIL, "PATH", id="so is ptxas"
-        ),
-        pytest.param(XlaRun(error="UNKNOWN: odd"), FAIL, "XLA is broken", id="the rest too"),
-    ],
-)
-def test_compiled(compiled: XlaRun, status: Status, word: str) -> None:
-    holds(judge_compiled(compiled, "cuda"), status, word)
 
 
 # Training

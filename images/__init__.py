@@ -1,1 +1,1 @@
-"""Makes: turns a lock into a container image, and looks inside images."""
+"""Builds a container image from a lock, and inspects images."""

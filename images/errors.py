@@ -1,6 +1,6 @@
-"""The one base of every failure a user can meet.
+"""The base class of every failure that a user can see.
 
-It lives in the lowest room, so that each room can raise it and `provision.cli.main` can catch it.
+It is in the lowest package, so that every package can raise it and `provision.cli.main` catches it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from images.text.printable import printable_lines
 
 
-class Failure(Exception):  # noqa: N818  a user meets it as a failure, and the subclasses say Error
-    """A failure with its way out: what was found and needed, and what to type.
+class Failure(Exception):  # noqa: N818  users see a failure, and the subclasses end in Error
+    """A failure and its fix: what was found, what was needed and what to type.
 
     `code` is stable, kebab-case and documented in `docs/codes.md`; `exit_code` is the process's.
-    Message and fix go to terminals, logs and reports, so no name in them can bring a control
-    character along. `detail` holds raw output of a failed command; it is shown below the sentence.
+    Message and fix go to terminals, logs and reports, so control characters are removed from them.
+    `detail` holds raw output of a failed command; it is shown below the message.
     `log` is all of that output that was kept; the doctor looks for the root cause in it.
     """
 

@@ -7,11 +7,11 @@
 It needs no ensurepip and no root. It fetches the pip that REQUIREMENTS pins, checks its hash, and
 lets it install the rest.
 
-    errors       what a user can correct
-    settings     how pip is configured to reach packages here
+    errors       errors that a user can correct
+    settings     pip's settings for reaching packages on this machine
     client       fetches pages and files as that pip would
-    pip          the pinned pip: its wheel, a run of it, why a run failed
-    environment  .venv: its lock, its stamp, what is in it
+    pip          the pinned pip: its wheel, running it, why a run failed
+    environment  .venv: its lock, its stamp, its contents
 
-Imported by nothing; imports nothing of provision, images and verify.
+Nothing imports it; it imports nothing from provision, images and verify.
 """

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-if not __package__:  # python3 -I DIRECTORY has put our files where the library is looked for first
+if not __package__:  # python3 -I DIRECTORY puts our files before the standard library
     sys.path[:1] = []
     sys.path.append(str(Path(__file__).absolute().parents[1]))
 
@@ -15,7 +15,7 @@ from setup_venv.errors import SetupError
 
 
 def main(words: Sequence[str]) -> int:
-    """Set up .venv; say what went wrong, and what to do about it, on stderr."""
+    """Set up .venv; print an error and its fix to stderr."""
     requirements, named, key = words
     try:
         set_up(requirements, named, key)

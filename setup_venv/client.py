@@ -1,4 +1,4 @@
-"""Fetches index pages and files as pip does: by its settings, logins, proxies and CA bundles."""
+"""Fetches index pages and files as pip does: with its settings, logins, proxies and CA bundles."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 from setup_venv.errors import FetchError, SetupError
 from setup_venv.settings import Login, is_on, login_in, logins, netrc_logins, number, origin_of
 
-# Seconds as pip has them; fewer retries than its 5, so that a machine without a network learns it
-# in two seconds.
+# pip's times in seconds; fewer retries than its 5, so that a machine without a network fails in two
+# seconds.
 TIMEOUT_S, RETRIES, FIRST_DELAY_S = 15.0, 3, 0.25
 BUSY = frozenset({429, 500, 502, 503, 504, 520, 527})
 REDIRECTED, MOST_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 10
@@ -61,7 +61,7 @@ def file_name(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a URL gave, and the URL that gave it after redirects. `kind` is its content type."""
+    """The content of a URL, and the URL after redirects. `kind` is the content type."""
 
     url: str
     kind: str
@@ -69,7 +69,7 @@ class Answer:
 
 
 class Client:
-    """Fetches what pip's settings allow, in the way that they ask for."""
+    """Fetches URLs according to pip's settings."""
 
     def __init__(self, settings: Mapping[str, str], environ: Mapping[str, str]) -> None:
         self._timeout_s = number(settings, ("timeout", "default-timeout"), TIMEOUT_S)
@@ -191,7 +191,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 class _Proxies(urllib.request.ProxyHandler):
-    """The configured proxies; no_proxy may have networks (10.0.0.0/8), as it may for pip."""
+    """The configured proxies; no_proxy may have networks (10.0.0.0/8), as for pip."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         own = settings.get("proxy")
@@ -236,12 +236,12 @@ def _next(url: str, target: str) -> str:
 
 def _reason(error: Exception) -> Exception:
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
-    # HTTPError has its phrase there.
+    # HTTPError's reason is a string.
     return inner if isinstance(inner, Exception) else error
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another attempt may fare better."""
+    """Whether another attempt may succeed."""
     reason = _reason(error)
     if isinstance(reason, urllib.error.HTTPError):
         return reason.code in BUSY
@@ -253,7 +253,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:
-    """The body. Raises IncompleteRead where it ends early, which read(n) does not."""
+    """The body. Raises IncompleteRead if it ends early, which read(n) does not."""
     length = response.headers.get("Content-Length") or ""
     body = io.BytesIO()
     while piece := response.read(1 << 16):
@@ -266,7 +266,7 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
 
 
 def _bare(url: str) -> str:
-    """The URL as it is sent: without login and fragment, and with nothing in it to be quoted."""
+    """The URL as it is sent: without login and fragment, and with its path quoted."""
     parts = urlsplit(url)
     path = re.sub(r"[^!-~]+", lambda found: quote(found[0]), parts.path)
     netloc = parts.netloc.rpartition("@")[2]
@@ -280,10 +280,10 @@ def _path_of(url: str) -> Path:
 def _tls(
     settings: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """How to verify servers, as pip does; and how to talk to those in trusted-host.
+    """One context that verifies servers as pip does, and one for the servers in trusted-host.
 
     Not ssl.create_default_context(): since Python 3.13 it refuses the certificates of many
-    organizations' proxies (VERIFY_X509_STRICT), which pip takes.
+    organizations' proxies (VERIFY_X509_STRICT), which pip accepts.
     """
     strict, lax = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(2))
     lax.check_hostname = False
@@ -309,7 +309,7 @@ def _usable(what: str) -> Iterator[None]:
 
 
 def _bundles(settings: Mapping[str, str], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The CA bundles to use, and what names them. Raises SetupError where there is none."""
+    """The CA bundles to use, each with the setting that names it. Raises SetupError for none."""
     if cert := settings.get("cert"):
         return [("pip's setting cert", cert)]
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):

@@ -1,6 +1,6 @@
-""".venv: its lock, its stamp, what is in it.
+""".venv: its lock, its stamp, its contents.
 
-.venv/lock is held while this works, also by the pip that it starts: a second call waits, even where
+.venv/lock is held while this works, also by the pip that it starts: a second call waits, even if
 the first was killed. .venv/stamp is written last; without it the environment is unfinished. Its
 lines: the requirements file; the interpreter that PYTHON named, or nothing; the checkout's path;
 the checksums of what it was made from.
@@ -30,9 +30,9 @@ from setup_venv.pip import disk_is_full, explain, fetch, install, pinned_pip
 from setup_venv.settings import pages_of, pip_environment, pip_settings
 
 ROOMS = ("provision", "images", "verify")
-# The Python to build on, without links and other environments in between. Its name has then its
-# version (python3.11), and an upgrade to another one leaves a dangling link in .venv, which `./run`
-# sees. Looked up before anything is removed: we may run from .venv itself.
+# The Python for .venv, with links and other environments resolved. So its name has its version
+# (python3.11), and an upgrade to another leaves a dangling link in .venv, which `./run` detects.
+# Looked up before anything is removed: we may run from .venv itself.
 INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
@@ -63,7 +63,7 @@ class Venv:
         return self.path / "pip"
 
     def stamp(self) -> list[str]:
-        """The stamp's lines; [] where the environment is unfinished."""
+        """The stamp's lines; [] if the environment is unfinished."""
         try:
             return os.fsdecode((self.path / "stamp").read_bytes()).split("\n")[:-1]
         except FileNotFoundError:
@@ -71,7 +71,7 @@ class Venv:
 
     def write_stamp(self, lines: list[str]) -> None:
         new = self.path / "stamp.new"
-        # As bytes of the file system: ./run compares them, whatever the locale.
+        # As file system bytes: ./run compares them, whatever the locale.
         new.write_bytes(os.fsencode("".join(f"{line}\n" for line in lines)))
         new.replace(self.path / "stamp")
 
@@ -90,7 +90,7 @@ class Venv:
                 Path(entry.path).unlink()
 
     def fault(self) -> str:
-        """Why it must be made from nothing; "" where it is good for other packages, too."""
+        """Why it must be created from scratch; "" if packages can be installed into it."""
         stamp = self.stamp()
         if len(stamp) < 3:
             return "unfinished" if self.python.is_symlink() else "new"
@@ -102,7 +102,7 @@ class Venv:
 
 
 def set_up(requirements: str, named: str, key: str) -> None:
-    """Make .venv what the requirements ask for. Raises SetupError.
+    """Bring .venv to what the requirements list. Raises SetupError.
 
     `key` is the checkout's path and then the checksums, as `./run` compares them.
     """
@@ -192,7 +192,7 @@ def _set_up(venv: Venv, wanted: list[str]) -> None:
 
 
 def _make_empty(venv: Venv, name: str, wheel: bytes) -> None:
-    """An environment without packages, and in it, apart from them, pip."""
+    """Create an environment without packages; pip is unpacked next to its packages."""
     argv = [INTERPRETER, "-I", "-m", "venv", "--without-pip", str(venv.path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -203,7 +203,7 @@ def _make_empty(venv: Venv, name: str, wheel: bytes) -> None:
     venv.unpacked.mkdir()
     (venv.unpacked / name).write_bytes(wheel)
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        # Without its metadata: pip would take itself for installed.
+        # Without its metadata: else pip would consider itself installed.
         members = [member for member in archive.namelist() if member.startswith("pip/")]
         archive.extractall(venv.unpacked, members)
 
@@ -220,8 +220,8 @@ def _install(venv: Venv, requirements: Path, variables: Mapping[str, str]) -> No
         install(pip, words, variables, venv.lock)
     own = ["--no-deps", "--no-index", "--no-build-isolation", f"--editable={venv.root}"]
     install(pip, own, variables, venv.lock)
-    # On all cores, which pip's own compiling does not use. Of this checkout, too: half of a short
-    # command's time is compiling, for a user who cannot write here.
+    # On all cores, unlike pip's compiling. For this checkout, too: for a user who cannot write
+    # here, half of a short command's time would be compiling.
     places = [str(venv.path / "lib"), *(str(venv.root / room) for room in ROOMS)]
     for jobs in (min(os.cpu_count() or 1, 8), 1):  # several need /dev/shm
         argv = [*python, "-m", "compileall", "-q", f"-j{jobs}", *places]

@@ -1,4 +1,4 @@
-"""What can go wrong. Imports nothing."""
+"""The errors. Imports nothing of this package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class SetupError(Exception):
-    """What a user can correct. `code` is the exit code: 4 this host, 5 the network or the disk."""
+    """An error that a user can correct. `code` is the exit code: 4 this host, 5 network or disk."""
 
     def __init__(self, message: str, fix: str, *, code: int = 5) -> None:
         super().__init__(message)
@@ -15,7 +15,7 @@ class SetupError(Exception):
 
 
 class FetchError(Exception):
-    """A page or file could not be fetched. `fix` is empty where the network is to be checked."""
+    """A page or file could not be fetched. `fix` is empty if the user should check the network."""
 
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
@@ -31,5 +31,5 @@ class PipFailedError(Exception):
 
     @property
     def changed_packages(self) -> bool:
-        """Whether it had begun to install."""
+        """Whether it had started to install."""
         return any(line.startswith("Installing collected packages") for line in self.lines)

@@ -1,4 +1,4 @@
-"""The pip that the requirements pin: its wheel, a run of it, and why a run failed."""
+"""The pip that the requirements pin: its wheel, running it, and why a run failed."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def fetch(client: Client, pages: Iterable[str], name: str, digests: frozenset[st
 def install(
     pip: Sequence[str], words: Sequence[str], variables: Mapping[str, str], lock: int
 ) -> None:
-    """PIP install WORDS. Raises PipFailedError. A terminal shows which package is being fetched.
+    """Run PIP install WORDS. Raises PipFailedError. A terminal shows the package being fetched.
 
-    pip inherits the lock, and so holds it for as long as it writes, whatever happens to us.
+    pip inherits the lock, and so holds it for as long as it writes, even if we are killed.
     """
     process = subprocess.Popen(
         [*pip, "install", "--no-compile", "--progress-bar=off", *words],
@@ -98,7 +98,7 @@ def install(
 def explain(
     failed: PipFailedError, requirements: Path, client: Client, settings: Mapping[str, str]
 ) -> SetupError:
-    """Why pip failed, as far as its words and the index show it; else pip's words go to stderr."""
+    """Why pip failed, from its output and the index; if unclear, print its output to stderr."""
     text = "\n".join(failed.lines)
     if re.search(r"No space left on device|Disk quota exceeded", text):
         return disk_is_full(requirements.parent)
@@ -116,7 +116,7 @@ def explain(
 
 
 def _telling(lines: Sequence[str]) -> list[str]:
-    """The warnings and errors that pip printed; its last lines, where it printed none."""
+    """The warnings and errors that pip printed; its last lines if there are none."""
     routine = re.compile(r"\s*(Collecting|Downloading|Using cached|Looking in|Requirement already)")
     marks = ("ERROR:", "WARNING:", "error:")
     first = next((at for at, line in enumerate(lines) if line.startswith(marks)), 0)
@@ -126,7 +126,7 @@ def _telling(lines: Sequence[str]) -> list[str]:
 def _no_wheel(
     project: str, version: str, client: Client, settings: Mapping[str, str]
 ) -> SetupError | None:
-    """The error for a package of which the index has wheels, but none for this machine."""
+    """The error for a package with wheels in the index, but none for this machine."""
     name = _normalized(project)
     wheels: set[str] = set()
     for page in pages_of(name, settings):
@@ -159,7 +159,7 @@ def _normalized(project: str) -> str:
 
 def disk_is_full(place: Path) -> SetupError:
     """The error for a full disk: the checkout's, or the one of temporary files."""
-    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  what pip takes
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  pip's default
     free = []
     for path in dict.fromkeys([str(place), temporary]):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """How pip is configured to reach packages on this machine: pip.conf, PIP_* variables, netrc.
 
-Where pip reads them is documented at https://pip.pypa.io/en/stable/topics/configuration/.
+pip's documentation: https://pip.pypa.io/en/stable/topics/configuration/.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from setup_venv.errors import SetupError
 
-# The settings that are about reaching packages. No others apply to .venv: where to install (target,
-# user, prefix) and what to install (constraint, pre, no-binary) were set for other environments.
+# The settings for reaching packages. No others apply to .venv: where to install (target, user,
+# prefix) and what to install (constraint, pre, no-binary) were set for other environments.
 CONNECTION = frozenset({
     "cache-dir", "cert", "client-cert", "default-timeout", "extra-index-url", "find-links",
     "index-url", "keyring-provider", "no-cache-dir", "no-index", "no-proxy-env", "proxy",
@@ -33,7 +33,7 @@ Origin = tuple[str, str, int | None]
 
 
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `pip install` is configured for, by name ("index-url"); without empty values.
+    """The settings of `pip install`, by name ("index-url"); without empty values.
 
     [install] overrides [global], a variable overrides both, a later file an earlier one. Raises
     SetupError for a file that cannot be parsed.
@@ -66,7 +66,7 @@ def _setting_name(name: str) -> str:
 
 
 def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """The files that pip reads, weakest first; PIP_CONFIG_FILE replaces the user's own."""
+    """The files that pip reads, weakest first; PIP_CONFIG_FILE replaces the user's files."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -81,7 +81,7 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _home(environ: Mapping[str, str]) -> Path:
-    # Path.home() raises for a user who is in no password file, as in many containers.
+    # Path.home() raises for a user without an entry in /etc/passwd, as in many containers.
     return Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
 
 
@@ -91,7 +91,7 @@ def is_on(value: str | None) -> bool:
 
 
 def number(settings: Mapping[str, str], names: Sequence[str], default: float) -> float:
-    """The first of these settings that is there. Raises SetupError where it is no number."""
+    """The first of these settings that is set. Raises SetupError if it is not a number."""
     for name in names:
         if name in settings:
             try:
@@ -106,9 +106,9 @@ def number(settings: Mapping[str, str], names: Sequence[str], default: float) ->
 
 
 def public_index() -> str | None:
-    """The index that packages come from where none is configured.
+    """The default index, if none is configured.
 
-    pip knows it, but pip is not here yet. The heading of the standard library's unittest.mock has
+    pip knows it, but is not installed yet. The header of the standard library's unittest.mock has
     the address of its page there (CPython 3.10 to 3.15, PyPy).
     """
     try:
@@ -120,7 +120,7 @@ def public_index() -> str | None:
 
 
 def pages_of(project: str, settings: Mapping[str, str]) -> list[str]:
-    """URLs of the pages that may list a project's files, in the order in which to ask them."""
+    """URLs of the pages that may list a project's files, in the order to try them."""
     found = [as_url(place, "find-links") for place in settings.get("find-links", "").split()]
     if is_on(settings.get("no-index")):
         return found
@@ -138,7 +138,7 @@ def pages_of(project: str, settings: Mapping[str, str]) -> list[str]:
 
 
 def as_url(place: str, setting: str) -> str:
-    """A URL or path of a setting, as a URL. Raises SetupError, which does not show a login."""
+    """A URL or path from a setting, as a URL. Raises SetupError, which does not show a login."""
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", place):
         return Path(place).expanduser().absolute().as_uri()
     try:
@@ -152,7 +152,7 @@ def as_url(place: str, setting: str) -> str:
 
 
 def origin_of(url: str) -> Origin:
-    """What a login is for. Raises ValueError for a malformed URL."""
+    """The scheme, host and port that a login is for. Raises ValueError for a malformed URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port
 
@@ -176,7 +176,7 @@ def logins(settings: Mapping[str, str]) -> dict[Origin, Login]:
 
 
 def netrc_logins(environ: Mapping[str, str]) -> dict[str, Login]:
-    """Host -> login of $NETRC, ~/.netrc or ~/_netrc; {} where none can be read."""
+    """Host -> login from $NETRC, ~/.netrc or ~/_netrc; {} if none can be read."""
     named = environ.get("NETRC")
     home = _home(environ)
     for path in [Path(named)] if named else [home / ".netrc", home / "_netrc"]:
@@ -187,7 +187,7 @@ def netrc_logins(environ: Mapping[str, str]) -> dict[str, Login]:
 
 
 def pip_environment(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for pip: how to reach packages, and nothing about other environments."""
+    """The variables for pip: the settings for reaching packages, none for other environments."""
     kept = {name: v for name, v in environ.items() if not name.startswith(("PIP_", "PYTHON"))}
     ours = {
         f"PIP_{name.upper().replace('-', '_')}": value

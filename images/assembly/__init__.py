@@ -1,7 +1,7 @@
-"""Images opened and written: a place or a name becomes an image, a base and layers become another.
+"""Opens an image by its location or name, and writes a new one from a base and layers.
 
-In: what a person calls an image; a base, layers and settings; a target. Out: an `oci.sources.Image`
-to read, or the digest of the image that was written. How the data flows:
+In: the name that a user gives an image; a base, layers and settings; a target. Out: an
+`oci.sources.Image` to read, or the digest of the image that was written. How the data flows:
 
     a name  --opening--> an image of a layout, an archive, an engine, a registry
     a base  --base-----> its layers and its configuration, kept in the store

@@ -1,7 +1,7 @@
-"""The image that a build stands on, or that is looked into: from a registry, by way of the store.
+"""The image that a build starts from or that is inspected, from a registry through the store.
 
-A registry's layers are asked for only when somebody reads them; then they are kept, so that the
-next build has them without the network. Whoever pushes to the same registry mounts them instead.
+A registry's layers are downloaded only when they are read, and then kept, so that the next build
+needs no network for them. A push to the same registry mounts them instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BlobStore(Protocol):
     """Where blobs are kept between builds."""
 
     def blob(self, digest: str, *, size: int | None = None) -> Path | None:
-        """Give a blob's file."""
+        """Return the blob's file, or None."""
 
     def add(
         self,
@@ -50,11 +50,11 @@ class BlobStore(Protocol):
         pieces: Iterator[bytes],
         expected_size: int | None = None,
     ) -> Path:
-        """Keep a blob, which must be what its digest says."""
+        """Store a blob, whose content must match its digest."""
 
 
 class RegistryManifest(Protocol):
-    """A manifest as a registry gives it, seen to have this digest."""
+    """A manifest from a registry, whose digest was verified."""
 
     @property
     def content(self) -> bytes: ...
@@ -65,7 +65,7 @@ class RegistryManifest(Protocol):
 
 
 class Repository(Protocol):
-    """A registry's repository, whose blobs and manifests are checked as they come."""
+    """A registry's repository, whose blobs and manifests are verified as they arrive."""
 
     @property
     def reference(self) -> Reference:
@@ -79,7 +79,7 @@ class Repository(Protocol):
 
 
 class _Offline:
-    """A repository that may not be asked: what is needed must be in the store."""
+    """A repository that may not be queried: everything needed must be in the store."""
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
@@ -101,7 +101,7 @@ class _Offline:
 
 
 class RegistryParts:
-    """The parts of a registry's image, out of the store where they are there."""
+    """The parts of a registry's image, from the store if it has them."""
 
     def __init__(self, repository: Repository, store: BlobStore | None) -> None:
         self._repository = repository
@@ -118,7 +118,7 @@ class RegistryParts:
         kept = self._store.blob(wanted) if self._store and wanted else None
         if kept is not None and kept.stat().st_size <= MOST_MANIFEST_BYTES:
             content = kept.read_bytes()
-            if digest_of(content) == wanted:  # else it was damaged there, and is asked for anew
+            if digest_of(content) == wanted:  # else it is damaged there, and is downloaded again
                 return parse_manifest(content, _guessed_type(content, self.shown), self.shown)
         answer = self._repository.manifest()
         if self._store is not None:
@@ -142,7 +142,7 @@ class RegistryParts:
         yield from read_pieces(kept.open("rb"))
 
     def _manifest(self, blob: Descriptor) -> bytes:
-        """A registry gives manifests under another address than blobs."""
+        """A registry serves manifests at another address than blobs."""
         kept = self._store.blob(blob.digest, size=blob.size) if self._store else None
         if kept is not None:
             content = kept.read_bytes()
@@ -163,10 +163,10 @@ def registry_image(
 
 
 def offline_repository(reference: Reference) -> Repository:
-    """A repository of which only that can be read which is in the store."""
+    """A repository of which only the parts in the store can be read."""
     return _Offline(reference)
 
 
 def _guessed_type(content: bytes, shown: str) -> str:
-    """OCI's manifests may leave their type out; what is in the store has lost its header."""
+    """OCI manifests may omit their type, and the store does not keep the Content-Type header."""
     return INDEX if "manifests" in read_object(content, shown) else MANIFEST

@@ -1,8 +1,8 @@
-"""Writes an image to a target: what is there is not sent, what is known is not made.
+"""Writes an image to a target; skips blobs that the target has and layers that are known.
 
-The layers go in parallel; each is downloaded, transcoded, hashed and uploaded in one stream, so
-that all of this overlaps and memory stays flat. The manifest goes last, when all that it names is
-there: until then nothing has the image's name.
+Layers are written in parallel; each is downloaded, transcoded, hashed and uploaded in one stream,
+so that these steps overlap and memory stays flat. The manifest is written last, after everything
+that it names: until then nothing has the image's name.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ from images.oci.sources import (
 
 KEY = "org.gpu-provision.layer.key"
 TITLE = "org.gpu-provision.layer.title"
-_ASKERS = 8  # a question to a registry is a wait, not work
+_ASKERS = 8  # a request to a registry is mostly waiting
 How = Literal["there", "mounted", "written"]
 
 
 class LayerMemory(Protocol):
-    """What is known of layers that were made before."""
+    """Remembers layers that were built before."""
 
     def known(self, key: str) -> KnownLayer | None:
-        """Digest, size and diffID of the layer that is made of this."""
+        """Digest, size and diffID of the layer with this key."""
 
     def remember(self, key: str, known: KnownLayer) -> None:
-        """Keep it."""
+        """Store it."""
 
 
 class BuildObserver(Protocol):
-    """Who looks on."""
+    """Receives the progress of a build."""
 
     def expect(self, total_bytes: int) -> None:
-        """So much is still to be written."""
+        """This many bytes are still to be written."""
 
     def wrote(self, title: str, count: int) -> None:
-        """So many more bytes have arrived at the target."""
+        """This many more bytes have arrived at the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One image of one platform, decided."""
+    """Everything that makes up one image of one platform."""
 
     base: Image
     sources: tuple[LayerSource, ...]
@@ -74,7 +74,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDone:
-    """What became of one layer; `size` in bytes as it lies in the target."""
+    """The result for one layer; `size` in bytes as stored in the target."""
 
     title: str
     digest: str
@@ -84,9 +84,8 @@ class LayerDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """An image whose blobs are in its target. `content` is its manifest, which is to be published;
-    `image_id` is the digest of its configuration; `size` in bytes, compressed; `image` is there to
-    be run.
+    """An image whose blobs are in its target. `content` is its manifest, still to be published;
+    `image_id` is the digest of its configuration; `size` in bytes, compressed; `image` can be run.
     """
 
     manifest: Descriptor
@@ -98,7 +97,7 @@ class Built:
 
     @property
     def written(self) -> int:
-        """How many bytes of layers had to be written."""
+        """The bytes of layers that had to be written."""
         return sum(layer.size for layer in self.layers if layer.how == "written")
 
 
@@ -113,11 +112,11 @@ def build(
     wanted: Callable[[Sequence[LayerSource]], None] = lambda _: None,
     give_up: Callable[[], None] = lambda: None,
 ) -> Built:
-    """Write an image's blobs; it is nameless until its manifest is published.
+    """Write an image's blobs; it has no name until its manifest is published.
 
-    `mount` may get a base's layer into the target without its bytes. `wanted` hears which layers
-    will have to be made, before the first is: what they are made of can be fetched beforehand.
-    `give_up` ends what layers may be waiting for, when one of them failed.
+    `mount` may get a base's layer into the target without sending its bytes. `wanted` is called
+    with the layers to build before the first is built, so that their files can be fetched ahead.
+    When a layer fails, `give_up` ends what the others may be waiting for.
     """
     with _pool(_ASKERS) as pool:
         known = {source.key: memory.known(source.key) for source in recipe.sources}
@@ -134,7 +133,7 @@ def build(
         for layer, how in zip(recipe.base.layers, base_how, strict=True):
             if how is None:
                 work.futures.append(pool.submit(work.write_base, layer))
-        # the largest first, so that none of them is left over for one thread at the end
+        # largest first, so that no large layer is left for one thread at the end
         by_size = sorted(missing, key=lambda source: -source.about_bytes)
         makers = {s.key: pool.submit(work.make, s, known[s.key]) for s in by_size}
         work.futures.extend(makers.values())
@@ -147,7 +146,7 @@ def build(
 
 
 def known_blob(source: LayerSource, known: KnownLayer | None) -> Descriptor | None:
-    """The descriptor of a layer that is known, as a manifest names it."""
+    """The descriptor of a known layer, as in a manifest; None if the layer is unknown."""
     if known is None:
         return None
     return Descriptor(
@@ -161,8 +160,8 @@ def known_blob(source: LayerSource, known: KnownLayer | None) -> Descriptor | No
 def known_from(
     manifest_layers: Sequence[Descriptor], diff_ids: Sequence[str]
 ) -> dict[str, KnownLayer]:
-    """What an image that we made earlier tells of its layers: its manifest's annotations, and the
-    diffIDs of its configuration. Sizes of plain tars are in no manifest and are 0 here.
+    """The layers of an image that we built earlier, by key: from its manifest's annotations and
+    the diffIDs of its configuration. No manifest has the sizes of plain tars; they are 0 here.
     """
     pairs = zip(manifest_layers, diff_ids, strict=False)
     return {
@@ -178,11 +177,11 @@ def known_from(
 
 
 class _Cancelled(Exception):  # noqa: N818  never leaves this module
-    """Another layer failed; this one need not go on."""
+    """Another layer failed, so this one stops."""
 
 
 class _Work:
-    """The threads' common state."""
+    """State that the threads share."""
 
     def __init__(
         self, target: Target, memory: LayerMemory, watch: BuildObserver, give_up: Callable[[], None]
@@ -195,13 +194,13 @@ class _Work:
         self.futures: list[Future[Any]] = []
 
     def make(self, source: LayerSource, known: KnownLayer | None) -> KnownLayer:
-        """Write one of our own layers; remember what came of it."""
+        """Write one of the added layers, and remember its digests."""
         try:
             written = self._write_own(source, known)
         except DigestMismatchError:
             if known is None:
                 raise
-            # what was said of it elsewhere does not hold: it is found out here
+            # what was recorded elsewhere is wrong: compute it here
             written = self._write_own(source, None)
         made = KnownLayer(
             digest=written.digest,
@@ -222,7 +221,7 @@ class _Work:
         return self._write("base", lambda: _as_stream(layer), base_blob(layer.blob))
 
     def wait(self) -> None:
-        """Wait for all; the first failure ends the others, and is raised."""
+        """Wait for all layers; the first failure stops the others and is raised."""
         try:
             done, _ = wait(self.futures, return_when=FIRST_EXCEPTION)
             failed = [future for future in done if future.exception() is not None]
@@ -285,7 +284,7 @@ def _expected_bytes(
     there: Sequence[bool],
     base_how: Sequence[How | None],
 ) -> int:
-    """How much will be written, as far as it is known: a layer is about as large as its wheels."""
+    """Estimate how much will be written: an unknown layer is about as large as its wheels."""
     total = sum(
         layer.blob.size
         for layer, how in zip(recipe.base.layers, base_how, strict=True)
@@ -357,7 +356,7 @@ def _as_image(
     results: Sequence[KnownLayer],
     blobs: Sequence[Descriptor],
 ) -> Image:
-    """The image, to be run or looked into: its layers are made anew, wherever it was sent."""
+    """The image, to run or inspect: its layers are generated again, wherever it was sent."""
     own = [
         ImageLayer(
             blob=blob,
@@ -386,7 +385,7 @@ def _remade(source: LayerSource, unpacked: Unpacked) -> Generator[bytes, None, N
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool whose waiting work is dropped when the block fails."""
+    """A thread pool whose pending work is cancelled when the block fails."""
     pool = ThreadPoolExecutor(workers)
     try:
         yield pool

@@ -1,13 +1,14 @@
-"""Opens an image by what a person calls it: a place on this disk, an engine's image, a registry's.
+"""Opens an image by the name that a user gives: a path on this disk, an engine's or a registry's.
 
     oci:DIR[:NAME]                a layout; also a directory that is one
     oci-archive:FILE[:NAME]       a tar of a layout; also a .tar file
-    docker-archive:FILE[:NAME]    what `docker save` wrote; also a .tar file
+    docker-archive:FILE[:NAME]    written by `docker save`; also a .tar file
     docker-daemon:IMAGE           an image of the engine
     docker://IMAGE                an image of a registry
-    IMAGE                         the engine's, where it has it, else the registry's
+    IMAGE                         the engine's, if it has it, else the registry's
 
-These are skopeo's words. A path has no colon in it, unless it is there as it is written.
+The prefixes are skopeo's. A path ends at the first colon, unless the whole text is a path that
+exists.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _KINDS = {"layout": "directory", "archive": "file"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLocation:
-    """Where an image is. `path` and `name` of a layout or an archive, else `name` alone."""
+    """Where an image is: `path` and `name` of a layout or an archive, else only `name`."""
 
     kind: Literal["layout", "archive", "engine", "registry", "any"]
     path: Path | None = None
@@ -48,7 +49,7 @@ class ImageLocation:
 
 
 def parse_place(text: str) -> ImageLocation:
-    """Read what a person calls an image. ImagePlaceError: it names no place."""
+    """Parse the name that a user gives an image. ImagePlaceError: it is malformed."""
     prefix, colon, rest = text.partition(":")
     if colon and prefix in _PREFIXES:
         if not rest:
@@ -71,8 +72,8 @@ def parse_place(text: str) -> ImageLocation:
 
 
 def _split(text: str) -> tuple[Path, str | None]:
-    """Split PATH[:NAME] at the first colon, but for a path that is there with it."""
-    # Path.exists raises for a name that is too long
+    """Split PATH[:NAME] at the first colon, unless the whole text is a path that exists."""
+    # Path.exists raises if the name is too long
     if not os.path.exists(Path(text).expanduser()):  # noqa: PTH110
         path, colon, name = text.partition(":")
         if colon:
@@ -84,7 +85,7 @@ def _is_image_path(text: str) -> bool:
     try:
         path, _ = _split(text)
         return (path / MARK_FILE).is_file() or (path.suffix == ".tar" and path.is_file())
-    except (OSError, ValueError):  # too long, or with a zero byte: no path, then
+    except (OSError, ValueError):  # too long, or with a zero byte: not a path
         return False
 
 
@@ -101,10 +102,10 @@ def open_image(
 ) -> Image:
     """Open an image wherever it is.
 
-    `platform`: the wanted one; None: whichever there is, if there is but one. `engine_save` gives
-    the file that `docker save` writes of an engine's image, or None where it has no such image.
-    `on_wait` hears why a registry is asked again. ImagePlaceError: there is none at that place;
-    errors of the place's kind beside it.
+    `platform`: the wanted one; None: the only one that the image has. `engine_save` returns the
+    file that `docker save` writes for an engine's image, or None if the engine has no such image.
+    `on_wait` gets the reason for each retry of a registry. ImagePlaceError: no image there; each
+    kind of place raises its own errors, too.
     """
     place = parse_place(text)
     if place.path is not None:
@@ -138,7 +139,7 @@ def open_path(place: ImageLocation, platform: Platform | None) -> Image:
 
 
 def check_path(place: ImageLocation) -> Path:
-    """The path of a layout or an archive. ImagePlaceError: it is not there, or the other one."""
+    """The path of a layout or an archive. ImagePlaceError: it is missing, or of the other kind."""
     path = place.path
     assert path is not None
     if not os.path.exists(path):  # noqa: PTH110
@@ -165,7 +166,7 @@ def open_registry(
     offline: bool = False,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Image:
-    """Open an image of a registry; with a store, what is read of it is kept there."""
+    """Open an image of a registry; a store keeps the parts that are read."""
     from images.net.patience import Patience
     from images.oci.reference import parse_reference
     from images.registry.reader import RepositoryReader
@@ -173,7 +174,7 @@ def open_registry(
     reference = parse_reference(name)
     if offline:
         return registry_image(offline_repository(reference), platform, store)
-    # its connections are let go with it: the image's layers may be read at any later time
+    # closed only when garbage-collected: the image's layers may be read at any later time
     reader = RepositoryReader.open(
         reference, ca_bundle=ca_bundle, mirrors=mirrors, patience=Patience(on_wait=on_wait)
     )

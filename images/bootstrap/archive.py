@@ -1,4 +1,4 @@
-"""Writes the image: its configuration, and the archive around the one layer."""
+"""Writes the image: its configuration, and an archive with it and the only layer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def canonical_json(document: object) -> bytes:
-    """Write a document such that equal ones have equal bytes, and so equal digests."""
+    """Serialize a document so that equal ones have equal bytes, and so equal digests."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def image_config(*, suite: str, python: str, arch: str, diff_id: str, epoch: int) -> bytes:
-    """Write the configuration of the image; its digest is the image id."""
+    """Make the configuration of the image; its digest is the image ID."""
     created = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return canonical_json(
         {
@@ -43,7 +43,7 @@ def image_config(*, suite: str, python: str, arch: str, diff_id: str, epoch: int
 
 
 def write_archive(target: Path, *, config: bytes, layer: Layer, reference: str) -> str:
-    """Write the archive that engines load and OCI tools read, and return the image id."""
+    """Write the archive that engines load and OCI tools read, and return the image ID."""
     blob = Descriptor(media_type=LAYER_GZIP, digest=layer.digest, size=layer.size)
 
     def stream() -> Stream:

@@ -18,7 +18,7 @@ from images.oci.tarstream import scan
 _MAGIC = b"!<arch>\n"
 _HEADER_BYTES = 60
 _MOST_PLAIN_BYTES = 4 << 30
-"""More than any package unpacks to; it bounds what a damaged one can take."""
+"""More than any package unpacks to: the limit for a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class ControlFile:
 
 @dataclass(frozen=True, slots=True)
 class Deb:
-    """A package. `control` holds its control files by name, `data` is a plain tar."""
+    """A package. `control` has its control files by name, `data` is a plain tar."""
 
     control: Mapping[str, ControlFile]
     data: bytes
 
 
 def read_deb(path: Path, *, shown: str) -> Deb:
-    """Read a package. BootstrapError: it is damaged, or in a format that dpkg of Debian is not."""
+    """Read a package. BootstrapError: it is damaged, or in a format that Debian does not use."""
     try:
         members = _members(path.read_bytes())
         control = _control(_plain("control.tar", members), shown)
@@ -51,7 +51,7 @@ def read_deb(path: Path, *, shown: str) -> Deb:
 
 
 def _members(archive: bytes) -> Mapping[str, memoryview]:
-    """Read the ar archive that a package is."""
+    """Read a package's ar archive."""
     if not archive.startswith(_MAGIC):
         raise ValueError("it is not an ar archive")
     view = memoryview(archive)
@@ -89,7 +89,7 @@ def _decompressed(content: memoryview, kind: str) -> bytes:
 
 
 def decompress_xz(content: bytes | memoryview) -> bytes:
-    """Decompress one xz stream. ValueError: it is damaged. BootstrapToolError: Python cannot."""
+    """Decompress one xz stream. ValueError: it is damaged. BootstrapToolError: no lzma module."""
     try:
         import lzma
     except ImportError as error:  # built without the library's headers

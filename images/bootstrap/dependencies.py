@@ -1,7 +1,7 @@
-"""Chooses the packages of a base: what each Debian has, what was named, and what those need.
+"""Chooses the packages of a base: Debian's required ones, the named ones, and what those need.
 
-As apt does where nothing is installed yet: the newest version of each package, the first
-alternative of a relation that can be had, no recommended packages.
+Like apt on an empty system: the newest version of each package, the first available alternative of
+a relation, no recommended packages.
 
 https://www.debian.org/doc/debian-policy/ch-relationships.html
 """
@@ -21,10 +21,10 @@ _RELATION = re.compile(
     r"\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*(<<|<=|=|>=|>>)\s*([^\s)]+)\s*\))?\s*"
 )
 _ALWAYS_WANTED = ("apt",)
-"""Without it no other package could be installed into the base."""
+"""Without apt no other package could be installed into the base."""
 _PREFERRED = frozenset({"usr-is-merged"})
-"""Chosen wherever a relation names it: /usr is merged in a base from the start, and the alternative
-merges it with 50 MB of Perl."""
+"""Chosen whenever a relation names it: /usr is merged in a base from the start, and the alternative
+needs 50 MB of Perl to merge it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Relation:
     version: str = ""
 
     def accepts(self, version: str | None) -> bool:
-        """Judge a version; None (a name provided without one) only fits a plain relation."""
+        """Whether a version matches; None (a name provided without one) only without operator."""
         if not self.operator:
             return True
         return version is not None and OPERATORS[self.operator](compare(version, self.version))
@@ -46,7 +46,7 @@ class Relation:
 
 
 def parse_relations(text: str) -> tuple[tuple[Relation, ...], ...]:
-    """Read "a (>= 1), b | c": a tuple of groups, of each of which one alternative is needed."""
+    """Parse "a (>= 1), b | c": a tuple of groups; one alternative of each group is needed."""
     return tuple(
         tuple(_relation(alternative) for alternative in group.split("|"))
         for group in text.split(",")
@@ -69,7 +69,7 @@ def choose_packages(
 ) -> tuple[SuitePackage, ...]:
     """Choose the packages of a base, sorted by name.
 
-    BootstrapUnfitError: a package does not exist, or needs what does not, or two of them conflict.
+    BootstrapUnfitError: a package or one of its dependencies does not exist, or two conflict.
     """
     chooser = _Chooser(indexes, suite)
     always = {name for index in indexes for name in index.always()}
@@ -99,8 +99,8 @@ class _Chooser:
         self._take(package)
 
     def complete(self) -> list[SuitePackage]:
-        """Add what the chosen ones need. A need with one way to meet it comes first: it may meet
-        one with several.
+        """Add the dependencies of the chosen packages. Those with one alternative come first: they
+        may satisfy others with several.
         """
         while self._open:
             single = next((i for i, (_, group) in enumerate(self._open) if len(group) == 1), 0)
@@ -145,7 +145,7 @@ class _Chooser:
                 yield package
 
     def _candidate(self, name: str) -> SuitePackage | None:
-        """Find the newest version; of equal ones that of the first index that has it."""
+        """Find the newest version; of equal ones, the first index's."""
         newest: SuitePackage | None = None
         for index in self._indexes:
             for package in index.named(name):
@@ -155,7 +155,7 @@ class _Chooser:
 
 
 def provided_by(package: SuitePackage) -> tuple[tuple[str, str | None], ...]:
-    """Return the names that a package provides, each with its version where it has one."""
+    """Return the names that a package provides, each with its version if it has one."""
     groups = parse_relations(package.provides)
     return tuple((group[0].name, group[0].version or None) for group in groups)
 

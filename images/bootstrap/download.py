@@ -1,6 +1,6 @@
-"""Downloads what a base is made of: signed Releases, package indexes, and packages.
+"""Downloads the parts of a base: signed Releases, package indexes, and packages.
 
-Everything but the Releases is known by its digest, and is kept in the store under it.
+Everything but the Releases has a known digest, and is kept in the store under it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _REACH_FIX = (
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite whose Release was checked: the mirror that has it, and its index of packages."""
+    """A suite whose Release was checked: its mirror, and its package index."""
 
     source: MirrorSuite
     index: IndexFile
@@ -88,7 +88,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
         self._client.close()
 
     def suites(self, sources: Iterable[MirrorSuite], arch: str) -> tuple[Suite, ...]:
-        """Read the Releases of all suites that the sources name, each of its first good mirror."""
+        """Read the Releases of all suites in the sources, each from its first working mirror."""
         by_suite: dict[str, list[MirrorSuite]] = {}
         for source in sources:
             by_suite.setdefault(source.suite, []).append(source)
@@ -101,7 +101,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
             return tuple(pool.map(self._index, suites))
 
     def packages(self, packages: Sequence[SuitePackage]) -> Iterator[tuple[SuitePackage, Path]]:
-        """Download packages, and give each with its file, in their order."""
+        """Download packages, and yield each with its file, in order."""
         wanted = [_remote(package) for package in packages]
         self._fetcher.prefetch(wanted)
         for package, file in zip(packages, wanted, strict=True):
@@ -139,7 +139,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
         listed = suite.index
         directory, _ = posixpath.split(listed.path)
         by_hash = f"{directory}/by-hash/SHA256/{listed.sha256}"
-        # a mirror in the middle of an update has the old index by its hash only
+        # a mirror in the middle of an update has the old index only under its hash
         first, *others = [by_hash, listed.path] if suite.by_hash else [listed.path]
         try:
             content = self._index_file(suite, first)
@@ -181,7 +181,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
             ) from failure
 
     def read(self, url: str) -> bytes:
-        """Read a small file whose digest is not known."""
+        """Read a small file whose digest is unknown."""
         path = local_path(url)
         if path is not None:
             try:

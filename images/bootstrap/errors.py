@@ -1,4 +1,4 @@
-"""How the making of a base can fail."""
+"""Errors from building a base."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from images.errors import Failure
 
 
 class BootstrapError(Failure):
-    """The base could not be made, or is not what was asked for."""
+    """The base could not be built, or does not match the request."""
 
     code = "bootstrap-failed"
     exit_code = 6
 
 
 class BootstrapUnfitError(Failure):
-    """What is asked for does not exist: a suite, a package, or a base for another architecture."""
+    """The request cannot be met: no such suite, package, or architecture."""
 
     code = "bootstrap-unfit"
     exit_code = 3
 
 
 class BootstrapToolError(Failure):
-    """Something that the making needs is missing on this host."""
+    """Something that the build needs is missing on this host."""
 
     code = "bootstrap-tool-missing"
     exit_code = 5
 
 
 class MirrorError(Failure):
-    """The Debian mirror is out of reach, or cannot be trusted."""
+    """The Debian mirror is unreachable, or cannot be trusted."""
 
     code = "mirror-unreachable"
     exit_code = 5

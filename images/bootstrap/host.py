@@ -1,7 +1,7 @@
-"""What this machine says about Debian's mirrors, and the disk that there is for a base.
+"""This machine's settings for Debian mirrors, and its disk space for a base.
 
-Where apt is configured here, a base comes from the same mirrors, through the same proxies and with
-the same logins. A machine without apt takes Debian's own.
+If apt is configured here, a base comes from the same mirrors, through the same proxies and with the
+same logins. A machine without apt uses Debian's mirror.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from images.errors import Failure
 from images.system import process
 
 NEEDED_BYTES = 700_000_000
-"""Free space that making a base takes at most: its packages, its layer, and the archive with it.
+"""The most disk space that building a base needs: its packages, its layer, and the archive.
 Measured with compilers on Debian 13: 535 MB."""
 
 MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
@@ -44,7 +44,7 @@ _DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AptSettings:
-    """What apt is configured for. `proxies` by scheme ("http") or scheme and host ("http::HOST");
+    """apt's configuration. `proxies` by scheme ("http") or scheme and host ("http::HOST");
     `ca_bundle` and `netrc` are texts: certificates in PEM form, logins as in a netrc file.
     """
 
@@ -54,9 +54,9 @@ class AptSettings:
     check_valid_until: bool = True
 
     def proxy(self, url: str, otherwise: Callable[[str], str | None]) -> str | None:
-        """Name the proxy for an address; `otherwise` says it where apt has no setting."""
+        """Return the proxy for an address; `otherwise` is called if apt has no setting."""
         parts = urllib.parse.urlsplit(url)
-        schemes = (parts.scheme, "http")  # https takes http's settings where it has none
+        schemes = (parts.scheme, "http")  # https uses http's settings if it has none
         for name in (*(f"{s}::{parts.hostname}" for s in schemes), *schemes):
             if name in self.proxies:
                 proxy = self.proxies[name]
@@ -65,12 +65,12 @@ class AptSettings:
 
 
 def debian_arch(machine: str) -> str:
-    """Give Debian's name of an architecture, which is also the one that images use."""
+    """Return Debian's name of an architecture, which images use, too."""
     return _DEBIAN_ARCH.get(machine, machine)
 
 
 def sources_for(suite: str, root: Path = Path("/")) -> tuple[MirrorSuite, ...]:
-    """Choose the mirrors for a suite: those the user named, else apt's, else Debian's own."""
+    """Choose the mirrors for a suite: the user's setting, else apt's, else Debian's."""
     named = os.environ.get(MIRROR_VARIABLE, "").strip()
     if named:
         return standard_sources(_address(named, MIRROR_VARIABLE, _MIRROR_FIX), suite)
@@ -78,9 +78,9 @@ def sources_for(suite: str, root: Path = Path("/")) -> tuple[MirrorSuite, ...]:
 
 
 def debians_own() -> str:
-    """Return the address of Debian's own mirror, as package URLs of Debian are resolved to.
+    """Return the address of Debian's mirror, to which Debian's package URLs resolve.
 
-    No address is written here: https://github.com/package-url has it.
+    No address is in this source: the package-url library has it (https://github.com/package-url).
     """
     from packageurl.contrib.purl2url import get_download_url
 
@@ -111,7 +111,7 @@ def _source_files(root: Path) -> tuple[Path, ...]:
 
 
 def _expanded(source: MirrorSuite, root: Path) -> Iterable[MirrorSuite]:
-    """Replace a list of mirrors, as cloud images have it, by those that a local file names."""
+    """Replace a mirror list (in cloud images) by the mirrors in its local file."""
     if not source.uri.startswith(_MIRROR_LIST):
         return (source,)
     path = urllib.parse.urlsplit(source.uri.partition("+")[2]).path
@@ -124,7 +124,7 @@ def _expanded(source: MirrorSuite, root: Path) -> Iterable[MirrorSuite]:
 
 
 def snapshot_service(root: Path = Path("/")) -> str:
-    """Say where the snapshot service is: what the user set, else what apt's sources speak of."""
+    """Return the snapshot service's address: the user's setting, else from apt's sources."""
     named = os.environ.get(SNAPSHOT_VARIABLE, "").strip()
     if named:
         return _address(named, SNAPSHOT_VARIABLE, _SNAPSHOT_FIX)
@@ -159,7 +159,7 @@ def read_apt_settings(on_line: Callable[[str], None], root: Path = Path("/")) ->
         dump = process.run(
             ["apt-config", "dump", "--format", '%F "%v";%n', "Acquire"], timeout_s=30, apart=True
         )
-    except Failure as failure:  # not a Debian host, then
+    except Failure as failure:  # not a Debian host
         on_line(f"apt's settings were not read: {failure.message}")
         return AptSettings(netrc=netrc)
     values = dict(re.findall(r'^Acquire::(\S+) "(.+)";$', dump.stdout, re.MULTILINE))
@@ -191,13 +191,13 @@ def _text(file: Path) -> str:
 
 
 def check_space(bases: Path) -> None:
-    """Refuse a disk that would fill up during the work."""
+    """Refuse to start if the disk would fill up during the build."""
     if shutil.disk_usage(bases).free < NEEDED_BYTES:
         raise no_space(bases)
 
 
 def no_space(directory: Path) -> NoSpaceError:
-    """Say how full a directory's disk is."""
+    """The error for a full disk, with its free space."""
     free = shutil.disk_usage(directory).free
     return NoSpaceError(
         f"{directory} has {free / 1e9:.1f} GB free; making a base needs {NEEDED_BYTES / 1e9:.1f}"

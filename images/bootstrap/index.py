@@ -1,7 +1,7 @@
-"""Reads a suite's index of packages ("Packages"), of which only few of its paragraphs are needed.
+"""Reads a suite's package index ("Packages"), and parses only the paragraphs that are needed.
 
-An index has sixty thousand paragraphs and fifty megabytes; a base needs a hundred of them. So the
-text is searched for where paragraphs begin, and one is read when somebody asks for it.
+An index has sixty thousand paragraphs and fifty megabytes; a base needs a hundred of them. So we
+only search for the beginnings of paragraphs, and parse one when it is requested.
 
 https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices
 """
@@ -23,9 +23,9 @@ _SAFE_PATH = re.compile(r"[A-Za-z0-9_+~%.:-]+(?:/[A-Za-z0-9_+~%.:-]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuitePackage:
-    """A package that a suite has. `url` is where, `size` in bytes, `sha256` in hex digits.
+    """A package in a suite. `url` is its address, `size` in bytes, `sha256` in hex digits.
 
-    `depends` and `conflicts` are relations as the index writes them: "libc6 (>= 2.36), a | b".
+    `depends` and `conflicts` are relations as in the index: "libc6 (>= 2.36), a | b".
     """
 
     name: str
@@ -37,11 +37,11 @@ class SuitePackage:
     conflicts: str = ""
     provides: str = ""
     always: bool = False
-    """Whether each Debian has it: essential, or of priority "required"."""
+    """Whether every Debian system has it: essential, or of priority "required"."""
 
 
 class PackageIndex:
-    """The packages of one suite. `base_url` is what the index's file names are relative to."""
+    """The packages of one suite. The index's file names are relative to `base_url`."""
 
     def __init__(self, text: bytes, *, base_url: str, shown: str) -> None:
         self._text = text = b"\n" + text + b"\n"
@@ -58,13 +58,13 @@ class PackageIndex:
         return (self._package(begin) for begin in self._begins.get(name.encode(), ()))
 
     def always(self) -> Iterator[str]:
-        """Return the names of the packages that each Debian has."""
+        """Yield the names of the packages that every Debian system has."""
         for line in _ALWAYS:
             for at in _places(self._text, line):
                 yield self._package(self._begin_before(at)).name
 
     def providing(self, name: str) -> Iterator[SuitePackage]:
-        """Return the packages that provide a name, which may be no package's own."""
+        """Yield the packages that provide a name, which may be a virtual package's."""
         if self._provides is None:
             self._provides = [
                 (self._text[at : self._text.index(b"\n", at + 1)], at)
@@ -110,7 +110,7 @@ def _places(text: bytes, what: bytes) -> Iterator[int]:
 
 
 def read_fields(paragraph: str) -> dict[str, str]:
-    """Read a paragraph of a control file: field names to values, with their continuation lines."""
+    """Parse a paragraph of a control file: field names to values, with continuation lines."""
     return {match[1]: match[2] for match in _FIELD.finditer(paragraph)}
 
 

@@ -1,8 +1,8 @@
-"""What the store keeps between bases: which packages were chosen, and what they became.
+"""What the store caches between bases: the chosen packages, and the unpacked ones.
 
-A base is made again every week, and most of its packages are then the same. Choosing reads fifty
-megabytes of indexes, unpacking decompresses and compresses hundreds; neither has to be done twice.
-What is kept is believed as far as its digest goes, and what cannot be read is made again.
+A base is rebuilt every week, and most of its packages are then the same. Choosing reads fifty
+megabytes of indexes, unpacking decompresses and compresses hundreds; the cache avoids doing this
+twice. Cached data is checked against its digest, and unreadable data is computed again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LENGTH_BYTES = 8
 
 
 class KeptBases:
-    """What is kept of bases whose layers are written in one way (`key`: whatever decides that)."""
+    """The cache for bases with one layer format (`key`: everything that determines the format)."""
 
     def __init__(self, store: Store, *, key: str) -> None:
         self._store = store
         self._key = key
 
     def chosen(self, request: str) -> tuple[SuitePackage, ...] | None:
-        """Return the packages that were chosen for a request."""
+        """Return the packages that were chosen for a request, or None."""
         found = self._store.facts(_CHOSEN, request)
         try:
             return tuple(SuitePackage(**row) for row in found["packages"]) if found else None
@@ -39,11 +39,11 @@ class KeptBases:
             return None
 
     def remember_chosen(self, request: str, packages: Iterable[SuitePackage]) -> None:
-        """Keep them."""
+        """Store the packages that were chosen for a request."""
         self._store.remember_facts(_CHOSEN, request, {"packages": [asdict(p) for p in packages]})
 
     def unpacked(self, packages: Sequence[SuitePackage]) -> dict[str, UnpackedPackage]:
-        """Return those of the packages that were unpacked before, by name."""
+        """Return the packages that were unpacked before, by name."""
         places: dict[str, list[tuple[SuitePackage, int, int]]] = {}
         for package in packages:
             found = self._store.facts(_UNPACKED, self._key + package.sha256)
@@ -60,7 +60,7 @@ class KeptBases:
         return known
 
     def remember_unpacked(self, parts: Sequence[UnpackedPackage]) -> None:
-        """Keep them, in one file."""
+        """Store unpacked packages, in one file."""
         if not parts:
             return
         pieces = [_written(part) for part in parts]
@@ -74,7 +74,7 @@ class KeptBases:
 
 
 def _written(part: UnpackedPackage) -> bytes:
-    """Write a part: the length of its description, that, and its compressed tar."""
+    """Serialize a part: the length of its description, the description, its compressed tar."""
     described = {
         "control": {name: [one.mode, _text(one.content)] for name, one in part.control.items()},
         "listed": part.listed,

@@ -1,8 +1,8 @@
-"""Writes the layer of a base: the tar of its directories, of its packages, of what was added.
+"""Writes the layer of a base: a tar of its directories, its packages, and the added files.
 
-It is one gzip stream of several members, which every reader of gzip takes as one: each package is
-compressed by itself, several at once. The same packages give the same bytes on every machine, since
-the compressor is one pinned library whose output depends on nothing else (see `unpack`).
+It is one gzip stream with several members, which every gzip reader reads as one: packages are
+compressed separately and in parallel. The same packages give the same bytes on every machine,
+because the compressor is a pinned library whose output depends on nothing else (see `unpack`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from images.layers.tar import END, TarEntry, padding
 _PYTHON = re.compile(r"usr/bin/python(\d+\.\d+)")
 _MERGED = re.compile(r"(bin|sbin|lib|lib32|lib64|libo32|libx32)(?=/|$)")
 _STANDING = ("dev", "proc", "sys", "run", "tmp")
-"""Directories at which engines mount; some packages bring them, some do not."""
+"""Directories at which engines mount; packages contain only some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """A layer that was written to `path`, compressed. `diff_id` is the digest of its plain tar,
     `digest` that of the file; `size` in bytes. `packages` are "name=version", `pythons` the
-    versions in /usr/bin ("3.11"), `unconfigured` the packages whose scripts are not known.
+    versions in /usr/bin ("3.11"), `unconfigured` the packages with unknown scripts.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Layer:
 def write_layer(
     path: Path, parts: Sequence[UnpackedPackage], *, suite: str, arch: str, epoch: int
 ) -> Layer:
-    """Write the layer of packages that are unpacked, sorted by name."""
+    """Write the layer of unpacked packages, sorted by name."""
     tree = _tree_of(parts, suite=suite, arch=arch, epoch=epoch)
     unknown = configure(tree, parts)
     directories = _tar(tree.directories[name] for name in sorted(tree.directories))
@@ -104,7 +104,7 @@ def _tar(entries: Iterable[TarEntry]) -> Iterator[bytes]:
 
 
 def _inflated(member: bytes) -> bytes:
-    """Decompress what was just compressed, by another library: it must hold."""
+    """Decompress what was just compressed, with another library, as a check."""
     from isal import isal_zlib
 
     return bytes(isal_zlib.decompress(member, 31))

@@ -1,4 +1,4 @@
-"""Leads through the making of a base: from the store if it is there, else from Debian's mirrors."""
+"""Builds a base, or finds it in the store if it was built recently."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from images.store import OfflineError, Store
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 
 FORMAT = 3
-"""Part of the store's key: raise it when the same packages shall give another image."""
+"""Part of the store's key: raise it when the image for the same packages changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What is to be made, and the directory for it."""
+    """What to build, and the work directory."""
 
     suite: str
     python: str
@@ -67,14 +67,14 @@ def bootstrap(
     offline: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> BootstrapBase:
-    """Make a Debian base, or find the one made in the last days for the same request.
+    """Build a Debian base, or find one built in the last days for the same request.
 
-    `python` is the version that the suite brings, such as "3.11"; a base with another is refused.
-    `arch` is this machine's or another: nothing of the base is run. The same packages, `arch` and
-    `epoch` (seconds since 1970) give the same image id, and the same bytes; with `snapshot`
-    ("20260301T000000Z") these are the packages that Debian had then. `ca_bundle` are certificates
-    (PEM) that mirrors may show. What is half made when this ends early is removed, then or by the
-    next call.
+    `python` is the suite's version, such as "3.11"; a base with another one is refused. `arch` is
+    this machine's or another: nothing of the base is run. The same packages, `arch` and `epoch`
+    (seconds since 1970) give the same image ID and the same bytes; with `snapshot`
+    ("20260301T000000Z") the packages are those that Debian had at that time. `ca_bundle` has
+    certificates (PEM) to trust for mirrors. An interrupted build's files are removed, at once or by
+    the next call.
     """
     arch = host.debian_arch(arch)
     _check_suite(suite)
@@ -84,7 +84,7 @@ def bootstrap(
     named = tuple(sorted({*packages}))
     request = canonical_json([FORMAT, suite, python, arch, epoch, named, snapshot]).decode()
     if snapshot is not None:
-        max_age_days = math.inf  # what was then does not change
+        max_age_days = math.inf  # a snapshot does not change
     try:
         bases.mkdir(parents=True, exist_ok=True)
         with locked(bases, say):
@@ -123,7 +123,7 @@ def bootstrap(
 
 
 def _check_suite(suite: str) -> None:
-    # it becomes part of an address, so it may not be just anything
+    # it becomes part of a URL, so it must not contain anything else
     if not re.fullmatch(r"[a-z][a-z0-9.-]*", suite):
         raise BootstrapUnfitError(
             f"{suite!r} does not name a Debian suite.",
@@ -146,7 +146,7 @@ def _check_times(epoch: int, snapshot: str | None) -> None:
 
 
 def _make(job: _Job, store: Path, ca_bundle: str, clock: Callable[[], float]) -> BootstrapBase:
-    """Make the base; its archive is in the job's work directory."""
+    """Build the base; its archive is in the job's work directory."""
     started = time.monotonic()
     if job.snapshot is None:
         sources = host.sources_for(job.suite)
@@ -195,7 +195,7 @@ def _make(job: _Job, store: Path, ca_bundle: str, clock: Callable[[], float]) ->
 def _parts(
     job: _Job, downloads: Downloads, suites: Sequence[Suite], store: Store
 ) -> list[UnpackedPackage]:
-    """Choose the packages and unpack them, as far as the store does not know them yet."""
+    """Choose the packages, and unpack those that the store does not have yet."""
     for suite in suites:
         job.on_line(f"packages of {suite.source.shown}")
     wanted = wanted_paths()

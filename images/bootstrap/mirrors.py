@@ -1,9 +1,9 @@
-"""Reads apt's sources, and chooses from them the sources of a suite. Nothing here reads the host.
+"""Parses apt's sources, and chooses the sources of a suite from them. Nothing here reads the host.
 
-A bootstrap installs from the mirrors that the host's own apt uses: what an administrator set up
-(an internal mirror, a login, a snapshot) holds for the base, too. Or it installs what Debian had at
-a given time, from a service that keeps all of its past: `<address>/debian/<stamp>`, beside it
-`debian-security`. Which service, the host's sources or a setting say.
+A bootstrap installs from the mirrors that the host's apt uses: an administrator's settings (an
+internal mirror, a login, a snapshot) apply to the base, too. Or it installs packages as of a date,
+from a service that keeps all of Debian's: `<address>/debian/<stamp>`, and `debian-security` next to
+`debian`. The host's sources or a setting name the service.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from datetime import datetime, timedelta, timezone
 
 @dataclass(frozen=True, slots=True)
 class MirrorSuite:
-    """A suite on a mirror. `uri` may hold a login, which `shown` omits."""
+    """A suite on a mirror. `uri` may contain a login, which `shown` omits."""
 
     uri: str
     suite: str
     components: tuple[str, ...]
     options: Mapping[str, str]
-    """Names in lower case, as one-line sources spell them."""
+    """Names in lower case, as in one-line sources."""
 
     @property
     def shown(self) -> str:
-        """The suite and its mirror, for people: "bookworm (http://HOST/debian)"."""
+        """The suite and its mirror, for messages: "bookworm (http://HOST/debian)"."""
         parts = urllib.parse.urlsplit(self.uri)
         return f"{self.suite} ({parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()})"
 
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 _KINDS = ("", "-updates", "-security")
-"""The suites of a release that a base is made of, by the ends of their names."""
+"""The suites of a release that a base uses, as suffixes of its name."""
 _NAMES = {"debian", "debian-security"}
 _STAMP = re.compile(r"\d{8}T\d{6}Z")
 _SNAPSHOT_ADDRESS = re.compile(
@@ -61,7 +61,7 @@ _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P
 
 
 def parse_one_line(text: str) -> tuple[MirrorSuite, ...]:
-    """Read a sources.list; lines that are not understood are left out."""
+    """Parse a sources.list; skips lines that are not understood."""
     found = []
     for raw in text.splitlines():
         match = _ONE_LINE.fullmatch(raw.partition("#")[0].strip())
@@ -74,7 +74,7 @@ def parse_one_line(text: str) -> tuple[MirrorSuite, ...]:
 
 
 def parse_deb822(text: str) -> tuple[MirrorSuite, ...]:
-    """Read a .sources file; disabled and source-only paragraphs are left out."""
+    """Parse a .sources file; skips disabled and source-only paragraphs."""
     found = []
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for paragraph in re.split(r"\n\s*\n", lines):
@@ -104,8 +104,8 @@ def parse_deb822(text: str) -> tuple[MirrorSuite, ...]:
 def _likely_debian(source: MirrorSuite) -> int | None:
     """Rank how likely a source is a mirror of Debian itself, 0 the most; None: it is not.
 
-    Somebody's packages for Debian may be at an address that looks the same. Whether a source is
-    Debian, its signature says later; here the likely ones come first.
+    Third-party packages for Debian may have a similar address. The signature decides later whether
+    a source is Debian; this only sorts the likely ones first.
     """
     if "main" not in source.components:
         return None
@@ -121,11 +121,11 @@ def _likely_debian(source: MirrorSuite) -> int | None:
 
 
 def debian_sources(sources: Iterable[MirrorSuite], suite: str) -> tuple[MirrorSuite, ...]:
-    """Choose the host's Debian mirrors, as sources of a suite; none where it has no mirror.
+    """Choose the host's Debian mirrors, as sources of a suite; empty if it has no mirror.
 
-    A mirror keeps all suites, so the host's own suite does not matter; what matters is which kinds
-    (the release, its updates, its security updates) come from where. Of several sources of one kind
-    the most likely comes first.
+    A mirror has all suites, so the host's suite does not matter; only the mirror of each kind (the
+    release, its updates, its security updates) does. Of several sources of one kind the most likely
+    comes first.
     """
     ranked = [(rank, source) for source in sources if (rank := _likely_debian(source)) is not None]
     found: list[MirrorSuite] = []
@@ -136,20 +136,20 @@ def debian_sources(sources: Iterable[MirrorSuite], suite: str) -> tuple[MirrorSu
         kept = {
             name: value
             for name, value in source.options.items()
-            # Debian's own keys are shipped here
+            # Debian's keys are shipped with this package
             if (name == "signed-by" and "debian-archive" not in value and "\n" not in value)
             or name in {"trusted", "check-valid-until"}
         }
         chosen = MirrorSuite(source.uri, f"{suite}{kind}", ("main",), kept)
         if chosen not in found:
             found.append(chosen)
-    # without the release itself the others are of no use
+    # without the release itself the others are useless
     return tuple(found) if any(source.suite == suite for source in found) else ()
 
 
 def standard_sources(address: str, suite: str) -> tuple[MirrorSuite, ...]:
-    """Return the sources of a suite on a mirror at `address` ("http://HOST/debian"), beside which
-    security updates are in "debian-security".
+    """Return the sources of a suite on a mirror at `address` ("http://HOST/debian"), with security
+    updates in "debian-security" next to it.
     """
     address = address.rstrip("/")
     security = f"{address.removesuffix('/debian')}/debian-security"
@@ -160,7 +160,7 @@ def standard_sources(address: str, suite: str) -> tuple[MirrorSuite, ...]:
 
 
 def is_stamp(text: str) -> bool:
-    """Whether this is a time as a snapshot is named for it."""
+    """Whether this is a valid snapshot time ("20260301T000000Z")."""
     if not _STAMP.fullmatch(text):
         return False
     try:
@@ -171,37 +171,37 @@ def is_stamp(text: str) -> bool:
 
 
 def stamp_before(now: float) -> str:
-    """Name the midnight before the last one: a service may still be taking in today's changes, and
-    a stamp that is to be the same for ever must lie behind all that it will take in.
+    """The midnight before the last one: a service may still import today's changes, and a stamp
+    whose packages never change must be older than everything that it still imports.
     """
     day = datetime.fromtimestamp(now, timezone.utc) - timedelta(days=1)
     return day.strftime("%Y%m%dT000000Z")
 
 
 def snapshot_address(sources: str) -> str | None:
-    """Find the address of a snapshot service in apt's sources, if only in a comment of them: the
-    makers of Debian's images write there of which snapshot these are.
+    """Find the address of a snapshot service in apt's sources, even in a comment: Debian's images
+    record their snapshot there.
     """
     found = _SNAPSHOT_ADDRESS.search(sources)
     return found[1] if found else None
 
 
 def snapshot_sources(snapshot: Snapshot, suite: str) -> tuple[MirrorSuite, ...]:
-    """Return the sources of a suite as it was: the release, its updates, its security updates."""
+    """Return the sources of a suite at the snapshot's time: release, updates, security updates."""
     end = f"{snapshot.stamp}/"
     main, security = f"{snapshot.address}/debian/{end}", f"{snapshot.address}/debian-security/{end}"
     return tuple(
-        # what was signed for some days is read years later
+        # a Release is valid for some days, and a snapshot is read years later
         MirrorSuite(uri, f"{suite}{kind}", ("main",), {"check-valid-until": "no"})
         for uri, kind in zip((main, main, security), _KINDS, strict=True)
     )
 
 
 def canonical_sources(example: str, suite: str) -> bytes:
-    """Write the sources.list of a base: Debian's own mirror, as its apt gives it for example.
+    """Make the sources.list of a base: Debian's mirror, from the example of the package apt.
 
-    Where the packages came from is the host's affair: an internal mirror, whose name is nobody
-    else's business, or a snapshot, which has no updates. So equal packages give equal bytes.
+    The mirror that the packages came from is not written: it may be internal, with a private name,
+    or a snapshot, which gets no updates. So equal packages give equal bytes.
     """
     parse = parse_deb822 if re.search(r"(?m)^URIs:", example) else parse_one_line
     mirror = next((one.uri for one in parse(example) if "main" in one.components), None)

@@ -1,4 +1,4 @@
-"""Reads a suite's Release file: which indexes it has, by their digests, and how long it is valid.
+"""Parses a suite's Release file: its indexes with their digests, and how long it is valid.
 
 https://wiki.debian.org/DebianRepository/Format#A.22Release.22_files
 """
@@ -19,7 +19,7 @@ _COMPRESSIONS = (".xz", ".gz", "")
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """An index as a Release lists it: `path` relative to it, `size` in bytes."""
+    """An index in a Release: `path` relative to it, `size` in bytes."""
 
     path: str
     sha256: str
@@ -39,7 +39,7 @@ class Release:
     files: Mapping[str, IndexFile]
 
     def packages(self, arch: str) -> IndexFile:
-        """Return the index of the component "main", in the best compression that is listed."""
+        """Return the index of the component "main", with the best compression listed."""
         for suffix in _COMPRESSIONS:
             found = self.files.get(f"main/binary-{arch}/Packages{suffix}")
             if found is not None:
@@ -50,9 +50,9 @@ class Release:
         )
 
     def check(self, suite: str, *, now: float | None) -> None:
-        """Refuse the Release of another suite, and one that is out of date (`now` None: not this).
+        """Refuse the Release of another suite, and an expired one (`now` None: skip this check).
 
-        An attacker cannot sign, but may hand out what Debian signed for another suite or last year.
+        An attacker cannot sign, but may serve what Debian signed for another suite or last year.
         """
         if suite not in self.names:
             raise MirrorError(
@@ -72,7 +72,7 @@ class Release:
 
 
 def parse_release(text: str, *, shown: str) -> Release:
-    """Read a Release file. MirrorError: it lists nothing."""
+    """Parse a Release file. MirrorError: it lists no index."""
     fields = read_fields(text)
     files = {
         path: IndexFile(path, sha256, int(size))

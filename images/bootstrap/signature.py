@@ -1,7 +1,7 @@
-"""Checks the signature of a suite's InRelease file, so that no mirror need be trusted.
+"""Verifies the signature of a suite's InRelease file, so that mirrors need not be trusted.
 
-By Sequoia's implementation of OpenPGP, which comes as a wheel (pysequoia): the host needs no gpg.
-Debian's public keys are shipped beside this module.
+It uses Sequoia's implementation of OpenPGP from a wheel (pysequoia): the host needs no gpg. The
+public keys of Debian are shipped with this package.
 
 https://wiki.debian.org/SecureApt https://www.rfc-editor.org/rfc/rfc9580
 """
@@ -34,7 +34,7 @@ def debian_keys() -> tuple[Cert, ...]:
 
 
 def keys_in(file: Path) -> tuple[Cert, ...]:
-    """Read the keys of a mirror that signs with its own (apt's option signed-by)."""
+    """Read the keys of a mirror with its own signing key (apt's option signed-by)."""
     try:
         return _certificates(file.read_bytes())
     except (OSError, RuntimeError) as error:
@@ -52,10 +52,10 @@ def _certificates(content: bytes) -> tuple[Cert, ...]:
 
 
 def verified(signed: bytes, keys: Sequence[Cert], *, shown: str) -> str:
-    """Return the text that a clear-signed file holds, if one of the keys signed it.
+    """Return the text of a clear-signed file, if one of the keys signed it.
 
-    MirrorError: the file is not signed, or by no such key, or was changed. Keys that have expired
-    or were revoked do not count.
+    MirrorError: the file is not signed, not by these keys, or was changed. Expired and revoked keys
+    do not count.
     """
     from pysequoia import verify
 

@@ -1,7 +1,7 @@
-"""Keeps the bases that were made: archives beside an index, in `<store>/bases`.
+"""Stores the built bases: archives and an index, in `<store>/bases`.
 
-Many may use a store at once, and any of them may be killed: who makes a base holds the lock, and
-a file has its name only once it is whole.
+Several processes may use a store at once, and any may be killed: one that builds a base holds the
+lock, and a file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapBase:
-    """A base made here."""
+    """A base built here."""
 
     reference: str
-    """The name that the archive gives it: "gpu-provision/base:bookworm-py3.11-<12 hex>"."""
+    """Its name in the archive: "gpu-provision/base:bookworm-py3.11-<12 hex>"."""
     image_id: str
     """The digest of its configuration, "sha256:..."."""
     diff_id: str
-    """The digest of its one layer, as a plain tar."""
+    """The digest of its only layer as a plain tar."""
     archive: Path
-    """What `docker load` reads."""
+    """The file for `docker load`."""
     packages: tuple[str, ...]
     """Each as "name=version"."""
     seconds: float
-    """How long the making took; 0 where it was there already."""
+    """How long the build took; 0 if the base was in the store already."""
 
 
 def bases_directory(store: Path) -> Path:
-    """Say where a store keeps its bases."""
+    """The directory of a store's bases."""
     return store.absolute() / "bases"
 
 
 def find(store: Path, image_id: str) -> BootstrapBase | None:
-    """Find a base made earlier by its image id or its diff id, however old it is."""
+    """Find a base built earlier by its image ID or its diffID, however old it is."""
     bases = bases_directory(store)
     for entry in _read_index(bases).values():
         if image_id in {entry.get("image_id"), entry.get("diff_id")}:
@@ -53,7 +53,7 @@ def find(store: Path, image_id: str) -> BootstrapBase | None:
 def find_recent(
     bases: Path, request: str, *, now: float, max_age_days: float
 ) -> BootstrapBase | None:
-    """Find the youngest base made for a request in the last days."""
+    """Find the newest base built for a request in the last `max_age_days`."""
     recent = [
         entry
         for entry in _read_index(bases).values()
@@ -69,7 +69,7 @@ def find_recent(
 
 
 def add(bases: Path, base: BootstrapBase, *, request: str, now: float) -> BootstrapBase:
-    """Move a base's archive out of its work directory into the store, and note it in the index."""
+    """Move a base's archive from its work directory into the store, and add it to the index."""
     work = base.archive.parent
     size = base.archive.stat().st_size
     kept = replace(base, archive=_archive_path(bases, base.image_id))
@@ -84,7 +84,7 @@ def add(bases: Path, base: BootstrapBase, *, request: str, now: float) -> Bootst
 
 @contextlib.contextmanager
 def locked(bases: Path, on_line: Callable[[str], None]) -> Iterator[None]:
-    """Keep others out: two at once would make the same base twice."""
+    """Hold the exclusive lock: two processes would build the same base twice."""
     with (bases / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,7 +98,7 @@ def locked(bases: Path, on_line: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def work_directory(bases: Path) -> Iterator[Path]:
-    """Lend a directory on the store's own disk, so that a finished file can be renamed into it."""
+    """Yield a directory on the store's disk, from which a finished file can be renamed into it."""
     work = Path(tempfile.mkdtemp(prefix=".work-", dir=bases))
     try:
         yield work
@@ -107,7 +107,7 @@ def work_directory(bases: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(bases: Path) -> None:
-    """Remove the work directories of processes that were killed; needs the lock."""
+    """Remove the work directories of killed processes; requires the lock."""
     for work in bases.glob(".work-*"):
         shutil.rmtree(work, ignore_errors=True)
 
@@ -125,7 +125,7 @@ def _sync(path: Path) -> None:
 
 
 def _put(finished: Path, target: Path) -> None:
-    """Give a finished file its name: it is there whole, or not at all, even after a power cut."""
+    """Sync a finished file and rename it: atomic, even with a power cut."""
     _sync(finished)
     finished.replace(target)
     _sync(target.parent)
@@ -134,14 +134,14 @@ def _put(finished: Path, target: Path) -> None:
 def _read_index(bases: Path) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads((bases / "index.json").read_bytes())
-    except (OSError, ValueError):  # lost or damaged: the bases are made again
+    except (OSError, ValueError):  # lost or damaged: the bases are built again
         return {}
     entries = document if isinstance(document, dict) else {}
     return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
 
 
 def _from_entry(bases: Path, entry: Mapping[str, Any]) -> BootstrapBase | None:
-    """Read an entry of the index, if the base that it speaks of is still there whole."""
+    """Read an entry of the index; None if its archive is missing or has another size."""
     try:
         image_id = str(entry["image_id"])
         archive = _archive_path(bases, image_id)

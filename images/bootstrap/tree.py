@@ -1,7 +1,7 @@
-"""The file tree of a base while it is made: what its packages bring, and what is added to it.
+"""The file tree of a base while it is built: its packages' files, and the added ones.
 
-Paths are written as in a layer, "usr/bin/python3". /usr is merged: what a package installs in /bin,
-/lib or /sbin is in /usr, and those are links to there.
+Paths are as in a layer, "usr/bin/python3". /usr is merged: what a package installs in /bin, /lib or
+/sbin goes into /usr, and those are links to it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _DROPPED = re.compile(
 
 
 def plain_path(path: str) -> str:
-    """Write a path as in a layer: "./bin/sh" and "/bin/sh" are "bin/sh"; "" is the root."""
+    """Normalize a path as in a layer: "./bin/sh" and "/bin/sh" are "bin/sh"; "" is the root."""
     return path.removeprefix(".").strip("/")
 
 
 def merged_path(path: str) -> str:
-    """Return where a path really is, /usr being merged: "bin/sh" is "usr/bin/sh"."""
+    """Return the path after merging /usr: "bin/sh" is "usr/bin/sh"."""
     return f"usr/{path}" if _ALIASED.match(path) else path
 
 
 def is_kept(path: str) -> bool:
-    """Whether a path belongs in the image: what only a person reads does not, licences do."""
+    """Whether a path belongs in the image: documentation does not, licences do."""
     return not _DROPPED.fullmatch(path)
 
 
 @dataclass(slots=True)
 class PackageTree:
-    """A tree without the content of its files, but for those in `texts`.
+    """A tree without the contents of its files, except those in `texts`.
 
     `epoch` is the latest time of a file, in seconds since 1970.
     """
@@ -52,22 +52,22 @@ class PackageTree:
     suite: str
     directories: dict[str, TarEntry] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
-    """Symbolic links, and what they say."""
+    """Symbolic links, and their targets."""
     files: set[str] = field(default_factory=set)
     texts: dict[str, bytes] = field(default_factory=dict)
-    """The contents of those files that others are made from."""
+    """The contents of the files that others are generated from."""
     sonames: dict[str, str | None] = field(default_factory=dict)
-    """Shared libraries, and the names that they have in themselves."""
+    """Shared libraries, and their sonames."""
     added: dict[str, TarEntry] = field(default_factory=dict)
-    """What no package brings."""
+    """Files and links that are in no package."""
 
     @property
     def triplet(self) -> str:
-        """The directory of an architecture's libraries: "x86_64-linux-gnu"."""
+        """The directory name for the architecture's libraries: "x86_64-linux-gnu"."""
         return {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[self.arch]
 
     def has(self, path: str) -> bool:
-        """Whether there is anything at a path; links in the middle of it are not followed."""
+        """Whether a path exists; does not follow links in parent directories."""
         path = merged_path(plain_path(path))
         return (
             path in self.files
@@ -77,7 +77,7 @@ class PackageTree:
         )
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file that was added or kept."""
+        """Return the content of a file that was added or is in `texts`."""
         path = merged_path(plain_path(path))
         entry = self.added.get(path)
         return entry.content if entry is not None else self.texts.get(path)
@@ -95,9 +95,9 @@ class PackageTree:
         ))  # fmt: skip
 
     def add_link(self, path: str, target: str) -> None:
-        """Add a symbolic link; an empty directory at its place is replaced."""
+        """Add a symbolic link; replaces a directory at its path."""
         plain = plain_path(path)
-        # the links that merge /usr are the only ones at the paths that they merge
+        # only the links that merge /usr are at the paths that they merge
         place = plain if _ALIASED.fullmatch(plain) else merged_path(plain)
         self.directories.pop(place, None)
         self._add(TarEntry(path=place, kind="symlink", target=target, mtime=self.epoch))
@@ -105,7 +105,7 @@ class PackageTree:
     def add_directory(
         self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)
     ) -> None:
-        """Add a directory, or change one that a package brings."""
+        """Add a directory, or change one from a package."""
         path = merged_path(plain_path(path))
         self._need_parents(path)
         self.directories[path] = TarEntry(

@@ -25,8 +25,8 @@ from images.layers.tar import Kind, TarEntry, header, padding
 from images.oci.tarstream import scan
 
 _LEVEL = 6
-"""How hard libdeflate tries. Its output depends on its version (see pyproject.toml) and on nothing
-else; level 6 of it gives 1 % less than zlib's, in a third of the time."""
+"""libdeflate's compression level. Its output depends only on its version (see pyproject.toml);
+level 6 gives 1 % less than zlib's, in a third of the time."""
 
 _LIBRARY = re.compile(
     r"(usr/lib|usr/lib64|usr/local/lib)/([^/]+/)?(lib[^/]*\.so(\.[^/]*)?|ld-[^/]+)"
@@ -37,11 +37,11 @@ _MOST_WORKERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedPackage:
-    """A package, unpacked. `packed` is one gzip member: the tar of its files without directories.
+    """An unpacked package. `packed` is one gzip member: the tar of its files without directories.
 
-    `listed` are the paths as dpkg lists them, with those that the image does not keep. `links`
-    maps symbolic links to what they say, `texts` wanted files to their contents, `sonames`
-    libraries to their own names, `digests` configuration files to their MD5 sums.
+    `listed` are all paths as dpkg lists them, also those that the image omits. `links` maps
+    symbolic links to their targets, `texts` wanted files to their contents, `sonames` libraries to
+    their sonames, `digests` configuration files to their MD5 sums.
     """
 
     package: SuitePackage
@@ -59,7 +59,7 @@ class UnpackedPackage:
 def unpack(
     path: Path, package: SuitePackage, *, epoch: int, wanted: re.Pattern[str]
 ) -> UnpackedPackage:
-    """Unpack a package's file. `wanted` fits the paths whose contents the base is made from."""
+    """Unpack a package's file. `wanted` matches the paths whose contents `configure` reads."""
     shown = f"{package.name} {package.version}"
     deb = read_deb(path, shown=shown)
     conffiles = deb.control.get("conffiles", ControlFile(0, b"")).content.decode().split()
@@ -85,7 +85,7 @@ def unpack(
 def unpack_all(
     packages: Iterable[tuple[SuitePackage, Path]], *, epoch: int, wanted: str
 ) -> Iterator[UnpackedPackage]:
-    """Unpack packages as their files arrive, a few at once, in their order."""
+    """Unpack packages as their files arrive, a few at once; yields them in order."""
     pattern = re.compile(wanted)
     workers = max(2, min(_MOST_WORKERS, os.cpu_count() or 2))
     ahead: list[Future[UnpackedPackage]] = []
@@ -103,7 +103,7 @@ def unpack_all(
 
 
 def compress(parts: Iterable[bytes | memoryview]) -> bytes:
-    """Compress bytes as one gzip member, the same on every machine."""
+    """Compress bytes reproducibly as one gzip member."""
     import deflate
 
     return bytes(deflate.gzip_compress(b"".join(parts), _LEVEL))
@@ -181,7 +181,7 @@ class _Reading:
 
 
 def _soname(content: memoryview) -> str | None:
-    """Return the name that a shared library has in itself; "" for one without, None for others."""
+    """Return a shared library's soname; "" if it has none, None for other files."""
 
     def read(begin: int, end: int) -> bytes:
         if not 0 <= begin <= end <= len(content):
@@ -190,6 +190,6 @@ def _soname(content: memoryview) -> str | None:
 
     try:
         found = read_dynamic(read)
-    except DamagedElf:  # or a linker script, which is text
+    except DamagedElf:  # or a linker script (text)
         return None
     return (found.soname or "") if found.machine and found.kind == "library" else None

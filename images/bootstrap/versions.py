@@ -19,7 +19,7 @@ OPERATORS: dict[str, Callable[[int], bool]] = {
     ">=": lambda order: order >= 0,
     ">>": lambda order: order > 0,
 }
-"""Relations between versions as package indexes write them, judged on `compare`'s result."""
+"""Version relations as in package indexes, as functions of `compare`'s result."""
 
 
 def compare(one: str, other: str) -> int:
@@ -39,8 +39,8 @@ def _key(version: str) -> tuple[int, tuple[object, ...], tuple[object, ...]]:
 
 
 def _order(text: str) -> tuple[object, ...]:
-    """Split into letters and numbers in turn. In letters "~" sorts before the end of the text,
-    and letters before all other characters.
+    """Split into alternating letters and numbers. Among letters, "~" sorts before the end of the
+    text, and letters before all other characters.
     """
     found: list[object] = []
     for letters, digits in _PARTS.findall(text):

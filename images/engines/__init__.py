@@ -1,5 +1,5 @@
-"""What builds and runs images on this machine: Docker, Podman, and a sandbox that needs neither.
+"""Builds and runs images on this machine: Docker, Podman, and a sandbox that needs neither.
 
 In: `spec.ImageSpec` to build, `spec.RunJob` to run. Out: `spec.BuiltImage`, `spec.RunResult`.
-`runner` chooses who runs a job; the rest of the program speaks to it.
+`runner` chooses what runs a job, and is the interface for the rest of the program.
 """

@@ -1,7 +1,7 @@
-"""An image as the archive that engines load, made while it is sent: nothing of it lies on a disk.
+"""Streams an image as the archive that engines load, without writing it to disk.
 
-It is what `docker save` writes, with the layers as they are stored (compressed), which engines have
-read for as long as they have known the form.
+The format is that of `docker save`, with the layers as they are stored (compressed); engines have
+always accepted that.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _RECORD = 10240
 
 
 def engine_image_id(image: Image) -> str:
-    """The id under which an engine will know the image.
+    """The ID that the image will have in an engine.
 
-    It is the image's own where its configuration was written as we write it. Other tools' bytes are
-    not kept, and their images get another id.
+    It is the image's ID if its configuration was serialized as we do it. Other tools' bytes are not
+    preserved, and their images get another ID.
     """
     return digest_of(to_bytes(image.config))
 
@@ -31,10 +31,10 @@ def engine_image_id(image: Image) -> str:
 def engine_archive(
     image: Image, on_bytes: Callable[[int], None], have: Collection[Chain] = ()
 ) -> Iterator[bytes]:
-    """Give the archive in pieces; `on_bytes` hears how many bytes of layers have been given.
+    """Yield the archive in pieces; `on_bytes` is called with how many more layer bytes are done.
 
     `have`: the chains of layers (diffIDs from the base on) that the engine has. It does not look
-    for those in an archive, so they are left out of it.
+    for those in an archive, so they are omitted.
     """
     config = to_bytes(image.config)
     names = {layer.diff_id: f"{layer.blob.hex}.tar" for layer in image.layers}

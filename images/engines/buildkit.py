@@ -1,9 +1,8 @@
-"""What drives BuildKit, and what it is given: a command line, a context, secrets.
+"""Finds a CLI that can drive BuildKit, and makes its input: command line, context, secrets.
 
-The docker SDK's own build speaks only the legacy builder, which has no `RUN --mount` and so neither
-secrets nor caches. Which CLI can drive BuildKit is found out, not assumed: Docker's clients before
-23 do it themselves (DOCKER_BUILDKIT=1), later ones only with the buildx plugin, and a machine may
-have several.
+The docker SDK's build supports only the legacy builder, which has no `RUN --mount` and so neither
+secrets nor caches. We test which CLI can drive BuildKit: Docker's clients before 23 do it by
+themselves (DOCKER_BUILDKIT=1), later ones only with buildx, and a machine may have several.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from images.system import process
 from images.system.scratch import scratch_directory
 
 RECIPE = Path(__file__).parents[1] / "recipe"
-_INTEGRATED = range(18, 23)  # BuildKit came in 18.09; 23.0 made buildx the only way to it
+_INTEGRATED = range(18, 23)  # BuildKit came in 18.09; since 23.0 it needs buildx
 
 
 class NoBuildKitError(Failure):
-    """An engine answers, but no CLI here can drive BuildKit."""
+    """An engine runs, but no CLI here can drive BuildKit."""
 
     code = "no-buildkit"
     exit_code = 5
@@ -36,14 +35,14 @@ class NoBuildKitError(Failure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A CLI that can drive BuildKit, and how."""
+    """A CLI that can drive BuildKit, and whether through buildx or by itself."""
 
     cli: str
     kind: Literal["buildx", "integrated"]
     version: str
 
     def argv(self) -> list[str]:
-        """The words before the options of a build."""
+        """The command line before the options of a build."""
         return (
             [self.cli, "buildx", "build", "--load"]
             if self.kind == "buildx"
@@ -54,24 +53,24 @@ class Builder:
         )
 
     def environment(self) -> dict[str, str]:
-        """What the CLI's environment needs beside the caller's."""
+        """Variables that the CLI needs in addition to the caller's."""
         return {"DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"}
 
 
 def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
-    """The first `docker` on `path` that can drive BuildKit; `ask` runs a command and gives its
-    output, or None when it failed. NoBuildKitError: none can.
+    """The first `docker` on `path` that can drive BuildKit; `ask` runs a command and returns its
+    output, or None if it failed. NoBuildKitError: none can.
     """
     seen: list[str] = []
     for directory in dict.fromkeys(path.split(os.pathsep)):
         cli = shutil.which("docker", path=directory) if directory else None
         if cli is None:
             continue
-        # "github.com/docker/buildx v0.13.1 ..."; podman answers as docker, with "buildah 1.28.2"
+        # "github.com/docker/buildx v0.13.1 ..."; podman as docker prints "buildah 1.28.2"
         plugin, *numbers = (ask([cli, "buildx", "version"]) or "").split() or [""]
         if plugin.endswith("/buildx"):
             return Builder(cli=cli, kind="buildx", version=numbers[0] if numbers else "?")
-        # not `docker version`, which fails where no engine answers
+        # not `docker version`, which fails if no engine runs
         said = re.search(r"(?:^|Docker version )(\d[^,\s]*)", ask([cli, "--version"]) or "")
         version = said[1] if said else ""
         major = re.match(r"\d+", version)
@@ -91,7 +90,7 @@ def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
 
 
 def ask(argv: list[str]) -> str | None:
-    """Ask a client of itself; None when it failed. It is shown no engine, since one may hang."""
+    """Query a client about itself; None if it failed. It gets no engine, because one may hang."""
     nobody = {"DOCKER_HOST": f"unix://{os.devnull}"}
     try:
         done = process.run(argv, timeout_s=20.0, env=nobody, apart=True)
@@ -109,7 +108,7 @@ def build_argv(
     secrets: Mapping[str, Path],
     network: str | None,
 ) -> list[str]:
-    """The whole command line of one build, from values alone."""
+    """The whole command line of one build."""
     argv = [*builder.argv(), "--progress", "plain", "--file", str(context / "Dockerfile.cuda")]
     argv += ["--build-arg", f"BASE={spec.base}", "--build-arg", f"LOCK={spec.lock.name}"]
     if spec.apt_packages:
@@ -126,14 +125,14 @@ def build_argv(
 
 
 def recipe_file(name: str) -> Path:
-    """A file of the recipe: beside this module when installed, in the checkout's root else."""
+    """A file of the recipe: in `images/recipe` if it is there, else in the checkout's root."""
     packed = RECIPE / name
     return packed if packed.exists() else RECIPE.parent.parent / name
 
 
 @contextlib.contextmanager
 def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
-    """A directory that holds exactly what the Dockerfile copies, gone afterwards."""
+    """A temporary directory with exactly the files that the Dockerfile copies."""
     with scratch_directory() as context:
         shutil.copy(recipe_file("Dockerfile.cuda"), context / "Dockerfile.cuda")
         (context / "images" / "recipe").mkdir(parents=True)
@@ -145,7 +144,7 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def secret_files(secrets: Secrets) -> Iterator[dict[str, Path]]:
-    """The secrets as files that only we can read, outside the context, gone afterwards."""
+    """The secrets as temporary files that only this user can read, outside the context."""
     contents = {"ca": secrets.ca_bundle, "netrc": secrets.netrc, "pip_index": secrets.pip_index}
     with scratch_directory() as made:
         files = {}

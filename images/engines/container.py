@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: bool) -> bool:
-    """Start it. False where the machine does not permit its limits, and it can do with fewer."""
+    """Start it. False if the machine does not permit its limits and it can run with fewer."""
     from docker.errors import APIError
     from requests.exceptions import RequestException
 
@@ -47,7 +47,7 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, str, str]:
-    """Hand its stderr on until it ends; give its exit code, stdout, and the end of stderr."""
+    """Pass its stderr on until it ends; returns its exit code, stdout, and the end of stderr."""
     with uninterrupted():
         chunks = container.logs(stdout=False, stderr=True, stream=True, follow=True)
     for line in _lines(chunks):
@@ -59,7 +59,7 @@ def follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, s
 
 
 def _beginning(chunks: Iterator[bytes]) -> str:
-    """As much as is kept of any command's standard output; a container may have written more."""
+    """The beginning of a container's stdout, up to the limit for captured output."""
     kept = bytearray()
     for chunk in chunks:
         kept += chunk[: output.CAPTURE_BYTES - len(kept)]

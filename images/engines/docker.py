@@ -50,10 +50,10 @@ class Docker:
 
     @classmethod
     def connect(cls, *, fix: str, timeout_s: int = 600) -> Self:
-        """The engine that the environment names; NoEngineError with `fix` when none answers."""
+        """The engine that the environment names. NoEngineError, with `fix`: none answers."""
         host = os.environ.get("DOCKER_HOST") or DEFAULT_HOST
         try:
-            # the SDK takes a while to load, and leaves a socket open that nobody listens to
+            # the SDK takes a while to load, and leaves a socket open if no engine listens
             if host.startswith("unix://"):
                 knock(host)
         except OSError as error:
@@ -77,23 +77,23 @@ class Docker:
         return str(self._guard(self._client.version)["Version"])
 
     def info(self) -> dict[str, Any]:
-        """What `docker info` knows."""
+        """The data of `docker info`."""
         found: dict[str, Any] = self._guard(self._client.info)
         return found
 
     def free_bytes(self) -> int | None:
-        """Free space where the engine keeps images; None when that is not on this machine."""
+        """Free space where the engine stores images; None if that is not on this machine."""
         root = self.info().get("DockerRootDir")
         local = (os.environ.get("DOCKER_HOST") or "unix://").startswith("unix://")
         if not root or not local:
             return None
         try:
             return shutil.disk_usage(root).free
-        except OSError:  # it is in another machine's file system, or where we may not look
+        except OSError:  # it is on another machine, or not accessible to us
             return None
 
     def build_network(self) -> str | None:
-        """An engine without its bridge network can build on the host's only."""
+        """The network for builds: without its bridge network an engine needs the host's."""
         names = {network.name for network in self._guard(self._client.networks.list)}
         return None if "bridge" in names else "host"
 
@@ -107,12 +107,12 @@ class Docker:
         return tuple(sorted({str(tag) for image in found for tag in image.tags}))
 
     def load(self, archive: Path) -> None:
-        """Load an image archive (`docker save` form)."""
+        """Load an image archive (`docker save` format)."""
         with archive.open("rb") as stream:
             self._guard(lambda: self._client.images.load(stream))
 
     def save(self, image: str, archive: Path) -> None:
-        """Write an image as `docker load` reads it; under the file's name only once it is whole."""
+        """Write an image as an archive for `docker load`, atomically."""
         found = self._get(image)
         partial = archive.with_name(f".{archive.name}.{os.getpid()}")
         try:
@@ -125,7 +125,7 @@ class Docker:
             partial.unlink(missing_ok=True)
 
     def push(self, reference: str) -> str:
-        """Push a tag; gives the digest of its manifest, as the registry told it."""
+        """Push a tag; returns the digest of its manifest, as reported by the registry."""
         repository, _, tag = reference.rpartition(":")
         digest = ""
         for event in self._guard(
@@ -141,13 +141,13 @@ class Docker:
         return digest
 
     def tag(self, image: str, reference: str) -> None:
-        """Give an image its name; an older image of that name loses it."""
+        """Tag an image; an older image with that name loses it."""
         repository, _, tag = reference.rpartition(":")
         found = self._get(image)
         self._guard(lambda: found.tag(repository, tag))
 
     def labels(self, image: str) -> dict[str, str]:
-        """The labels of an image; EngineError when there is none of that name."""
+        """The labels of an image. EngineError: there is no image with that name."""
         return dict(self._get(image).labels)
 
     def image_id(self, image: str) -> str:
@@ -155,26 +155,26 @@ class Docker:
         return str(self._get(image).id)
 
     def emulates(self, image: str) -> bool:
-        """Whether the image is for another processor than the engine's own."""
+        """Whether the image is for another architecture than the engine's."""
         its = self._get(image).attrs.get("Architecture")
         own = self._guard(self._client.version).get("Arch")
         return bool(its and own and its != own)
 
     def repo_digest(self, reference: str) -> str | None:
-        """The registry digest under which the engine holds this image, if it does."""
+        """The registry digest that the engine has for this image, if any."""
         found = self._find(reference)
         digests: list[str] = (found.attrs.get("RepoDigests") or []) if found else []
         return digests[0].rpartition("@")[2] if digests else None
 
     def size_bytes(self, image: str) -> int:
-        """The image's size as the engine counts it."""
+        """The image's size, as counted by the engine."""
         return int(self._get(image).attrs.get("Size", 0))
 
     def layer_chains(self) -> frozenset[tuple[str, ...]]:
-        """The layers (diffIDs) of every image here, and of every image below one of them.
+        """The layers (diffIDs) of every image here, and all their prefixes from the base on.
 
-        Empty where the engine keeps images in containerd: that takes an archive only when it is
-        complete, and this is asked in order to leave out what is here.
+        Empty if the engine stores images in containerd, which accepts only complete archives: the
+        chains are used to omit layers from an archive.
         """
         status = self.info().get("DriverStatus") or []
         if any("io.containerd.snapshotter" in str(pair) for pair in status):
@@ -221,7 +221,7 @@ class Docker:
         secrets: Secrets,
         on_line: Callable[[str], None],
     ) -> BuiltImage:
-        """Build and load the image, untagged: its name is given once it has been proven."""
+        """Build and load the image, untagged: it is tagged after it has been verified."""
         with (
             staged_context(spec, suite) as context,
             secret_files(secrets) as files,
@@ -252,10 +252,10 @@ class Docker:
         return BuiltImage(image_id=image, size_bytes=self.size_bytes(image))
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
-        """Run the command to its end and remove the container, whatever happens.
+        """Run the command to its end, and always remove the container.
 
-        Limits that this engine may not grant are left out and said in the notes: a machine
-        without the right to raise them is still worth verifying.
+        Limits that this engine does not permit are omitted and reported in the notes: a machine
+        that may not raise them is still worth verifying.
         """
         from docker.types import Ulimit
 
@@ -278,7 +278,7 @@ class Docker:
         return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
 
     def _refuse_too_much(self, job: RunJob) -> None:
-        """Some engines take minutes to refuse a large configuration, or never do."""
+        """Refuse a too large configuration here: some engines take minutes to, or never do."""
         config = self._guard(lambda: self._client.images.get(job.image).attrs).get("Config") or {}
         settings = [config.get(name) or [] for name in ("Entrypoint", "Env")]
         words = [str(word) for setting in settings for word in setting]
@@ -287,7 +287,7 @@ class Docker:
 
     @contextlib.contextmanager
     def _container(self, job: RunJob, ulimits: list[Any]) -> Iterator[Container]:
-        """A container that is gone afterwards, whatever happens."""
+        """A container that is always removed afterwards."""
         from docker.types import DeviceRequest
 
         requests = {
@@ -296,7 +296,7 @@ class Docker:
         }.get(job.gpus, [])
         made: list[Container] = []
         try:
-            with uninterrupted():  # else it might exist without our knowing it
+            with uninterrupted():  # else it might exist without us knowing its ID
                 made.append(
                     self._guard(
                         lambda: self._client.containers.create(
@@ -351,7 +351,7 @@ class Docker:
 
 
 def knock(host: str) -> None:
-    """Connect to a unix:// socket and leave; OSError where nobody listens, or it is not ours."""
+    """Connect to a unix:// socket and close it; OSError if nothing listens or access is denied."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(10)
         probe.connect(host.removeprefix("unix://"))

@@ -1,4 +1,4 @@
-"""What Docker refuses, in our words, and what to type then."""
+"""Turns Docker's errors into ours, with what to type then."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 from images.errors import Failure
 
-# A firewall's reload or another engine can take docker0 away from a running engine.
+# A firewall reload or another engine can remove docker0 from a running engine.
 BRIDGE_IS_BROKEN = re.compile(r"failed to create endpoint .* on network bridge")
-# The last of them is all that an older client says; it ends with exit code 0 then.
+# The last one is all that an older client prints, with exit code 0.
 _ENGINE_WENT_AWAY = re.compile(
     r"error during connect|cannot connect to the docker daemon|code = Unavailable|EOF$"
     r"|server did not provide an image ID",
@@ -46,7 +46,7 @@ class DiskFullError(Failure):
 
 
 class NoGpuRuntimeError(Failure):
-    """The host has GPUs, and the engine cannot hand them to a container."""
+    """The host has GPUs, but the engine cannot pass them to a container."""
 
     code = "no-gpu-runtime"
     exit_code = 4
@@ -60,7 +60,7 @@ def build_failure(tail: str, *, engine_answers: bool) -> Failure:
             detail=_last_lines(tail),
             log=tail,
         )
-    # uv's words, and pip's
+    # uv's message, and pip's
     if re.search(r"hash(es)? mismatch|do not match the hashes", tail, re.IGNORECASE):
         return BuildFailedError(
             "A downloaded wheel does not have the hash that the lock names.",

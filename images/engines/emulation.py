@@ -1,6 +1,6 @@
-"""Which images this machine can run: those for its own processor, and those that it emulates.
+"""Which images this machine can run: those for its processor, and those that it can emulate.
 
-An emulator (qemu-user) is registered with the kernel, which then starts a foreign program by it:
+An emulator (qemu-user) is registered with the kernel, which then runs foreign programs with it:
 https://docs.kernel.org/admin-guide/binfmt-misc.html
 """
 
@@ -28,8 +28,8 @@ class OtherMachineError(Failure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Emulator:
-    """One registration. `fixed` (flag F): the kernel opened the interpreter when it was registered,
-    so that it is found from inside an image, too.
+    """One registration. `fixed` (flag F): the kernel opened the interpreter at registration, so
+    that it works inside an image, too.
     """
 
     name: str
@@ -39,28 +39,28 @@ class _Emulator:
     mask: bytes
 
     def starts(self, program: bytes) -> bool:
-        """Whether it is started for a program that begins with these bytes."""
+        """Whether the kernel uses it for a program that begins with these bytes."""
         seen = program[self.offset : self.offset + len(self.magic)]
         masked = bytes(byte & mask for byte, mask in zip(seen, self.mask, strict=False))
         return masked == self.magic
 
 
 def runs_natively(platform: Platform) -> bool:
-    """Whether this machine's own processor runs such programs."""
+    """Whether this machine's processor runs such programs."""
     here, wanted = host_platform().architecture, platform.architecture
     return platform.os == "linux" and wanted in {here, *_ALSO_RUNS.get(here, ())}
 
 
 def emulator_of(platform: Platform, root: Path = Path("/")) -> str:
-    """What emulates this platform here ("qemu-aarch64"); "" where it needs none or has none."""
+    """The emulator for this platform ("qemu-aarch64"); "" if none is needed or none is there."""
     if runs_natively(platform):
         return ""
     return next((one.name for one in _emulators(platform, root) if one.fixed), "")
 
 
 def check_runs(platform: Platform, shown: str, root: Path = Path("/")) -> None:
-    """Refuse an image whose programs this machine cannot run, not even by an emulator. Raises
-    OtherMachineError.
+    """Check that this machine can run a platform's programs, natively or with an emulator.
+    OtherMachineError: it cannot.
     """
     if runs_natively(platform) or emulator_of(platform, root):
         return
@@ -81,7 +81,7 @@ def check_runs(platform: Platform, shown: str, root: Path = Path("/")) -> None:
 
 
 def _emulators(platform: Platform, root: Path) -> Iterator[_Emulator]:
-    """Those that are registered, enabled, and started for this platform's programs."""
+    """The emulators that are registered and enabled for this platform's programs."""
     machine = _ELF_MACHINES.get(platform.architecture)
     registry = root / _REGISTRY
     if platform.os != "linux" or machine is None or _text(registry / "status") != "enabled":
@@ -94,7 +94,7 @@ def _emulators(platform: Platform, root: Path) -> Iterator[_Emulator]:
 
 
 def _elf(kind: int, machine: int) -> bytes:
-    """How a 64-bit little-endian ELF file begins."""
+    """The beginning of a 64-bit little-endian ELF file."""
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     return ident + kind.to_bytes(2, "little") + machine.to_bytes(2, "little")
 
@@ -108,7 +108,7 @@ def _read(file: Path) -> _Emulator | None:
         magic = bytes.fromhex(fields["magic"])
         mask = bytes.fromhex(fields.get("mask", "ff" * len(magic)))
         offset = int(fields["offset"])
-    except (KeyError, ValueError):  # one that goes by a file's ending, or none at all
+    except (KeyError, ValueError):  # a registration by file extension, or an invalid one
         return None
     fixed = "F" in fields.get("flags:", "")
     return _Emulator(name=file.name, fixed=fixed, offset=offset, magic=magic, mask=mask)

@@ -1,6 +1,6 @@
-"""Podman, by its command line: loads an image, runs a command in it, removes what it made.
+"""Podman, through its command line: loads an image, runs a command in it, and cleans up.
 
-GPUs come by CDI only: podman's `--gpus` is accepted by versions that do nothing about it.
+GPUs are passed only through CDI: some versions accept `--gpus` but ignore it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LIMIT_REFUSED = re.compile(
     r"rlimit type (?P<number>\d+)|set ?rlimit `?RLIMIT_(?P<name>[A-Z]+)", re.IGNORECASE
 )
 _NUMBERS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
-# What podman raises by itself as soon as any limit is asked for.
+# The limits that podman raises by itself if any limit is requested.
 _PODMANS_OWN = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
 _NOT_FOUND = 127
 _OWN_FAILURES = frozenset({125, 126, _NOT_FOUND})
 
 
 class Podman:
-    """One usable podman; `scratch` is where archives lie while it reads them."""
+    """One usable podman; `scratch` is the directory for archives while it reads them."""
 
     def __init__(self, program: str, version: str, scratch: Path | None = None) -> None:
         self._program = program
@@ -57,7 +57,7 @@ class Podman:
 
     @classmethod
     def connect(cls, scratch: Path | None = None) -> Podman:
-        """The podman of this host; NoEngineError where it is missing or cannot work."""
+        """The podman of this host. NoEngineError: it is missing or unusable."""
         program = shutil.which("podman")
         if program is None:
             raise NoEngineError("podman is not installed.", fix=INSTALL_FIX)
@@ -93,10 +93,10 @@ class Podman:
         source: str = "",
         name: str = "",
     ) -> str:
-        """Put an image where podman keeps its own; gives its id.
+        """Load an image into podman's storage; returns its ID.
 
-        `source` is the image as podman itself can read it ("oci:DIR:NAME"), where it lies on this
-        host: that spares an archive. What it gives must be this very image.
+        `source` is a source on this host that podman can read itself ("oci:DIR:NAME"), which saves
+        an archive. It must be the same image.
         """
         handle = image.image_id if source else engine_image_id(image)
         if not self._has(handle):
@@ -116,7 +116,7 @@ class Podman:
         return handle
 
     def remove(self, handle: str) -> None:
-        """Remove an image that `prepare` brought, with its names; others were here before."""
+        """Remove an image that `prepare` loaded, with its names; keeps images from before."""
         if handle not in self._brought:
             return
         self._brought.discard(handle)
@@ -124,9 +124,9 @@ class Podman:
             self._ask(["rmi", "--force", _bare(handle)])
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
-        """Run the command to its end and remove the container, whatever happens.
+        """Run the command to its end, and always remove the container.
 
-        Limits that may not be set here are left out and said in the notes.
+        Limits that are not permitted here are omitted and reported in the notes.
         """
         wanted = {"stack": f"{job.stack_bytes}:{job.stack_bytes}"}
         if job.memlock_unlimited:
@@ -135,7 +135,7 @@ class Podman:
         limits = self._granted.get(asked, wanted)
 
         def tell(line: str) -> None:
-            if not _LIMIT_REFUSED.search(line):  # which is tried again without
+            if not _LIMIT_REFUSED.search(line):  # it is tried again without the limit
                 on_line(line)
 
         while True:
@@ -160,7 +160,7 @@ class Podman:
         )
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """What a person types to get in."""
+        """The command that a user types to enter the image."""
         words = ["podman", "run", "--rm", "-it"]
         words += [] if gpus == "none" else ["--device", GPU_DEVICE]
         words += ["--shm-size", "1g"]
@@ -184,7 +184,7 @@ class Podman:
                 timeout_s=job.timeout_s,
                 on_line=on_line,
                 apart=True,
-                grace_s=_GRACE_S,  # what it would end is removed below
+                grace_s=_GRACE_S,  # its container is removed below
             )
         except process.CommandTimedOut as error:
             raise EngineError(
@@ -194,7 +194,7 @@ class Podman:
                 detail=error.completed.last_lines(),
             ) from error
         finally:
-            # by the name that we chose: it goes even where its making was interrupted
+            # by the name that we chose: this works even if its creation was interrupted
             self._remove_container(name)
 
     def _remove_container(self, name: str) -> None:
@@ -257,8 +257,8 @@ class Podman:
 
 
 def _refuse_one_that_starts_nothing(program: str) -> None:
-    """Have it start a program that is not there, in an empty root: a podman that gets as far as
-    not finding it can start containers. Asked for beforehand, since an image takes minutes to load.
+    """Test podman with a program that does not exist, in an empty root: if it fails only because
+    of that, it can start containers. Tested first, because loading an image takes minutes.
     """
     with scratch_directory() as empty:
 
@@ -292,10 +292,10 @@ def _refuse_one_that_starts_nothing(program: str) -> None:
 
 
 def _less(limits: Mapping[str, str], output: str) -> dict[str, str] | None:
-    """What to ask for instead, where a limit was refused; None where that is not the trouble.
+    """The limits to try next after one was refused; None if the failure has another cause.
 
-    As soon as any limit is asked for, podman raises the number of files and of processes by itself.
-    Those we then set to what we have; where not even that is permitted, nothing is asked for.
+    If any limit is requested, podman raises those for files and processes by itself. If that is
+    refused, we set them to our limits; if even that is refused, we request none.
     """
     found = _LIMIT_REFUSED.search(output)
     if found is None or not limits:
@@ -321,7 +321,7 @@ def _create_words(job: RunJob, name: str, limits: Mapping[str, str]) -> list[str
 
 
 def _bare(handle: str) -> str:
-    """An id as every version of podman takes it."""
+    """An ID in the form that every version of podman accepts."""
     return handle.removeprefix("sha256:")
 
 

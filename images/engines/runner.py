@@ -1,7 +1,7 @@
-"""Which of the things that can run an image on this host is used: docker, podman, or a sandbox.
+"""Chooses what runs an image on this host: docker, podman, or a sandbox.
 
-The modules that do the running know nothing of each other; here is what they have in common, and in
-which order they are asked. Asking is quick, and who cannot serve says why.
+The runner modules do not know each other; this one has their common interface, and the order in
+which they are tried. Trying is quick, and a runner that cannot be used says why.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ ORDER: tuple[RunnerName, ...] = ("docker", "podman", "sandbox")
 
 
 class Runner(Protocol):
-    """Runs commands in images that lie anywhere: in a layout, an archive, a registry."""
+    """Runs commands in images from anywhere: a layout, an archive, a registry."""
 
     @property
     def name(self) -> str:
-        """For people: "podman 4.3.1"."""
+        """For messages: "podman 4.3.1"."""
 
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:
-        """Put the image where it can be run, unless it is there; gives what `RunJob.image` takes.
+        """Load the image, unless it is there already; returns the value for `RunJob.image`.
 
-        `on_bytes` hears how many more bytes of its layers have been read. `source` is the image as
-        podman and skopeo name it ("oci:DIR:NAME"), where it has such a name; `name` is given to it
-        where it is put, if that has names.
+        `on_bytes` is called with how many more bytes of its layers have been read. `source` is the
+        image's name for podman and skopeo ("oci:DIR:NAME"), if it has one; `name` is its name in
+        the runner, if that supports names.
         """
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
-        """Run a command to its end; nothing of it stays, whatever happens."""
+        """Run a command to its end; always cleans up."""
 
     def remove(self, handle: str) -> None:
-        """Take away what `prepare` put there; what was there before stays."""
+        """Remove what `prepare` loaded; keeps images from before."""
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """What a person types to get in; `notes` are those of a run."""
+        """The command that a user types to enter the image; `notes` are those of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """What could not serve, and why."""
+    """A runner that cannot be used, and why."""
 
     name: RunnerName
     problem: Failure
@@ -64,7 +64,7 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What runs the image, and what was asked before it."""
+    """The chosen runner, and those that were tried before it."""
 
     runner: Runner
     passed_over: tuple[PassedOver, ...] = ()
@@ -84,13 +84,13 @@ class DockerRunner(Docker):
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:
-        """Load an image; layers that the engine has are neither read nor sent."""
+        """Load an image; skips layers that the engine has."""
         del source
         handle = image.image_id if self.has(image.image_id) else engine_image_id(image)
         if not self.has(handle):
             pieces: Any = engine_archive(image, on_bytes, self.layer_chains())
             loaded = self._guard(lambda: self._client.images.load(pieces))
-            # an engine with containerd's store counts by a manifest that it makes itself
+            # an engine with containerd's store uses the ID of a manifest that it creates
             handle = str(loaded[0].id) if loaded else handle
             self._brought.add(handle)
         if name:
@@ -98,14 +98,14 @@ class DockerRunner(Docker):
         return handle
 
     def remove(self, handle: str) -> None:
-        """Remove an image that `prepare` brought, with its names; others were here before."""
+        """Remove an image that `prepare` loaded, with its names; keeps images from before."""
         if handle not in self._brought:
             return
         self._brought.discard(handle)
         self._guard(lambda: self._client.images.remove(handle, force=True))
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """What a person types to get in."""
+        """The command that a user types to enter the image."""
         words = ["docker", "run", "--rm", "-it"]
         words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(
             gpus, []
@@ -120,9 +120,10 @@ class DockerRunner(Docker):
 def choose_runner(
     *, cache: Path, wanted: RunnerName | Literal["auto"] = "auto", docker_fix: str = ""
 ) -> Chosen:
-    """Choose what runs images on this host. `cache` is where a sandbox keeps unpacked ones.
+    """Choose what runs images on this host. `cache` is where a sandbox keeps unpacked images.
 
-    NoRunnerError says of each why it cannot; what was asked for by name fails in its own words.
+    NoRunnerError: none can be used, with the reason for each. A runner requested by name raises its
+    own error.
     """
     passed_over: list[PassedOver] = []
     for name in ORDER if wanted == "auto" else (wanted,):

@@ -1,9 +1,9 @@
-"""Sets up a container engine, when a person asks for it: `python -m images.engines.setup`.
+"""Sets up a container engine at a user's request: `python -m images.engines.setup`.
 
-It installs the distribution's own packages and starts the engine, says each command before it runs
-it, and does nothing where an engine already answers. Machines without a running init (containers,
-some clouds) get the engine started directly; where the machine forbids what it needs, it is started
-with less, and what was left out is said.
+It installs the distribution's packages and starts the engine, prints each command before running
+it, and does nothing if an engine already answers. On machines without a running init (containers,
+some clouds) it starts the engine directly; if the machine forbids something that the engine needs,
+it starts the engine without that, and reports it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOG = Path("/var/log/gpu-provision-dockerd.log")
 _NO_QUESTIONS = ("env", "DEBIAN_FRONTEND=noninteractive")
 _INSTALL_TIMEOUT_S = 1800.0
 
-# What other distributions call it. Said, not run: nobody has tried them here.
+# The commands for other distributions. Only printed, not run: they are untested.
 _ELSEWHERE: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "fedora": (("dnf", "install", "-y", "moby-engine", "docker-buildx"),),
     "amzn": (("dnf", "install", "-y", "docker"),),
@@ -58,9 +58,9 @@ _ELSEWHERE: Mapping[str, tuple[tuple[str, ...], ...]] = {
 def _apt_packages(
     have: Callable[[str], bool], have_package: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """What is missing, of what the distribution has.
+    """The packages to install, of those that the distribution has.
 
-    An engine that is there stays: Docker's own packages and the distribution's exclude each other.
+    An installed engine stays: Docker's packages and the distribution's conflict.
     """
     found: list[str] = []
     if not have("dockerd"):
@@ -68,7 +68,7 @@ def _apt_packages(
         found += filter(have_package, ("docker-cli", "docker-buildx"))
         found += [package for package in ("iptables", "ca-certificates") if have_package(package)]
     elif not have("docker-buildx"):
-        # Docker's own name first: where its repository is configured, its engine is installed
+        # Docker's name first: if its repository is configured, its engine is installed
         found += list(filter(have_package, ("docker-buildx-plugin", "docker-buildx")))[:1]
     return tuple(found)
 
@@ -87,11 +87,11 @@ def plan_commands(
     have_package: Callable[[str], bool] = lambda _: True,
     user: str = "",
 ) -> tuple[tuple[str, ...], ...]:
-    """Say which commands install the engine and start it by the init, in order.
+    """The commands that install the engine and start it through the init, in order.
 
-    `os_id` and `os_like` are ID and ID_LIKE of os-release; `have` knows programs (and
-    "docker-buildx", the plugin); `have_package` knows what the distribution offers. Without a
-    running init nothing here starts the engine: `start_engine` does.
+    `os_id` and `os_like` are ID and ID_LIKE from os-release; `have` checks for programs (and
+    "docker-buildx", the plugin); `have_package` checks for packages of the distribution. Without a
+    running init no command starts the engine: `start_engine` does.
     """
     sudo = () if is_root else ("sudo",)
     if not _is_debian_like(os_id, os_like):
@@ -112,7 +112,7 @@ def _other_system(
     os_id: str, os_like: str, *, sudo: tuple[str, ...], has_init: bool
 ) -> EngineSetupError:
     known = next((name for name in (os_id, *os_like.split()) if name in _ELSEWHERE), None)
-    # what is said to be like Fedora (RHEL, Rocky, Alma) does not have Fedora's engine
+    # distributions that are like Fedora (RHEL, Rocky, Alma) do not have Fedora's engine
     if known is None or (known == "fedora" and os_id != "fedora"):
         return EngineSetupError(
             f"Docker can be installed for you on Debian and Ubuntu only; this is "
@@ -133,7 +133,7 @@ def _pasteable(commands: Sequence[Sequence[str]]) -> str:
 
 
 def likely_packages(os_id: str, version: str) -> Callable[[str], bool]:
-    """Guess what a release offers, for a text that must not wait for apt."""
+    """Guess the packages of a release, for a message that must not wait for apt."""
     try:
         number = float(version)
     except ValueError:
@@ -143,7 +143,7 @@ def likely_packages(os_id: str, version: str) -> Callable[[str], bool]:
     if is_ubuntu or number < 13:
         absent.add("docker-cli")  # part of docker.io
     if number < (22.04 if is_ubuntu else 13):
-        absent.add("docker-buildx")  # not made yet; an older client builds without it
+        absent.add("docker-buildx")  # not packaged yet; an older client builds without it
     return lambda package: package not in absent
 
 
@@ -152,7 +152,7 @@ def likely_packages(os_id: str, version: str) -> Callable[[str], bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Here:
-    """What decides, of this host."""
+    """The facts about this host that determine the commands."""
 
     os_id: str
     os_like: str
@@ -174,7 +174,7 @@ def _read_here() -> _Here:
             break
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
+    except (KeyError, OSError):  # a user ID without a name
         user = ""
     return _Here(
         os_id=release.get("ID", ""),
@@ -195,13 +195,13 @@ def _have(program: str) -> bool:
             )),
         ]  # fmt: skip
         return any(os.access(place / program, os.X_OK) for place in places)
-    # sbin is not on everybody's PATH
+    # sbin is not on every user's PATH
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     return shutil.which(program, path=path) is not None
 
 
 def has_candidate(policy: str) -> bool:
-    """Whether `apt-cache policy NAME` speaks of a package that can be installed."""
+    """Whether the output of `apt-cache policy NAME` shows an installable package."""
     match = re.search(r"^\s+Candidate: (.+)$", policy, re.MULTILINE)
     return match is not None and match[1] != "(none)"
 
@@ -214,7 +214,7 @@ def _have_package(package: str) -> bool:
 
 
 def fix_text() -> str:
-    """What to type where no engine answers: the commands that this module would run."""
+    """What to type if no engine answers: the commands that this module would run."""
     here = _read_here()
     try:
         commands = plan_commands(
@@ -236,10 +236,7 @@ def fix_text() -> str:
     return f"{text} && {quoted}" if text else quoted
 
 
-# --- the engine -------------------------------------------------------------------------------
-
-
-# --- all of it --------------------------------------------------------------------------------
+# --- the whole setup --------------------------------------------------------------------------
 
 
 def _say(text: str) -> None:
@@ -248,7 +245,7 @@ def _say(text: str) -> None:
 
 
 def _run_each(commands: Sequence[Sequence[str]]) -> None:
-    """Show each command, then run it; what it says is shown only when it fails."""
+    """Print each command, then run it; prints its output only if it fails."""
     for command in commands:
         _say(f"+ {shlex.join(command)}")
         completed = process.run(
@@ -279,14 +276,14 @@ def _install(here: _Here) -> None:
 
     update = (*here.sudo, "apt-get", "update")
     if _is_debian_like(here.os_id, here.os_like) and not _have("dockerd"):
-        _run_each([update])  # only now does apt know what the distribution offers
+        _run_each([update])  # apt needs this to know the available packages
     _run_each([command for command in plan() if command != update])
 
 
 def _start(here: _Here) -> StartedEngine | None:
     """Start the engine if no init did. None: it answers already."""
     doors = real_doors(DEFAULT_HOST, LOG, sudo=here.sudo)
-    # an init needs a moment, and so does a package's own start script
+    # an init needs a moment, and so does a package's start script
     deadline = time.monotonic() + (WAIT_S if here.has_init else 3.0)
     while time.monotonic() < deadline:
         if doors.ask().is_up:
@@ -341,7 +338,7 @@ def _set_up() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Set up an engine on this host; the exit code."""
+    """Set up an engine on this host; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m images.engines.setup",
         description="Install and start Docker from the distribution's packages (Debian, Ubuntu).",

@@ -1,4 +1,4 @@
-"""What a builder needs to know, and what it gives back."""
+"""The input and output of builders and runners."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """One image, decided. The same spec gives the same image.
+    """One image to build. The same spec results in the same image.
 
-    `base` is a reference the engine can resolve (with its digest when a registry gave it);
-    `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` bring Python to a
-    base that has none; `nvcc_flags` become NVCC_APPEND_FLAGS of the image.
+    `base` is a reference that the engine can resolve (with its digest if it is from a registry);
+    `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` install Python in a
+    base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS.
     """
 
     base: str
@@ -26,7 +26,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltImage:
-    """`image_id` is the digest of its config ("sha256:..."); `size_bytes` as the engine counts."""
+    """`image_id` is the digest of its config ("sha256:..."); `size_bytes` is the engine's count."""
 
     image_id: str
     size_bytes: int
@@ -36,8 +36,9 @@ class BuiltImage:
 class RunJob:
     """One run of a command in an image.
 
-    `gpus`: "none", "runtime" (the NVIDIA container runtime or hook) or "cdi". `files` are put into
-    the container before it starts (absolute path -> content), so that a remote engine works too.
+    `gpus`: "none", "runtime" (the NVIDIA container runtime or hook) or "cdi". `files` are copied
+    into the container before it starts (absolute path -> content), which works with a remote
+    engine, too.
     """
 
     image: str
@@ -53,7 +54,7 @@ class RunJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """`notes` say what the engine refused and was left out ("memlock=-1: not permitted here")."""
+    """`notes` say what was refused and omitted ("memlock=-1: not permitted here")."""
 
     exit_code: int
     stdout: str
@@ -62,17 +63,17 @@ class RunResult:
 
 
 SMALLER_FIX = "Build the image again, with fewer or shorter variables and a shorter command."
-# Linux passes no longer string to a program (MAX_ARG_STRLEN), no longer path (PATH_MAX), and a
-# quarter of the stack in all, which is 2 MB where nobody has set another limit: execve(2). What a
-# launcher adds is among them.
+# Linux's limits for a string passed to a program (MAX_ARG_STRLEN), for a path (PATH_MAX), and for
+# all strings, a quarter of the stack limit, by default 2 MB: execve(2). A launcher's words count,
+# too.
 _LONGEST_WORD = 128 << 10
 _LONGEST_PATH = 4096
 _MOST_OF_WORDS = 1 << 20
 
 
 def too_much_to_pass(words: Sequence[str], directory: str) -> str:
-    """Why Linux starts no program with this command and these variables in this directory; "" where
-    it does. Engines say so late, or not at all.
+    """Why Linux would refuse to start this command with these variables in this directory; "" if
+    it would not. Engines report this late, or not at all.
     """
     sizes = [len(os.fsencode(word)) + 1 for word in words]
     if max(sizes, default=0) > _LONGEST_WORD or sum(sizes) > _MOST_OF_WORDS:

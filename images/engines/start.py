@@ -1,4 +1,4 @@
-"""A Docker engine started without an init, with as little left out as the machine allows."""
+"""Starts a Docker engine without an init, with as few omissions as the machine allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from images.system import process
 _NO_FIREWALL = ("--iptables=false", "--ip6tables=false")
 _NO_BRIDGE = ("--bridge=none",)
 _PLAIN_STORAGE = ("--storage-driver=vfs",)
-# No start with less would help against these.
+# Omitting more does not help against these.
 _HOPELESS = re.compile(
     r"pid file found|process with PID|is still running|address already in use|"
     r"needs to be started with root|no space left on device|"
@@ -32,14 +32,14 @@ DOCS = "https://docs.docker.com/engine/install/"
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """How an engine answered: with its version, or with what went wrong."""
+    """An engine's answer: its version, or what went wrong."""
 
     version: str = ""
     problem: str = ""
 
     @property
     def is_up(self) -> bool:
-        """Whether an engine runs there, even one that this user may not speak to."""
+        """Whether an engine runs there, even one that this user has no access to."""
         return bool(self.version) or self.is_closed
 
     @property
@@ -48,7 +48,7 @@ class EngineAnswer:
 
 
 def ask_engine(host: str | None = None) -> EngineAnswer:
-    """Ask an engine for its version: the one the environment names, or `host`."""
+    """Query the version of an engine: the one that the environment names, or `host`."""
     import docker
     import docker.errors
 
@@ -56,7 +56,7 @@ def ask_engine(host: str | None = None) -> EngineAnswer:
     try:
         if where.startswith("unix://"):
             knock(where)
-        # with a version given it asks nothing by itself; /version is the same in each of them
+        # with a version given the client sends no query of its own; /version is the same in all
         client = (
             docker.from_env(version="1.44", timeout=10)
             if host is None
@@ -71,7 +71,7 @@ def ask_engine(host: str | None = None) -> EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Omission:
-    """One more thing that the engine is started without, and why."""
+    """A feature that the engine is started without, and the consequence."""
 
     arguments: tuple[str, ...]
     why: str
@@ -87,7 +87,7 @@ _LADDER = (
 
 
 def telling_line(log: str) -> str:
-    """The line of an engine's log that says why it ended."""
+    """The line of an engine's log that explains why it ended."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     for pattern in (r"failed to start daemon", r"level=fatal", r"level=error"):
         matching = [line for line in lines if re.search(pattern, line)]
@@ -98,7 +98,7 @@ def telling_line(log: str) -> str:
 
 
 def next_step(line: str, given: Sequence[str]) -> Omission | None:
-    """What to leave out next, by the telling line; None where nothing is left to try."""
+    """What to omit next, according to the log line; None if nothing is left to try."""
     if _HOPELESS.search(line):
         return None
     left = [step for step in _LADDER if not set(step.arguments) <= set(given)]
@@ -111,7 +111,7 @@ def next_step(line: str, given: Sequence[str]) -> Omission | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedEngine:
-    """An engine that runs."""
+    """A running engine."""
 
     pid: int
     version: str
@@ -122,7 +122,7 @@ class StartedEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartEffects:
-    """What starting an engine does to the world; tests have their own."""
+    """I/O seam of starting an engine (processes, log, clock), replaceable in tests."""
 
     detach: Callable[[Sequence[str]], int]
     is_alive: Callable[[int], bool]
@@ -134,7 +134,7 @@ class StartEffects:
 
 
 def _await(doors: StartEffects, pid: int, wait_s: float) -> EngineAnswer:
-    """Wait for an answer, for the engine's end, or for the time to pass."""
+    """Wait until the engine answers or ends, or the time limit is reached."""
     deadline = doors.clock() + wait_s
     while True:
         answer = doors.ask()
@@ -152,7 +152,9 @@ def start_engine(
     arguments: Sequence[str] = (),
     wait_s: float = WAIT_S,
 ) -> StartedEngine:
-    """Start an engine without an init, with as little left out as the machine allows."""
+    """Start an engine without an init, with as few omissions as the machine allows.
+    EngineSetupError: it does not start even so.
+    """
     left_out: list[Omission] = []
     while True:
         extra = [argument for step in left_out for argument in step.arguments]
@@ -182,9 +184,9 @@ def start_engine(
 
 
 def stop_pid(pid: int, *, sudo: Sequence[str] = (), wait_s: float = 15.0) -> None:
-    """End an engine by its process id: asked first, then forced."""
+    """End an engine by its process ID: SIGTERM, then SIGKILL."""
     for name, seconds in (("TERM", wait_s), ("KILL", 5.0)):
-        # The shell's own: a minimal system has no program of that name.
+        # The shell's builtin: a minimal system has no program kill.
         kill = ("sh", "-c", f"kill -s {name} {pid}")
         process.run([*sudo, *kill], timeout_s=60, terminal=bool(sudo))
         deadline = time.monotonic() + seconds
@@ -195,7 +197,7 @@ def stop_pid(pid: int, *, sudo: Sequence[str] = (), wait_s: float = 15.0) -> Non
 
 
 def real_doors(host: str, log: Path, *, sudo: Sequence[str] = ()) -> StartEffects:
-    """The doors to this machine. The log is read from where it ends now."""
+    """The effects on this machine. The log is read from its current end on."""
     try:
         start = log.stat().st_size
     except OSError:

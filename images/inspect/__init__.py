@@ -1,17 +1,17 @@
-"""Reads out of a Python wheel which GPUs it was compiled for.
+"""Reads from a Python wheel which GPUs it was compiled for, and what is in an image.
 
     code = measure("https://HOST/torch-2.0.1-cp311-cp311-manylinux1_x86_64.whl")
     code.sm, code.ptx, code.how
 
-How data flows, and which module does what:
+The data flow, and the modules:
 
-    a path or an address --source, remote--> bytes from any place, by range requests
-                         --archive--------> members of the zip, held to size and checksum
-                         --texts----------> version.py, build_info.py, the flags that torch keeps
-                         --library--------> a library's fatbins, counted (by `elf` and `fatbin`)
-                         --judge----------> what may be claimed of the wheel
+    a path or a URL --source, remote--> bytes from any offset, with range requests
+                    --archive--------> members of the zip, checked against size and checksum
+                    --texts----------> version.py, build_info.py, the flags that torch stores
+                    --library--------> a library's fatbins, counted (with `elf` and `fatbin`)
+                    --judge----------> what can be claimed about the wheel
 
-`measuring` drives them; `errors` says how it can fail. What is read is data: nothing is executed.
+`measuring` runs these; `image` inspects a whole image or wheel. Nothing that is read is executed.
 """
 
 from __future__ import annotations

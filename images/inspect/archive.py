@@ -1,7 +1,7 @@
-"""The zip around a wheel: its directory, and its members as streams that are held to it.
+"""The zip of a wheel: its directory, and its members as streams that are checked against it.
 
-Nothing but what is needed is read: the end, the directory, and the members asked for. A member is
-inflated in pieces, and its size and checksum must be what the directory says.
+Only what is needed is read: the end, the directory, and the requested members. A member is inflated
+in pieces, and its size and checksum must match the directory.
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
 
@@ -46,7 +46,7 @@ class WheelArchive:
             raise self._unreadable(printable(str(error))) from error
 
     def read(self, name: str, limit: int) -> bytes:
-        """Give a small member whole; a failure where it is larger than `limit` bytes."""
+        """Return a small member; an error if it is larger than `limit` bytes."""
         member = self.members[name]
         if member.size > limit:
             raise self._unreadable(f"{name} has {member.size} bytes; {limit} are allowed")
@@ -55,9 +55,9 @@ class WheelArchive:
     def stream(
         self, member: Member, on_compressed: Callable[[int], None] = lambda _: None
     ) -> Iterator[bytes]:
-        """Give a member's content in pieces of at most a megabyte.
+        """Yield a member's content in pieces of at most a MiB.
 
-        `on_compressed` hears how many bytes of the compressed form have gone by.
+        `on_compressed` is called with how many compressed bytes have been read.
         """
         try:
             yield from _checked(member, self._raw(member, on_compressed))
@@ -65,7 +65,7 @@ class WheelArchive:
             raise self._unreadable(f"{printable(member.name)} {error}") from error
 
     def _raw(self, member: Member, on_compressed: Callable[[int], None]) -> Iterator[bytes]:
-        """Give the compressed form of a member, in pieces."""
+        """Yield the compressed data of a member, in pieces."""
         most = LOCAL.size + len(member.raw_name) + MOST_TEXT + member.compressed
         length = min(member.boundary - member.offset, most)
         left = member.compressed
@@ -89,7 +89,7 @@ class WheelArchive:
             raise ZipBrokenError("overlaps what follows it")
 
     def _bytes(self, offset: int, length: int) -> Generator[bytes, None, None]:
-        """Give a part of the file, of which the end is here already: what is small lies there."""
+        """Yield a part of the file; its end, where small members are, is in memory already."""
         before = min(max(0, self._tail_at - offset), length)
         if before:
             with contextlib.closing(self._source.stream(offset, before)) as pieces:
@@ -108,7 +108,7 @@ class WheelArchive:
 
 
 def _checked(member: Member, raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Give the content, which must have the size and the checksum of the directory."""
+    """Yield the content, and check its size and checksum against the directory."""
     if member.flags & ENCRYPTED:
         raise ZipBrokenError("is encrypted")
     if member.method not in (STORED, DEFLATED):
@@ -136,7 +136,7 @@ def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
             while left and not inflater.eof:
                 yield inflater.decompress(left, _INFLATED_BYTES)
                 left = inflater.unconsumed_tail
-        while not inflater.eof:  # what is inflated already and did not fit into the last piece
+        while not inflater.eof:  # inflated data that did not fit into the last piece
             rest = inflater.decompress(b"", _INFLATED_BYTES)
             if not rest:
                 raise ZipBrokenError("ends in the middle of its compressed form")

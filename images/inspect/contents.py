@@ -1,8 +1,8 @@
-"""Reads an image's layers, or a wheel, into a tree: one pass, no byte of it run or unpacked.
+"""Reads an image's layers, or a wheel, into a tree in one pass; runs and unpacks nothing.
 
-Of every file its size is noted; of ELF files what the loader would read, and the device code;
-of a few small files the text. Two layers are read at a time, since inflating and hashing leave
-Python's lock alone.
+For every file the tree has its size; for ELF files what the loader would read, and the device code;
+for a few small files the text. Two layers are read at a time, because inflating and hashing release
+the GIL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_FILES = 3_000_000
 _MOST_TEXT_BYTES = 512 << 20
 _ANEW_FIX = "Rebuild the image or pull it again."
 _TORCH_FLAGS = "/torch/lib/libtorch_python.so"
-# What is read as a text, and at most how much of it.
+# Files that are read as text, and the limit for each.
 _TEXTS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"/[^/]+\.dist-info/METADATA$"), 1 << 20),
     (re.compile(r"/[^/]+\.dist-info/RECORD$"), 64 << 20),
@@ -59,7 +59,7 @@ OnBytes = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """One layer: its compressed size, what its files have together, and who made it."""
+    """One layer: its compressed size, the total size of its files, and what created it."""
 
     digest: str
     size: int
@@ -70,7 +70,7 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in an image, or in a wheel: its `tree` is the site directory then.
+    """The contents of an image, or of a wheel; a wheel's `tree` is the site directory.
 
     `config` is the image's configuration, `tags` the wheel's platform tags.
     """
@@ -86,7 +86,7 @@ class Contents:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the image sets, as a process in it would see it."""
+        """The image's environment variables, as a process in it sees them."""
         own = self.config.get("config")
         listed = own.get("Env") if isinstance(own, dict) else None
         pairs = (
@@ -98,7 +98,7 @@ class Contents:
 
 
 def read_image(image: Image, *, on_bytes: OnBytes | None = None) -> Contents:
-    """Read every layer of an image. `on_bytes` hears how many more unpacked bytes went by."""
+    """Read every layer of an image. `on_bytes` is called with how many more bytes were unpacked."""
     hears = on_bytes or (lambda _: None)
     counted = _Counted(hears)
     with ThreadPoolExecutor(_WORKERS) as pool:
@@ -140,7 +140,7 @@ _MACHINES: Mapping[str, Machine] = {"amd64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(slots=True)
 class _Layer:
-    """What one layer says: what it takes away, then what it puts there."""
+    """One layer: what it removes, and then what it adds."""
 
     whiteouts: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
@@ -149,13 +149,13 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _HardLink:
-    """One more name for the file that is there."""
+    """Another name for an existing file."""
 
     target: str
 
 
 class _Counted:
-    """Bounds what one image may make us keep."""
+    """Limits how much of one image is kept in memory."""
 
     def __init__(self, on_bytes: OnBytes) -> None:
         self.on_bytes = on_bytes
@@ -179,7 +179,7 @@ class _Counted:
 
 
 def read_wheel(source: ByteSource, *, on_bytes: OnBytes | None = None) -> Contents:
-    """Read every member of an opened wheel, laid out as it would be in a site directory."""
+    """Read every member of an opened wheel into a tree, as in a site directory."""
     counted = _Counted(on_bytes or (lambda _: None))
     archive = WheelArchive(source)
     tree = ImageTree()
@@ -208,7 +208,7 @@ def read_wheel(source: ByteSource, *, on_bytes: OnBytes | None = None) -> Conten
 
 
 def _platforms(file_name: str, tree: ImageTree) -> tuple[str, ...]:
-    """Read the platform tags off the file's name, as pip does; else what WHEEL says."""
+    """Read the platform tags from the file's name, as pip does; else from WHEEL."""
     parts = file_name.removesuffix(".whl").split("-")
     if file_name.endswith(".whl") and len(parts) in (5, 6):
         return tuple(parts[-1].split("."))
@@ -221,7 +221,7 @@ def _platforms(file_name: str, tree: ImageTree) -> tuple[str, ...]:
 
 
 def _in_site(name: str) -> str:
-    """Say where a member of a wheel goes; what is for the site directory is unpacked into it."""
+    """The installed path of a member; .data/purelib and platlib go into the site directory."""
     return _absolute(re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", name))
 
 
@@ -232,7 +232,7 @@ def _read_layer(number: int, layer: ImageLayer, counted: _Counted) -> _Layer:
         for member, content in members:
             counted.file()
             _read_member(found, again, number, member, content, counted)
-    while again:  # what they needed had gone by when it was known
+    while again:  # a part that they needed had passed before we knew it
         waiting, again = again, {}
         with contextlib.closing(layer_members(layer)) as members:
             for member, content in members:
@@ -271,13 +271,13 @@ def _read_member(
         reader = read_content(path, file, _heard(_pieces(content), counted.on_bytes))
         counted.text(len(file.text or b""))
         found.nodes.append((path, file))
-        again.pop(path, None)  # the later one of two of one name is the one that stays
+        again.pop(path, None)  # of two members with one name, the later one stays
         if reader is not None:
             again[path] = file, reader
 
 
 def read_content(path: str, file: ImageFile, pieces: Iterator[bytes]) -> DynamicReader | None:
-    """Look into one file. What is given back wants to read it again, from its begin."""
+    """Inspect one file. A returned reader must read the file again, from its beginning."""
     limit = next((most for pattern, most in _TEXTS if pattern.search(path)), None)
     if limit is not None:
         file.text = _first(pieces, limit)
@@ -310,7 +310,7 @@ def _read_elf(path: str, file: ImageFile, pieces: Iterable[bytes]) -> DynamicRea
 
 
 def _tapped(pieces: Iterable[bytes], file: ImageFile, reader: DynamicReader) -> Iterator[bytes]:
-    """Let the reader see what goes by."""
+    """Pass the pieces on, and feed them to the reader."""
     for piece in pieces:
         if file.problem is None:
             try:
@@ -333,7 +333,7 @@ def _finished(file: ImageFile, reader: DynamicReader) -> DynamicReader | None:
 
 
 def _read_again(file: ImageFile, reader: DynamicReader, pieces: Iterable[bytes]) -> bool:
-    """Feed a file once more; False where that is not the last time."""
+    """Feed a file once more; False if it must be read yet again."""
     for _ in _tapped(pieces, file, reader):
         pass
     return _finished(file, reader) is None
@@ -352,7 +352,7 @@ def _apply(tree: ImageTree, layer: _Layer, number: int) -> None:
 
 
 def _makers(image: Image) -> list[str]:
-    """Give for each layer the command that made it, where the history fits the layers."""
+    """The command that made each layer, if the history matches the layers."""
     listed = image.config.get("history")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     made = [str(row.get("created_by", "")) for row in rows if not row.get("empty_layer")]

@@ -1,7 +1,7 @@
 """Whether the device code of a library runs on a GPU. Pure.
 
-Binary code runs on its own major and an equal or higher minor; "a" code on that very GPU; "f" code
-on its family. PTX is compiled by the driver, for its own capability and any later one.
+Binary code runs on the same major and an equal or higher minor capability; "a" code only on exactly
+that capability; "f" code on its family. The driver compiles PTX for its capability and all later.
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#application-compatibility
 """
 
@@ -19,9 +19,9 @@ from images.inspect.texts import capability
 class Coverage:
     """How much of a library runs on one GPU.
 
-    `runs` is "sm_86", "sm_80 binary", "PTX" or "none"; `share` is the part of its fatbins that
-    surely hold that. A library may serve a GPU by kernels of which others know nothing: where
-    `share` is small and not nothing, counting cannot tell.
+    `runs` is "sm_86", "sm_80 binary", "PTX" or "none"; `share` is the fraction of its fatbins that
+    certainly contain usable code. A library may support a GPU with kernels in only some fatbins: if
+    `share` is small but not zero, counting cannot decide.
     """
 
     library: str
@@ -31,7 +31,7 @@ class Coverage:
 
     @property
     def whole(self) -> bool:
-        """Whether it was built for this GPU: nearly all that is in it runs there."""
+        """Whether it was built for this GPU: nearly all of its code runs there."""
         return self.runs != "none" and self.share >= NEARLY_ALL
 
     @property
@@ -41,8 +41,8 @@ class Coverage:
 
 
 def cover(code: LibraryCode, gpu: Capability) -> Coverage:
-    """Find what of a library runs on a GPU: the best that is in nearly all of it, if anything is,
-    and else what most of it has.
+    """Find what code of a library runs on a GPU: the best that is in nearly all fatbins, if any,
+    else the most frequent.
     """
     usable = [
         (words, count)
@@ -53,7 +53,7 @@ def cover(code: LibraryCode, gpu: Capability) -> Coverage:
     if not usable or not code.fatbins:
         return Coverage(library=code.name, gpu=gpu, runs="none", share=0.0)
     enough = [row for row in usable if row[1] >= NEARLY_ALL * code.fatbins]
-    # exact binary code before older, and PTX last, which costs time at the first start
+    # exact binary code before older, and PTX last, because it makes the first start slower
     rank, runs = min(row[0] for row in enough) if enough else max(usable, key=lambda r: r[1])[0]
     del rank
     share = max(count for _, count in usable) / code.fatbins
@@ -61,13 +61,13 @@ def cover(code: LibraryCode, gpu: Capability) -> Coverage:
 
 
 def cover_flags(flags: Sequence[str], gpu: Capability) -> str:
-    """Say what a build runs by what it says of itself ("sm_86", "compute_90")."""
+    """What runs on a GPU, according to a build's own flags ("sm_86", "compute_90")."""
     usable = [words for word in flags if (words := _runs(word, gpu)) is not None]
     return min(usable)[1] if usable else "none"
 
 
 def _runs(word: str, gpu: Capability) -> tuple[tuple[int, int], str] | None:
-    """Say (how good, how a GPU runs a target); None where it does not."""
+    """(rank, how a GPU runs a target); lower ranks are better. None: it does not run."""
     found = capability(word)
     if found is None:
         return None

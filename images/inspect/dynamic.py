@@ -1,8 +1,8 @@
-"""What the loader reads of an ELF file: what it needs, where it looks, which versions it asks for.
+"""Reads what the loader reads from an ELF file: needed libraries, search paths, versions.
 
-Everything is read as the loader does, by program headers and addresses: sections are for linkers,
-may be missing, and may say something else. Nothing in the file is believed: counts are bounded, and
-what does not hold is a `DamagedElf`.
+Like the loader, it uses program headers and addresses: sections are for linkers, may be missing,
+and may disagree. The file is not trusted: counts are limited, and inconsistencies raise
+`DamagedElf`.
 
 https://refspecs.linuxfoundation.org/elf/gabi4+/ch5.dynamic.html
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
@@ -55,11 +55,11 @@ class DamagedElf(ValueError):  # noqa: N818  the caller names the file
 class ElfFile:
     """One ELF file, as the loader sees it.
 
-    `machine` None: for a machine that is none of ours; nothing else is known then. `kind` is
-    "other" for what no loader loads (object files). `interpreter` is the loader that a program
-    asks for. `rpath` counts only where there is no `runpath`; both are as written, with $ORIGIN.
-    `versions` maps a needed library to the versions asked of it; weak ones may be missing and are
-    left out. `provides` are the versions that it has itself.
+    `machine` None: an unsupported machine; nothing else is known then. `kind` is "other" for what
+    no loader loads (object files). `interpreter` is the loader that a program names. `rpath` is
+    used only without a `runpath`; both are as written, with $ORIGIN. `versions` maps a needed
+    library to the versions required from it; weak ones may be missing and are omitted. `provides`
+    are the versions that it defines itself.
     """
 
     machine: Machine | None
@@ -75,22 +75,22 @@ class ElfFile:
 
     @property
     def is_program(self) -> bool:
-        """Whether it can be started: by its kind, or since it names a loader."""
+        """Whether it can be started: because of its kind, or because it names a loader."""
         return self.kind == "program" or self.interpreter is not None
 
 
 class DynamicReader:
-    """Reads one file that comes in pieces. Where it has to come again, `finish` says so."""
+    """Reads one file that comes in pieces. `finish` says whether it must be fed again."""
 
     def __init__(self, size: int, *, head: int | None = None) -> None:
         self._windows = Windows(size) if head is None else Windows(size, head=head)
         self._due: int | None = min(size, _HEADER.size)
         self._passes = 1
         self.found: ElfFile | None = None
-        """What was read, as soon as it is known."""
+        """The result, as soon as it is known."""
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece; DamagedElf where it cannot be."""
+        """Take the next piece. DamagedElf: the file is invalid."""
         if self.found is not None:
             return
         self._windows.feed(piece)
@@ -98,7 +98,7 @@ class DynamicReader:
             self._try()
 
     def finish(self) -> ElfFile | None:
-        """Give what was found, or None: then feed the file again, from its begin."""
+        """Return the result, or None: then feed the file again, from its beginning."""
         if self.found is None:
             if self._passes == _MOST_PASSES or self._windows.at < self._windows.size:
                 raise DamagedElf("it ends before what it speaks of")
@@ -118,8 +118,8 @@ class DynamicReader:
 
 
 def read_dynamic(read: Read) -> ElfFile:
-    """Read a file of which `read(begin, end)` gives any part. DamagedElf: it is cut off, or its
-    tables lead outside of it.
+    """Read a file through `read(begin, end)`. DamagedElf: it is truncated or invalid, or its tables
+    point outside of it.
     """
     ident, kind, number, *_, programs_at, _, _, _, entry, count, _, _, _ = _HEADER.unpack(
         read(0, _HEADER.size)
@@ -156,14 +156,14 @@ class _Segment(NamedTuple):
 
 
 class _Image:
-    """The file by the addresses at which the loader would map it."""
+    """The file, by the addresses to which the loader would map it."""
 
     def __init__(self, read: Read, segments: Sequence[_Segment]) -> None:
         self._read = read
         self._segments = segments
 
     def at(self, address: int) -> tuple[int, int]:
-        """Give (the byte in the file, the end of what is mapped together with it)."""
+        """(offset in the file, end of the segment that is mapped with it)."""
         for segment in self._segments:
             if segment.kind == _LOAD and 0 <= address - segment.address < segment.in_file:
                 return (
@@ -173,7 +173,7 @@ class _Image:
         raise DamagedElf(f"nothing of it is mapped at address {address:#x}")
 
     def fields(self, form: struct.Struct, address: int) -> tuple[int, ...]:
-        """Read a record. What follows it is most likely wanted next."""
+        """Read a record. If it is not kept, request more: what follows is probably needed next."""
         begin, end = self.at(address)
         try:
             return form.unpack(self._read(begin, begin + form.size))
@@ -190,7 +190,7 @@ class _Image:
         return None
 
     def dynamic(self) -> dict[int, list[int]] | None:
-        """Read the dynamic part: tag -> its values, in order; None where there is none."""
+        """Read the dynamic part: tag -> its values, in order; None if there is none."""
         segment = next((s for s in self._segments if s.kind == _DYNAMIC_PART), None)
         if segment is None:
             return None
@@ -207,7 +207,7 @@ class _Image:
         return found
 
     def texts(self, address: int, size: int) -> Callable[..., str]:
-        """Give what reads the string table that lies there."""
+        """Return a function that reads names from the string table at this address."""
         table, _ = self.at(address)
 
         def text(offset: int, most: int = _MOST_NAME_BYTES) -> str:
@@ -219,7 +219,7 @@ class _Image:
                 try:
                     raw += self._read(table + at, table + upto)
                 except NotKept as part:
-                    whole = size <= _MOST_TABLE_BYTES  # other names are wanted soon
+                    whole = size <= _MOST_TABLE_BYTES  # other names are needed soon
                     raise (NotKept(table, table + size) if whole else part) from None
                 at = upto
             name, end, _ = raw.partition(b"\0")
@@ -231,10 +231,10 @@ class _Image:
 
 
 def _with_dynamic(found: ElfFile, image: _Image, tags: Mapping[int, Sequence[int]]) -> ElfFile:
-    """Add what the dynamic part says."""
+    """Add the values of the dynamic part."""
 
     def one(tag: int) -> int | None:
-        return tags[tag][-1] if tag in tags else None  # the loader takes the last one
+        return tags[tag][-1] if tag in tags else None  # the loader uses the last one
 
     names, size = one(_STRTAB), one(_STRSZ)
     if names is None or size is None:
@@ -265,7 +265,7 @@ def _with_dynamic(found: ElfFile, image: _Image, tags: Mapping[int, Sequence[int
 def _versions(
     image: _Image, text: Callable[[int], str], at: int | None, count: int | None
 ) -> dict[str, tuple[str, ...]]:
-    """Read which versions it asks of which library."""
+    """Read which versions it requires from which library."""
     found: dict[str, dict[str, None]] = {}
     read = 0
     for _ in range(_bounded(count) if at else 0):
@@ -290,7 +290,7 @@ def _versions(
 def _provides(
     image: _Image, text: Callable[[int], str], at: int | None, count: int | None
 ) -> tuple[str, ...]:
-    """Read which versions it has itself; the first one is its own name."""
+    """Read which versions it defines itself; the first is its own name."""
     found: dict[str, None] = {}
     for _ in range(_bounded(count) if at else 0):
         assert at is not None

@@ -1,4 +1,4 @@
-"""The little of ELF that is needed: what machine a library is for, and where its sections are.
+"""Reads two things from ELF: the machine that a library is for, and where its sections are.
 
 https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 """
@@ -21,7 +21,7 @@ _LINUX_FIX = "Give a Linux wheel for x86_64 or aarch64."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfHeader:
-    """`sections_at`, and `sections` of them; `names` is the number of the one with their names."""
+    """`sections` section headers are at `sections_at`; `names` is the index of the names' one."""
 
     machine: Literal["x86_64", "aarch64"]
     sections_at: int
@@ -30,12 +30,12 @@ class ElfHeader:
 
     @property
     def sections_end(self) -> int:
-        """The first byte behind the table of sections."""
+        """The offset after the table of sections."""
         return self.sections_at + self.sections * _SECTION.size
 
 
 def parse_header(data: bytes, name: str) -> ElfHeader:
-    """Read the first 64 bytes of the library `name`, or say why it is none for us."""
+    """Parse the first 64 bytes of the library `name`. WheelUnreadableError: it is unsupported."""
     if len(data) < HEADER_BYTES or not data.startswith(b"\x7fELF"):
         raise WheelUnreadableError(
             f"{name} is not an ELF library: it begins with {data[:4].hex(' ') or 'nothing'}.",
@@ -56,7 +56,7 @@ def parse_header(data: bytes, name: str) -> ElfHeader:
             fix=_LINUX_FIX,
         )
     at, entry, count, names = fields[6], fields[11], fields[12], fields[13]
-    known = at and entry == _SECTION.size and names < count  # a table may be stripped away
+    known = at and entry == _SECTION.size and names < count  # the table may be stripped
     return ElfHeader(
         machine=machine,
         sections_at=at if known else 0,
@@ -68,7 +68,7 @@ def parse_header(data: bytes, name: str) -> ElfHeader:
 def section_ranges(header: ElfHeader, window: bytes, at: int) -> dict[str, tuple[int, int]] | None:
     """Section name -> (first byte, end) in the file, from a `window` that begins at byte `at`.
 
-    None where the table or the names are not in the window.
+    None if the table or the names are not in the window.
     """
     table = header.sections_at - at
     if not header.sections or table < 0 or header.sections_end - at > len(window):

@@ -1,19 +1,19 @@
-"""Fatbins: the containers in which nvcc leaves device code, found in a stream and walked.
+"""Finds and reads fatbins in a stream: the containers in which nvcc stores device code.
 
-NVIDIA does not document the layout. What stands here was read off files that nvcc 13.5.37 made for
-known targets, compared with what cuobjdump 13.5.37 lists, and found again in wheels built with
-CUDA 10.2 to 13.0 (tests/data/inspect/README.md). All numbers are little-endian.
+NVIDIA does not document the layout. It was derived from files that nvcc 13.5.37 made for known
+targets, compared with the output of cuobjdump 13.5.37, and confirmed in wheels built with CUDA 10.2
+to 13.0 (tests/data/inspect/README.md). All numbers are little-endian.
 
     fatbin    u32 magic BA55ED50, u16 version 1, u16 size of this header 16, u64 bytes that follow
     entry     u16 kind, u16 0x0101, u32 size of this header, u64 bytes of payload that follow,
               u32 compressed size, u32 at: extension, u16 minor and u16 major of the payload's own
               format, u32 architecture (86), u32 at and u32 length: source file's name,
               u64 flags (bit 20: sm_90a, bit 21: sm_100f), u64 0, u64 size when decompressed
-    extension u32, u32 length, text with its end, filled up to eight bytes
+    extension u32, u32 length, text with its end, padded to eight bytes
 
 A fatbin of `nvcc --concat` packs images of several targets into one entry of kind 256. Its
-extension is u32 count and u32 length of itself, then the entries' headers one after the other, with
-the place in the payload where the size of the header would be.
+extension is u32 count and u32 length of itself, then the entries' headers one after the other, each
+with its offset in the payload instead of the size of the header.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MOST_FATBINS = 1_000_000
-"""More are damage: TensorFlow, which has the most we saw, has some thousands."""
+"""A file with more is damaged: TensorFlow, with the most that we saw, has some thousands."""
 MAGIC = b"\x50\xed\x55\xba"
 _HEADER = struct.Struct("<4sHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
@@ -40,8 +40,8 @@ _ARCHITECTURES = range(10, 1000)
 _ACCELERATED, _FAMILY = 1 << 20, 1 << 21
 
 
-class DamagedFatbin(ValueError):  # noqa: N818  the caller names the file and makes it a failure
-    """A fatbin that begins well and does not go on so; `at` is its place in the file."""
+class DamagedFatbin(ValueError):  # noqa: N818  callers add the file's name and raise a Failure
+    """A fatbin that is valid at its beginning and damaged later; `at` is its offset in the file."""
 
     def __init__(self, at: int) -> None:
         super().__init__(f"the fatbin at byte {at}")
@@ -50,7 +50,7 @@ class DamagedFatbin(ValueError):  # noqa: N818  the caller names the file and ma
 
 @dataclass(slots=True, kw_only=True)
 class Census:
-    """How many fatbins there are, and how many of them hold each target."""
+    """The number of fatbins, and how many of them contain each target."""
 
     fatbins: int = 0
     sass: Counter[str] = field(default_factory=Counter)
@@ -59,19 +59,19 @@ class Census:
 
 
 class FatbinScanner:
-    """Finds the fatbins of one file that comes in pieces, and notes what each holds.
+    """Finds the fatbins of one file that comes in pieces, and records what each contains.
 
-    The compiler aligns a fatbin to eight bytes. A library also holds the magic where it looks for
-    it, so what follows must be a whole header with a sensible entry behind it, and else is one of
-    the `strays`. From there on sizes lead, and payloads are passed over unread: what is kept is
-    some bytes a fatbin, and one header.
+    The compiler aligns a fatbin to eight bytes. A library also contains the magic in code that
+    searches for it, so it must be followed by a whole header and a valid entry; else it is one of
+    the `strays`. Then the sizes lead from entry to entry, and payloads are skipped: the memory used
+    is some bytes for each fatbin, and one header.
     """
 
     def __init__(self, size: int) -> None:
         self.found = array("Q")
-        """Where the fatbins are, ascending."""
+        """The offsets of the fatbins, ascending."""
         self.strays: list[int] = []
-        """Where the magic stood and no fatbin did; the first hundred."""
+        """The first hundred offsets with the magic but without a fatbin."""
         self._size = size
         self._numbers: dict[frozenset[tuple[int, str]], int] = {}
         self._contents = array("L")
@@ -81,7 +81,7 @@ class FatbinScanner:
         self._held: set[tuple[int, str]] = set()
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the file; DamagedFatbin when it contradicts itself."""
+        """Take the next piece of the file. DamagedFatbin: a fatbin is inconsistent."""
         begin = self._start + len(self._window)
         end = begin + len(piece)
         if self._at >= end:
@@ -94,7 +94,7 @@ class FatbinScanner:
         self._window, self._start = window[keep:], start + keep
 
     def finish(self) -> None:
-        """Say that the file has ended."""
+        """Mark the end of the file."""
         if self._fatbin is not None:
             if self._at == self._fatbin[1]:
                 self._close()
@@ -102,7 +102,7 @@ class FatbinScanner:
                 self._give_up()
 
     def count(self, begin: int, end: int) -> Census:
-        """Count what the fatbins from byte `begin` to `end` hold."""
+        """Count the targets in the fatbins from byte `begin` to `end`."""
         first, last = bisect_left(self.found, begin), bisect_left(self.found, end)
         alike = Counter(self._contents[first:last])
         contents = list(self._numbers)
@@ -177,7 +177,7 @@ class FatbinScanner:
         return True
 
     def _give_up(self) -> bool:
-        """Take it for no fatbin where not even its first entry was one."""
+        """Treat it as a stray if its first entry is already invalid; else it is damaged."""
         begin, _ = self._fatbin or (0, 0)
         if self._held:
             raise DamagedFatbin(begin)
@@ -192,7 +192,7 @@ class FatbinScanner:
 
 
 def _targets(header: bytes) -> Iterator[tuple[int, str]]:
-    """Name what one entry holds, as (kind, "sm_86"); ValueError when it cannot be."""
+    """Yield the targets of one entry as (kind, "sm_86"). ValueError: it is invalid."""
     kind, _, _, _, _, extension, _, _, architecture, _, _, flags = _ENTRY.unpack_from(header)
     if kind == _CONCATENATED:
         for part in _parts(header, extension):
@@ -207,7 +207,7 @@ def _targets(header: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _parts(header: bytes, extension: int) -> Iterator[bytes]:
-    """Give the headers inside that of a concatenated entry."""
+    """Yield the headers inside the header of a concatenated entry."""
     if not _ENTRY_BYTES <= extension <= len(header) - _PAIR.size:
         raise ValueError(extension)
     count, _ = _PAIR.unpack_from(header, extension)
@@ -223,7 +223,7 @@ def _parts(header: bytes, extension: int) -> Iterator[bytes]:
 
 
 def _part_bytes(header: bytes, *, extension: int, name: int, length: int) -> int:
-    """Say how long a header inside a header is; texts end with a zero and fill eight bytes."""
+    """The length of a header inside a header; texts end with a zero and are padded to eight."""
     if extension:
         if not _ENTRY_BYTES <= extension <= len(header) - _PAIR.size:
             raise ValueError(extension)

@@ -1,4 +1,4 @@
-"""All that is found out about an image or a wheel, in one value."""
+"""Inspects an image or a wheel, and returns all results in one value."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _JAX_PLUGIN = re.compile(r"jax-cuda\d+-(plugin|pjrt)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What is in it. `needs` is None where there is no program and no library for a machine that
-    we know. `coded` are the libraries with device code, those that `must_run` apart.
+    """The results. `needs` is None if there is no program or library for a supported machine.
+    `coded` are the libraries with device code; `must_run` has the names of those that must run.
     """
 
     contents: Contents
@@ -62,23 +62,23 @@ class Inspection:
     flags: tuple[str, ...]
 
     def coverage(self, gpu: Capability) -> tuple[Coverage, ...]:
-        """Say of each library with device code what of it runs on a GPU."""
+        """For each library with device code, what of it runs on a GPU."""
         return tuple(cover(code, gpu) for code in self.coded)
 
     def by_flags(self, gpu: Capability) -> str | None:
-        """Say what the framework's build says of a GPU; None where it left no word."""
+        """What runs on a GPU according to the framework's build flags; None if it has none."""
         return cover_flags(self.flags, gpu) if self.flags else None
 
 
 def inspect_image(image: Image, *, on_bytes: OnBytes | None = None) -> Inspection:
-    """Look into an image."""
+    """Inspect an image."""
     return conclude(read_image(image, on_bytes=on_bytes))
 
 
 def inspect_wheel(
     source: str, *, ca_bundle: Path | None = None, on_bytes: OnBytes | None = None
 ) -> Inspection:
-    """Look into a wheel: a path, or an http(s) address."""
+    """Inspect a wheel: a path, or an http(s) URL."""
     opened = (
         open_url(source, ca_bundle=ca_bundle, on_progress=lambda *_: None)
         if is_url(source)
@@ -91,7 +91,7 @@ def inspect_wheel(
 
 
 def conclude(contents: Contents) -> Inspection:
-    """Draw from what was read all that can be said of it."""
+    """Derive all results from what was read."""
     packages = read_packages(contents)
     machine = contents.machine or _machine(contents)
     damage, left_out = find_damage(contents, packages)
@@ -141,12 +141,12 @@ def _framework(packages: ImagePackages) -> tuple[str | None, Distribution | None
 def _must_run(
     packages: ImagePackages, framework: Distribution | None, file: ImageFile, contents: Contents
 ) -> bool:
-    """Say whether a library has to have code for a GPU that the image is to run on.
+    """Whether a library must have code for every GPU that the image is to run on.
 
-    The framework's own, and those of packages that build on it, or extend it. What the framework
-    brings along may be for some GPUs only (cuSPARSELt), and the framework knows. In an image
-    without a framework, and in a wheel, all count, except that NVIDIA's have a fatbin for the
-    compiler's default target also where they hold no kernel (libnvblas, libcufftw).
+    These are the framework's libraries, and those of packages that depend on it or extend it. The
+    framework's dependencies may be for some GPUs only (cuSPARSELt), and the framework handles that.
+    In an image without a framework, and in a wheel, all libraries count, except NVIDIA's without
+    kernels: they still have a fatbin for the compiler's default target (libnvblas, libcufftw).
     """
     owner = packages.owners.get(file)
     if framework is None or contents.kind == "wheel":
@@ -165,7 +165,7 @@ def _is_stub(code: LibraryCode | None) -> bool:
 
 
 def _machine(contents: Contents) -> Machine | None:
-    """Say for which machine it is by its libraries, where nothing else tells."""
+    """The machine that all libraries are for, if it is only one."""
     found = {
         file.elf.machine
         for _, file in distinct_files(contents.tree)

@@ -1,4 +1,4 @@
-"""From counted fatbins to what a wheel can be said to hold. Pure."""
+"""Decides from counted fatbins what can be claimed about a wheel. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from images.inspect.model import Capability, LibraryCode
 from images.inspect.texts import capability
 
 NEARLY_ALL = 0.95
-"""The share of a library's fatbins that must hold a target for the library to be built for it.
+"""A library counts as built for a target if at least this share of its fatbins contains it.
 
-Measured: where torch's own flags tell the targets (nine wheels from 2.0.1 to 2.15.0), every one of
-them is in all fatbins of libtorch_cuda.so, and no other in more than 13.3 % (kernels for one GPU).
-Fatbins of someone else's make it 99.8 % (sm_75 in paddlepaddle 2.6.2) or 97.4 % (PTX in cuBLAS
-13.10). At 91 % it is no longer true: one of nvJPEG's eleven fatbins has no PTX, so that a newer GPU
-cannot run it. In libtorch_cuda_cu.so of torch 1.13.1, of code from several hands, no target
-is in more than 95.04 %, those of its own flags neither: there, counting cannot tell.
+Measured: where torch's flags list the targets (nine wheels from 2.0.1 to 2.15.0), each of them is
+in all fatbins of libtorch_cuda.so, and no other in more than 13.3 % (kernels for one GPU). Fatbins
+from third parties make it 99.8 % (sm_75 in paddlepaddle 2.6.2) or 97.4 % (PTX in cuBLAS 13.10). At
+91 % it no longer holds: one of nvJPEG's eleven fatbins has no PTX, so that a newer GPU cannot run
+it. In libtorch_cuda_cu.so of torch 1.13.1, with code from several sources, no target is in more
+than 95.04 %, not even those of its own flags: there, counting cannot decide.
 """
 _NOTHING = "No target is in nearly all fatbins of any library: nothing is claimed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What can be claimed, and why not more."""
+    """What can be claimed, with notes on why not more."""
 
     sm: tuple[Capability, ...]
     ptx: Capability | None
@@ -31,9 +31,9 @@ class Verdict:
 
 
 def judge_words(words: Iterable[str]) -> Verdict:
-    """What a build says of itself: "sm_86" is binary code, "compute_86" is PTX, and PTX alone.
+    """Judge a build's own flags: "sm_86" is binary code, "compute_86" is only PTX.
 
-    TensorFlow's compute_90 comes with sm_90 code in a part of its fatbins only (2.21: 249 of 1398).
+    TensorFlow's compute_90 comes with sm_90 code in only some fatbins (2.21: 249 of 1398).
     """
     words = tuple(words)
     sass = [word for word in words if word.startswith("sm_")]
@@ -44,9 +44,9 @@ def judge_words(words: Iterable[str]) -> Verdict:
 
 
 def judge_libraries(libraries: Sequence[LibraryCode]) -> Verdict:
-    """What every library that has device code was built for.
+    """The targets that every library with device code was built for.
 
-    A GPU that one of the libraries leaves out is left out, and named in the notes.
+    A target that one of the libraries lacks is omitted, and named in the notes.
     """
     coded = [library for library in libraries if library.fatbins]
     if not coded:
@@ -55,7 +55,7 @@ def judge_libraries(libraries: Sequence[LibraryCode]) -> Verdict:
     ptx = [_nearly_all(library.ptx, library.fatbins) for library in coded]
     in_all = [word for word in sass[0] if all(word in held for held in sass)]
     highest = [_highest_portable(held) for held in ptx]
-    # a GPU needs the highest of what they hold: there, each of them has something to compile
+    # claim the highest of their PTX versions: for it, every library has PTX to compile
     claimed = max((found for found in highest if found), default=None)
     return Verdict(
         sm=_capabilities(in_all),
@@ -70,7 +70,7 @@ def judge_libraries(libraries: Sequence[LibraryCode]) -> Verdict:
 
 
 def notes_on_libraries(libraries: Iterable[LibraryCode]) -> tuple[str, ...]:
-    """Say what counts alone do not: the targets of a few kernels, and what was not counted."""
+    """Notes on what the claims omit: targets of a few kernels, and fatbins not counted."""
     notes = []
     for library in libraries:
         few = [
@@ -98,7 +98,7 @@ def notes_on_libraries(libraries: Iterable[LibraryCode]) -> tuple[str, ...]:
 
 
 def notes_on_flags(sm: Iterable[Capability], libraries: Iterable[LibraryCode]) -> tuple[str, ...]:
-    """Say where a library holds nothing that runs on a GPU that the flags name."""
+    """Notes on libraries without code for a GPU that the flags name."""
     notes = []
     for library in libraries:
         if not library.fatbins:
@@ -126,7 +126,7 @@ def _capabilities(words: Iterable[str]) -> tuple[Capability, ...]:
 
 
 def _highest_portable(words: Iterable[str]) -> Capability | None:
-    """Find the PTX for all later GPUs: compute_90a is for 9.0 alone, compute_100f for a family."""
+    """The highest PTX for all later GPUs: not compute_90a (only 9.0) or compute_100f (a family)."""
     portable = _capabilities(word for word in words if word[-1].isdigit())
     return portable[-1] if portable else None
 
@@ -134,7 +134,7 @@ def _highest_portable(words: Iterable[str]) -> Capability | None:
 def _notes_on_differences(
     coded: Sequence[LibraryCode], sass: Sequence[Sequence[str]], in_all: Sequence[str]
 ) -> list[str]:
-    """Name the targets of some libraries, by those that leave them out."""
+    """Notes on targets that only some libraries have, grouped by the libraries that lack them."""
     words_without: dict[tuple[str, ...], list[str]] = {}
     for word in sorted({word for held in sass for word in held} - set(in_all), key=_by_number):
         without = tuple(

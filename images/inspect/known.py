@@ -1,7 +1,7 @@
-"""Libraries that an image may need and not hold: the driver's, and those of optional parts.
+"""Libraries that an image may need but not contain: the driver's, and those of optional parts.
 
-The rows are in `data/known_libraries.json`, each with where it is from. A name is a pattern, since
-the number behind it is the library's own affair.
+The rows are in `data/known_libraries.json`, each with its source. A name is a pattern, because the
+version after it does not matter.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _DATA = Path(__file__).parent / "data" / "known_libraries.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownLibraries:
-    """Some libraries of a kind: patterns of names, what they are, and who says so.
+    """Some libraries of a kind: patterns of names, what they are, and the source.
 
-    "driver": an engine brings them from the host. "base": a wheel may count on them by the
-    manylinux policy. "optional": what needs them can do without, or is for some machines only.
+    "driver": an engine mounts them from the host. "base": a wheel may rely on them according to the
+    manylinux policy. "optional": what needs them works without them, or is for some machines only.
     """
 
     group: Group
@@ -49,7 +49,7 @@ def known_libraries() -> tuple[KnownLibraries, ...]:
 
 @cache
 def find_known(name: str, group: Group) -> KnownLibraries | None:
-    """Give the row of this group that the library is in, if there is one."""
+    """The row of this group that matches the library, if there is one."""
     for row in known_libraries():
         if row.group == group and any(fnmatchcase(name, pattern) for pattern in row.names):
             return row

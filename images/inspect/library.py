@@ -1,4 +1,4 @@
-"""One shared library that comes in pieces: is it one for us, and what device code does it hold."""
+"""Reads a shared library that comes in pieces: its machine, and the device code in it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from images.inspect.model import LibraryCode
 from images.wheels.errors import ANEW_FIX, WheelUnreadableError
 
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")
-# The sections' names stand close to their table: 300 bytes before it where nothing touched the
-# file since it was linked, 900 kB in torch 2.15 for aarch64.
+# The sections' names are close to their table: 300 bytes before it if the file was not changed
+# after linking, 900 kB in torch 2.15 for aarch64.
 _BEFORE_TABLE_BYTES = 8 << 20
 _BEHIND_TABLE_BYTES = 1 << 20
 
 
 class _Kept:
-    """The part of a stream that lies around one place."""
+    """The part of a stream between two offsets."""
 
     def __init__(self, begin: int, end: int) -> None:
         self.begin, self._end = max(0, begin), end
@@ -31,10 +31,10 @@ class _Kept:
 def read_library(
     name: str, size: int, pieces: Iterable[bytes]
 ) -> tuple[LibraryCode, Literal["x86_64", "aarch64"]]:
-    """Count the fatbins of a library of `size` bytes, in one pass, and say what machine it is for.
+    """Count the fatbins of a library of `size` bytes in one pass, and return its machine.
 
-    The section table stands at the end, where a stream comes last, so fatbins are found by their
-    magic; the table then tells which of them count.
+    The section table is at the end, which a stream reaches last, so fatbins are found by their
+    magic; the table then decides which of them count.
     """
     scanner = FatbinScanner(size)
     header: elf.ElfHeader | None = None
@@ -82,12 +82,12 @@ def _census(
     scanner: FatbinScanner,
     sections: Mapping[str, tuple[int, int]] | None,
 ) -> tuple[Census, int | None]:
-    """Count what the loader gets to see, and how many fatbins lie elsewhere, if that can be told.
+    """Count the fatbins that the loader uses, and, if known, how many are elsewhere.
 
-    As cuobjdump does: linked code counts, and code yet to be linked where there is no other. What
-    lies outside both sections is data, which the library hands to the driver itself (torch 2.15 has
-    kernels for one GPU each there); it counts where it is all there is, as in cuFFT. Without a
-    section table everything counts.
+    As cuobjdump does: linked code counts, and relocatable code only if there is no other. Fatbins
+    outside both sections are data, which the library passes to the driver itself (torch 2.15 has
+    kernels for one GPU each there); they count only if there are no others, as in cuFFT. Without a
+    section table all fatbins count.
     """
     everything = scanner.count(0, size)
     if sections is None:

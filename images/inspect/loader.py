@@ -1,4 +1,4 @@
-"""How the dynamic loader of an image finds libraries (ld.so(8)), in thought."""
+"""Simulates how the dynamic loader of an image finds libraries (ld.so(8))."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from images.inspect.tree import ImageFile
 
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
 Status = Literal["found", "driver", "loaded-before", "base", "optional", "elsewhere", "missing"]
-"""Where a needed library comes from. "loaded-before": a package that belongs to it has it, and is
-imported first. "base": a wheel may count on it. "elsewhere": it is in the image, and nothing tells
-the loader where. "optional": it is not there, and what needs it is for some machines only."""
+"""Where a needed library comes from. "loaded-before": a related package has it, and is imported
+first. "base": a wheel may rely on it. "elsewhere": it is in the image, but the loader does not look
+there. "optional": it is missing, and what needs it is for some machines only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededLibrary:
-    """One library that a file needs. `root` is what was loaded for it; `required` tells whether
-    that must work. `where` is the file that was found.
+    """One library that a file needs. `root` is the program or module that was being loaded;
+    `required`: loading it must work. `where` is the file that was found.
     """
 
     file: str
@@ -35,7 +35,7 @@ class NeededLibrary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionMissing:
-    """A version ("GLIBC_2.38") that a file asks of a library, and that the one found has not.
+    """A version ("GLIBC_2.38") that a file requires from a library, and that the one found lacks.
 
     `newest` is the newest of the same series that it has.
     """
@@ -50,7 +50,7 @@ class VersionMissing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """An ELF file that could not be read, and whether something that must work is made of it."""
+    """An ELF file that could not be read, and whether it is required to work."""
 
     file: str
     why: str
@@ -59,7 +59,7 @@ class Unreadable:
 
 @dataclass(eq=False, slots=True)
 class Mapped:
-    """A file that the loader has mapped. `loader` is who needed it."""
+    """A file that the loader has mapped. `loader` is the file that needed it."""
 
     path: str
     file: ImageFile
@@ -94,7 +94,7 @@ class Loader:
     def search(
         self, name: str, asker: Mapped, program: Mapped | None
     ) -> tuple[str, ImageFile] | None:
-        """Find a library as the loader would for `asker`."""
+        """Find a library as the loader would for the file `asker`."""
         if "/" in name:
             return self._usable(name) if name.startswith("/") else None
         for directory in self._directories(asker, program):
@@ -128,7 +128,7 @@ class Loader:
                     entry,
                     {"ORIGIN": dirname(owner.path), "LIB": lib, "PLATFORM": self._machine},
                 )
-                if path.startswith("/"):  # others depend on where the process happens to be
+                if path.startswith("/"):  # relative ones depend on the process's working directory
                     yield path
 
     def _in(self, directory: str, name: str) -> tuple[str, ImageFile] | None:
@@ -144,5 +144,5 @@ class Loader:
 
 
 def _expand(entry: str, values: Mapping[str, str]) -> str:
-    """Put in what $ORIGIN, $LIB and $PLATFORM stand for."""
+    """Expand $ORIGIN, $LIB and $PLATFORM."""
     return _TOKEN.sub(lambda match: values[match[1] or match[2]], entry)

@@ -1,4 +1,4 @@
-"""Which part of a wheel is read, and in what order: the small texts first, libraries at need."""
+"""Decides what to read from a wheel, in what order: small texts first, libraries if needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What the texts of a wheel say. `verdict` is None where only its libraries can tell."""
+    """What the texts of a wheel say. `verdict` is None if only its libraries can decide."""
 
     version: str
     cuda: str | None = None
@@ -63,12 +63,12 @@ def measure(
     deep: bool = False,
     on_progress: Progress | None = None,
 ) -> WheelCode:
-    """Read what GPUs a wheel was compiled for out of the wheel itself.
+    """Find out from the wheel itself which GPUs it was compiled for.
 
-    `source` is a path, or an http(s) address, of which only the parts needed are fetched. `deep`
-    reads the libraries also where the build left word of its targets. `on_progress` hears a
-    member's name (the file's, where a server gives it only as a whole), how many bytes of it went
-    by, and of how many (0 where that is not known).
+    `source` is a path, or an http(s) URL, of which only the needed parts are fetched. `deep` reads
+    the libraries even if the build recorded its targets. `on_progress` gets a member's name (the
+    file's, if a server sends it only as a whole), how many bytes of it were read, and the total (0
+    if unknown).
     """
     hears = on_progress or (lambda *_: None)
     opened = (
@@ -136,7 +136,7 @@ def _metadata(archive: WheelArchive, source: ByteSource) -> WheelMetadata:
 
 
 def _tags(archive: WheelArchive, source: ByteSource) -> tuple[str, tuple[str, ...]]:
-    """Read the tags off the file's name, which may be narrower than what WHEEL says, or there."""
+    """Read the tags from the file's name, which may be narrower than WHEEL's; else from WHEEL."""
     parts = source.file_name.removesuffix(".whl").split("-")
     if source.file_name.endswith(".whl") and len(parts) in (5, 6):
         python, abi, platforms = map(printable, parts[-3:])
@@ -198,13 +198,13 @@ def _told_by_tensorflow(archive: WheelArchive, told: _Told) -> _Told:
 
 
 def _without_cuda(told: _Told, name: str) -> _Told:
-    """Believe it; a pin of cuDNN is for another machine's wheel of the same metadata then."""
+    """A build without CUDA; a cuDNN pin is then for another machine's wheel with this metadata."""
     verdict = Verdict(sm=(), ptx=None, notes=(f"{name} says that it was built without CUDA.",))
     return replace(told, cudnn=None, verdict=verdict, how="build-info")
 
 
 def _library_members(archive: WheelArchive, source: ByteSource) -> list[Member]:
-    """List the shared libraries, in the order in which they lie in the file."""
+    """List the shared libraries, in their order in the file."""
     found = [
         member
         for member in archive.members.values()

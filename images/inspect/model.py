@@ -1,4 +1,4 @@
-"""What was read out of a wheel."""
+"""The data that was read from a wheel."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Capability = tuple[int, int]
 class LibraryCode:
     """One shared library's device code, counted.
 
-    A fatbin is what one compiled source file left: the same kernels for several targets. `sass`
-    and `ptx` count how many of the `fatbins` hold a target ("sm_90a", "compute_120"); `other` how
-    many hold something that is neither ("LTO-IR"). That many more lie `outside` the sections for
-    device code, and are not counted in; None where no section table tells them apart.
+    A fatbin is from one compiled source file: the same kernels for several targets. `sass` and
+    `ptx` count how many of the `fatbins` contain a target ("sm_90a", "compute_120"); `other` counts
+    anything else ("LTO-IR"). `outside` more are outside the sections for device code, and are not
+    counted; None if there is no section table.
     """
 
     name: str
@@ -32,14 +32,13 @@ class LibraryCode:
 class WheelCode:
     """A wheel, as far as it was read.
 
-    `source` is the path or address without anything secret. `version` is the one with the build
-    ("2.0.1+cu117") where the package's own version.py tells it. `python_tag` holds the ABI too
-    ("cp311-cp311"). `arch` is None where the wheel fits every machine, or another. `cuda` is "X.Y".
+    `source` is the path or URL without secrets. `version` includes the build ("2.0.1+cu117") if the
+    package's version.py has it. `python_tag` includes the ABI ("cp311-cp311"). `arch` is None if
+    the wheel is for every machine, or for an unsupported one. `cuda` is "X.Y".
 
-    `sm` are the capabilities that have binary code, `ptx` the highest that has PTX, which later
-    GPUs could compile; `how` says who says so. `flags` is the text that the build left, split;
-    `libraries` is empty where none had to be read. `bytes_read` of `bytes_total` travelled or were
-    read from the disk.
+    `sm` are the capabilities with binary code, `ptx` the highest with PTX, which later GPUs can
+    compile; `how` is the source of this. `flags` are the build's recorded flags; `libraries` is
+    empty if none had to be read. `bytes_read` of `bytes_total` were downloaded or read from disk.
     """
 
     source: str

@@ -1,19 +1,19 @@
-"""Whether the libraries that each file needs are there, found as the dynamic loader would.
+"""Checks whether the libraries that each file needs are found, as the dynamic loader would.
 
-For each thing that can be started or imported the loader's work is done over: what it needs, and
-what that needs, each looked for where the loader looks, in its order. A library that is loaded
-already serves whoever asks for its name. Nothing is executed.
+For each program and module we repeat the loader's work: find the libraries that it needs, and those
+that they need, in the places and in the order that the loader uses. A library that is loaded
+already is used for every file that needs its name. Nothing is executed.
 
     a name with a slash    that file
-    DT_RPATH               of who needs it, of who loaded that one, and so on, and of the program;
-                           not for one that has a DT_RUNPATH
+    DT_RPATH               of the file that needs it, of the one that loaded that, and so on, and of
+                           the program; not used for a file with a DT_RUNPATH
     LD_LIBRARY_PATH        as the image sets it
-    DT_RUNPATH             of who needs it, alone
+    DT_RUNPATH             only of the file that needs it
     /etc/ld.so.cache
     default directories    those of Debian and of Red Hat
 
-What is of another machine is passed over, as the loader does. Directories for CPU generations
-(glibc-hwcaps) hold copies of what lies above them, and are not looked into.
+Libraries for another machine are skipped, as the loader does. Directories for CPU generations
+(glibc-hwcaps) have variants of the libraries above them, and are not searched.
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 
@@ -39,7 +39,7 @@ _STUBS = re.compile(r"/stubs/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What came of it. `roots` were loaded, of `files` ELF files for this machine."""
+    """The result. `roots` were loaded, of `files` ELF files for this machine."""
 
     roots: int
     files: int
@@ -47,12 +47,12 @@ class Needs:
     versions: tuple[VersionMissing, ...]
     unreadable: tuple[Unreadable, ...]
     newest_asked: Mapping[str, str] = field(default_factory=dict)
-    """The newest version of each series that anything asks for, and who: "2.34 (by /x.so)"."""
+    """The newest required version of each series, and the file: "GLIBC_2.34 (by /x.so)"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Root:
-    """Something that is loaded by itself: a program, a module, a library that is opened by name."""
+    """A file that is loaded by itself: a program, a module, a library that is opened by name."""
 
     path: str
     file: ImageFile
@@ -61,7 +61,7 @@ class _Root:
 
 
 class _Survey:
-    """Loads one root after the other and notes what came of it."""
+    """Loads one root after the other and records the results."""
 
     def __init__(self, contents: Contents, packages: ImagePackages, loader: Loader) -> None:
         self._contents = contents
@@ -89,7 +89,7 @@ class _Survey:
         )
 
     def _load(self, root: Mapped, loaded: dict[str, Mapped], *, required: bool) -> None:
-        """Do what the loader does: breadth first, each library once."""
+        """Load as the loader does: breadth first, each library once."""
         program = self._program if root.loader is not None else root
         by_file = {one.file: one for one in loaded.values()}
         self._enter(root, loaded, by_file, root.path)
@@ -123,7 +123,7 @@ class _Survey:
             loaded.setdefault(one.elf.soname, one)
 
     def _absent(self, name: str, asker: Mapped, root: Mapped, *, required: bool) -> None:
-        """Say where a library comes from that the loader does not find."""
+        """Determine the status of a library that the loader does not find."""
         if find_known(name, "driver"):
             self._found(name, asker, None, root, "driver", required=required)
             return
@@ -158,7 +158,7 @@ class _Survey:
         *,
         required: bool,
     ) -> None:
-        """Keep the worst that came of one file's need."""
+        """Record a need; for the same file and name, keep the worst status."""
         need = NeededLibrary(
             file=self._names[asker.file],
             name=name,
@@ -174,9 +174,9 @@ class _Survey:
     def _compare(
         self, name: str, asker: Mapped, file: ImageFile, root: Mapped, *, required: bool
     ) -> None:
-        """Hold the versions that are asked for against those that are there.
+        """Check the required versions against those that the library defines.
 
-        A library without any serves all, as the loader has it.
+        A library without versions satisfies all, as for the loader.
         """
         have = file.elf.provides if file.elf is not None else ()
         for version in asker.elf.versions.get(name, ()) if have else ():
@@ -203,10 +203,10 @@ def survey(
     cache: Mapping[str, Sequence[str]] | None = None,
     vital: str | None = None,
 ) -> Needs:
-    """Load everything that can be loaded, in thought.
+    """Simulate loading everything that can be loaded.
 
-    What is only opened by name must load where it belongs to the package `vital`, or to a wheel;
-    of others nothing tells whether it is ever opened.
+    Libraries that are only opened by name must load if they are in the package `vital`, or in a
+    wheel; whether others are ever opened is unknown.
     """
     done = _Survey(contents, packages, Loader(contents, machine, cache or {}))
     elves = [
@@ -217,7 +217,7 @@ def survey(
     roots = [root for path, file in elves if (root := _root(contents, packages, path, file))]
     for root in roots:
         done.load(root)
-    for path, file in elves:  # what is only opened by name while something runs
+    for path, file in elves:  # libraries that are only opened by name at run time
         if file not in done.visited:
             owner = packages.owners.get(file)
             must = contents.kind == "wheel" or (owner is not None and owner.name == vital)
@@ -235,8 +235,8 @@ def survey(
 
 
 def _root(contents: Contents, packages: ImagePackages, path: str, file: ImageFile) -> _Root | None:
-    """Say whether a file is one that must load: a program on the PATH, or a part of a package that
-    is a program or a module. A package's library is loaded for these, or opened by name if ever.
+    """The root for a file that must load: a program on the PATH, or a package's program or module;
+    else None. A package's other libraries are loaded for these, or opened by name if at all.
     """
     assert file.elf is not None
     owned = file in packages.owners or contents.kind == "wheel"
@@ -254,7 +254,7 @@ def _root(contents: Contents, packages: ImagePackages, path: str, file: ImageFil
 
 
 def search_path(contents: Contents) -> tuple[str, ...]:
-    """Give the directories of the image's PATH, links in them followed, and as they are."""
+    """The directories of the image's PATH, with links resolved."""
     listed = contents.environment.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
     real = [contents.tree.real(path) for path in listed if path.startswith("/")]
     return tuple(dict.fromkeys(path for path in real if path is not None))
@@ -272,14 +272,14 @@ def _interpreter(contents: Contents) -> tuple[str, ImageFile] | None:
 
 
 def python_version(contents: Contents) -> str | None:
-    """Say which Python the image runs, by the name of the file that it is: "3.11"."""
+    """The version of the Python that the image runs, from its file name: "3.11"."""
     found = _interpreter(contents)
     match = _PYTHON.search(found[0]) if found else None
     return match[0].removeprefix("python") if match else None
 
 
 def _by_name(contents: Contents, packages: ImagePackages) -> dict[str, list[tuple[str, ImageFile]]]:
-    """List the libraries of the image by each of their names, those of packages first."""
+    """The libraries of the image by each of their names, those of packages first."""
     found: dict[str, list[tuple[str, ImageFile]]] = {}
     for path, file in distinct_files(contents.tree):
         if file.elf is None or file.elf.kind != "library" or _STUBS.search(path):
@@ -318,7 +318,7 @@ _SERIES = re.compile(r"(?P<series>[A-Za-z]+(?:_[A-Za-z]+)*)_(?P<number>\d+(?:\.\
 
 
 def numbered(version: str) -> tuple[str, tuple[int, ...]] | None:
-    """Split "GLIBC_2.34" into its series and its number; None where it is none of a series."""
+    """Split "GLIBC_2.34" into series and number; None if it has another form."""
     match = _SERIES.fullmatch(version)
     if match is None or len(match["number"]) > 40:
         return None
@@ -326,7 +326,7 @@ def numbered(version: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 def newest_of(version: str, have: Sequence[str]) -> str | None:
-    """Give the newest version of the same series that is there."""
+    """The newest available version of the same series."""
     wanted = numbered(version)
     same = [
         (found[1], text)

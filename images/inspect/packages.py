@@ -1,4 +1,4 @@
-"""The packages of an image: what they say of themselves, which files are theirs, what is missing.
+"""The packages of an image: their metadata, which files belong to them, what is missing.
 
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/
 """
@@ -24,10 +24,9 @@ _TOOLKIT = re.compile(r"^/(usr/local/cuda[^/]*|opt/cuda)(/|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """One installed Python package. `name` is as PEP 503 writes it; `requires` are such names.
+    """One installed Python package. `name` and `requires` are normalized (PEP 503).
 
-    `recorded` maps the files that its RECORD lists to their sizes, where it tells them; None where
-    there is no RECORD.
+    `recorded` maps the files in its RECORD to their sizes, if listed; None if there is no RECORD.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """How much of an image is one thing's: a Python package, Debian's packages, and so on."""
+    """How much of an image belongs to one owner: a Python package, a Debian package, and so on."""
 
     name: str
     kind: str
@@ -53,17 +52,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePackages:
-    """All packages, and whose each file is."""
+    """All packages, and the owner of each file."""
 
     distributions: tuple[Distribution, ...]
     owners: Mapping[ImageFile, Distribution]
     debian: Mapping[ImageFile, str]
     cuda: str | None = None
-    """The CUDA that torch says it was built with."""
+    """The CUDA version that torch was built with, according to its version.py."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def named(self, *names: str) -> Distribution | None:
-        """Give the first of these that is installed."""
+        """The first of these that is installed."""
         for name in names:
             for found in self.distributions:
                 if found.name == name:
@@ -71,7 +70,7 @@ class ImagePackages:
         return None
 
     def reach(self, name: str) -> frozenset[str]:
-        """Give all packages that this one brings, by what they say they require, and itself."""
+        """This package and all its direct and indirect requirements."""
         if name not in self.reached:
             requires = {d.name: d.requires for d in self.distributions}
             found, waiting = {name}, [name]
@@ -83,7 +82,7 @@ class ImagePackages:
         return self.reached[name]
 
     def related(self, one: Distribution, other: Distribution) -> bool:
-        """Whether a third or one of them brings both, so that one may rely on the other."""
+        """Whether any package (also one of these) requires both, so one may rely on the other."""
         pair = {one.name, other.name}
         return any(pair <= self.reach(found.name) for found in self.distributions)
 
@@ -133,7 +132,7 @@ def _distribution(tree: ImageTree, path: str, site: str, text: bytes) -> Distrib
 
 
 def canonical(name: str) -> str:
-    """Write a package's name as PEP 503 does."""
+    """Normalize a package's name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -148,7 +147,7 @@ def _recorded(text: bytes, site: str) -> Iterator[tuple[str, int | None]]:
                     normpath(join(site, data)),
                     int(size) if re.fullmatch(r"[0-9]{1,18}", size) else None,
                 )
-    except csv.Error:  # what is listed after that is not known; what it holds counts as nobody's
+    except csv.Error:  # the rest of the list is unknown; its files count as in no package
         return
 
 
@@ -162,10 +161,10 @@ class Damage:
 
 
 def find_damage(contents: Contents, packages: ImagePackages) -> tuple[list[Damage], int]:
-    """Name what is missing or cut off of what the packages list, and count what is missing else.
+    """List libraries that packages record and that are missing or truncated; count other files.
 
-    Libraries count: a package without them does not work. Byte code, tests and headers may be
-    left out to save room, and who has done so knows.
+    A package without its libraries does not work. Tests and headers may be omitted on purpose to
+    save space; missing byte code is not counted.
     """
     found: list[Damage] = []
     left_out = 0
@@ -184,7 +183,7 @@ def find_damage(contents: Contents, packages: ImagePackages) -> tuple[list[Damag
 
 
 def find_twins(packages: ImagePackages) -> list[tuple[Distribution, Distribution]]:
-    """Find packages of which two versions are in one place, where one has overwritten the other."""
+    """Find packages with two versions in one site directory: one has overwritten the other."""
     seen: dict[tuple[str, str], Distribution] = {}
     twins = []
     for package in packages.distributions:
@@ -199,7 +198,7 @@ def _is_library(path: str) -> bool:
 
 
 def shares(contents: Contents, packages: ImagePackages) -> list[Share]:
-    """Say whose the bytes are, the largest first; each file counts once, whatever its names."""
+    """The size of each owner's files, largest first; each file counts once, whatever its names."""
     files: dict[tuple[str, str], int] = {}
     sizes: dict[tuple[str, str], int] = {}
     for path, file in distinct_files(contents.tree):
@@ -224,7 +223,7 @@ def shares(contents: Contents, packages: ImagePackages) -> list[Share]:
 
 
 def distinct_files(tree: ImageTree) -> Iterator[tuple[str, ImageFile]]:
-    """Give every file once, by the first of its names."""
+    """Yield every file once, with the first of its paths."""
     seen: set[ImageFile] = set()
     for path, node in tree.walk():
         if isinstance(node, ImageFile) and node not in seen:
@@ -233,7 +232,7 @@ def distinct_files(tree: ImageTree) -> Iterator[tuple[str, ImageFile]]:
 
 
 def toolkits(tree: ImageTree, packages: ImagePackages) -> tuple[str, ...]:
-    """Name the places from which CUDA's runtime could be taken: two are one too many."""
+    """The places that have CUDA's runtime: more than one is a problem."""
     found = {
         "its wheels" if node in packages.owners else dirname(path)
         for path, node in distinct_files(tree)

@@ -21,16 +21,16 @@ from images.net.transfer import Answer, Transfers, head_of, pieces_of, transfer_
 from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 
 PATIENCE_S = 20.0
-"""For the answer's first piece, and from one piece of 256 KiB to the next."""
+"""The limit for the answer's first piece, and between two pieces of 256 KiB."""
 MAX_DOWNLOAD_BYTES = 8 << 30
-"""The largest wheel that is downloaded whole, where the server gives no parts."""
+"""The largest wheel that is downloaded whole if the server does not support range requests."""
 TRIES = Patience(tries=3, first_wait_s=0.4, longest_wait_s=5.0)
 _PROBE_BYTES = 4
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
 def is_url(source: str) -> bool:
-    """Whether a source is an address, and not a path."""
+    """Whether a source is an http(s) URL, and not a path."""
     return re.match(r"https?://", source, re.IGNORECASE) is not None
 
 
@@ -41,10 +41,10 @@ def open_url(
     patience_s: float | None = None,
     on_progress: Progress = lambda *_: None,
 ) -> ByteSource:
-    """Open a wheel on a server; where it gives no parts, fetch the whole into a nameless file.
+    """Open a wheel on a server; without range requests, download it whole into a temporary file.
 
-    `on_progress` hears of that: the file's name, the bytes that are here, and of how many (0 where
-    the server does not say).
+    `on_progress` reports that: the file's name, the bytes that are here, and the total (0 if the
+    server does not say).
     """
     try:
         remote = RemoteSource(
@@ -70,7 +70,7 @@ def open_url(
 
 
 class RemoteSource:
-    """A wheel on a server that gives parts of it."""
+    """A wheel on a server that supports range requests."""
 
     def __init__(
         self, url: str, *, ca_bundle: Path | None, patience_s: float, on_progress: Progress
@@ -94,7 +94,7 @@ class RemoteSource:
         self._client.close()
 
     def probe(self) -> FileSource | None:
-        """Learn the size; a server that answers with the whole is read to its end."""
+        """Query the size; if the server answers with the whole file, download it."""
         tries = Tries(TRIES)
         while True:
             try:
@@ -103,7 +103,7 @@ class RemoteSource:
                 self._pause(error, tries)
 
     def stream(self, offset: int, length: int) -> Generator[bytes, None, None]:
-        """Give `length` bytes from `offset` on; what breaks off is taken up where it stopped."""
+        """Yield `length` bytes from `offset` on; resumes where a connection broke."""
         end = offset + length
         tries = Tries(TRIES)
         while offset < end:
@@ -140,11 +140,11 @@ class RemoteSource:
         return None
 
     def _part(self, offset: int, length: int) -> Iterator[bytes]:
-        """Ask once for a part, and give it; BrokenOff where it ends too early."""
+        """Request a part once, and yield it; BrokenOff if it ends too early."""
         with contextlib.closing(self._transfers.ask(offset, length, url=self._here)) as answer:
             head = head_of(answer)
             if head.status in {401, 403, 404, 410} and self._here != self._transfers.origin:
-                self._here = self._transfers.origin  # a redirect's target may be good for a while
+                self._here = self._transfers.origin  # a redirect's target may expire
                 raise BrokenOff(f"answered HTTP {head.status}")
             self._refuse(head)
             self._refuse_other_file(head)
@@ -160,7 +160,7 @@ class RemoteSource:
                 raise BrokenOff(f"stopped {left} bytes before the end of a part")
 
     def _download(self, head: Head, answer: Answer) -> FileSource:
-        """Keep the whole in a file without a name, which is gone when it is closed."""
+        """Store the whole in an unnamed file, which is deleted when it is closed."""
         place, free = _room()
         expected = head.length
         if expected is not None and expected > min(MAX_DOWNLOAD_BYTES, free):
@@ -171,7 +171,7 @@ class RemoteSource:
                 fix="Name a place with room: TMPDIR=DIRECTORY; "
                 "or give the wheel from a server that answers range requests.",
             )
-        file = tempfile.TemporaryFile(prefix="gpu-provision-")  # noqa: SIM115  it is handed on
+        file = tempfile.TemporaryFile(prefix="gpu-provision-")  # noqa: SIM115  the source closes it
         try:
             got = self._keep(answer, file, expected)
         except OSError as error:
@@ -189,7 +189,7 @@ class RemoteSource:
         return source
 
     def _keep(self, answer: Answer, file: IO[bytes], expected: int | None) -> int:
-        """Write the body to the file, and give its size, which must be the one expected."""
+        """Write the body to the file, and return its size, which must be the expected one."""
         got = 0
         for piece in pieces_of(answer):
             if not got:
@@ -205,7 +205,7 @@ class RemoteSource:
         return got
 
     def _refuse(self, head: Head) -> None:
-        """Raise what a status means that is no answer."""
+        """Raise the error for a status that brings no data."""
         status = head.status
         if head.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
             raise self._unreachable("compresses what was asked for as it is")
@@ -263,7 +263,7 @@ class RemoteSource:
 
 
 def _room() -> tuple[str, int]:
-    """Say where temporary files go, and how many bytes are free there."""
+    """The directory for temporary files, and how many bytes are free there."""
     try:
         place = tempfile.gettempdir()
         return place, shutil.disk_usage(place).free

@@ -1,4 +1,4 @@
-"""Where the bytes of a wheel come from: a file of this machine, or anything that is like one."""
+"""Where the bytes of a wheel come from: a file on this machine, or anything like one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from images.wheels.errors import WheelUnreadableError
 
 _FIX = "Give the path or the address of a .whl file."
 Progress = Callable[[str, int, int], None]
-"""Hears what is read, how many bytes of it went by, and of how many."""
+"""Called with the name of what is read, how many bytes of it were read, and the total."""
 
 
 class ByteSource(Protocol):
-    """Bytes that can be read from any place; `shown` may be shown to anyone."""
+    """Bytes that can be read from any offset; `shown` contains no secrets."""
 
     shown: str
     file_name: str
@@ -27,13 +27,13 @@ class ByteSource(Protocol):
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes travelled, or were read from the disk."""
+        """The bytes that were downloaded or read from disk."""
 
     def stream(self, offset: int, length: int) -> Generator[bytes, None, None]:
-        """Give `length` bytes from `offset` on, in pieces; a failure where that cannot be."""
+        """Yield `length` bytes from `offset` on, in pieces; an error if they are not there."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""
 
 
 class FileSource:
@@ -47,17 +47,17 @@ class FileSource:
         self.file_name = file_name
         self.size = os.fstat(file.fileno()).st_size
         self.fetched: int | None = None
-        """How much it took to have the file here at all, where it was fetched as a whole."""
+        """The bytes downloaded, if the file was fetched as a whole."""
         self.notes = notes
         self._read = 0
 
     @property
     def bytes_read(self) -> int:
-        """What was read of it, or fetched."""
+        """The bytes read from it, or downloaded."""
         return self._read if self.fetched is None else self.fetched
 
     def stream(self, offset: int, length: int) -> Generator[bytes, None, None]:
-        """Give `length` bytes from `offset` on, in pieces."""
+        """Yield `length` bytes from `offset` on, in pieces."""
         end = offset + length
         while offset < end:
             try:
@@ -77,7 +77,7 @@ class FileSource:
 
 
 def open_file(name: str) -> FileSource:
-    """Open a wheel on this machine; a directory or a pipe is none."""
+    """Open a wheel on this machine. WheelUnreadableError: it is missing or not a regular file."""
     path = Path(name)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer

@@ -1,4 +1,4 @@
-"""The texts of a wheel that say what it was built for: data, none of which is executed."""
+"""Parses the texts of a wheel that say what it was built for; executes none of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERSION = re.compile(r"[A-Za-z0-9.!+_-]{1,100}")
 TARGET = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d{2,3})(?P<suffix>[af]?)")
 _NUMBER = rb"_\d{2,3}[af]?"
 _MORE = rb"(?: (?:sm|compute)" + _NUMBER + rb")*(?=\x00)"
-# Two patterns that begin with letters are found ten times as fast as one that begins with a choice.
+# Two patterns that begin with letters are ten times as fast as one that begins with a choice.
 _FLAGS = (re.compile(rb"sm" + _NUMBER + _MORE), re.compile(rb"compute" + _NUMBER + _MORE))
 _INSIDE_A_SENTENCE = b" ,.:;/=+'\"(-"
 _LONGEST_FLAGS = 4096
@@ -31,7 +31,7 @@ class WheelMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorflowBuildInfo:
-    """What TensorFlow's build_info.py says; None and () where it does not."""
+    """What TensorFlow's build_info.py says; None and () for missing values."""
 
     cuda_build: bool | None
     cuda: str | None
@@ -40,7 +40,7 @@ class TensorflowBuildInfo:
 
 
 def parse_metadata(data: bytes) -> WheelMetadata | None:
-    """Read METADATA's header; None without a name and a version that are such."""
+    """Parse METADATA's header; None without a valid name and version."""
     head = re.split(r"\r?\n\r?\n", data.decode("utf-8", "replace"), maxsplit=1)[0]
     fields: dict[str, list[str]] = {}
     for line in re.sub(r"\r?\n[ \t]+", " ", head).splitlines():
@@ -62,14 +62,14 @@ def parse_tags(data: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def assigned(data: bytes) -> dict[str, str | None]:
-    """Read a version.py: the names at its left margin that get a string or None."""
+    """Read a version.py: the top-level names that are assigned a string or None."""
     pattern = r"^(\w+)\s*(?::[^=\n]*)?=\s*(?:(None)|'([^'\n]*)'|\"([^\"\n]*)\")\s*(?:#.*)?$"
     found = re.findall(pattern, data.decode("utf-8", "replace"), re.MULTILINE)
     return {name: None if none else single or double for name, none, single, double in found}
 
 
 def parse_build_info(data: bytes) -> TensorflowBuildInfo:
-    """Read TensorFlow's build_info.py, a list of pairs; capabilities only where all are targets."""
+    """Parse TensorFlow's build_info.py, a list of pairs; capabilities only if all are targets."""
     text = data.decode("utf-8", "replace")
 
     def value(key: str) -> str | None:
@@ -89,8 +89,8 @@ def parse_build_info(data: bytes) -> TensorflowBuildInfo:
 def find_flags(pieces: Iterable[bytes]) -> tuple[str, ...]:
     """Find the architecture flags in a library that comes in pieces, and split them.
 
-    They are a string of their own, and the only one of several words; a build for one target has
-    the only string of one word. () where that does not decide it.
+    They are a separate string, and the only one of several words; a build for one target has the
+    only string of one word. () if that is not unique.
     """
     found: dict[tuple[str, ...], None] = {}
     last = b""
@@ -99,7 +99,7 @@ def find_flags(pieces: Iterable[bytes]) -> tuple[str, ...]:
         for match in (match for pattern in _FLAGS for match in pattern.finditer(window)):
             words = tuple(match[0].decode("ascii").split(" "))
             before = window[max(0, match.start() - 1) : match.start()]
-            # what ended in the piece before was seen there, and may be cut off here
+            # a match that ended in the previous piece was seen there, and may be cut off here
             if match.end() >= len(last) and _is_whole(words, before):
                 found[words] = None
         last = window[-_LONGEST_FLAGS:]
@@ -108,7 +108,7 @@ def find_flags(pieces: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def _is_whole(words: tuple[str, ...], before: bytes) -> bool:
-    """Whether a list is a string of its own, by the byte before it; a single word by a zero only.
+    """Whether the byte before a list shows that it is a separate string; a single word needs a 0.
 
     The compiler may put constants that end in letters right before the first of a library's
     strings (torch 2.8, 2.9), so a list need not come after a zero.
@@ -123,7 +123,7 @@ def capability(word: str) -> Capability | None:
 
 
 def two_parts(version: str | None) -> str | None:
-    """Cut a CUDA version down to X.Y; None where it is none."""
+    """Shorten a CUDA version to X.Y; None if it is not one."""
     match = re.match(r"\d{1,3}\.\d{1,3}(?!\d)", version or "")
     return match[0] if match else None
 
@@ -133,14 +133,14 @@ def _number(text: str | None) -> str | None:
 
 
 def pinned_cudnn(requires: Iterable[str]) -> str | None:
-    """Name the one cuDNN version that the wheel pins, if it does."""
+    """The one cuDNN version that the wheel pins, if any."""
     pattern = re.compile(r"nvidia-cudnn-cu\d+\s*\(?==\s*([\d.]+)\)?\s*(?:;.*)?")
     found = {match[1] for line in requires if (match := pattern.fullmatch(line.strip()))}
     return found.pop() if len(found) == 1 else None
 
 
 def versions_of(data: Mapping[str, str | None], version: str) -> str:
-    """Give the version with its build ("2.0.1+cu117"), where version.py has the same one."""
+    """The version with its build ("2.0.1+cu117"), if version.py has the same version."""
     own = data.get("__version__") or ""
     same = own.partition("+")[0] == version.partition("+")[0]
     return own if same and _VERSION.fullmatch(own) else version

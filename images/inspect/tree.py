@@ -1,4 +1,4 @@
-"""The files of an image, as its layers leave them: a tree that is only looked at, never unpacked.
+"""The files of an image after all its layers, as a tree in memory that is never unpacked.
 
 https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts
 """
@@ -14,15 +14,15 @@ from images.oci.errors import ImageUnreadableError
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
-_MOST_HOPS = 40  # Linux's own limit
+_MOST_HOPS = 40  # Linux's limit
 _MOST_PATH = 4096
 _MOST_STEPS = 4096
 
 
 @dataclass(slots=True, eq=False)
 class ImageFile:
-    """A regular file. `elf` and `code` are of libraries and programs; `problem` says why an ELF
-    file could not be read; `text` is the content of a small file that was asked for.
+    """A regular file. `elf` and `code` are for libraries and programs; `problem` says why an ELF
+    file could not be read; `text` is the content of a small file that was requested.
     """
 
     size: int
@@ -45,14 +45,14 @@ class SymbolicLink:
 
 @dataclass(slots=True, eq=False)
 class Other:
-    """A device or a pipe: it takes a name, and holds nothing."""
+    """A device or a pipe: it has a name but no content."""
 
     layer: int
 
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """What lies in it, by name."""
+    """A directory's contents, by name."""
 
     layer: int
     children: dict[str, Node] = field(default_factory=dict)
@@ -62,16 +62,16 @@ Node = ImageFile | SymbolicLink | Other | Directory
 
 
 class ImageTree:
-    """Files by their paths; symbolic links lead to other places inside, never out."""
+    """Files by path; symbolic links are resolved within the tree, never out of it."""
 
     def __init__(self) -> None:
         self.root = Directory(layer=0)
 
     def add(self, path: str, node: Node) -> None:
-        """Put something there, as an engine that unpacks a layer would.
+        """Add a node, as an engine that unpacks a layer would.
 
-        Directories before it are made, or followed where they are links; what was there goes,
-        except that a directory keeps what is in it.
+        Creates missing parent directories, and follows links to them; replaces what was there,
+        except that a directory keeps its contents.
         """
         *before, name = _parts(path) or [""]
         if not name:
@@ -84,7 +84,7 @@ class ImageTree:
             parent.children[name] = node
 
     def hard_link(self, path: str, target: str, layer: int) -> bool:
-        """Give a file one more name; False where there is no such file."""
+        """Give a file another name; False if there is no such file."""
         *before, name = _parts(target) or [""]
         parent, _ = self._walk(before)
         there = parent.children.get(name) if isinstance(parent, Directory) else None
@@ -95,8 +95,8 @@ class ImageTree:
         return True
 
     def whiteout(self, path: str) -> None:
-        """Take away what is there. A layer's whiteouts speak of the layers below: they come first,
-        and the layer's own files after them.
+        """Remove a path. A layer's whiteouts apply to the layers below: apply them first, and then
+        add the layer's own files.
         """
         *before, name = _parts(path) or [""]
         parent, _ = self._walk(before)
@@ -104,27 +104,27 @@ class ImageTree:
             parent.children.pop(name, None)
 
     def opaque(self, path: str) -> None:
-        """Take away all that is in a directory."""
+        """Remove all contents of a directory."""
         found, _ = self._walk(_parts(path))
         if isinstance(found, Directory):
             found.children.clear()
 
     def find(self, path: str) -> Node | None:
-        """Give what is there, links followed."""
+        """Return the node at a path, following links."""
         return self._walk(_split(path))[0]
 
     def file(self, path: str) -> ImageFile | None:
-        """Give the regular file that is there, links followed."""
+        """Return the regular file at a path, following links."""
         found = self.find(path)
         return found if isinstance(found, ImageFile) else None
 
     def real(self, path: str) -> str | None:
-        """Give the path without any link in it."""
+        """Return the path with all links resolved."""
         found, where = self._walk(_split(path))
         return None if found is None else "/" + "/".join(where)
 
     def walk(self, below: str = "/") -> Iterator[tuple[str, Node]]:
-        """Give all that is below a directory with its path, sorted; links are not followed."""
+        """Yield all nodes below a directory with their paths, sorted; does not follow links."""
         start = self.find(below)
         if not isinstance(start, Directory):
             return
@@ -140,7 +140,7 @@ class ImageTree:
                     waiting.append((f"{path}/{name}", node))
 
     def _directory(self, parts: list[str], layer: int) -> Directory:
-        """Go to a directory, and make what is missing on the way."""
+        """Find a directory, and create missing ones on the way."""
         here = self.root
         for at, name in enumerate(parts):
             child = here.children.get(name)
@@ -153,7 +153,7 @@ class ImageTree:
         return here
 
     def _walk(self, parts: list[str]) -> tuple[Node | None, list[str]]:
-        """Give (what is there, the names on the way to it without links)."""
+        """(the node at a path, the names of its path with links resolved)."""
         waiting = parts[::-1]
         way: list[tuple[str, Node]] = []
         hops = 0
@@ -187,7 +187,7 @@ def _split(path: str) -> list[str]:
 
 
 def _parts(path: str) -> list[str]:
-    """Split the name of a member; ".." leads nowhere above the root, as in an engine."""
+    """Split the name of a member; ".." does not lead above the root, as in an engine."""
     if len(path.encode("utf-8", "surrogateescape")) > _MOST_PATH:
         raise ImageUnreadableError(
             f"A layer holds a path of {len(path)} characters, which no system can unpack.",

@@ -1,7 +1,7 @@
-"""Parts of a file that comes once, in pieces, and is too large to be kept.
+"""Parts of a file that comes in pieces and is too large to be kept.
 
-Who reads asks for a part as if the file lay there. What is not kept is a `NotKept`: where it is
-still to come it will be kept, and where it has gone by, the file must come again.
+A reader requests parts as if the whole file were there. A part that is not kept raises `NotKept`:
+if it is still to come, it will be kept; if it has passed, the file must be fed again.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 HEAD_BYTES = 64 << 20
-"""From the begin of a file so much is kept in any case. Measured: libtorch_cuda.so 2.0.1 has its
-versions at 11 MB, and what tells where they are behind 600 MB."""
+"""This much of a file's beginning is always kept. Measured: libtorch_cuda.so 2.0.1 has its versions
+at 11 MB, and the table with their location after 600 MB."""
 _MOST_KEPT_BYTES = 192 << 20
 
 
-class NotKept(LookupError):  # noqa: N818  it says what to do next, and never leaves its readers
-    """A part of the file that was asked for and is not here."""
+class NotKept(LookupError):  # noqa: N818  control flow, handled by the readers
+    """A requested part of the file is not kept."""
 
     def __init__(self, begin: int, end: int) -> None:
         super().__init__(begin, end)
@@ -23,8 +23,8 @@ class NotKept(LookupError):  # noqa: N818  it says what to do next, and never le
         self.end = end
 
 
-class OutsideFile(ValueError):  # noqa: N818  the caller knows the file, and says so
-    """A part that the file does not have."""
+class OutsideFile(ValueError):  # noqa: N818  the caller adds the file's name
+    """A requested part is outside of the file."""
 
 
 @dataclass(slots=True)
@@ -44,19 +44,19 @@ class Windows:
     def __init__(self, size: int, *, head: int = HEAD_BYTES) -> None:
         self.size = size
         self.at = 0
-        """How much of the file has come."""
+        """How much of the file has arrived."""
         self._windows = [_Window(0, min(size, head))]
         self._last = b""
 
     def feed(self, piece: bytes) -> None:
-        """Take what comes next."""
+        """Take the next piece."""
         self.at += len(piece)
         self._last = piece
         for window in self._windows:
             self._fill(window)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Give a part; `NotKept` where it is not here."""
+        """Return a part; `NotKept` if it is not here."""
         if not 0 <= begin <= end <= self.size:
             raise OutsideFile(f"bytes {begin} to {end} of {self.size}")
         for window in self._windows:
@@ -65,7 +65,7 @@ class Windows:
         raise NotKept(begin, end)
 
     def want(self, part: NotKept) -> int | None:
-        """Keep a part from now on, and say at which byte it is here; None: its begin is gone."""
+        """Keep a part from now on; returns the offset where it is complete, None: it has passed."""
         for window in self._windows:
             if window.begin <= part.begin and part.end <= window.end:
                 comes = window.begin + len(window.data) >= self.at
@@ -79,14 +79,14 @@ class Windows:
         return part.end if window.begin + len(window.data) >= self.at or window.is_whole else None
 
     def _fill(self, window: _Window) -> None:
-        """Take what of the last piece belongs to a window."""
+        """Add the last piece's part that belongs to a window."""
         begin = self.at - len(self._last)
         reached = window.begin + len(window.data)
         if begin <= reached < self.at and not window.is_whole:
             window.data += self._last[reached - begin : window.end - begin]
 
     def again(self) -> None:
-        """Let the file come again from its begin; what is here is let go until then."""
+        """Prepare for feeding the file again from its beginning; drops the data kept so far."""
         self.at = 0
         self._last = b""
         for window in self._windows:

@@ -1,18 +1,18 @@
-"""Makes layers: of wheels, by copying what is compressed in them already, and of our own files.
+"""Makes layers: from wheels, by copying their compressed data, and from custom files.
 
     for source in wheel_sources(wheels, python="3.11", framework=("torch",), own=(), ...):
         unpacked = yield from source.stream(known=None)
 
-How the data flows, and which module does what:
+The data flow, and the modules:
 
     wheels   --order-------> groups, one for each layer, the lowest first
-    a file   --wheel_file--> its members, held to the zip's directory
+    a file   --wheel_file--> its members, checked against the zip's directory
     members  --install-----> files as pip would install them (with `scripts`, `record`, `unneeded`)
     files    --transcode---> the layer, by `tar` and `gzip`
 
-`own`, `toolkit`, `bytecode` and others make layers of files that no wheel holds, by
-`tar.file_layer`. The same input gives the same bytes on every machine: no clock, no user, no
-umask, and no compressor that is not ours has a say in them.
+`own`, `toolkit`, `bytecode` and others make layers of files that are in no wheel, with
+`tar.file_layer`. Layers are reproducible: the clock, the user, the umask and external compressors
+do not influence their bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What must be known of a base before an image is built on it without running anything there.
+"""Facts about a base that a build needs, because it runs nothing in the base.
 
-One look at its layers tells where its Python is, which libraries its loader knows, and what its
-interpreter needs to be run from elsewhere. It is told as JSON, to be remembered with the base's
-digest: the same base is not read twice.
+One pass over the base's layers finds its Python, the libraries that its loader knows, and what its
+interpreter needs to run elsewhere. The facts are stored as JSON under the base's digest, so that
+the same base is not read twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from images.layers.own_errors import BaseUnfitError
 from images.oci.sources import Image
 
 FORMAT = 1
-"""Part of what facts are remembered by: raise it when other facts are needed."""
+"""Part of the key of stored facts: raise it when other facts are needed."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""What a container has for PATH when its image says nothing."""
+"""A container's PATH if its image does not set one."""
 
 _MOST_CONFIGURATION_BYTES = 64 << 10
 _MOST_CACHE_BYTES = 16 << 20
@@ -54,13 +54,13 @@ _FIX += "--base python:{python}-slim-bookworm, or --base bootstrap"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFacts:
-    """A base, as far as it matters; paths are absolute in it, and no links.
+    """Facts about a base; paths are absolute in it, with links resolved.
 
-    `python` is the interpreter and `python_full` its version to the last number (None: not found in
-    the program). `ld_cache` is the loader's cache, `ld_conf` the files that say which directories
-    it covers, and `library_dirs` those directories, in order. `runtime` is what has to be taken out
-    of the base to run the interpreter elsewhere: libraries by the names they are asked for, the
-    `loader`, and the directory of the standard library; "" where there is none.
+    `python` is the interpreter and `python_full` its full version (None: not found in the program).
+    `ld_cache` is the loader's cache, `ld_conf` the files that name the directories that it covers,
+    and `library_dirs` those directories, in order. To run the interpreter elsewhere, one has to
+    copy `runtime` (its libraries, by the names they are loaded by), the `loader`, and `stdlib`, the
+    directory of the standard library; "" if there is none.
     """
 
     python: str
@@ -100,7 +100,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def facts_from_json(document: object) -> BaseFacts | None:
-    """Read what `to_json` gave; None where it is anything else: the base is then read again."""
+    """Read the output of `to_json`; None if it is invalid: the base is then read again."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         return None
     plain: dict[str, Any] = {name: document.get(name) for name in _PLAIN}
@@ -130,8 +130,8 @@ def _are_texts(found: object) -> bool:
 
 
 def read_base_facts(image: Image, python: str) -> BaseFacts:
-    """Read a base's layers for what an image with Python `python` ("3.11") needs to know of it.
-    BaseUnfitError: it has no such Python, or one that cannot be used.
+    """Read the facts that an image with Python `python` ("3.11") needs from a base's layers.
+    BaseUnfitError: the base has no such Python, or is built on musl.
     """
     version = re.compile(
         rb"\x00(" + re.escape(python.encode()) + rb"\.\d+(?:[abrc]+\d+)?\+?)[\x00 ]"
@@ -181,7 +181,7 @@ def read_base_facts(image: Image, python: str) -> BaseFacts:
 
 
 def search_path(config: Mapping[str, Any]) -> str:
-    """Give the PATH of an image's configuration."""
+    """The PATH in an image's configuration, or the default."""
     inner = config.get("config")
     lines = inner.get("Env") if isinstance(inner, dict) else None
     for line in lines if isinstance(lines, list) else ():
@@ -191,7 +191,7 @@ def search_path(config: Mapping[str, Any]) -> str:
 
 
 def _interpreter(tree: BaseTree, image: Image, python: str) -> tuple[str, str | None]:
-    """Find the program, and its full version: in itself, or in the library that it is a door to."""
+    """Find the program and its full version, which is in it or in its libpython."""
     others = []
     directories = [part for part in search_path(image.config).split(":") if part.startswith("/")]
     for name in (f"python{python}", "python3", "python"):
@@ -249,7 +249,7 @@ def _loader(tree: BaseTree, architecture: str) -> str:
 def _runtime(
     tree: BaseTree, architecture: str, dirs: tuple[str, ...], path: str, stdlib: str
 ) -> dict[str, str]:
-    """Find the libraries of the interpreter, by name, each where the loader would find it."""
+    """Find the interpreter's libraries by name, each where the loader would find it."""
     if architecture not in _MACHINES or not stdlib:
         return {}
     triplet = _MACHINES[architecture][0]
@@ -266,14 +266,14 @@ def _runtime(
         if found and (name not in best or rank[directory] < best[name][0]):
             best[name] = (rank[directory], f"/{found[0]}")
     libraries = {name: real for name, (_, real) in sorted(best.items())}
-    for at in sorted(tree.nodes):  # Debian's interpreter has zlib built in, others beside it
+    for at in sorted(tree.nodes):  # Debian's interpreter has zlib built in, others as a module
         if at.startswith(f"{stdlib[1:]}/lib-dynload/zlib."):
             libraries[f"lib-dynload/{posixpath.basename(at)}"] = f"/{at}"
     return libraries
 
 
 def directories_of(configuration: Mapping[str, str]) -> Iterator[str]:
-    """Give the directories that the loader's configuration names, in `ldconfig`'s order, once."""
+    """Yield the directories in the loader's configuration in `ldconfig`'s order, each once."""
     seen: set[str] = set()
     for directory in _directories_in(f"/{_CONFIGURATION}", configuration, frozenset()):
         if directory not in seen:

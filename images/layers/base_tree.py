@@ -1,7 +1,7 @@
-"""What lies where in a base image, by its layers from the lowest to the uppermost.
+"""The file tree of a base image, read from its layers from lowest to uppermost.
 
-Nothing is unpacked. Kept are links, and those few files that are asked for later; of these, what is
-looked for in their content. So memory stays flat, however large the base is.
+Nothing is unpacked. Only links and the few wanted files are kept, and of these only the part of the
+content that `look` extracts. So memory stays flat, however large the base is.
 
 https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts)
 """
@@ -23,7 +23,7 @@ from images.oci.tarstream import layer_members
 
 MOST_KEPT = 300_000
 MOST_UNPACKED_BYTES = 64 << 30
-_MOST_LINKS = 40  # as the kernel has it
+_MOST_LINKS = 40  # the kernel's limit
 _PIECE_BYTES = 1 << 20
 _OVERLAP_BYTES = 256
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
@@ -31,7 +31,7 @@ _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseNode:
-    """A link (with its `target`), or a file; `found` is what was looked for in its content."""
+    """A link (with its `target`), or a file; `found` is what `look` extracted from its content."""
 
     target: str | None = None
     mode: int = 0
@@ -39,12 +39,12 @@ class BaseNode:
 
     @property
     def runs(self) -> bool:
-        """Whether it is a program."""
+        """Whether it is an executable file."""
         return self.target is None and bool(self.mode & 0o111)
 
 
 Look = Callable[[str, IO[bytes]], "bytes | None"]
-"""Takes what is wanted from the content of the file at a path."""
+"""Extracts what is wanted from the content of the file at a path."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class BaseTree:
     _bytes: int = 0
 
     def add(self, layer: ImageLayer) -> None:
-        """Put a layer on top. What it hides, it hides of the layers below, not of itself."""
+        """Add a layer on top. Its whiteouts hide files of the layers below, not its own."""
         fresh: dict[str, BaseNode] = {}
         gone: set[str] = set()
         emptied: set[str] = set()
@@ -117,7 +117,7 @@ class BaseTree:
                 del self.nodes[path]
 
     def _merge(self, fresh: dict[str, BaseNode]) -> None:
-        """Add the new ones; a directory that the layer only implies may be a link below."""
+        """Add the new nodes; a directory without an own entry may be a link in a lower layer."""
         real: dict[str, str] = {"": ""}
         for path, node in fresh.items():
             parent, name = posixpath.split(path)
@@ -126,7 +126,7 @@ class BaseTree:
             self.nodes[posixpath.join(real[parent], name)] = node
 
     def resolve(self, path: str) -> str:
-        """Follow links inside the image; gives a path without any, absolute ones beginning anew."""
+        """Resolve links within the image: absolute ones start at the image's root."""
         left = [part for part in path.split("/") if part][::-1]
         at: list[str] = []
         links = 0
@@ -151,7 +151,7 @@ class BaseTree:
         return "/".join(at)
 
     def file(self, path: str) -> tuple[str, BaseNode] | None:
-        """Find a file that is kept: where it is in truth, and what is known of it."""
+        """Find a kept file: its path without links, and its node."""
         try:
             real = self.resolve(path)
         except BaseUnfitError:
@@ -161,7 +161,7 @@ class BaseTree:
 
 
 def plain_path(name: str) -> str:
-    """Give a member's name as "usr/bin/python3"; "" for the root itself."""
+    """Normalize a member's name to "usr/bin/python3"; "" for the root itself."""
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise ImageUnreadableError(
@@ -172,7 +172,7 @@ def plain_path(name: str) -> str:
 
 
 def search(content: IO[bytes], pattern: re.Pattern[bytes]) -> bytes | None:
-    """Look for the first match's group in a content of any size, of which little is held."""
+    """Find the first match's group in content of any size, with little memory."""
     held = b""
     while piece := content.read(_PIECE_BYTES):
         held += piece

@@ -1,17 +1,17 @@
-"""Layers of byte code for what wheels install: the same bytes on every machine, or none.
+"""Layers with the byte code of wheels: the same bytes on every machine, or an error.
 
-An image without byte code compiles each module when it is imported, at every start of a container,
-since what it writes then is lost with the container. With it, `import torch` takes a third of the
-time. The files are of the kind that is never compared with their source (PEP 552): in an image a
-source does not change, and times of files mean nothing.
+An image without byte code compiles each module on import at every start of a container, because
+the files that it writes are lost with the container. With byte code, `import torch` takes a third
+of the time. The files are of the kind that Python never compares with the source (PEP 552): in an
+image a source does not change, and file times mean nothing.
 
-Sources are read straight from the wheels and compiled by a Python of the target's own version (see
-`interpreter`), two at a time; nothing of a wheel is executed. Sources that are none (templates,
-code for Python 2) are left out, as pip does; so are tests, a third of the whole, that nobody runs.
+Sources are read straight from the wheels and compiled by a Python of the target's version (see
+`interpreter`), two at a time; no code from a wheel is executed. Files that do not compile
+(templates, code for Python 2) are skipped, as in pip; so are unused tests, a third of the whole.
 
-A layer is made of a group of wheels, and not of all, so that a package that is added changes no
-other's layer. Groups must come in the order in which the wheels' own layers lie: where two wheels
-install the same file, the byte code must be that of the one that is seen.
+Each layer is for a group of wheels, not for all, so that an added package changes no other's layer.
+Groups must be in the order of the wheels' layers: if two wheels install the same file, the byte
+code must be that of the visible one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from images.wheels.directory import Member
 from images.wheels.locked import Wheel
 
 FORMAT = 1
-"""Part of every key: raise it when the same wheels and the same Python shall give other bytes."""
+"""Part of every key: raise it when the bytes for the same wheels and Python change."""
 
 MOST_GROUPS = 16
-_LARGE_BYTES = 1 << 20  # a group of wheels of so much has a layer of its own
+_LARGE_BYTES = 1 << 20  # a group of this size gets a layer of its own
 _TESTS = frozenset({"test", "tests"})
 _PROCESSES = 2
 _SILENCE_SECONDS = 150
@@ -50,9 +50,9 @@ _ABOUT_BYTES = 8 << 20
 
 
 def bytecode_groups(groups: Sequence[Sequence[Wheel]]) -> tuple[tuple[Wheel, ...], ...]:
-    """Join the groups of the wheels' layers to fewer, in their order: one for each large one.
+    """Merge the groups of the wheels' layers into fewer, in order: one for each large group.
 
-    NVIDIA's wheels hold next to no Python, so they come together, whatever their size.
+    NVIDIA's wheels contain almost no Python, so they are merged, whatever their size.
     """
     limit = _LARGE_BYTES
     while len(joined := _joined(groups, limit)) > MOST_GROUPS:
@@ -82,7 +82,7 @@ def bytecode_layer(
     exclude_unneeded: bool,
     fetch: Callable[[Wheel], Path],
 ) -> BytecodeLayer:
-    """Describe the byte code of a group of wheels. `site` as in "opt/venv/lib/python3.11/..."."""
+    """The byte code layer of a group of wheels. `site` as in "opt/venv/lib/python3.11/..."."""
     return BytecodeLayer(
         wheels=tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))),
         compiler=compiler,
@@ -126,11 +126,11 @@ class BytecodeLayer:
 
     @property
     def about_bytes(self) -> int:
-        """A wheel's code weighs a few megabytes, whatever else it holds."""
+        """A wheel's byte code has a few megabytes, whatever else is in the wheel."""
         return sum(min(wheel.size or 0, _ABOUT_BYTES) for wheel in self.wheels)
 
     def stream(self, known: Unpacked | None) -> Stream:
-        """Write it; what is known spares inflating what the interpreter has deflated."""
+        """Generate it; with `known`, the compiler's deflated output need not be inflated."""
         with contextlib.ExitStack() as opened:
             place = InstallLocation(
                 site=self.site, prefix=PREFIX, interpreter=f"/{PREFIX}/bin/python"
@@ -153,7 +153,7 @@ class BytecodeLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSource:
-    """A source in a wheel: its `path` in the image, the `cached` one of its byte code."""
+    """A source in a wheel: its `path` in the image, and `cached`, its byte code's path."""
 
     path: str
     cached: str
@@ -167,7 +167,7 @@ class PythonSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Byte code, deflated, with the checksum and the size that it has otherwise."""
+    """Deflated byte code, with its checksum and size when inflated."""
 
     crc: int
     size: int
@@ -175,7 +175,7 @@ class Packed:
 
 
 def _sources(files: dict[str, InstalledFile], site: str, python: str) -> list[PythonSource]:
-    """Choose what is compiled, in the layer's order."""
+    """Choose the sources to compile, in the layer's order."""
     sources = [
         PythonSource(path=path, cached=cached_path(path, python), file=file)
         for path, file in files.items()
@@ -188,7 +188,7 @@ def _sources(files: dict[str, InstalledFile], site: str, python: str) -> list[Py
 
 
 def is_compiled(path: str, site: str) -> bool:
-    """Whether a file of the image gets byte code: modules of packages, but those of tests."""
+    """Whether a file of the image gets byte code: modules of packages, except tests."""
     if not path.startswith(f"{site}/") or not path.endswith(".py"):
         return False
     *directories, name = path[len(site) + 1 :].split("/")
@@ -196,7 +196,7 @@ def is_compiled(path: str, site: str) -> bool:
 
 
 def cached_path(path: str, python: str) -> str:
-    """Say where Python looks for the byte code of a source."""
+    """The path where Python looks for the byte code of a source."""
     directory, name = posixpath.split(path)
     return f"{directory}/__pycache__/{name[:-3]}.cpython-{python.replace('.', '')}.pyc"
 
@@ -204,9 +204,9 @@ def cached_path(path: str, python: str) -> str:
 def compile_all(
     sources: Sequence[PythonSource], interpreter: Interpreter
 ) -> Generator[tuple[str, Packed], None, None]:
-    """Compile sources, and give the byte code of those that are such, in their order.
+    """Compile sources, and yield the byte code of those that compile, in order.
 
-    Each process has its share of them; pipes hold back whoever is ahead, so little is held.
+    Each process compiles a share of them; full pipes make the faster one wait, so memory stays low.
     """
     processes: list[subprocess.Popen[bytes]] = []
     feeders: list[_Feeder] = []
@@ -222,7 +222,7 @@ def compile_all(
                 packed = _answer(processes[share], source)
             except BytecodeError:
                 cause = feeders[share].failure
-                if cause is not None:  # the wheel's fault, and not the compiler's
+                if cause is not None:  # the wheel failed, not the compiler
                     raise cause from None
                 raise
             if packed is not None:
@@ -257,9 +257,9 @@ class _Feeder(threading.Thread):
                 content = source.read()
                 sizes = len(path).to_bytes(4, "little") + len(content).to_bytes(4, "little")
                 self._write(b"".join((sizes, path, content)))
-        except BrokenPipeError:  # it is gone, and who reads its answers says why
+        except BrokenPipeError:  # it has ended; the reader of its answers reports why
             pass
-        except Exception as error:  # noqa: BLE001  it is raised where the answer is missing
+        except Exception as error:  # noqa: BLE001  raised where the answer is missing
             self.failure = error
         finally:
             with contextlib.suppress(OSError):
@@ -305,7 +305,7 @@ def _failure(source: PythonSource, why: str) -> BytecodeError:
 
 
 class _Writer:
-    """Writes the layer's gzip members, and learns its digest as a plain tar if it has to."""
+    """Writes the layer's gzip members, and computes the plain tar's digest if it is unknown."""
 
     def __init__(self, known: Unpacked | None) -> None:
         self._known = known
@@ -315,7 +315,7 @@ class _Writer:
         self._padding = b""
 
     def file(self, path: str, packed: Packed) -> bytes:
-        """Write one file, and the directories that it is the first in."""
+        """Write one file, and its directories if they are new."""
         head = [self._padding]
         for parent in tar.parents(path):
             if parent not in self._directories:
@@ -331,7 +331,7 @@ class _Writer:
         return b"".join((gzip.pack(before), gzip.HEAD, packed.content, end))
 
     def end(self) -> bytes:
-        """Write what ends a tar."""
+        """Write the end of the tar."""
         last = self._padding + tar.END
         if self._known is None:
             self._hear(last)
@@ -348,7 +348,7 @@ class _Writer:
 
 
 def _inflated(path: str, packed: Packed) -> bytes:
-    """Inflate what the interpreter gave, which must be what it said."""
+    """Inflate the compiler's output, and check its size and checksum."""
     from isal import isal_zlib
 
     data = isal_zlib.decompress(packed.content, wbits=-15)

@@ -1,17 +1,17 @@
-"""Compiles and deflates sources: the half of `bytecode` that the target's version of Python runs.
+"""Compiles and deflates sources: the part of `bytecode` that the target's version of Python runs.
 
-It is given to an interpreter as a text, needs nothing of the standard library but modules that are
-built in (and zlib), and runs on Python 3.8 and up. What it is given is compiled, never executed.
+An interpreter gets it as text (-c). It needs only built-in modules of the standard library and
+zlib, and runs on Python 3.8 and later. It compiles its input and never executes it.
 
-stdin: for each source the sizes of its path and of itself (two numbers of 32 bits), path, source.
-stdout: one greeting, then for each source, in the same order, a kind (one byte), checksum and size
-of the .pyc, the size of what follows (three numbers), and that: kind K the deflated .pyc, S why
-the source is left out.
+stdin: for each source the sizes of its path and content (two 32-bit numbers), path, content.
+stdout: for each source, in the same order, a kind (one byte), checksum and size of the .pyc, the
+size of what follows (three numbers), and that: for kind K the deflated .pyc, for S the reason why
+the source is skipped. With the argument "greet": only one greeting, of kind G.
 
-What `compile` and `marshal` give depends on which strings the process has interned: a set among the
-constants is shared by functions, or is not, and a letter is marked, or is not. So that neither what
-was compiled before nor who built the interpreter is in the bytes, all letters are interned here,
-and before each source all words in it.
+The output of `compile` and `marshal` depends on the strings that the process has interned: they
+decide whether functions share a constant set, and whether a letter is marked. So that the bytes
+depend neither on earlier sources nor on the interpreter's build, we intern all letters here, and
+before each source all words in it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def deflate(data: bytes) -> bytes:
 
 
 def constants(code: types.CodeType) -> list[object]:
-    """All constants of a module, those of its functions and in tuples among them."""
+    """All constants of a module, including those of its functions and those in tuples."""
     found: list[object] = []
     todo: list[object] = [code]
     while todo:
@@ -68,23 +68,23 @@ def constants(code: types.CodeType) -> list[object]:
 
 
 def elements(constant: object) -> list[object]:
-    """What a set consists of, and the tuples in it; of others nothing."""
+    """The elements of a set or tuple, recursively; empty for other constants."""
     if isinstance(constant, (frozenset, tuple)):
         return [inner for part in constant for inner in (part, *elements(part))]
     return []
 
 
 def compile_alike(path: str, source: bytes) -> types.CodeType | None:
-    """Compile such that the same source gives the same code whatever was compiled before.
+    """Compile a source so that the code does not depend on what was compiled before.
 
-    None where that cannot be: 3.10 writes a set as it lies in memory, and only 3.11 sorts it.
+    None if that is impossible: 3.10 writes a set in memory order, and only 3.11 sorts it.
     """
     held = {sys.intern(word.decode()) for word in source.translate(NO_WORDS).split()}
     while True:
         code = compile(source, path, "exec", dont_inherit=True, optimize=0)
         found = constants(code)
         sets = [part for one in found for part in elements(one)]
-        # words that are put together of pieces, or escaped, are seen only now
+        # words that are concatenated or escaped in the source are visible only now
         missing = {part for part in sets if isinstance(part, str)} - held
         if not missing:
             break
@@ -97,7 +97,7 @@ def compile_alike(path: str, source: bytes) -> types.CodeType | None:
 def names(code: types.CodeType) -> list[object]:
     """All names in a module's code.
 
-    Before 3.11 `marshal` marks each that somebody else in the process holds, too: we hold all.
+    Before 3.11 `marshal` marks each name that has other references in the process: we hold all.
     """
     found: list[object] = []
     todo = [code]
@@ -131,7 +131,7 @@ def write(data: bytes) -> None:
 
 
 def sample() -> bytes:
-    """Half a megabyte, as mixed as byte code: what zlib makes of it tells which zlib it is."""
+    """Half a megabyte, as varied as byte code: its compressed form identifies the zlib."""
     words = [repr((index * 2654435761) % 4294967296).encode() for index in range(4096)]
     state, parts = 12345, []
     for _ in range(40000):
@@ -143,7 +143,7 @@ def sample() -> bytes:
 
 
 def greeting() -> bytes:
-    """Say who compiles: its kind, version, magic number, and a checksum of what its zlib makes."""
+    """Describe this compiler: implementation, version, magic number, checksum of zlib's output."""
     made = deflate(sample())
     version = sys.version.split()[0] + ("t" if "free-threading" in sys.version else "")
     kind = sys.implementation.name

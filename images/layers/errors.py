@@ -1,4 +1,4 @@
-"""How making a layer can fail."""
+"""Errors from making a layer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from images.text.printable import printable
 
 
 class WheelRefusedError(Failure):
-    """A wheel that is damaged, that lies about itself, or that would write where it must not."""
+    """A wheel that is damaged, inconsistent, or would write where it must not."""
 
     code = "wheel-refused"
     exit_code = 6
 
     def __init__(self, wheel: str, why: str) -> None:
-        """`wheel`: its file's name; `why`: the rest of a sentence that begins with it."""
+        """`wheel`: its file name; `why`: the rest of a sentence that begins with it."""
         super().__init__(
             printable(f"{wheel} {why}."),
             fix="Download it again and compare its sha256 with the lock's. If they are equal, the "

@@ -1,9 +1,9 @@
 """Writes gzip members whose bytes are the same on every machine, without a library's compressor.
 
-zlib, zlib-ng and ISA-L each compress in their own way, and change it: a layer's digest would tell
-which of them a machine has. What we compress ourselves is small (tar headers, scripts, a list of
-files), so it is done here, in deflate's fixed code: zeros as runs, and on request what repeats.
-Inflating is another matter: there is one right answer, whoever gives it.
+zlib, zlib-ng and ISA-L each compress differently, and change it between versions: a layer's digest
+would depend on the machine's library. What we compress ourselves is small (tar headers, scripts, a
+list of files), so we do it here, with deflate's fixed code: zeros as runs, and on request repeated
+strings. Inflating needs no such care: every library gives the same result.
 
 https://www.rfc-editor.org/rfc/rfc1951 https://www.rfc-editor.org/rfc/rfc1952
 """
@@ -24,30 +24,30 @@ _BLOCK = struct.Struct("<BHH")
 _MOST_STORED = 0xFFFF  # bytes of a stored block
 _FLUSH_BITS = 1 << 13
 _LONGEST, _SHORTEST = 258, 3  # of a match
-_SHORTEST_FOUND = 5  # a match of less is hardly smaller than its letters
+_SHORTEST_FOUND = 5  # a shorter match is hardly smaller than its literals
 _WINDOW = 1 << 15
 _FIXED_BLOCK = (0b011, 3)  # the last block, in the fixed code
 _END_OF_BLOCK = (0, 7)
 _ZEROS = re.compile(rb"\0{5,4096}")
 
 _Bits = tuple[int, int]
-"""A number, and how many bits of it are written, the lowest first."""
+"""A number, and how many of its bits to write, lowest first."""
 
 
 def trailer(crc: int, size: int) -> bytes:
-    """Write what ends a member: the checksum, and the size modulo 2^32."""
+    """The end of a member: the checksum, and the size modulo 2^32."""
     return _TRAILER.pack(crc, size & 0xFFFFFFFF)
 
 
 def pack(content: bytes, *, search: bool = False) -> bytes:
-    """Write bytes as one member. With `search` it looks for what repeats: a second per megabyte."""
+    """Write bytes as one member. `search`: find repeated strings, at a second per megabyte."""
     return b"".join(
         (HEAD, deflate(content, search=search), trailer(zlib.crc32(content), len(content)))
     )
 
 
 def deflate(content: bytes, *, search: bool = False) -> bytes:
-    """Deflate bytes, or store them where that is smaller."""
+    """Deflate bytes, or store them if that is smaller."""
     packed = _join(
         [_FIXED_BLOCK, *(_matched(content) if search else _runs(content)), _END_OF_BLOCK]
     )
@@ -56,7 +56,7 @@ def deflate(content: bytes, *, search: bool = False) -> bytes:
 
 
 def store(content: bytes, *, last: bool) -> Iterator[bytes]:
-    """Write bytes as stored blocks, of which the last may be the stream's last."""
+    """Write bytes as stored blocks; `last`: the last block ends the stream."""
     for at in range(0, max(1, len(content)), _MOST_STORED):
         piece = content[at : at + _MOST_STORED]
         final = last and at + _MOST_STORED >= len(content)
@@ -65,7 +65,7 @@ def store(content: bytes, *, last: bool) -> Iterator[bytes]:
 
 
 def _runs(content: bytes) -> Iterator[_Bits]:
-    """Give letters as they are and zeros as runs: what a tar's headers consist of."""
+    """Encode bytes as literals and zeros as runs: tar headers consist of these."""
     at = 0
     for match in _ZEROS.finditer(content):
         begin, end = match.span()
@@ -78,9 +78,9 @@ def _runs(content: bytes) -> Iterator[_Bits]:
 
 
 def _matched(content: bytes) -> Iterator[_Bits]:
-    """Give letters, and what was there before as matches: the last place with the same start.
+    """Encode literals, and repeated strings as matches of the last one with the same start.
 
-    Greedy, and with one candidate: text is halved, and the same text always gives the same.
+    Greedy, with one candidate: it halves text, and is deterministic.
     """
     seen: dict[bytes, int] = {}
     find = seen.get
@@ -106,10 +106,10 @@ def _matched(content: bytes) -> Iterator[_Bits]:
 
 
 def _common(content: bytes, one: int, other: int) -> int:
-    """Say how many bytes from two places on are the same, up to the longest match."""
+    """The number of equal bytes from two offsets on, up to the longest match."""
     low = _SHORTEST_FOUND
     high = min(_LONGEST, len(content) - other)
-    while low < high:  # the most of which the whole is equal
+    while low < high:  # binary search for the longest equal part
         middle = (low + high + 1) // 2
         if content[one : one + middle] == content[other : other + middle]:
             low = middle
@@ -119,7 +119,7 @@ def _common(content: bytes, one: int, other: int) -> int:
 
 
 def _letters(content: bytes) -> Iterator[_Bits]:
-    """Give bytes as letters. Those below 144 have eight bits, so that a table and a number do."""
+    """Encode literals. Those below 144 have eight bits: for ASCII a translation table is enough."""
     if content.isascii():
         yield int.from_bytes(content.translate(_EIGHT_BITS), "little"), 8 * len(content)
         return
@@ -129,11 +129,11 @@ def _letters(content: bytes) -> Iterator[_Bits]:
 
 @functools.lru_cache(maxsize=2048)
 def _zeros(count: int) -> _Bits:
-    """Give a run: one zero, and matches that repeat the byte before them."""
+    """Encode a run: one zero, and matches that repeat the byte before them."""
     parts = [(_EIGHT_BITS[0], 8)]
     left = count - 1
     while left >= _SHORTEST:
-        # what is left behind a match must be none, or enough for another
+        # the rest after a match must be empty, or long enough for another
         length = left if left <= _LONGEST else min(_LONGEST, left - _SHORTEST)
         parts.append(_match(length, 1))
         left -= length
@@ -152,7 +152,7 @@ def _match(length: int, distance: int) -> _Bits:
 
 
 def _distance(distance: int) -> tuple[int, int, int]:
-    """Give a distance's code, its extra bits, and how many those are."""
+    """A distance's code, its extra bits, and their number."""
     if distance <= 4:
         return distance - 1, 0, 0
     more = (distance - 1).bit_length() - 2
@@ -161,7 +161,7 @@ def _distance(distance: int) -> tuple[int, int, int]:
 
 
 def _length(length: int) -> _Bits:
-    """Give a length's code with its extra bits."""
+    """A length's code with its extra bits."""
     if length == _LONGEST:
         code, extra, more = 285, 0, 0
     elif length <= 10:
@@ -176,12 +176,12 @@ def _length(length: int) -> _Bits:
 
 
 def _reversed(code: int, bits: int) -> int:
-    """Turn a code around: deflate writes Huffman codes the highest bit first."""
+    """Reverse a code's bits: deflate writes Huffman codes highest bit first."""
     return int(f"{code:0{bits}b}"[::-1], 2)
 
 
 def _join(parts: Iterable[_Bits]) -> bytes:
-    """Write numbers one behind the other, the lowest bits first."""
+    """Concatenate numbers, lowest bits first."""
     done = []
     held = bits = 0
     for value, width in parts:

@@ -1,9 +1,9 @@
-"""Decides which files a wheel becomes: what pip would write, with one Python's site directory.
+"""Decides which files to install from a wheel: those that pip would write for one Python.
 
-Compared with pip: `REQUESTED` is not written (a lock does not tell who asked), INSTALLER names us,
-scripts can always be executed (the specification lets an installer see to that), purelib and
-platlib are one directory (they are, in a virtual environment), and rows of RECORD for old wrappers
-that are not installed are not kept.
+Differences from pip: `REQUESTED` is not written (a lock does not say what the user asked for),
+INSTALLER names us, scripts are always executable (the specification allows that), purelib and
+platlib are one directory (as in a virtual environment), and RECORD rows of old wrappers that are
+not installed are dropped.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
@@ -43,14 +43,14 @@ class InstallLocation:
 
     @cached_property
     def python(self) -> tuple[int, int]:
-        """The Python that the site directory is for."""
+        """The Python version of the site directory."""
         found = re.search(r"/python(\d+)\.(\d+)/", f"{self.site}/")
         if not found:
             raise ValueError(f"{self.site} does not say for which Python it is")
         return int(found[1]), int(found[2])
 
     def schemes(self, package: str) -> dict[str, str]:
-        """Give the directories that a wheel's .data directory may speak of."""
+        """The directories for the schemes in a wheel's .data directory."""
         major, minor = self.python
         return {
             "purelib": self.site,
@@ -61,7 +61,7 @@ class InstallLocation:
         }
 
     def taken(self) -> frozenset[str]:
-        """Give the files of the environment itself, which no wheel may replace."""
+        """The files of the environment itself, which no wheel may replace."""
         major, minor = self.python
         names = ("python", f"python{major}", f"python{major}.{minor}")
         return frozenset(
@@ -76,9 +76,9 @@ class InstallLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledFile:
-    """A file as it is installed: members of the wheel and bytes of ours, one behind the other.
+    """An installed file: members of the wheel and bytes of ours, concatenated.
 
-    `digest` is what RECORD promises of the member in it.
+    `digest` is the one in RECORD for the member in it.
     """
 
     path: str
@@ -94,7 +94,7 @@ class InstalledFile:
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """A wheel's files while they are decided on."""
+    """A wheel's files while the plan is made."""
 
     wheel: WheelFile
     place: InstallLocation
@@ -103,10 +103,10 @@ class _Plan:
     taken: frozenset[str]
     files: dict[str, InstalledFile] = field(default_factory=dict)
     kept: list[Row] = field(default_factory=list)
-    """The rows of the wheel's RECORD, as they are now."""
+    """The rows of the wheel's RECORD for the installed paths."""
     made: list[Row] = field(default_factory=list)
     as_listed: bool = True
-    """Whether the wheel's RECORD is right as it stands, but for what is made."""
+    """Whether the wheel's RECORD is valid unchanged, apart from generated files."""
 
     def add(self, file: InstalledFile) -> None:
         path = file.path
@@ -117,12 +117,12 @@ class _Plan:
         self.files[path] = file
 
     def add_made(self, path: str, content: bytes, mode: int = PLAIN) -> None:
-        """Add a file of ours, with its row."""
+        """Add a generated file, with its row."""
         self.add(InstalledFile(path=path, mode=mode, parts=(content,), wheel=self.wheel))
         self.made.append(record.row_of(self.listed(path), content))
 
     def listed(self, path: str) -> str:
-        """Give the path as RECORD does, seen from the site directory."""
+        """The path as in RECORD, relative to the site directory."""
         return posixpath.relpath(path, self.place.site)
 
 
@@ -134,7 +134,7 @@ def plan(
     exclude_unneeded: bool,
     direct: bool = False,
 ) -> dict[str, InstalledFile]:
-    """Decide on the files of a wheel, by path. `direct`: the lock names its file, not an index."""
+    """Plan the files of a wheel, by path. `direct`: the lock names its file, not an index."""
     info = _find_info(locked, wheel)
     _check_metadata(locked, wheel, info)
     package = canonicalized(locked.name)
@@ -193,7 +193,7 @@ def _add_member(
 
 
 def _destination(name: str, decided: _Plan) -> tuple[str, str]:
-    """Say where a file of the wheel goes, and by which scheme of its .data directory."""
+    """The path to which a file of the wheel is installed, and its scheme in .data, if any."""
     place = decided.place
     top, _, rest = name.partition("/")
     if not top.endswith(".data"):
@@ -211,9 +211,9 @@ def _destination(name: str, decided: _Plan) -> tuple[str, str]:
 
 
 def _add_record(decided: _Plan, listing: bytes, *, is_listed: bool) -> None:
-    """Add RECORD: the wheel's own with rows of ours behind it, or one written anew.
+    """Add RECORD: the wheel's with our rows appended, or a new one.
 
-    The first costs next to nothing, whatever its size, since its bytes are copied.
+    The first costs almost nothing, whatever its size, because its bytes are copied.
     """
     name = f"{decided.info}/RECORD"
     own = Row(path=name)
@@ -229,7 +229,7 @@ def _add_record(decided: _Plan, listing: bytes, *, is_listed: bool) -> None:
 
 
 def _find_info(locked: Wheel, wheel: WheelFile) -> str:
-    """Find the one .dist-info directory, which must be named after the locked package."""
+    """Find the only .dist-info directory, which must have the locked package's name."""
     tops = {name.partition("/")[0] for name in wheel.members if "/" in name}
     found = sorted(top for top in tops if top.lower().endswith(".dist-info"))
     if len(found) != 1 or not found[0].endswith(".dist-info"):
@@ -244,7 +244,7 @@ def _find_info(locked: Wheel, wheel: WheelFile) -> str:
 
 
 def _check_metadata(locked: Wheel, wheel: WheelFile, info: str) -> None:
-    """Compare what METADATA, WHEEL and the file's name say with the lock."""
+    """Compare METADATA, WHEEL and the file's name with the lock."""
     from installer.utils import parse_metadata_file
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -292,13 +292,13 @@ def _read(wheel: WheelFile, name: str) -> bytes:
 
 
 def _is_executable(member: Member) -> bool:
-    """Whether any x is set; where no Unix wrote the wheel, the bits mean nothing."""
+    """Whether any x bit is set; the bits mean nothing if the wheel was not written on Unix."""
     mode = member.attributes >> 16
     return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
 def _direct_url(locked: Wheel) -> bytes:
-    """Say that the package did not come from an index (PEP 610), without a login."""
+    """direct_url.json: the package did not come from an index (PEP 610). Without a login."""
     parts = urllib.parse.urlsplit(locked.url)
     url = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
     digest = locked.sha256
@@ -307,11 +307,11 @@ def _direct_url(locked: Wheel) -> bytes:
 
 
 def file_name(locked: Wheel) -> str:
-    """Give the name of a wheel's file."""
+    """The name of a wheel's file."""
     path = urllib.parse.urlsplit(locked.url).path
     return urllib.parse.unquote(path.rpartition("/")[2])
 
 
 def canonicalized(name: str) -> str:
-    """Give a package's name as all its spellings are compared."""
+    """Normalize a package's name, to compare its spellings."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,13 +1,11 @@
-"""Finds a Python that compiles exactly as the base's own would: one of this machine, or that one.
+"""Finds a Python that compiles exactly as the base's does: one of this machine, or the base's.
 
-Byte code is the same wherever the interpreter is the same to the last number of its version, and
-deflated it is the same wherever zlib is the original: all of its releases give the same bytes, its
-faster imitations others. Both are asked for, by having the candidate show them; so whichever
-candidate is found, the bytes are the same, and a machine that has none is told so.
+Interpreters of the same full version produce the same byte code, and all releases of the original
+zlib compress it to the same bytes; faster reimplementations produce others. Each candidate must
+prove both, so the bytes are the same whichever is used, and a machine without one gets an error.
 
-The base's own interpreter needs no container: it is run by the base's own loader, out of a
-directory with those few files of the base that it needs. Where bubblewrap works it sees no more of
-this machine than that.
+The base's interpreter needs no container: the base's loader runs it in a directory with the few
+files of the base that it needs, in a sandbox that shows it nothing else of this machine.
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ from images.system.errors import NoRunnerError
 from images.system.scratch import scratch_directory
 
 ORIGINAL_ZLIB = "9809ebd5 136628"
-"""Checksum and size of what zlib makes of `compiling.sample`. Recorded from 1.2.13; the same from
+"""Checksum and size of `compiling.sample` compressed with zlib. Recorded with 1.2.13; the same with
 1.2.3, 1.2.8, 1.2.11, 1.2.12, 1.3 and 1.3.1. zlib-ng gives b904a73b 136079."""
 
 Confine = Callable[
     [Path, str, Sequence[str], Mapping[str, str]], tuple[tuple[str, ...], Mapping[str, str]]
 ]
-"""From a directory, its place in a sandbox, a command and its variables: what starts the command
-there, and with which variables. NoRunnerError: this machine has no sandbox."""
+"""Gets a directory, its path in the sandbox, a command and its variables; returns the command that
+starts it in the sandbox, and its variables. NoRunnerError: this machine has no sandbox."""
 
 _IN_THE_SANDBOX = "/base"
 _GREETING_SECONDS = 30
@@ -55,14 +53,14 @@ _HEAD_BYTES = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """How to start a Python that compiles as the base's does."""
+    """How to start a Python that compiles like the base's."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     shown: str
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start it on our half of the work; nothing of the user's settings reaches it."""
+        """Start it with `compiling.py`, without any of the user's settings."""
         return subprocess.Popen(
             [*self.argv, *_OPTIONS, "-c", _script(), *arguments],
             stdin=subprocess.PIPE,
@@ -75,10 +73,10 @@ class Interpreter:
 
 
 class Compiler:
-    """The interpreter for one base, found when it is first asked for. Several threads may ask."""
+    """The interpreter for one base, found on first use. Thread-safe."""
 
     def __init__(self, facts: BaseFacts, *, python: str, base: Image, confine: Confine) -> None:
-        """`base` is an image with this interpreter: the base, or its sibling for this machine."""
+        """`base` has this interpreter: the base itself, or the same image for this machine."""
         self._confine = confine
         self.full = facts.python_full
         self.python = python
@@ -88,7 +86,7 @@ class Compiler:
         self._found: Interpreter | None = None
 
     def interpreter(self) -> Interpreter:
-        """Give the interpreter, or say why this machine has none."""
+        """Return the interpreter. BytecodeError: this machine has none, with the reasons."""
         with self._lock:
             if self._found is None:
                 self._found = self._find()
@@ -127,7 +125,7 @@ class Compiler:
         weakref.finalize(self, scratch.close)
         take_runtime(self._base, facts, self.python, root)
         shown = f"{facts.python} of {self._base.shown}"
-        # It is other people's code, and runs in a sandbox or not at all.
+        # It is third-party code, and runs in a sandbox or not at all.
         at = _IN_THE_SANDBOX
         argv = (f"{at}/loader", "--library-path", f"{at}/so", f"{at}/bin/python")
         command, environment = self._confine(root, at, argv, {**_settings(), "PYTHONHOME": at})
@@ -135,9 +133,9 @@ class Compiler:
 
 
 def greet(candidate: Interpreter) -> str | None:
-    """Ask an interpreter for its version; None without an answer.
+    """Query an interpreter's version; None without an answer.
 
-    Of another kind, or with another zlib, it is a version that nobody asks for.
+    For another implementation or another zlib, the text matches no version.
     """
     try:
         process = candidate.start("greet")
@@ -159,7 +157,7 @@ def greet(candidate: Interpreter) -> str | None:
 
 
 def _of_this_machine(python: str) -> Iterator[Interpreter]:
-    """Give this machine's Pythons of a version, each once."""
+    """Yield this machine's Pythons of a version, each once."""
     own: str = getattr(sys, "_base_executable", sys.executable) or ""
     names = [own] if python == f"{sys.version_info[0]}.{sys.version_info[1]}" else []
     path = os.environ.get("PATH", os.defpath)
@@ -179,7 +177,7 @@ def _environment() -> dict[str, str]:
 
 
 def _settings() -> dict[str, str]:
-    """Settings of ours alone. Sets of strings have an order that depends on the seed of hashes."""
+    """Our settings. The order of string sets depends on the hash seed."""
     return {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
 
 
@@ -188,9 +186,9 @@ def _script() -> str:
 
 
 def take_runtime(base: Image, facts: BaseFacts, python: str, root: Path) -> None:
-    """Take the files out of a base that its interpreter needs; `root` is an empty directory.
+    """Copy the files that a base's interpreter needs into `root`, an empty directory.
 
-    What lies where in it is decided here: no path of the base becomes one of this machine.
+    We choose the paths in it: no path of the base is used on this machine.
     """
     libraries: dict[str, list[str]] = {}
     for name, path in facts.runtime.items():
@@ -214,7 +212,7 @@ def take_runtime(base: Image, facts: BaseFacts, python: str, root: Path) -> None
 def _places(
     path: str, facts: BaseFacts, libraries: Mapping[str, list[str]], stdlib: str
 ) -> list[str]:
-    """Say where a file of the base is needed, by names of ours; `stdlib` is our own's."""
+    """The paths in our directory to which a file of the base is copied; `stdlib` is one of ours."""
     places = []
     if f"/{path}" == facts.python:
         places.append("bin/python")

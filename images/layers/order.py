@@ -1,11 +1,10 @@
-"""Decides which wheels share a layer, and in which order the layers lie.
+"""Decides which wheels share a layer, and the order of the layers.
 
-A layer can be reused when nothing in it changed, and an engine that has the layers below need not
-unpack them again. So what is large and stays lies below, what is small and changes above: CUDA's
-libraries, the framework, the rest, and what the user asked for by name; in each the large ones
-first. Small wheels share layers, since an image may only have so many, but never so that one of
-them moves others: who shares with whom is decided by names' digests, and a layer that grows too
-large splits in two.
+A layer can be reused if nothing in it changed, and an engine that has the layers below need not
+unpack them again. So large and stable wheels are below, small and changing ones above: CUDA's
+libraries, the framework, the rest, and what the user asked for by name; in each, large ones first.
+Small wheels share layers, because an image has a limited number, but an added wheel never moves
+others: the digests of names decide the groups, and a layer that grows too large is split in two.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from images.oci.sources import LayerSource
 from images.wheels.locked import Wheel
 
 MOST_LAYERS = 80
-"""Of wheels. Engines take 127 in all, and a base has some of its own."""
+"""The limit for wheels. Engines accept 127 layers in all, and a base has some."""
 
 _CUDA = re.compile(r"nvidia-.+|cuda-.+|(pytorch-)?triton(-.+)?|jax-cuda.+")
 _SMALL_BYTES = 200_000
-"""A wheel of less shares a layer, which holds at most twice as much."""
-_UNKNOWN_BYTES = 1 << 26  # of a wheel whose size the index would not tell: it may be large
-_MOST_BITS = 64  # after which names are not told apart any more
+"""A smaller wheel shares a layer, which has at most twice this size."""
+_UNKNOWN_BYTES = 1 << 26  # assumed if the index does not give the size: it may be large
+_MOST_BITS = 64  # names with the same first bits are not separated
 
 Group = tuple[Wheel, ...]
 
@@ -43,10 +42,10 @@ def wheel_sources(
     direct: Collection[str] = (),
     prefix: str = "opt/venv",
 ) -> tuple[LayerSource, ...]:
-    """Describe the layers of all wheels, the lowest first.
+    """The layers of all wheels, lowest first.
 
-    `python`: "3.11"; `framework`, `own` and `direct`: names of packages, of the framework, of what
-    the user asked for, and of what the lock takes from a file or an address of its own.
+    `python`: "3.11"; `framework`, `own` and `direct`: names of the packages of the framework, of
+    those that the user asked for, and of those that the lock takes from a file or URL.
     """
     places = {
         "site": f"{prefix}/lib/python{python}/site-packages",
@@ -68,7 +67,7 @@ def wheel_sources(
 def arrange(
     wheels: Iterable[Wheel], *, framework: Collection[str] = (), own: Collection[str] = ()
 ) -> tuple[Group, ...]:
-    """Put wheels into groups, one for each layer, the lowest first."""
+    """Put wheels into groups, one for each layer, lowest first."""
     parts: tuple[list[Wheel], ...] = ([], [], [], [])
     frameworks, owned = set(map(canonicalized, framework)), set(map(canonicalized, own))
     for wheel in wheels:
@@ -88,7 +87,7 @@ def arrange(
 
 
 def _grouped(wheels: Iterable[Wheel], small: int) -> Iterator[Group]:
-    """Give large wheels alone, the largest first, and small ones in groups."""
+    """Yield large wheels alone, largest first, and then small ones in groups."""
     ordered = sorted(wheels, key=lambda wheel: (-_size(wheel), wheel.name, wheel.sha256))
     yield from ((wheel,) for wheel in ordered if _size(wheel) >= small)
     few = [wheel for wheel in ordered if _size(wheel) < small]
@@ -99,7 +98,7 @@ def _grouped(wheels: Iterable[Wheel], small: int) -> Iterator[Group]:
 def _split(wheels: Sequence[Wheel], most: int, bit: int) -> Iterator[Group]:
     """Split a group by the bits of names' digests until each is small enough.
 
-    One more wheel so changes one group, and no other.
+    So an added wheel changes only one group.
     """
     if sum(map(_size, wheels)) <= most or len(wheels) == 1 or bit == _MOST_BITS:
         yield tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256)))

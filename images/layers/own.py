@@ -1,8 +1,7 @@
-"""The layers of our own files: an empty environment, the suite, and the lock.
+"""The layers of custom files: an empty environment, the suite, and the lock.
 
-They are what `Dockerfile.cuda` makes by running things, written down instead: the same paths, and
-an interpreter that finds the same packages. Each is made of a few small files, so a layer's key is
-that of its content.
+They contain what `Dockerfile.cuda` creates by running commands: the same paths, and an interpreter
+that finds the same packages. Each has a few small files, so a layer's key is its content's digest.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from images.oci.sources import Stream, Unpacked
 from images.wheels.locked import Wheel
 
 FORMAT = 1
-"""Part of every key here: raise it when the same files shall give other bytes."""
+"""Part of every key here: raise it when the bytes for the same files change."""
 
 PREFIX = "opt/venv"
 LIBRARY = "opt/gpu-provision/lib"
-"""Where the suite is. Nothing puts it on Python's path: no other program imports what is in it."""
+"""Where the suite is. It is not on Python's path, so no other program imports its modules."""
 SUITE = f"/{LIBRARY}/verify"
-"""What starts the suite: python3 SUITE."""
+"""The path that starts the suite: python3 SUITE."""
 _MOST_FILE_BYTES = 16 << 20
 _ACTIVATE = """\
 # Puts this environment's programs first: `. /{prefix}/bin/activate`; `deactivate` undoes it.
@@ -51,7 +50,7 @@ hash -r 2>/dev/null || :
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesLayer:
-    """A layer of a few small files, which are all here."""
+    """A layer of a few small files, all in memory."""
 
     title: str
     created_by: str
@@ -60,7 +59,7 @@ class FilesLayer:
 
     @property
     def key(self) -> str:
-        """All that the layer's bytes come from."""
+        """A digest of all that the layer's bytes depend on."""
         return key_of(
             "files",
             FORMAT,
@@ -72,32 +71,32 @@ class FilesLayer:
 
     @property
     def about_bytes(self) -> int:
-        """Less than what is in it."""
+        """The size of the contents; compressed, it is less."""
         return sum(len(one.content) for one in self.entries)
 
     def stream(self, known: Unpacked | None) -> Stream:
-        """Write it; it is so small that what is known spares nothing."""
+        """Generate it; it is so small that `known` saves nothing."""
         del known
         return file_layer(self.entries)
 
 
 def key_of(*parts: object) -> str:
-    """Give the digest of what a layer is made of; parts are texts, numbers and tuples of them."""
+    """The digest of a layer's inputs; parts are texts, numbers and tuples of them."""
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def site_of(python: str) -> str:
-    """Say where packages lie: "opt/venv/lib/python3.11/site-packages"."""
+    """The site directory of a Python: "opt/venv/lib/python3.11/site-packages"."""
     return f"{PREFIX}/lib/python{python}/site-packages"
 
 
 def ordered(entries: Iterable[TarEntry]) -> tuple[TarEntry, ...]:
-    """Put entries into the order in which a layer has them."""
+    """Sort entries as in a layer."""
     return tuple(sorted(entries, key=lambda one: sort_key(one.path)))
 
 
 def skeleton_layer(facts: BaseFacts, *, python: str) -> FilesLayer:
-    """Give the environment without packages, as `uv venv` makes it for the base's interpreter."""
+    """The environment without packages, as `uv venv` creates it for the base's interpreter."""
     version = f"version_info = {facts.python_full}\n" if facts.python_full else ""
     configuration = (
         f"home = {posixpath.dirname(facts.python)}\n"
@@ -130,7 +129,7 @@ def skeleton_layer(facts: BaseFacts, *, python: str) -> FilesLayer:
 
 
 def suite_layer(directory: Path) -> FilesLayer:
-    """Give the suite that proves an image: the package in `directory`, without byte code."""
+    """The suite that tests an image: the package in `directory`, without byte code."""
     return FilesLayer(
         title="verify suite",
         created_by=f"gpu-provision: the suite in /{LIBRARY}/{directory.name}",
@@ -139,7 +138,7 @@ def suite_layer(directory: Path) -> FilesLayer:
 
 
 def _package_entries(directory: Path, target: str) -> list[TarEntry]:
-    """Read a package. What a checkout does to modes does not matter: nothing of it is a program."""
+    """Read a package. File modes in a checkout do not matter: no file in it is a program."""
     entries = []
     try:
         for path in sorted(directory.rglob("*")):
@@ -176,8 +175,8 @@ def _is_left_out(part: str) -> bool:
 
 
 def lock_layer(text: bytes, name: str = "pylock.toml") -> FilesLayer:
-    """Give the lock that the image was made from, byte for byte; `name` is its file's name.
-    OwnFilesError: the name is not that of one file.
+    """The lock that the image was built from, byte for byte; `name` is its file name.
+    OwnFilesError: the name is not a valid file name.
     """
     if not name or "/" in name or name in {".", ".."} or "\0" in name:
         raise OwnFilesError(
@@ -194,9 +193,9 @@ def lock_layer(text: bytes, name: str = "pylock.toml") -> FilesLayer:
 def image_environment(
     base_config: Mapping[str, Any], *, nvcc_flags: str, labels: Mapping[str, str]
 ) -> ContainerSettings:
-    """Give what a container starts with: the environment first, and all that a GPU can be used for.
+    """What a container starts with: the environment's programs first, and GPUs for computing.
 
-    `base_config` is the base's configuration: its PATH goes on behind ours.
+    `base_config` is the base's configuration: its PATH is appended to ours.
     """
     return ContainerSettings(
         env={

@@ -1,4 +1,4 @@
-"""How the making of our own layers on a base can fail."""
+"""Errors from making layers of custom files on a base."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from images.errors import Failure
 
 
 class BaseUnfitError(Failure):
-    """A base that an image cannot be built on without running something in it."""
+    """An image cannot be built on this base without running something in it."""
 
     code = "base-unfit"
     exit_code = 3
 
 
 class BytecodeError(Failure):
-    """The wheels' sources cannot be compiled such that every machine gets the same bytes."""
+    """The wheels' sources cannot be compiled reproducibly on this machine."""
 
     code = "bytecode-not-reproducible"
     exit_code = 6
 
 
 class OwnFilesError(Failure):
-    """Our own files are not where, or not what, they should be."""
+    """Our own files are missing or invalid."""
 
     code = "own-files-unreadable"
     exit_code = 2

@@ -1,4 +1,4 @@
-"""RECORD, the list of a wheel's files: read, held against the wheel, and written as installed.
+"""RECORD, the list of a wheel's files: reads it, checks it against the wheel, writes a new one.
 
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/
 """
@@ -15,12 +15,12 @@ from typing import Any
 
 _DIGEST_TEXT = {"sha256": 43, "sha384": 64, "sha512": 86}  # characters of a digest
 _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
-"""Files beside METADATA that RECORD cannot have a digest of: itself, and its signatures."""
+"""Files next to METADATA of which RECORD cannot have a digest: itself, and its signatures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One file: its name, "sha256=..." or nothing, and its size or nothing."""
+    """One file: its path, digest ("sha256=..." or empty) and size (or empty)."""
 
     path: str
     digest: str = ""
@@ -28,7 +28,7 @@ class Row:
 
 
 def read_rows(content: bytes) -> dict[str, Row]:
-    """Read a RECORD; ValueError says what is wrong with it, as the rest of a sentence."""
+    """Parse a RECORD; ValueError says what is wrong with it, as the rest of a sentence."""
     from installer.records import InvalidRecordEntry, parse_record_file
 
     rows: dict[str, Row] = {}
@@ -44,9 +44,9 @@ def read_rows(content: bytes) -> dict[str, Row]:
 
 
 def compare(rows: Mapping[str, Row], sizes: Mapping[str, int], info: str) -> None:
-    """Hold a RECORD against the files of its wheel; ValueError says where it is wrong.
+    """Check a RECORD against the files of its wheel; ValueError says what is wrong.
 
-    `info` is the directory that it lies in. Digests are compared when the files are read.
+    `info` is the directory that it is in. Digests are compared when the files are read.
     """
     exempt = {f"{info}/{name}" for name in _UNLISTED}
     for path, size in sizes.items():
@@ -65,20 +65,20 @@ def compare(rows: Mapping[str, Row], sizes: Mapping[str, int], info: str) -> Non
 
 
 def row_of(path: str, content: bytes) -> Row:
-    """Make the row of a file that was written here."""
+    """Make the row of a generated file."""
     return Row(
         path=path, digest=digest_text(hashlib.sha256(content).digest()), size=str(len(content))
     )
 
 
 def hasher(text: str) -> Any:  # noqa: ANN401  hashlib's type has no name
-    """Start the digest that a row gives; None where it gives none."""
+    """A new hash with the algorithm of a row's digest; None if it has none."""
     algorithm = text.partition("=")[0]
     return hashlib.new(algorithm) if algorithm in _DIGEST_TEXT else None
 
 
 def is_of(text: str, content: bytes) -> bool:
-    """Whether a row's digest is that of a content; none is that of any."""
+    """Whether a row's digest matches the content; without a digest, any content matches."""
     found = hasher(text)
     if found is None:
         return True
@@ -92,7 +92,7 @@ def digest_text(digest: bytes, algorithm: str = "sha256") -> str:
 
 
 def write_rows(rows: Iterable[Row]) -> bytes:
-    """Write rows as they come."""
+    """Write rows in the given order."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(
         (row.path, row.digest, row.size) for row in rows

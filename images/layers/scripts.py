@@ -1,6 +1,6 @@
-"""The commands in `bin` that a wheel asks for: what pip would write, whichever pip that were.
+"""The commands in `bin` that a wheel defines: the scripts that pip would write.
 
-The texts stand here, and are not a library's: a newer library would give a layer other bytes.
+The script texts are here, not from a library: a newer library would change a layer's bytes.
 https://packaging.python.org/en/latest/specifications/entry-points/#use-for-scripts
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _GROUPS = ("console_scripts", "gui_scripts")
 _CALL = re.compile(r"(\w+(?:\.\w+)*)\s*:\s*(\w+(?:\.\w+)*)\s*(?:\[[^\]]*\])?")
 _NAME = re.compile(r"[^\s/\[][^\s/]*")
-_LONGEST_SHEBANG = 127  # what Linux reads of a first line
+_LONGEST_SHEBANG = 127  # the part of a first line that Linux reads
 _TEXT = """\
 import sys
 from {module} import {name}
@@ -30,23 +30,23 @@ from {module} import {name}
 if __name__ == '__main__':
     sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
     sys.exit({call}())
-"""  # of the pips for a Python without str.removesuffix
+"""  # from pip releases for Pythons without str.removesuffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a command calls."""
+    """The function that a command calls."""
 
     module: str
     function: str
 
 
 def read_calls(text: str) -> dict[str, Call]:
-    """Read the commands of an entry_points.txt; ValueError says what is wrong with it."""
+    """Parse the commands of an entry_points.txt; ValueError says what is wrong with it."""
     parser = configparser.ConfigParser(
         delimiters=("=",), interpolation=None, strict=False, default_section=""
     )
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # a name keeps its capitals
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # keep the case of names
     try:
         parser.read_string(text)
     except configparser.Error as error:
@@ -66,9 +66,9 @@ def read_calls(text: str) -> dict[str, Call]:
 
 
 def versioned(calls: Mapping[str, Call], python: tuple[int, int]) -> dict[str, Call]:
-    """Name pip's and setuptools' commands after the Python at hand, as pip does.
+    """Name pip's and setuptools' commands after the target's Python, as pip does.
 
-    Their wheels are for any Python, and hold the names of the one that built them.
+    Their wheels are for any Python, but contain the names for the Python that built them.
     """
     found = dict(calls)
     for name, others, names in (
@@ -83,7 +83,7 @@ def versioned(calls: Mapping[str, Call], python: tuple[int, int]) -> dict[str, C
 
 
 def is_wrapper(file: str, calls: Mapping[str, Call]) -> bool:
-    """Whether a script of a wheel is an old wrapper of one of its commands, which is made anew."""
+    """Whether a script of a wheel is an old wrapper of one of its commands, which we generate."""
     lower = file.lower()
     for end in (".exe", "-script.py", ".pya"):
         if lower.endswith(end):
@@ -92,7 +92,7 @@ def is_wrapper(file: str, calls: Mapping[str, Call]) -> bool:
 
 
 def script(call: Call, interpreter: str, python: tuple[int, int]) -> bytes:
-    """Write the command that calls a function."""
+    """Generate the script that calls a function."""
     text = _TEXT if python >= (3, 9) else _OLDER_TEXT
     name = call.function.partition(".")[0]
     body = text.format(module=call.module, name=name, call=call.function)
@@ -100,12 +100,12 @@ def script(call: Call, interpreter: str, python: tuple[int, int]) -> bytes:
 
 
 def with_interpreter(content: bytes, interpreter: str) -> bytes:
-    """Put the interpreter into a script that begins with #!python."""
+    """Replace the first line of a script that begins with #!python."""
     return shebang(interpreter) + content.partition(b"\n")[2]
 
 
 def shebang(interpreter: str) -> bytes:
-    """Write a first line; where Linux would not take it, one that a shell and Python both read."""
+    """Make the first line; if Linux would not accept it, lines that both sh and Python read."""
     path = interpreter.encode()
     if b" " not in path and len(path) + 3 <= _LONGEST_SHEBANG:
         return b"#!%s\n" % path

@@ -1,13 +1,12 @@
-"""Layers that are known before anybody here has made them: the large ones of widely used wheels.
+"""Layers that are known before they are built here: the large ones of widely used wheels.
 
-A layer's bytes follow from its key alone, so what one machine has found out holds for all. A row
-says digest, size and diffID. The diffID is believed only where the bytes that were made have the
-digest of the row, and then they are the very bytes that were measured. So a row that is wrong costs
-time and nothing else.
+A layer's bytes depend only on its key, so a result from one machine is valid on all. A row has
+digest, size and diffID. The diffID is trusted only if the bytes that were written have the row's
+digest, and then they are the bytes that were measured. So a wrong row costs only time.
 
     python -m images.layers.shared 3.11 WHEEL...  > images/layers/data/known_layers.json
 
-makes the rows anew from wheels, which is due when `transcode.FORMAT` is raised: its tests say so.
+regenerates the rows from wheels; do that when `transcode.FORMAT` is raised: a test reminds you.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from images.oci.sources import KnownLayer, LayerSource, Unpacked
 from images.wheels.locked import Wheel
 
 TABLE = Path(__file__).parent / "data" / "known_layers.json"
-_LEAST_BYTES = 5_000_000  # what is smaller is quickly found out again
+_LEAST_BYTES = 5_000_000  # smaller ones are quickly measured again
 
 
 def shared_layer(key: str) -> KnownLayer | None:
-    """What the table knows of the layer that is made of this."""
+    """The table's row for the layer with this key, if any."""
     return _table().get(key)
 
 
@@ -54,7 +53,7 @@ def _table() -> dict[str, KnownLayer]:
 
 
 def rows_of(python: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Make each layer, and say what it is."""
+    """Generate each large layer, and yield its row."""
     paths = {wheel.sha256: path for wheel, path in map(_wheel, files)}
     sources = wheel_sources(
         [wheel for wheel, _ in map(_wheel, files)],
@@ -102,7 +101,7 @@ def _wheel(path: Path) -> tuple[Wheel, Path]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the table for some wheels in the site directory of one Python, or of several."""
+    """Print the table for some wheels, installed for one Python or several."""
     pythons = [word for word in words if word[:1].isdigit() and not word.endswith(".whl")]
     files = [Path(word) for word in words if word not in pythons]
     if not pythons or not files:

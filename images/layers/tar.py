@@ -1,7 +1,7 @@
-"""Writes a layer's tar, byte for byte the same everywhere: nobody's names, and one time.
+"""Writes a layer's tar, reproducibly: without names of users, and with one time for all files.
 
-The headers are POSIX's ustar, with pax records where a name, a link or a size does not fit. They
-are written by hand because a layer has tens of thousands of them.
+The headers are POSIX's ustar, with pax records if a name, a link or a size does not fit. This code
+writes them itself, for speed: a layer has tens of thousands of them.
 https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html
 """
 
@@ -16,8 +16,8 @@ from images.layers import gzip
 from images.oci.sources import Stream, Unpacked
 
 MTIME = 315532800
-"""When every file was changed: 1980, the earliest that a zip can say, so that a wheel can be made
-of what is installed."""
+"""The time of every file: 1980, the earliest that a zip can hold, so that a wheel can be built from
+installed files."""
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -29,17 +29,17 @@ _FLAGS: dict[str, bytes] = {
     "file": b"0", "dir": b"5", "symlink": b"2", "hardlink": b"1", "pax": b"x"
 }  # fmt: skip
 _MAGIC = b"ustar\00000"
-_SUM_OF_NONE = 8 * 0x20  # the checksum counts as blanks
-_MOST_SIZE = 8 << 30  # what eleven octal digits do not hold
-_SEARCH_FROM, _SEARCH_TO = 200, 8 << 20  # bytes of a file in which it is worth looking for repeats
+_SUM_OF_NONE = 8 * 0x20  # the checksum field itself counts as blanks
+_MOST_SIZE = 8 << 30  # does not fit in eleven octal digits
+_SEARCH_FROM, _SEARCH_TO = 200, 8 << 20  # file sizes for which searching for repeats pays off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarEntry:
     """A file, a directory or a link; `path` as "opt/venv/bin/python".
 
-    `mode` None: the usual one of its kind. `target` is what a symbolic link says, or the path that
-    a hard link shares. `owner` are the numbers of user and group; `mtime` in seconds since 1970.
+    `mode` None: the usual one of its kind. `target` is the target of a symbolic link, or the path
+    of a hard link's file. `owner` is (user ID, group ID); `mtime` in seconds since 1970.
     """
 
     path: str
@@ -52,7 +52,7 @@ class TarEntry:
 
     @property
     def header(self) -> bytes:
-        """What precedes its content in a tar."""
+        """The blocks before its content in a tar."""
         return header(
             self.path,
             kind=self.kind,
@@ -65,7 +65,7 @@ class TarEntry:
 
 
 def file_layer(entries: Iterable[TarEntry]) -> Stream:
-    """Write a layer of entries, which come in the order of `sort_key`; parents are added."""
+    """Write a layer of entries, which must be in the order of `sort_key`; adds parents."""
     digest, size = hashlib.sha256(), 0
     for plain, packed in _packed(_tar(entries)):
         digest.update(plain)
@@ -75,7 +75,7 @@ def file_layer(entries: Iterable[TarEntry]) -> Stream:
 
 
 def sort_key(path: str) -> list[str]:
-    """Sort paths such that a directory comes right before what lies in it."""
+    """Sort paths so that a directory comes right before its contents."""
     return path.split("/")
 
 
@@ -89,9 +89,9 @@ def header(
     owner: tuple[int, int] = (0, 0),
     mtime: int = MTIME,
 ) -> bytes:
-    """Write what precedes a file's content: one block, or three and more with pax records.
+    """The header before a file's content: one block, or three and more with pax records.
 
-    `owner` are the numbers of user and group, up to 2 million; `mtime` is in seconds since 1970.
+    `owner` is (user ID, group ID), each up to 2 million; `mtime` is in seconds since 1970.
     """
     name = path.encode() + (b"/" if kind == "dir" else b"")
     link = target.encode()
@@ -127,12 +127,12 @@ def header(
 
 
 def padding(size: int) -> bytes:
-    """Give the zeros behind a content of this size."""
+    """The zeros after a content of this size."""
     return bytes(-size % BLOCK)
 
 
 def parents(path: str) -> Iterator[str]:
-    """Give the directories that a path lies in, the outermost first."""
+    """Yield the directories above a path, outermost first."""
     at = path.find("/")
     while at >= 0:
         yield path[:at]
@@ -140,7 +140,7 @@ def parents(path: str) -> Iterator[str]:
 
 
 def _tar(entries: Iterable[TarEntry]) -> Iterator[tuple[bytes, bool]]:
-    """Give the plain tar in parts, and whether a part is a content in which to look for repeats."""
+    """Yield the plain tar in parts, each with whether it is a content to search for repeats."""
     written: set[str] = set()
     last: list[str] = []
     for entry in entries:
@@ -162,7 +162,7 @@ def _tar(entries: Iterable[TarEntry]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _packed(parts: Iterable[tuple[bytes, bool]]) -> Generator[tuple[bytes, bytes], None, None]:
-    """Give (plain, compressed) pieces: contents in members of their own, what is between in one."""
+    """Yield (plain, compressed) pieces: each content in its own gzip member, the rest in others."""
     held: list[bytes] = []
     for part, is_content in parts:
         if is_content and len(part) >= _SEARCH_FROM:
@@ -180,7 +180,7 @@ def _packed(parts: Iterable[tuple[bytes, bool]]) -> Generator[tuple[bytes, bytes
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """Split a name into ustar's name and prefix; None where it does not fit."""
+    """Split a name into ustar's name and prefix; None if it does not fit."""
     if len(name) <= 100:
         return name, b""
     at = name.find(b"/", len(name) - 101, len(name) - 1)
@@ -209,7 +209,7 @@ def _block(
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """Write a pax record; it begins with its own length."""
+    """Make a pax record, which begins with its own length."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     length = rest + len(str(length))
@@ -217,5 +217,5 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _ascii(name: bytes) -> bytes:
-    """Give a name for readers that know no pax."""
+    """A name for readers without pax support."""
     return bytes(byte if byte < 128 else 0x5F for byte in name)

@@ -1,12 +1,12 @@
-"""Links to what NVIDIA's wheels bring, and a loader's cache: a build runs `ln` and `ldconfig`.
+"""Links to the files of NVIDIA's wheels, and a loader's cache, without `ln` and `ldconfig`.
 
-Two kinds of images need it. Where the wheels bring a compiler, it stands where everybody looks for
-it (/usr/local/cuda), with the names that a linker looks for. TensorFlow looks for NVIDIA's
-libraries where its own file says, which has lacked folders; the loader's cache, which is asked
-last, has them all.
+Two kinds of images need it. If the wheels have a compiler, it must be in the usual place
+(/usr/local/cuda), with the names that a linker looks for. TensorFlow looks for NVIDIA's libraries
+in a list of folders of its own, which has lacked some; the loader's cache, the last place that is
+searched, has them all.
 
-Whether a lock needs it is told by the names of its wheels; which files there are by the wheels'
-directories. A library is asked for by its file's name: so NVIDIA names them.
+The names of a lock's wheels decide whether it needs this layer; the wheels' directories list the
+files. Programs load a library by its file name: NVIDIA names them so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from images.wheels.directory import Member
 from images.wheels.locked import Wheel
 
 FORMAT = 1
-"""Part of the key: raise it when the same wheels and base shall give other bytes."""
+"""Part of the key: raise it when the bytes for the same wheels and base change."""
 
 _CONFIGURATION = "/etc/ld.so.conf.d/gpu-provision.conf"
 _TENSORFLOW = "/etc/ld.so.conf.d/gpu-provision-tensorflow.conf"
@@ -48,9 +48,9 @@ def toolkit_layers(
     site: str,
     fetch: Callable[[Wheel], Path],
 ) -> tuple[LayerSource, ...]:
-    """Describe the layer of links, where these wheels need one; nothing is fetched for that.
+    """The layer of links, if these wheels need one; nothing is fetched for that.
 
-    `arch` is the machine ("x86_64"), `site` where packages lie, without a leading slash.
+    `arch` is the machine ("x86_64"), `site` the site directory, without a leading slash.
     """
     everything = tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version)))
     theirs = tuple(wheel for wheel in everything if wheel.name.startswith("nvidia-"))
@@ -68,9 +68,9 @@ def toolkit_layers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitLayer:
-    """The layer that makes NVIDIA's wheels known to linkers and to the loader.
+    """The layer that lets linkers and the loader find the libraries of NVIDIA's wheels.
 
-    `all_directories`: each of their directories of libraries, and not only the toolkit's.
+    `all_directories`: all of their library directories, not only the toolkit's.
     """
 
     wheels: tuple[Wheel, ...]
@@ -104,11 +104,11 @@ class ToolkitLayer:
 
     @property
     def about_bytes(self) -> int:
-        """Twice the base's cache: it is larger than all the links."""
+        """Twice the base's cache, which is larger than all the links."""
         return 2 * len(self.facts.ld_cache or b"")
 
     def stream(self, known: Unpacked | None) -> Stream:
-        """Write it; it is so small that what is known spares nothing."""
+        """Generate it; it is so small that `known` saves nothing."""
         del known
         entries = toolkit_entries(
             self._files(), facts=self.facts, arch=self.arch, site=self.site,
@@ -132,7 +132,7 @@ class ToolkitLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitFile:
-    """A file of NVIDIA's in the image, by its path without a leading slash."""
+    """A file from NVIDIA's wheels in the image; `path` without a leading slash."""
 
     path: str
     runs: bool = False
@@ -140,7 +140,7 @@ class ToolkitFile:
 
 
 def _is_library(file: InstalledFile) -> bool:
-    """Whether the loader could load it; a linker's script has such a name, too."""
+    """Whether the loader can load it; linker scripts have such names, too."""
     if not _LIBRARY.fullmatch(posixpath.basename(file.path)):
         return False
     part = file.parts[0] if file.parts else b""
@@ -150,7 +150,7 @@ def _is_library(file: InstalledFile) -> bool:
 def toolkit_entries(
     files: Sequence[ToolkitFile], *, facts: BaseFacts, arch: str, site: str, all_directories: bool
 ) -> tuple[TarEntry, ...]:
-    """Decide on links, configuration and cache for NVIDIA's files."""
+    """Make the links, configuration and cache for NVIDIA's files."""
     toolkit = _toolkit(files, site)
     configuration = dict(facts.ld_conf)
     entries: list[TarEntry] = []
@@ -182,7 +182,7 @@ def toolkit_entries(
 
 
 def _toolkit(files: Iterable[ToolkitFile], site: str) -> str:
-    """Find where the compiler's toolkit lies; "" where there is none."""
+    """Find the directory of the compiler's toolkit; "" if there is none."""
     compilers = [
         file.path for file in files if file.runs and _NVCC.fullmatch(file.path[len(site) + 1 :])
     ]
@@ -190,7 +190,7 @@ def _toolkit(files: Iterable[ToolkitFile], site: str) -> str:
 
 
 def _links(files: Iterable[ToolkitFile], toolkit: str) -> list[TarEntry]:
-    """Link what a linker asks for ("libcudart.so") to the first file of that name."""
+    """Link the names that a linker looks for ("libcudart.so") to the first file of that name."""
     paths = {file.path for file in files}
     entries = {}
     if not any(path.startswith(f"{toolkit}/lib64/") for path in paths):

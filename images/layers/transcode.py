@@ -1,13 +1,13 @@
-"""Makes a layer of wheels without inflating them: their own deflate streams, in gzip's clothes.
+"""Makes a layer of wheels without recompressing: re-wraps their deflate streams as gzip members.
 
-A wheel's member is a raw deflate stream of which the zip knows checksum and size: what a gzip
-member consists of. A gzip file may hold many members. So the layer is, file for file, a small
-member with the tar header (and the zeros behind the file before), and one with the wheel's bytes.
-Nothing but those headers is compressed here.
+A wheel's member is a raw deflate stream, and the zip has its checksum and size: a gzip member
+consists of the same. A gzip file may have many members. So for each file the layer has a small
+member with the tar header (and the padding of the file before), and one with the wheel's bytes.
+Only those headers are compressed here.
 
-The layer's digest as a plain tar is another matter: to learn it, everything is inflated once, and
-with the same pass each file is held to its checksum and to RECORD. Where it is known already the
-wheel's own sha256, which `fetch` has compared, must do.
+To compute the layer's digest as a plain tar, everything is inflated once, and the same pass checks
+each file against its checksum and RECORD. If that digest is known already, the wheel's sha256,
+which `fetch` has compared, is enough.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from images.wheels.directory import DEFLATED, Member
 from images.wheels.locked import Wheel
 
 FORMAT = 1
-"""Raised whenever the same wheels give other bytes than before: it is a part of each key."""
+"""Part of each key: raise it when the bytes for the same wheels change."""
 
-# What stands before a path in a wheel that is installed elsewhere than its name says.
+# The prefix of files in a wheel that are not installed under their name.
 _DATA = re.compile(r"^[^/]+\.data/((purelib|platlib)/)?")
-_SMALL_BYTES = 200  # of ours: what is less goes between its header and the next one
+_SMALL_BYTES = 200  # smaller generated contents are packed together with the headers around them
 
 
 def wheel_layer(
@@ -47,11 +47,11 @@ def wheel_layer(
     fetch: Callable[[Wheel], Path],
     direct: frozenset[str] = frozenset(),
 ) -> LayerSource:
-    """Describe the layer of one wheel, or of several.
+    """The layer of one wheel, or of several.
 
-    `fetch` gives a wheel's file, of which the sha256 was compared. It is called when the layer is
-    written, and not before. `direct` holds the names of the packages that the lock takes from a
-    file or an address of their own, and not from an index.
+    `fetch` returns a wheel's file, whose sha256 was compared. It is called only when the layer is
+    written. `direct` has the names of the packages that the lock takes from a file or URL, not from
+    an index.
     """
     return WheelLayer(
         wheels=tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))),
@@ -64,7 +64,7 @@ def wheel_layer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelLayer:
-    """A layer that is made of wheels."""
+    """A layer of installed wheels."""
 
     wheels: tuple[Wheel, ...]
     place: InstallLocation
@@ -74,7 +74,7 @@ class WheelLayer:
 
     @property
     def key(self) -> str:
-        """What it is made of: the wheels by their digests, the place, and this module."""
+        """A digest of its inputs: the wheels' digests, the location, and this module's format."""
         made_of = {
             "format": FORMAT,
             "wheels": [wheel.sha256 for wheel in self.wheels],
@@ -99,11 +99,11 @@ class WheelLayer:
 
     @property
     def about_bytes(self) -> int:
-        """As much as the wheels; headers of the one weigh as much as those of the other."""
+        """The size of the wheels: tar headers are about as large as zip headers."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     def stream(self, known: Unpacked | None) -> Stream:
-        """Write the layer; see the module's text for what `known` spares."""
+        """Generate the layer; the module's docstring describes what `known` saves."""
         with contextlib.ExitStack() as opened:
             files: dict[str, InstalledFile] = {}
             for locked in self.wheels:
@@ -116,13 +116,13 @@ class WheelLayer:
                     exclude_unneeded=self.exclude_unneeded,
                     direct=locked.name in self.direct,
                 )
-                files |= decided  # like pip: what is installed later replaces what was there
+                files |= decided  # like pip: a later wheel replaces files of an earlier one
             _refuse_blocked(files)
             return (yield from _layer(files, known))
 
 
 def spared_in(wheels: Iterable[Wheel], fetch: Callable[[Wheel], Path]) -> Spared:
-    """Say what `exclude_unneeded` leaves out of wheels that are here; no member is read."""
+    """Count what `exclude_unneeded` omits from local wheels; reads no member."""
     total = Spared()
     for locked in wheels:
         with WheelFile(fetch(locked), shown=file_name(locked)) as wheel:
@@ -142,7 +142,7 @@ class WrittenTwice:
 def written_twice(
     wheels: Iterable[Wheel], fetch: Callable[[Wheel], Path]
 ) -> tuple[WrittenTwice, ...]:
-    """Find them in wheels that are here, given in the order of their layers; no member is read."""
+    """Find such files in local wheels, given in the order of their layers; reads no member."""
     written: dict[str, tuple[str, int, int]] = {}
     found: dict[tuple[str, str], list[str]] = {}
     for locked in wheels:
@@ -160,7 +160,7 @@ def written_twice(
 
 
 def _refuse_blocked(files: Mapping[str, InstalledFile]) -> None:
-    """Refuse a file that is a directory of another one."""
+    """Refuse a file in a directory that is itself a file."""
     directories = {path[: path.rfind("/")]: path for path in files}
     for directory, path in directories.items():
         for parent in (*tar.parents(directory), directory):
@@ -197,17 +197,17 @@ def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream
 
 
 class _Writer:
-    """A layer while it is written: its pieces, and on request its digest as a plain tar."""
+    """A layer while it is written: its pieces, and on request the plain tar's digest."""
 
     def __init__(self, *, is_learning: bool) -> None:
         self.held = 0
         self._ready: list[bytes] = []
-        self._ours: list[bytes] = []  # of the tar, not packed yet
+        self._ours: list[bytes] = []  # parts of the tar, not packed yet
         self._digest = hashlib.sha256() if is_learning else None
         self._size = 0
 
     def add(self, content: bytes, *, search: bool = False) -> None:
-        """Add bytes of ours to the tar."""
+        """Add generated bytes to the tar."""
         if search and len(content) > _SMALL_BYTES:
             self.flush()
             self._pack(content, search=True)
@@ -222,14 +222,14 @@ class _Writer:
             self._pack(content, search=False)
 
     def take(self) -> bytes:
-        """Take what is ready to be sent."""
+        """Take the bytes that are ready to be sent."""
         piece = b"".join(self._ready)
         self._ready.clear()
         self.held = 0
         return piece
 
     def copy(self, wheel: WheelFile, member: Member, digest: str) -> Iterator[bytes]:
-        """Add a file of a wheel; gives pieces where it is a large one."""
+        """Add a file of a wheel; yields pieces if it is large."""
         if not member.size and not member.compressed:
             return
         self.flush()
@@ -256,7 +256,7 @@ class _Writer:
         self._put(gzip.trailer(member.crc, member.size))
 
     def unpacked(self) -> Unpacked:
-        """Say what was learned."""
+        """The digest and size of the plain tar."""
         assert self._digest is not None
         return Unpacked(diff_id=f"sha256:{self._digest.hexdigest()}", size=self._size)
 
@@ -272,7 +272,7 @@ class _Writer:
 
 
 class _Learning:
-    """Inflates a file that is copied, for the layer's digest and to hold it to its promises."""
+    """Inflates a copied file, for the layer's digest and to check it against zip and RECORD."""
 
     def __init__(self, wheel: WheelFile, member: Member, promised: str, digest: Any) -> None:  # noqa: ANN401
         self._wheel, self._member, self._promised = wheel, member, promised

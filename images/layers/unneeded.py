@@ -1,14 +1,14 @@
-"""What a program that only runs does not need of a wheel: rules, and what they spare.
+"""Rules for files of a wheel that are not needed to run it, and how much omitting them saves.
 
-They are told by names alone. Where a file might be read at run time it stays:
+The rules look only at names. A file that might be read at run time stays:
 
-- headers outside an `include` directory: PyTorch's compiler copies some into what it generates
-- type stubs: packages that load their parts late read their own (`lazy_loader.attach_stub`)
-- modules in a `tests` directory that are no tests: some packages import them (`astropy.tests`)
+- headers outside an `include` directory: PyTorch's compiler copies some into its generated code
+- type stubs: packages with lazy loading read their own (`lazy_loader.attach_stub`)
+- modules in a `tests` directory that are not tests: some packages import them (`astropy.tests`)
 - all of a package in `_KEPT_WHOLE`
 
-Who leaves headers out can build no C++ extension, and no code for the CPU by `torch.compile`; who
-leaves static archives out can link nothing with nvcc.
+Without headers, C++ extensions and `torch.compile` for the CPU do not build; without static
+archives, nvcc cannot link.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _File(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spared:
-    """What is left out: files, their bytes in the wheel, and their bytes on a disk."""
+    """What is omitted: the number of files, their bytes in the wheel, and their bytes on disk."""
 
     files: int = 0
     compressed: int = 0
@@ -53,7 +53,7 @@ class Spared:
 
 
 def is_unneeded(package: str, name: str) -> bool:
-    """Whether a file of a wheel can be left out; `package` is its canonical name."""
+    """Whether a file of a wheel can be omitted; `package` is its canonical name."""
     *directories, file = name.split("/")
     if not directories or directories[0].endswith((".dist-info", ".data")):
         return False
@@ -69,7 +69,7 @@ def is_unneeded(package: str, name: str) -> bool:
 
 
 def spared(package: str, members: Iterable[_File]) -> Spared:
-    """Say what leaving out spares in a wheel of these members."""
+    """Count what is omitted from a wheel with these members."""
     out = [member for member in members if is_unneeded(package, member.name)]
     return Spared(
         files=len(out),

@@ -1,7 +1,7 @@
-"""Reads a wheel on this machine: its members, held to what the zip's directory says of them.
+"""Reads a wheel on this machine, and checks its members against the zip's directory.
 
-pip takes what Python's zipfile gives it, which is lenient. Here the header before each member must
-say the same as the directory, so that there is one way to read the file.
+pip uses Python's zipfile, which is lenient. Here the header before each member must agree with the
+directory, so that there is only one way to read the file.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from images.wheels.directory import (
 )
 
 WINDOW_BYTES = 1 << 18
-"""A member that fits in so many bytes is read at once; others in pieces of so many."""
+"""A member of up to this size is read at once; others in pieces."""
 INFLATED_BYTES = 1 << 20
 
-_LEVEL_FLAGS = 0b110  # how hard the compressor tried
+_LEVEL_FLAGS = 0b110  # the compression level
 _KNOWN_FLAGS = _LEVEL_FLAGS | DESCRIBED_BEHIND | UTF_8
 _MOST_MEMBERS = 100_000
 _DESCRIPTORS = tuple(
@@ -49,7 +49,7 @@ class WheelFile:
         """Open it; `shown` is its name in errors."""
         self.shown = shown or path.name
         try:
-            # a pipe would wait for a writer
+            # without O_NONBLOCK, opening a pipe would wait for a writer
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             raise self.refused(f"cannot be read: {_reason(error)}") from error
@@ -75,17 +75,17 @@ class WheelFile:
             self._file = -1
 
     def refused(self, why: str) -> WheelRefusedError:
-        """Make the error that says what is wrong with this wheel."""
+        """The error that says what is wrong with this wheel."""
         return WheelRefusedError(self.shown, why)
 
     def read(self, member: Member, limit: int) -> bytes:
-        """Give a small member's content, checked; a failure where it has more than `limit`."""
+        """Return a small member's content, checked; an error if it is larger than `limit`."""
         if member.size > limit:
             raise self.refused(f"has a {member.name} of {member.size} bytes; {limit} are allowed")
         return b"".join(self.contents(member))
 
     def starts_with(self, member: Member, start: bytes) -> bool:
-        """Whether a member's content begins so. No more of it than that is inflated."""
+        """Whether a member's content begins with `start`; inflates no more than that."""
         inflate = inflater(member)
         found = b""
         try:
@@ -98,14 +98,14 @@ class WheelFile:
         return found.startswith(start)
 
     def contents(self, member: Member) -> Iterator[bytes]:
-        """Give a member's content in pieces of at most a megabyte, checked at its end."""
+        """Yield a member's content in pieces of at most a MiB, checked at its end."""
         check = MemberCheck(self, member)
         for piece in self.packed(member):
             yield from check.take(piece)
         yield from check.finish()
 
     def packed(self, member: Member) -> Iterator[bytes]:
-        """Give the bytes of a member as they are in the zip, in pieces."""
+        """Yield the bytes of a member as they are in the zip, in pieces."""
         start = self.window(member)
         at = self.data_at(member, start)
         first = start[at : at + member.compressed]
@@ -117,11 +117,11 @@ class WheelFile:
             offset += len(piece)
 
     def window(self, member: Member) -> bytes:
-        """Read a member's place in the file, or its beginning."""
+        """Read a member's header and data from the file, or the beginning of them."""
         return self._read_at(member.offset, min(WINDOW_BYTES, member.boundary - member.offset))
 
     def data_at(self, member: Member, start: bytes) -> int:
-        """Say how far into its place a member's data lies, having compared both descriptions."""
+        """The offset of a member's data from its start; checks its header against the directory."""
         if len(start) < LOCAL.size:
             raise self.refused(f"has a {member.name} that is cut off")
         magic, _, flags, method, _, _, crc, packed, size, named, extra = LOCAL.unpack_from(start)
@@ -143,7 +143,7 @@ class WheelFile:
         return at
 
     def _compare_wide(self, member: Member, said: tuple[int, int, int], extra: bytes) -> None:
-        """Compare sizes that a zip64 field before the member holds."""
+        """Compare the sizes in a zip64 field before the member with the directory."""
         crc, packed, size = said
         values = [member.size, member.compressed]
         wide = struct.pack("<HHQQ", 1, 16, *values)
@@ -153,7 +153,7 @@ class WheelFile:
             raise self.refused(f"says other sizes before {member.name} than in its directory")
 
     def _compare_behind(self, member: Member, said: tuple[int, int, int], end: int) -> None:
-        """Compare what stands before and behind a member with its place in the directory."""
+        """Compare the descriptions before and after a member with the directory's entry."""
         truth = (member.crc, member.compressed, member.size)
         before = all(value in {0, IN_ZIP_64, true} for value, true in zip(said, truth, strict=True))
         behind = self._read_at(end, min(24, member.boundary - end))
@@ -185,7 +185,7 @@ class WheelFile:
         return {name: member for name, member in found.items() if not name.endswith("/")}
 
     def _read_at(self, offset: int, length: int) -> bytes:
-        """Read a part of the file; cut off is a failure."""
+        """Read a part of the file; an error if the file ends too early."""
         try:
             found = os.pread(self._file, length, offset)
             while len(found) < length:
@@ -199,10 +199,10 @@ class WheelFile:
 
 
 class MemberCheck:
-    """Inflates a member piece by piece, and holds it to the size and checksum of its directory."""
+    """Inflates a member piece by piece, and checks its size and checksum."""
 
     def __init__(self, wheel: WheelFile, member: Member) -> None:
-        """Begin at the member's first byte."""
+        """Start at the member's first byte."""
         self._wheel, self._member = wheel, member
         self._inflate = inflater(member)
         self._errors = _inflate_errors()
@@ -210,7 +210,7 @@ class MemberCheck:
         self._crc = self._size = 0
 
     def take(self, packed: bytes) -> Iterator[bytes]:
-        """Give the content of the next packed piece."""
+        """Yield the content of the next compressed piece."""
         if self._inflate is None:
             yield self._counted(packed)
             return
@@ -226,7 +226,7 @@ class MemberCheck:
                 yield self._counted(piece)
 
     def finish(self) -> Iterator[bytes]:
-        """Give what is left, and look at the whole."""
+        """Yield the rest, and check size and checksum."""
         while self._inflate is not None and not self._inflate.eof:
             try:
                 piece = self._inflate.decompress(b"", INFLATED_BYTES)
@@ -252,7 +252,7 @@ class MemberCheck:
 
 
 def inflater(member: Member) -> Any:  # noqa: ANN401  isal's type has no name
-    """Make what inflates a member; None where it is stored as it is."""
+    """The decompressor for a member; None if it is stored uncompressed."""
     from isal import isal_zlib
 
     return isal_zlib.decompressobj(-15) if member.method == DEFLATED else None
@@ -272,7 +272,7 @@ def _crc32() -> Callable[[bytes, int], int]:
 
 
 def _problem(member: Member) -> str:
-    """Say what makes a member unacceptable before a byte of it is read, or nothing."""
+    """Why a member is unacceptable, from its directory entry alone; empty if it is fine."""
     name = member.name
     if not _FORBIDDEN.isdisjoint(name) or not name.isprintable():
         return "has a name with a backslash or something that cannot be shown"

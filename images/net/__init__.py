@@ -1,13 +1,13 @@
-"""HTTP as everything here speaks it: one client, below registries, wheels, mirrors and indexes.
+"""The HTTP client that registries, wheels, mirrors and indexes share.
 
-In: addresses. Out: heads and pieces of bytes.
+In: addresses. Out: response heads and bodies in pieces.
 
-    http         sends a request and follows its redirects; bodies go both ways in pieces
-    connections  the proxies and certificates of this host, and waits that end
-    address      whose an address is, what of it is shown, and where a redirect may lead
-    logins       a netrc's, and how one is shown
-    patience     how long is waited, and when a server is asked again
-    transfer     one file by a thread that may be left behind, from any byte on
+    http         sends a request and follows its redirects; streams bodies both ways
+    connections  the proxies and certificates of this host, and timeouts
+    address      the host of an address, what may be shown of it, and where a redirect may lead
+    logins       logins from a netrc, and the header that sends one
+    patience     timeouts, and when to try a request again
+    transfer     downloads one file from any offset, in a thread that may be abandoned
 
-Imports `images.text` and `images.errors` alone.
+Imports only `images.text` and `images.errors`.
 """

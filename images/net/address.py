@@ -1,4 +1,4 @@
-"""Addresses: whose they are, what of them may be shown, and where a redirect may lead."""
+"""Addresses: their host, what may be shown of them, and where a redirect may lead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_URL = 16_000
 
 
 def is_loopback(hostname: str) -> bool:
-    """Whether a name or an address is this machine's own."""
+    """Whether a host name or IP address is a loopback one."""
     return (
         hostname in {"localhost", "::1"}
         or hostname.endswith(".localhost")
@@ -20,7 +20,7 @@ def is_loopback(hostname: str) -> bool:
 
 
 def origin_of(url: str) -> tuple[str, str, int] | None:
-    """An address's scheme, host and port, by which a login may be shown; None: it is none."""
+    """An address's scheme, host and port, which decide whether a login is sent; None: invalid."""
     try:
         parts = urllib.parse.urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
@@ -30,7 +30,7 @@ def origin_of(url: str) -> tuple[str, str, int] | None:
 
 
 def host_of(url: str) -> str:
-    """Name an address's host and port, and nothing that may be secret in it."""
+    """Return an address's host and port, without anything that may be secret."""
     try:
         parts = urllib.parse.urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -41,7 +41,7 @@ def host_of(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Strip an address of what may be secret: a login, and the query, which may be a signature."""
+    """Strip what may be secret from an address: a login, and the query (it may be a signature)."""
     try:
         return without_login(urllib.parse.urlsplit(url)._replace(query=""))
     except ValueError:
@@ -49,15 +49,15 @@ def shown_url(url: str) -> str:
 
 
 def without_login(parts: urllib.parse.SplitResult) -> str:
-    """Put an address together again without user, password and fragment."""
+    """Rebuild an address without user, password and fragment."""
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
 
 
 def followed(url: str, location: str) -> str:
-    """Where a redirect, or a place that an answer names, leads.
+    """Resolve the target of a redirect, or a location that an answer names.
 
-    BrokenOff: to no http or https address, or to unencrypted http from https, or from this machine
-    to another.
+    BrokenOff: it is not an http or https address, or is unencrypted http where the request was
+    https or went to this machine and the target is another host.
     """
     try:
         target = urllib.parse.urljoin(url, location) if location.isascii() else ""

@@ -1,7 +1,7 @@
-"""Connections as this host must make them: its proxies, its certificates, and no endless waits.
+"""Opens connections with this host's proxies and certificates, and with timeouts.
 
-Each wait is bounded: for the connection, for a piece to leave, for an answer's headers to be there
-whole. A trickle of bytes does not make a wait longer.
+Each wait has a limit: to connect, to send a piece, to receive all of an answer's headers. A
+trickle of bytes does not extend it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def tls_context(ca_bundle: Path | str | None) -> ssl.SSLContext:
-    """The system's authorities, and those of a bundle: a file, or its text.
+    """A context with the system's certificate authorities and those of a bundle (file or text).
 
     BadCaBundle: it cannot be read.
     """
@@ -33,7 +33,7 @@ def tls_context(ca_bundle: Path | str | None) -> ssl.SSLContext:
     try:
         if isinstance(ca_bundle, Path):
             context.load_verify_locations(cafile=ca_bundle)
-        elif ca_bundle:  # what is not ASCII in it is a remark between certificates
+        elif ca_bundle:  # non-ASCII text is only in remarks between certificates
             context.load_verify_locations(cadata=ca_bundle.encode("ascii", "ignore").decode())
     except (OSError, ssl.SSLError) as exc:
         named = f" {ca_bundle}" if isinstance(ca_bundle, Path) else ""
@@ -45,7 +45,7 @@ def tls_context(ca_bundle: Path | str | None) -> ssl.SSLContext:
 
 
 def proxy_for(url: str) -> str | None:
-    """Name the proxy that the environment sets for an address; this machine itself has none."""
+    """Return the proxy that the environment sets for an address; loopback addresses have none."""
     parts = urllib.parse.urlsplit(url)
     host = parts.hostname or ""
     if is_loopback(host) or urllib.request.proxy_bypass(host):
@@ -60,9 +60,9 @@ def proxy_for(url: str) -> str | None:
 def open_pool(
     proxy: str | None, context: ssl.SSLContext | None, *, connections: int, silence_s: float
 ) -> urllib3.PoolManager:
-    """Connections through a proxy, or without one; `connections` are kept for each host.
+    """Connections through a proxy or without one; keeps up to `connections` for each host.
 
-    `silence_s`: for how long a piece may take to leave.
+    `silence_s`: the time limit to send one piece.
     """
     import urllib3
 
@@ -80,7 +80,7 @@ def open_pool(
 
 
 class _Clock:
-    """Ends a wait for an answer's headers, however slowly these trickle in."""
+    """Ends the wait for an answer's headers in time, even if they trickle in slowly."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         self.late = False
@@ -92,7 +92,7 @@ class _Clock:
     def _cut(self) -> None:
         self.late = True
         with contextlib.suppress(OSError):
-            # the plain socket's way: that of TLS would pull the rug from under the reader
+            # shut down the plain socket: SSLSocket.shutdown would break the reading thread
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class _Clock:
 
 
 def _pool_classes(silence_s: float) -> dict[str, Any]:
-    """Connections whose sending and waiting are bounded by what the requests here need."""
+    """Connection classes with the time limits for sending and waiting that this client needs."""
     import urllib3.connection
     import urllib3.connectionpool
 
@@ -128,7 +128,7 @@ def _pool_classes(silence_s: float) -> dict[str, Any]:
 
 
 def _send(connection: Any, send: Any, data: Any, silence_s: float) -> None:  # noqa: ANN401
-    # urllib3 bounds sending by the time for connecting, which slow lines need longer than
+    # urllib3 limits sending with the connect timeout, which is too short for slow lines
     if connection.sock is not None:
         connection.sock.settimeout(silence_s)
     send(data)
@@ -146,7 +146,7 @@ def _response(connection: Any, getresponse: Any) -> Any:  # noqa: ANN401
             raise
     finally:
         clock.stop()
-    # headers that end with their connection look whole, so what was cut off here is no answer
+    # headers that were cut off look complete, so an answer after the time limit does not count
     if clock.late:
         if found is not None:
             found.close()

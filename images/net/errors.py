@@ -1,4 +1,4 @@
-"""How asking a server can fail, and what to type then."""
+"""Errors from requests to servers, and what to type then."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _FINAL = frozenset({"certificate", "address", "redirect", "unencrypted"})
 
 
 class BadCaBundle(Failure):
-    """A file of certificates that cannot be used."""
+    """The file of certificates cannot be used."""
 
     code = "bad-ca-bundle"
     exit_code = 2
 
 
-class BrokenOff(Exception):  # noqa: N818  whoever asked makes a Failure of it
-    """A request that came to nothing, and may go better the next time, unless it is `final`.
+class BrokenOff(Exception):  # noqa: N818  callers turn it into a Failure
+    """A request that failed; the next try may succeed, unless it is `final`.
 
-    `why` completes "the server ..."; it holds no address, which may have a signature in it.
-    `asked_s`: for how long the server wants to be left alone.
+    `why` completes "the server ..."; it contains no address, which may have a signature in it.
+    `asked_s`: the wait that the server requests (Retry-After).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How an answer begins."""
+"""The status and headers of an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """How an answer begins; header names in lower case. `url` gave it, after redirects."""
+    """Status and headers of an answer; names in lower case. `url`: its address after redirects."""
 
     status: int
     headers: Mapping[str, str]
@@ -17,7 +17,7 @@ class Head:
 
     @property
     def range(self) -> tuple[int, int, int | None] | None:
-        """(first byte, last byte, size of the whole) that the answer says it has; None: of "*"."""
+        """(first byte, last byte, total size) from Content-Range; a total of None means "*"."""
         text = self.headers.get("content-range", "")
         match = re.fullmatch(r"bytes\s+(\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", text.strip())
         if match is None:
@@ -26,13 +26,13 @@ class Head:
 
     @property
     def length(self) -> int | None:
-        """The size of the body, where it is told."""
+        """The size of the body, if the server sent it."""
         text = self.headers.get("content-length", "")
         return int(text) if re.fullmatch(r"\d{1,18}", text) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply(Head):
-    """One finished exchange."""
+    """An answer with its whole body."""
 
     body: bytes = b""

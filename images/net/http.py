@@ -1,7 +1,7 @@
-"""The one way to the network: requests and their redirects, bodies that are streamed both ways.
+"""The HTTP client: sends requests, follows redirects, streams bodies both ways.
 
-A request's body may come from a generator and an answer's may go to one, connections are kept
-between requests, and several threads may use them at once. No wait is without an end.
+A request's body may be a generator and an answer's body is one, connections are reused between
+requests, and several threads may use them at once. Every wait has a time limit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     import urllib3
 
 MAX_BYTES = 4 * 1024 * 1024
-"""The largest manifest that the specification tells registries to accept."""
+"""The largest manifest that registries must accept, according to the specification."""
 PIECE_BYTES = 1 << 18
-"""As much is sent at a time: `silence_s` bounds each, so a slow line must carry this in it."""
+"""The size of one send. `silence_s` limits each, so a slow line must carry this in that time."""
 _READ_BYTES = 1 << 20
 _LEAST_BYTES = 16 << 10
-"""As much must arrive within `silence_s`, so that a drip is no download."""
+"""This much must arrive within `silence_s`; a slower download is given up."""
 _MOST_REDIRECTS = 5
 _KEPT_METHOD = frozenset({307, 308})
 _MOVED = _KEPT_METHOD | {301, 302, 303}
 
 _Body = Iterator[memoryview] | bytes | None
 LoginFor = Callable[[str], Mapping[str, str]]
-"""Gives the headers that an address may be shown, which may be that of a redirect."""
+"""Returns the login headers for an address, which may be a redirect's target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +50,19 @@ class Incoming(Head):
     is_head: bool = False
 
     def pieces(self) -> Generator[bytes, None, None]:
-        """Give the body in pieces of at most a megabyte. BrokenOff: it broke off, or drips."""
+        """Yield the body in pieces of at most a MiB. BrokenOff: it broke off, or is too slow."""
         since, arrived = time.monotonic(), 0
         while piece := self._read(_READ_BYTES):
             yield piece
             arrived += len(piece)
             now = time.monotonic()
-            if arrived >= _LEAST_BYTES:  # the time that the reader took is not held against it
+            if arrived >= _LEAST_BYTES:  # the time that the reader took does not count
                 since, arrived = now, 0
             elif now - since > self.silence_s:
                 raise self._too_slow()
 
     def read(self, limit: int, within_s: float, *, decode: bool = False) -> bytes:
-        """Give a small body whole; one byte more than `limit` where there is more."""
+        """Return a small body; `limit` + 1 bytes of it if it is longer than `limit`."""
         ends = time.monotonic() + within_s
         data = bytearray()
         while piece := self._read(min(limit + 1 - len(data), _READ_BYTES), decode=decode):
@@ -72,21 +72,21 @@ class Incoming(Head):
         return bytes(data)
 
     def reply(self, limit: int, within_s: float) -> Reply:
-        """Read a small body, and make it a finished exchange."""
+        """Read a small body and return it with the head."""
         body = self.read(limit, within_s)
         return Reply(status=self.status, headers=self.headers, url=self.url, body=body)
 
     def drain(self) -> None:
-        """Read a small body that nobody needs, so that its connection serves the next request."""
+        """Read and drop a small body, so that the next request can reuse its connection."""
         if self.is_head or (self.length is not None and self.length <= _LEAST_BYTES):
             with contextlib.suppress(BrokenOff):
                 self.read(_LEAST_BYTES, self.silence_s)
 
     def stop(self) -> None:
-        """Let whoever reads it in another thread hear of an end."""
+        """End the read of another thread."""
         shutdown: Callable[[], None] | None = getattr(self.response, "shutdown", None)
         if shutdown is not None:
-            # it may have ended just now, and the connection may be another's
+            # it may have ended just now, and another request may use the connection
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 shutdown()
 
@@ -96,7 +96,7 @@ class Incoming(Head):
         if not most:
             return b""
         try:
-            if self.is_head:  # http.client knows the end of nothing by this way only
+            if self.is_head:  # only this makes http.client see the end of an empty body
                 return self.response.read(decode_content=False)
             return self.response.read1(most, decode_content=decode)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
@@ -110,10 +110,10 @@ class Incoming(Head):
 
 
 class HttpClient:
-    """Connections to as many hosts as need be, each through its proxy; for several threads.
+    """Connections to any number of hosts, each through its proxy; thread-safe.
 
-    `ca_bundle`: a file of certificates, or its text. `proxy` names the proxy for an address.
-    `on_answered` hears of each answer: its address, status, bytes and seconds.
+    `ca_bundle`: a file of certificates, or its text. `proxy` returns the proxy for an address.
+    `on_answered` is called for each answer with its address, status, bytes and seconds.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class HttpClient:
         on_answered: Callable[[str, int, int, float], None] = lambda *_: None,
     ) -> None:
         self.patience = patience or Patience()
-        # the system's authorities take a while to read, and this machine's registry needs none
+        # reading the system's authorities takes a while, and a registry on localhost needs none
         self._context = tls_context(ca_bundle) if ca_bundle else None
         self._connections = connections
         self._proxy = proxy
@@ -145,7 +145,7 @@ class HttpClient:
         follow: bool = True,
         wait_s: float | None = None,
     ) -> Reply:
-        """Exchange one request for its whole answer, which is small. BrokenOff: there was none."""
+        """Send a request and return its whole, small answer. BrokenOff: there was none."""
         wait_s = self.patience.answer_s if wait_s is None else wait_s
         with self.open(
             method, url, headers, body, login=login, follow=follow, wait_s=wait_s
@@ -164,11 +164,11 @@ class HttpClient:
         follow: bool = True,
         wait_s: float | None = None,
     ) -> Iterator[Incoming]:
-        """Send a request, and give the answer as soon as its headers are here.
+        """Send a request, and yield the answer as soon as its headers are here.
 
-        A body that is an iterator is sent in chunks, unless the headers say its length. Where the
-        answer leads elsewhere, `follow` it; `login` says what is shown there. BrokenOff: there is
-        no answer within `wait_s`, redirects included.
+        A body that is an iterator is sent in chunks, unless the headers give its length. `follow`:
+        follow redirects; `login` returns the login headers for each address. BrokenOff: there is no
+        answer within `wait_s`, redirects included.
         """
         began = time.monotonic()
         ends = began + (self.patience.answer_s if wait_s is None else wait_s)
@@ -184,8 +184,8 @@ class HttpClient:
                     return
                 incoming.drain()
             finally:
-                # read to its end, it has given its connection back; what is left of it otherwise
-                # would be taken for the next answer, and may be half a gigabyte
+                # a body read to its end has returned its connection; else close it: the rest, maybe
+                # half a gigabyte, would be taken for the next answer
                 response.close()
                 if response.status not in moved:
                     seconds = time.monotonic() - began
@@ -260,7 +260,7 @@ class HttpClient:
 
 
 def _broken(url: str, error: Exception) -> BrokenOff:
-    """Say what went wrong on the way to an address, in words that do not hold it."""
+    """Describe why a request failed, without its address."""
     import urllib3.exceptions as names
 
     host, reason = host_of(url), _innermost(error)
@@ -291,11 +291,11 @@ def _name(reason: object) -> str:
 
 
 def _innermost(reason: Exception) -> Exception:
-    """Take off what urllib3 wraps around an error, where it says less than the error does."""
+    """Unwrap urllib3's error where the inner one says more."""
     import urllib3.exceptions as names
 
     broke_later = (names.ReadTimeoutError, names.ProtocolError, ConnectionError, ssl.SSLEOFError)
-    # what breaks behind a proxy that was reached is laid at the proxy's door
+    # urllib3 blames the proxy also for what breaks after the proxy was reached
     if isinstance(reason, names.ProxyError) and isinstance(reason.original_error, broke_later):
         reason = reason.original_error
     inner = reason.args[-1] if isinstance(reason, names.ProtocolError) and reason.args else None

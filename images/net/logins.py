@@ -1,4 +1,4 @@
-"""Logins: those of a netrc, for exactly the hosts that they name, and how they are shown."""
+"""Logins from a netrc, for exactly the hosts that it names, and the header that sends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)', re.DOTALL)
 
 
 def read_logins(text: str) -> dict[str, tuple[str, str]]:
-    """Read host -> (user, password); words with blanks or quotes stand in quotes."""
+    """Parse a netrc into host -> (user, password); words with blanks or quotes are quoted."""
     words = iter(
         re.sub(r"\\(.)", r"\1", match[1]) if match[1] is not None else match[2]
         for match in _WORD.finditer(text)
@@ -22,7 +22,7 @@ def read_logins(text: str) -> dict[str, tuple[str, str]]:
         if word == "machine":
             host = next(words, "").lower()
             logins.setdefault(host, ("", ""))
-        elif word == "default":  # a login for whoever asks is a login for the wrong one
+        elif word == "default":  # a login for any host would be sent to wrong ones
             host = None
         elif word in {"login", "password", "account"}:
             value = next(words, "")
@@ -33,7 +33,7 @@ def read_logins(text: str) -> dict[str, tuple[str, str]]:
 
 
 def authorization(url: str, logins: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Make the header for an address: from the address itself, or by its host."""
+    """Make the header for an address, from the login in the address or the one for its host."""
     parts = urllib.parse.urlsplit(url)
     if parts.username is not None:
         user, password = (urllib.parse.unquote(w or "") for w in (parts.username, parts.password))
@@ -43,6 +43,6 @@ def authorization(url: str, logins: Mapping[str, tuple[str, str]]) -> dict[str, 
 
 
 def basic(user: str, password: str) -> dict[str, str]:
-    """Make the header of HTTP's basic scheme."""
+    """Make the header for HTTP basic authentication."""
     token = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
     return {"Authorization": f"Basic {token}"}

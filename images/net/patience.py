@@ -1,4 +1,4 @@
-"""How long a server is waited for, how often it is asked again, and after which answers."""
+"""Timeouts and retries: how long to wait, how often to try again, and after which answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from images.net.errors import REACH_FIX, BrokenOff
 from images.net.head import Head
 
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may do better."""
-# A first try that failed, and a short pause, are not worth a word.
+"""Statuses after which the same request may succeed."""
+# One failed try and a short pause are not reported.
 _SILENT_S = 2.0
 
 _Answer = TypeVar("_Answer", bound=Head)
@@ -23,10 +23,10 @@ _Answer = TypeVar("_Answer", bound=Head)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long is waited, and how often it is tried again.
+    """How long to wait, and how often to try again.
 
     `commit_s` is for the end of an upload: registries copy or hash gigabytes before they answer.
-    `tries` counts what fails in a row without progress; the waits in between double.
+    `tries` limits the failures in a row without progress; the wait doubles after each.
     """
 
     connect_s: float = 10.0
@@ -37,16 +37,16 @@ class Patience:
     first_wait_s: float = 0.5
     longest_wait_s: float = 20.0
     on_wait: Callable[[str], None] = field(default=lambda _: None, compare=False)
-    """Hears that something is tried again, and why; from any thread."""
+    """Called, from any thread, before a retry with the reason."""
 
     def wait_s(self, failures: int, asked_s: float | None = None) -> float:
-        """How long to wait after so many failures; `asked_s` is what the server wants."""
+        """The wait after this many failures; `asked_s` is what the server requests."""
         doubled: float = self.first_wait_s * 2 ** max(0, failures - 1)
         return min(self.longest_wait_s, max(doubled, asked_s or 0.0))
 
 
 class Tries:
-    """What failed in a row, and the pauses in between."""
+    """Counts failures in a row, and pauses after each."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Tries:
         self.failures = 0
 
     def run(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Ask until there is an answer that does not say to ask again, or the tries are used up:
-        then give the last answer, or raise BrokenOff.
+        """Call `ask` until its answer is not a retryable one or the tries are used up: then return
+        the last answer, or raise BrokenOff.
         """
         while True:
             try:
@@ -75,20 +75,20 @@ class Tries:
                     return answer
 
     def again(self, trouble: BrokenOff, *, progress: bool = False) -> bool:
-        """Pause before the next try; False where there is to be none."""
+        """Count a failure and pause before the next try; False if there is to be none."""
         if not self.count(trouble, progress=progress):
             return False
         self.pause(trouble)
         return True
 
     def count(self, trouble: BrokenOff, *, progress: bool = False) -> bool:
-        """Count a failure, and say whether it is to be tried again."""
+        """Count a failure, and return whether to try again."""
         self.failures = 1 if progress else self.failures + 1
         return not trouble.final and self.failures < self._most()
 
     def pause(self, trouble: BrokenOff) -> None:
-        """Wait, longer each time, and as long as the server asks, up to the longest wait."""
-        # not all at once again: many clients may have been refused at the same time
+        """Wait, longer each time and at least as long as the server requests, up to the limit."""
+        # jitter: many clients may have been refused at the same time
         spread = random.uniform(0.8, 1.0)  # noqa: S311
         seconds = max(
             self._patience.wait_s(self.failures) * spread,
@@ -100,7 +100,7 @@ class Tries:
 
 
 def busy(answer: Head, fix: str = REACH_FIX) -> BrokenOff:
-    """The trouble that an answer is which says to ask again."""
+    """The BrokenOff for an answer whose status says to try again."""
     more = ": too many requests from here for now" if answer.status == 429 else ""
     return BrokenOff(
         f"answered HTTP {answer.status}{more}",
@@ -112,7 +112,7 @@ def busy(answer: Head, fix: str = REACH_FIX) -> BrokenOff:
 
 
 def retry_after(answer: Head, now: float) -> float | None:
-    """Read for how many seconds a server wants to be left alone."""
+    """The wait that the server requests (Retry-After), in seconds."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)

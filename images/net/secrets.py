@@ -1,4 +1,4 @@
-"""What the network asks for and nobody else may see."""
+"""Secrets that network access needs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """What the build may see and the image may not hold. Contents, never paths of the host.
+    """What the build may read and the image must not contain. Contents, never paths of the host.
 
-    `values` are the bare words (tokens, passwords) that are blotted out of everything shown.
+    `values` are the bare secrets (tokens, passwords), which are redacted in all output.
     """
 
     ca_bundle: str = ""

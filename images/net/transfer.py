@@ -1,8 +1,8 @@
-"""One request for a part of a file, redirects included, made by a thread that may be left behind.
+"""Downloads a part of a file, redirects included, in a thread that may be abandoned.
 
-Neither a name look-up nor a server that sends a byte now and then can be told to hurry, so the
-asking side waits for each piece no longer than its patience. The pieces wait in a short queue, so
-that the network works while the caller inflates.
+A DNS lookup or a server that sends a byte now and then cannot be sped up, so the caller waits for
+each piece only as long as its patience. A short queue holds pieces, so that the download goes on
+while the caller inflates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUEUED_PIECES = 16
 
 
 class _Unwanted(Exception):  # noqa: N818  never leaves this module
-    """Nobody waits any more for what a thread fetches."""
+    """Nobody waits any more for what this thread downloads."""
 
 
 Answer = Generator[Head | bytes, None, None]
@@ -38,21 +38,21 @@ def transfer_client(
     connections: int = 1,
     proxy: Callable[[str], str | None] = proxy_for,
 ) -> HttpClient:
-    """Make connections for transfers."""
-    # who asks waits for half as long; this is only so that a thread left behind ends some day
+    """Make the HTTP client for transfers."""
+    # the caller waits half as long; this only makes sure that an abandoned thread ends
     limit_s = 2 * patience_s
     patience = Patience(connect_s=limit_s, silence_s=limit_s, answer_s=limit_s)
     return HttpClient(ca_bundle=ca_bundle, patience=patience, connections=connections, proxy=proxy)
 
 
 class Transfers:
-    """Asks for one file, from any byte on, as often as needed; a login is for its host alone."""
+    """Requests one file from any offset, any number of times; sends a login only to its host."""
 
     def __init__(
         self, url: str, client: HttpClient, *, login: Mapping[str, str], patience_s: float
     ) -> None:
         parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # ValueError where it is no number
+        _ = parts.port  # ValueError if it is not a number
         if not parts.hostname:
             raise ValueError("it names no host")
         self.origin = without_login(parts)
@@ -65,11 +65,11 @@ class Transfers:
 
     @property
     def host(self) -> str:
-        """For people: who is asked."""
+        """The server's host, for messages."""
         return urllib.parse.urlsplit(self.origin).netloc
 
     def close(self) -> None:
-        """Call off what is under way: who waits for it hears of an end."""
+        """Cancel the transfer under way; its reader gets an error."""
         self._closed.set()
         if self._reading is not None:
             self._reading.stop()
@@ -82,10 +82,10 @@ class Transfers:
         tag: str | None = None,
         url: str | None = None,
     ) -> Answer:
-        """Give the head of the answer, then the bytes from `offset` on; BrokenOff: there are none.
+        """Yield the head of the answer, then the bytes from `offset` on; BrokenOff: it failed.
 
-        `length`: so many, else all. With a `tag` (ETag) a server gives all where its file is
-        another one by now. `url`: where a redirect has led before.
+        `length`: this many bytes, else all. With a `tag` (ETag) a server sends the whole file if
+        it has changed. `url`: the target of an earlier redirect.
         """
         headers: dict[str, str] = {}
         if offset or length is not None:
@@ -104,17 +104,17 @@ class Transfers:
             yield from _collected(incoming.pieces())
 
     def _shown_to(self, url: str) -> Mapping[str, str]:
-        """The login is for its own server, not for the storage that it redirects to."""
+        """Send the login only to its own server, not to the storage that it redirects to."""
         return self._login if origin_of(url) == origin_of(self.origin) else {}
 
 
 def pieces_of(answer: Answer) -> Iterator[bytes]:
-    """Give the body of an answer whose head was read."""
+    """Yield the body of an answer whose head was read."""
     return (piece for piece in answer if isinstance(piece, bytes))
 
 
 def head_of(answer: Answer) -> Head:
-    """Read the head of an answer. BrokenOff: it ended before."""
+    """Read the head of an answer. BrokenOff: it ended before that."""
     head = next(answer, None)
     if not isinstance(head, Head):
         raise BrokenOff("gave no answer")
@@ -122,7 +122,7 @@ def head_of(answer: Answer) -> Head:
 
 
 def _collected(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Collect what comes into pieces of a size worth handing over."""
+    """Join small pieces into larger ones, to hand fewer over."""
     held = bytearray()
     try:
         for piece in pieces:
@@ -139,7 +139,7 @@ def _collected(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def aside(work: Callable[[], Answer], patience_s: float, closed: threading.Event) -> Answer:
-    """Let a thread do the work, and wait for each of its pieces no longer than this (BrokenOff)."""
+    """Run `work` in a thread; BrokenOff if one of its pieces takes longer than `patience_s`."""
     waiting: queue.Queue[Head | bytes | Exception | None] = queue.Queue(_QUEUED_PIECES)
     unwanted = threading.Event()
 
@@ -161,7 +161,7 @@ def aside(work: Callable[[], Answer], patience_s: float, closed: threading.Event
             except Exception as error:  # noqa: BLE001  raised again in the caller's thread
                 hand_over(error)
             hand_over(None)
-        with contextlib.suppress(queue.Full):  # where it was called off, somebody may still wait
+        with contextlib.suppress(queue.Full):  # after a cancel, the caller may still wait
             waiting.put_nowait(BrokenOff("was called off"))
 
     threading.Thread(target=body, name="wheel", daemon=True).start()

@@ -1,13 +1,14 @@
-"""The formats of images: read and written, without an engine.
+"""Reads and writes image formats without an engine.
 
-    model       descriptors, platforms, media types: the words of the specification
-    sources     what a layer, an image and a target are to each other (protocols)
-    reference   the names of images
+    model       descriptors, platforms, media types: the specification's terms
+    sources     the interfaces between layers, images and targets (protocols)
+    reference   image references
     assemble    base and layers -> configuration, manifest, index (pure)
-    layout, layout_reading, archive, archive_reading   images on a disk
+    layout, layout_reading, archive, archive_reading   images on disk
     reading, inflate, tarstream, blobfiles              their layers' bytes
 
-Imports `images.wheels` (the name of a locked file), `images.text` and `images.errors` alone.
+Imports `images.net` (loopback addresses), `images.wheels` (a locked file), `images.text` and
+`images.errors`.
 
 https://github.com/opencontainers/image-spec/blob/main/spec.md
 """

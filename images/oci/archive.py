@@ -1,12 +1,12 @@
-"""One tar file with an image in it, which engines load and OCI tools read.
+"""Writes an image as one tar file, which engines load and OCI tools read.
 
-It holds an OCI image layout, and beside it the `manifest.json` that Docker has read since 1.10,
-whose paths lead to the very same blobs: what `docker save` writes since version 25. An image of
-several platforms has no such form there, so it is for OCI tools and newer engines alone.
+It has an OCI image layout and the `manifest.json` that Docker has read since 1.10, whose paths
+point to the same blobs; `docker save` writes this since version 25. `manifest.json` cannot describe
+an image of several platforms, so only OCI tools and newer engines can read such an archive.
 
-Blobs may be written by several threads and their sizes are known only afterwards; so each is
-written beside the archive first, and moved into it in the order of their names. That reads and
-writes them once more, but equal images are equal files, whichever layer was ready first.
+Several threads may write blobs, whose sizes are known only afterwards; so each is first written
+next to the archive, and later moved into it, sorted by name. That reads and writes them once more,
+but equal images are equal files, whichever layer was ready first.
 
 https://github.com/moby/moby/blob/master/image/tarexport/save.go
 """
@@ -41,15 +41,15 @@ from images.oci.reading import ParsedManifest, check_platform, children_of, pars
 from images.oci.sources import Stream, Written
 
 DOCKER_FILE = "manifest.json"
-# How long a named pipe is waited for: whoever reads starts with us, or never.
+# How long to wait for the reader of a named pipe: it starts when we do, or never.
 _READER_S = 30.0
 _BLOBS = "blobs/sha256"
-_RECORD = 10240  # tar's own: what readers of tapes and pipes expect a tar to be a multiple of
+_RECORD = 10240  # tar's record size: readers of tapes and pipes expect a multiple of it
 _IN_KERNEL = 1 << 30
 
 
 class ArchiveTarget:
-    """Writes an image into a tar file, or into a pipe (a `Target`). Close it in any case."""
+    """Writes an image into a tar file or a pipe (a `Target`). Always close it."""
 
     def __init__(self, out: Path | IO[bytes], shown: str, spool: Path, lock: int) -> None:
         self._out = out
@@ -60,9 +60,9 @@ class ArchiveTarget:
 
     @classmethod
     def open(cls, out: Path | IO[bytes]) -> ArchiveTarget:
-        """Open an archive to be; an older one stays what it is until the new one is whole.
+        """Open a new archive; an older one stays unchanged until the new one is complete.
 
-        What is given as an open file, or is a pipe, gets the archive once it is complete.
+        An open file or a pipe gets the archive only when it is complete.
         """
         if not isinstance(out, Path):
             return cls._beside(out, "the output", Path(tempfile.gettempdir()), "archive")
@@ -86,7 +86,7 @@ class ArchiveTarget:
         _remove_leftovers(directory, prefix)
         spool = Path(tempfile.mkdtemp(prefix=prefix, suffix=".blobs", dir=directory))
         lock = os.open(spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # without locks what a killed process leaves stays
+        with contextlib.suppress(OSError):  # without locks, a killed process's files stay
             fcntl.flock(lock, fcntl.LOCK_SH)
         return cls(out, shown, spool, lock)
 
@@ -125,7 +125,7 @@ class ArchiveTarget:
         return blob
 
     def close(self) -> None:
-        """Remove what was written beside the archive."""
+        """Remove the temporary files next to the archive."""
         shutil.rmtree(self._spool, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -147,7 +147,7 @@ class ArchiveTarget:
         return told_as_failure(self._spool, f"The archive {self.shown}")
 
     def _files(self, found: ParsedManifest, blob: Descriptor, name: str) -> dict[str, bytes | Path]:
-        """Say what is in the archive: each file's path in it, and its content or where it lies."""
+        """The files of the archive: each one's path in it, and its content or its path on disk."""
         blobs = {blob.digest, *self._reachable(found.document)}
         files: dict[str, bytes | Path] = {
             f"{_BLOBS}/{digest.removeprefix('sha256:')}": self._path(digest) for digest in blobs
@@ -206,7 +206,7 @@ class ArchiveTarget:
 
 
 def _open_pipe(path: Path) -> IO[bytes]:
-    """Open a named pipe, for which somebody must read at its other end; a device opens at once."""
+    """Open a named pipe, waiting for a reader at its other end; a device opens at once."""
     deadline = time.monotonic() + _READER_S
     while (descriptor := _try_pipe(path)) is None:
         if time.monotonic() >= deadline:
@@ -223,7 +223,7 @@ def _try_pipe(path: Path) -> int | None:
     try:
         return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # nobody reads yet
+        if error.errno != errno.ENXIO:  # no reader yet
             raise
     return None
 
@@ -237,13 +237,13 @@ def _docker_manifest(
 
 
 def to_bytes_of_list(documents: list[dict[str, Any]]) -> bytes:
-    """Write a list of documents such that equal ones have equal bytes."""
+    """Serialize a list of documents so that equal ones have equal bytes."""
     return b"[" + b",".join(map(to_bytes, documents)) + b"]"
 
 
 def write_tar(files: Mapping[str, bytes | Path], out: IO[bytes]) -> None:
-    """Write a tar of these files, sorted, of no time and of no owner. Files that lie on the disk
-    are moved: each is removed once it is in, so that no more space is needed than for the largest.
+    """Write a tar of these files, sorted, without times and owners. Files on disk are moved: each
+    is removed once it is in the tar, so that only the largest needs extra space.
     """
     folders = {parent for name in files for parent in _parents(name)}
     size = 0
@@ -280,11 +280,11 @@ def _header(name: str, size: int, *, is_folder: bool) -> bytes:
     info = tarfile.TarInfo(name)
     info.size = size
     info.type, info.mode = (tarfile.DIRTYPE, 0o755) if is_folder else (tarfile.REGTYPE, 0o644)
-    return info.tobuf(tarfile.GNU_FORMAT, "ascii", "strict")  # ustar, and its way beyond 8 GiB
+    return info.tobuf(tarfile.GNU_FORMAT, "ascii", "strict")  # ustar, and GNU's from 8 GiB on
 
 
 def _move(source: IO[bytes], out: IO[bytes], size: int) -> None:
-    """Copy a file's content, within the kernel where it can: some file systems only share it."""
+    """Copy a file's content in the kernel if possible: some file systems share the blocks."""
     left = size
     try:
         while left:
@@ -292,7 +292,7 @@ def _move(source: IO[bytes], out: IO[bytes], size: int) -> None:
             if not copied:
                 break
             left -= copied
-    except OSError as error:  # not between these two, not on this kernel, or no file at all
+    except OSError as error:  # not between these two, not on this kernel, or not files
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
             raise
     if left != size:
@@ -305,7 +305,7 @@ def _move(source: IO[bytes], out: IO[bytes], size: int) -> None:
 
 
 def _remove_leftovers(directory: Path, prefix: str) -> None:
-    """Remove what killed processes left: their locks are free."""
+    """Remove what killed processes left: nothing holds its lock."""
     for path in directory.iterdir():
         if not (path.name.startswith(prefix) and path.name.endswith(".blobs")):
             continue

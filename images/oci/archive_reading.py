@@ -1,7 +1,7 @@
-"""Reads an image from an archive: what `docker save` writes, old or new, or an OCI layout as a tar.
+"""Reads an image from an archive: a tar of an OCI layout, or `docker save` output, old or new.
 
-In the old form layers have no digests of their own: they lie there as plain tars, so each is known
-by its diffID, which is what it is checked against when it is read.
+In the old format layers have no digests: they are plain tars, so each is identified by its diffID
+and checked against it when it is read.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ImageArchive:
         return name in self._members
 
     def member(self, name: str) -> tarfile.TarInfo:
-        """Find a regular file; links are followed, within the archive."""
+        """Find a regular file; follows links within the archive."""
         at = _normal(name)
         for _ in range(_MOST_LINKS):
             found = self._members.get(at)
@@ -107,7 +107,7 @@ class ImageArchive:
         file.seek(member.offset_data)
         return read_pieces(file, member.size)
 
-    # what makes it the `Parts` of an image
+    # the `ImageParts` protocol
 
     def origin(self) -> tuple[str | None, str | None]:
         return None, None
@@ -124,8 +124,8 @@ def _normal(name: str) -> str:
 
 
 def open_archive(path: Path, name: str | None = None, platform: Platform | None = None) -> Image:
-    """Open an image of an archive: the one of that name, or the only one. ImageUnreadableError:
-    there is no such image in it, or the archive is damaged.
+    """Open an image of an archive: the one with that name, or the only one. ImagePlaceError: it has
+    no such image. ImageUnreadableError: it is damaged, or not an image archive.
     """
     shown = f"{path}{f':{name}' if name else ''}"
     archive = ImageArchive(path, shown)
@@ -146,7 +146,7 @@ def open_archive(path: Path, name: str | None = None, platform: Platform | None 
 
 def _docker_image(archive: ImageArchive, name: str | None, platform: Platform | None) -> Image:
     shown = archive.shown
-    # a list, which the reader of objects takes in a wrapping
+    # the file is a list, so it is wrapped in an object for `read_object`
     text = archive.read(DOCKER_FILE, MOST_CONFIG_BYTES)
     images = read_object(b'{"images":' + text + b"}", f"{shown}: {DOCKER_FILE}").get("images")
     entry = _pick(images, name, shown)
@@ -186,7 +186,7 @@ def _docker_layer(archive: ImageArchive, path: str, diff_id: str) -> ImageLayer:
 
 
 class _Layer:
-    """One layer of the old form, which its path leads to."""
+    """One layer of the old format, by its path."""
 
     def __init__(self, archive: ImageArchive, member: tarfile.TarInfo) -> None:
         self._archive = archive

@@ -1,7 +1,7 @@
-"""Base and layers -> configuration, manifest, index: pure, so that equal parts give equal digests.
+"""Base and layers -> configuration, manifest, index: pure, so equal parts result in equal digests.
 
-What a Dockerfile's FROM would inherit is inherited; what only told of the machine that made the
-base is left out. The one time in it is the base's own: nothing here looks at a clock.
+The image inherits what a Dockerfile's FROM would; fields that only describe the machine that built
+the base are omitted. The only time in it is the base's: nothing here reads a clock.
 
 https://github.com/opencontainers/image-spec/blob/main/config.md
 """
@@ -31,7 +31,7 @@ _AS_OCI = {
     DOCKER_LAYER_GZIP: LAYER_GZIP,
     f"{_DOCKER_LAYER}.zstd": LAYER_ZSTD,
 }
-# ONBUILD has been done, or never will be; the rest describes the container that made the base.
+# ONBUILD has run, or never will; the rest describes the container that made the base.
 _NOT_INHERITED = frozenset(
     {"OnBuild", "Hostname", "Domainname", "Image", "ArgsEscaped", "AttachStdin", "AttachStdout"}
     | {"AttachStderr", "Tty", "OpenStdin", "StdinOnce"}
@@ -41,7 +41,7 @@ _NO_TIME = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSettings:
-    """What a container of the image starts with; `env` is laid over the base's."""
+    """What a container of the image starts with; `env` overrides the base's."""
 
     env: Mapping[str, str]
     working_dir: str
@@ -51,7 +51,7 @@ class ContainerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """A layer on top of the base, as it lies in the target."""
+    """A layer on top of the base, as stored in the target."""
 
     blob: Descriptor
     diff_id: str
@@ -59,14 +59,14 @@ class Added:
 
 
 def base_blob(blob: Descriptor) -> Descriptor:
-    """A base's layer under OCI's name for its type: a manifest is of one family throughout."""
+    """A base's layer with OCI's media type: all types in a manifest are of one family."""
     return Descriptor(
         media_type=_AS_OCI.get(blob.media_type, blob.media_type), digest=blob.digest, size=blob.size
     )
 
 
 def image_config(base: Image, added: Sequence[Added], settings: ContainerSettings) -> bytes:
-    """The configuration; its digest is the image id."""
+    """The configuration; its digest is the image ID."""
     inherited = base.config.get("config")
     config = {
         key: value
@@ -107,7 +107,7 @@ def image_manifest(
     config: Descriptor,
     annotations: Mapping[str, str],
 ) -> bytes:
-    """The manifest, always OCI's own kind."""
+    """The manifest, always in OCI's format."""
     layers = [base_blob(layer.blob) for layer in base.layers] + [layer.blob for layer in added]
     return to_bytes(
         {
@@ -121,7 +121,7 @@ def image_manifest(
 
 
 def image_index(manifests: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
-    """One name for the images of several platforms; each descriptor has its platform."""
+    """An index of the images of several platforms; each descriptor has its platform."""
     return to_bytes(
         {
             "schemaVersion": 2,
@@ -135,14 +135,14 @@ def image_index(manifests: Sequence[Descriptor], annotations: Mapping[str, str])
 
 
 def _merged_env(base: object, ours: Mapping[str, str]) -> list[str]:
-    """The base's variables in their order, ours in their place or behind."""
+    """The base's variables in their order; ours replace them or are appended."""
     lines = [line for line in base if isinstance(line, str)] if isinstance(base, list) else []
     merged = dict(line.partition("=")[::2] for line in lines) | dict(ours)
     return [f"{name}={value}" for name, value in merged.items()]
 
 
 def _base_history(base: Image, time: str) -> list[dict[str, Any]]:
-    """The base's history, if it speaks of as many layers as there are: some tools count."""
+    """The base's history, if it matches the number of layers: some tools compare them."""
     found = base.config.get("history")
     entries = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     if sum(not one.get("empty_layer") for one in entries) == len(base.layers):

@@ -1,6 +1,6 @@
-"""Blobs as files that are there whole, or not at all: written beside, synced, then renamed.
+"""Writes blobs atomically: under a temporary name, synced, then renamed.
 
-Whatever ends a process, a power cut too, leaves at most a file under a name that nobody reads.
+A killed process or a power cut leaves at most a file under a name that nothing reads.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from images.oci.model import Descriptor
 from images.oci.sources import Stream, Unpacked, Written
 
 PARTIAL = ".partial-"
-"""With what the name of a file begins that is being written."""
+"""The prefix of the name of a file that is being written."""
 
 
 @contextlib.contextmanager
 def partial_file(directory: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """Lend a new file, which is removed unless it was renamed meanwhile."""
+    """Yield a new file, which is removed unless it was renamed meanwhile."""
     descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=directory)
     path = Path(name)
     try:
@@ -37,7 +37,7 @@ def partial_file(directory: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 
 def keep(file: IO[bytes], path: Path, target: Path) -> None:
-    """Give a file that was written its name; it is on the disk then."""
+    """Sync a file to disk and rename it to its final name."""
     os.fchmod(file.fileno(), 0o666 & ~current_umask())
     file.flush()
     os.fsync(file.fileno())
@@ -46,7 +46,7 @@ def keep(file: IO[bytes], path: Path, target: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in a directory on the disk; some file systems need no such thing."""
+    """Sync a directory's names to disk; some file systems do not support that."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -58,7 +58,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def current_umask() -> int:
-    """Read the umask without changing it, which would be another thread's, too."""
+    """Read the umask without changing it, which would affect other threads."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("Umask:"):
@@ -98,7 +98,7 @@ def take(
 
 @contextlib.contextmanager
 def told_as_failure(target: Path, shown: str) -> Iterator[None]:
-    """Say a disk's errors as a failure of the target, with numbers where the disk is full."""
+    """Turn an OSError into a TargetError, with numbers if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -122,7 +122,7 @@ def _full(target: Path, shown: str, error: OSError) -> TargetError:
 
 
 def read_pieces(file: IO[bytes], size: int | None = None) -> Generator[bytes, None, None]:
-    """Give an open file's bytes from where it stands, and close it."""
+    """Yield an open file's bytes from its current position, and close it."""
     left = size
     with file:
         while piece := file.read(PIECE_BYTES if left is None else min(PIECE_BYTES, left)):

@@ -1,4 +1,4 @@
-"""How the making of an image without an engine can fail."""
+"""Errors from building and reading images without an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ImageUnreadableError(Failure):
-    """A layout, an archive, a manifest or a configuration that is damaged, or none at all."""
+    """A layout, archive, manifest or configuration that is damaged or invalid."""
 
     code = "image-unreadable"
     exit_code = 5
@@ -25,22 +25,22 @@ class LayerCompressionError(Failure):
 
 
 class DigestMismatchError(Failure):
-    """Bytes that are not those that their digest promises: what was damaged is not used."""
+    """Content that does not match its digest: it is not used."""
 
     code = "digest-mismatch"
     exit_code = 5
 
 
 class TargetError(Failure):
-    """The image cannot be written to where it was wanted."""
+    """The image cannot be written to the target."""
 
     code = "target-unwritable"
     exit_code = 5
 
 
 class PlatformMissingError(Failure):
-    """There is such an image, but not for the machine that it is needed for; `offered` are the
-    platforms that it exists for, as far as it names them.
+    """The image exists, but not for the wanted platform; `offered` are the platforms that it exists
+    for, as far as it names them.
     """
 
     code = "platform-missing"
@@ -52,14 +52,14 @@ class PlatformMissingError(Failure):
 
 
 class ImagePlaceError(Failure):
-    """What was named is no place that an image can be read from or written to."""
+    """Not a valid image source or destination."""
 
     code = "bad-image-place"
     exit_code = 2
 
 
 class BadReference(Failure):
-    """A text that does not name an image."""
+    """A malformed image reference."""
 
     code = "bad-reference"
     exit_code = 2

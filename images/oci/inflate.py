@@ -1,8 +1,8 @@
-"""A layer's bytes as the plain tar that is in them: gzip of any number of members, zstd, or plain.
+"""Decompresses a layer to its plain tar: gzip with any number of members, zstd, or plain.
 
-What the bytes are is told by their first ones, not by a media type: registries and tools mix the
-types up, and engines look at the bytes, too. Inflating is done by ISA-L, several times as fast as
-zlib; only what was compressed is ever hashed from here, never what a compressor makes.
+The first bytes decide the format, not the media type: registries and tools mix the types up, and
+engines look at the bytes, too. ISA-L inflates several times as fast as zlib. Digests never depend
+on a compressor's output here: nothing is compressed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from images.oci.errors import ImageUnreadableError, LayerCompressionError
 PIECE_BYTES = 1 << 20
 ANEW_FIX = "Rebuild the image or pull it again."
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_ZSTD_SKIPPABLE = (b"\x2a\x4d\x18", 0x50)  # a frame with anything in it: its first byte is 0x5?
+_ZSTD_SKIPPABLE = (b"\x2a\x4d\x18", 0x50)  # a frame with any content: its first byte is 0x5?
 
 
 class _Pieces:
@@ -49,7 +49,7 @@ class _Pieces:
 
 
 def compression_of(start: bytes) -> str:
-    """Say what bytes are by their first four: "gzip", "zstd" or "" for none."""
+    """The compression, from the first four bytes: "gzip", "zstd" or "" for none."""
     if start.startswith(_GZIP):
         return "gzip"
     skippable = start[1:4] == _ZSTD_SKIPPABLE[0] and start[0] & 0xF0 == _ZSTD_SKIPPABLE[1]
@@ -57,10 +57,10 @@ def compression_of(start: bytes) -> str:
 
 
 def inflate(pieces: Iterable[bytes], shown: str) -> Generator[bytes, None, None]:
-    """Give what is compressed in these pieces, in pieces of at most a megabyte or so.
+    """Yield the decompressed content, in pieces of at most about a megabyte.
 
-    Everything is read to its end, so that whoever gives the pieces can hold them to a digest.
-    `shown` names them in an error.
+    All pieces are read to the end, so that their source can verify a digest. `shown` names them in
+    an error.
     """
     source = iter(pieces)
     with contextlib.ExitStack() as stack:
@@ -83,7 +83,7 @@ def _chained(start: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
-    from isal import igzip, isal_zlib  # few commands read layers, and all would load it
+    from isal import igzip, isal_zlib  # few commands read layers, so load it only here
 
     open_gzip = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)
     damage = (zlib.error, cast("type[Exception]", isal_zlib.error), OSError)
@@ -97,7 +97,7 @@ def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]
         ) from error
     except damage as error:  # data, a checksum, a size, a header
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # a disk or a network, which has its own words
+            raise  # an error of a disk or network has its own message
         raise ImageUnreadableError(
             f"{shown} is damaged: its gzip data says {error}.", fix=ANEW_FIX
         ) from error
@@ -110,7 +110,7 @@ def _unzstd(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]
 
 
 def _unzstd_by_library(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
-    import importlib  # the type checker runs on a Python that has no such module
+    import importlib  # the type checker's Python does not have this module
 
     zstd: Any = importlib.import_module("compression.zstd")
     try:
@@ -159,7 +159,7 @@ def _unzstd_by_program(pieces: Iterator[bytes], shown: str) -> Generator[bytes, 
 
 
 class _Feeder:
-    """Gives pieces to a program, which must be fed and heard at the same time."""
+    """Writes pieces to a program in a thread, while the caller reads its output."""
 
     def __init__(self, pieces: Iterator[bytes], pipe: IO[bytes]) -> None:
         self.error: Exception | None = None
@@ -173,20 +173,20 @@ class _Feeder:
         self._thread.join()
 
     def stop(self) -> None:
-        """End early; the program is gone already."""
+        """Stop early; the program has ended already."""
         self._stopped.set()
         self._thread.join()
 
     def _feed(self) -> None:
         try:
-            # a program that ends early has its reasons, and says them
+            # a program that ends early reports why
             with contextlib.suppress(BrokenPipeError), self._pipe:
                 for piece in self._pieces:
                     if self._stopped.is_set():
                         return
                     self._pipe.write(piece)
-            for _ in self._pieces:  # whoever gives them holds them to a digest at their end
+            for _ in self._pieces:  # their source verifies a digest at the end
                 if self._stopped.is_set():
                     return
-        except Exception as error:  # noqa: BLE001  it is raised where the pieces are wanted
+        except Exception as error:  # noqa: BLE001  raised in the thread that reads the output
             self.error = error

@@ -1,8 +1,8 @@
-"""An OCI image layout: a directory of blobs, and an index that gives some of them a name.
+"""An OCI image layout: a directory of blobs, and an index that names some of them.
 
-Many may write into one layout at once, and any of them may be killed. A blob has its name only
-once it is whole; the index is replaced as a whole, under a lock, so different names keep each
-other. Who writes holds a shared lock on `oci-layout` meanwhile; what removes blobs holds it alone.
+Several processes may write into one layout at once, and any may be killed. A blob gets its name
+only when it is complete; the index is replaced atomically under a lock, so writers keep each
+other's names. Writers hold a shared lock on `oci-layout`; removing blobs takes an exclusive one.
 
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
@@ -59,9 +59,9 @@ _EMPTY_INDEX = to_bytes({"schemaVersion": 2, "mediaType": INDEX, "manifests": []
 
 
 def name_annotations(name: str) -> dict[str, str]:
-    """By what tools find an image in an index: skopeo and podman by the one, containerd the other.
+    """The annotations that tools find an image by: skopeo and podman, and containerd.
 
-    A whole reference is meant where a name has a tag; a bare word is only a word.
+    A name with a tag is a whole reference; a bare word is not, so containerd's is omitted.
     """
     from images.errors import Failure
     from images.oci.reference import parse_reference
@@ -75,7 +75,7 @@ def name_annotations(name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was removed from a layout; `busy`: nothing, since somebody writes into it."""
+    """What was removed from a layout; `busy`: nothing, because a process writes into it."""
 
     blobs: int = 0
     size: int = 0
@@ -85,7 +85,7 @@ class Pruned:
 class LayoutTarget:
     """Writes images into a layout (a `Target`).
 
-    Close it: a layout that was made for an image that never came is removed then.
+    Close it: that removes a new layout into which no image was published.
     """
 
     def __init__(self, root: Path, mark: IO[bytes], made: Literal["", "all", "content"]) -> None:
@@ -95,7 +95,7 @@ class LayoutTarget:
 
     @classmethod
     def open(cls, path: Path) -> LayoutTarget:
-        """Open a layout, or make an empty one."""
+        """Open a layout, or create an empty one."""
         root = path.absolute()
         with told_as_failure(root, f"The layout {path}"):
             while True:
@@ -154,14 +154,14 @@ class LayoutTarget:
         return blob
 
     def forget(self, name: str) -> bool:
-        """Take a name out of the index; its blobs go with the next `prune`."""
+        """Remove a name from the index; the next `prune` removes its blobs."""
         return self._change_index(name, None)
 
     def prune(self) -> Pruned:
-        """Remove the blobs that no image in the index needs; none while others write here."""
+        """Remove the blobs that no image in the index needs; none while others write."""
         try:
             fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # or this file system has no locks: then nobody can tell who writes
+        except OSError:  # or this file system has no locks: then writers are not visible
             return Pruned(busy=True)
         try:
             with self._told():
@@ -170,7 +170,7 @@ class LayoutTarget:
             fcntl.flock(self._mark, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Let others remove what nobody needs."""
+        """Release the lock, so that others can prune; remove a layout that is new and empty."""
         if self._mark.closed:
             return
         with self._mark, contextlib.suppress(OSError, ImageUnreadableError):
@@ -190,7 +190,7 @@ class LayoutTarget:
             keep(file, path, target)
 
     def _check_parts(self, document: Mapping[str, Any]) -> None:
-        """What is named must be here; another tool may have removed it."""
+        """Check that all parts are here; another tool may have removed some."""
         for blob in children_of(document, self.shown):
             if not self.has(blob):
                 raise TargetError(
@@ -206,7 +206,7 @@ class LayoutTarget:
         return check_platform(read_object(content, where), None, self.shown)
 
     def _change_index(self, name: str, entry: Descriptor | None) -> bool:
-        """Put an entry in the place of those that have the name; all others stay as they are."""
+        """Replace the entries with this name by `entry`; keep all others."""
         with self._told(), (self._root / _LOCK_FILE).open("a+b") as lock:
             with contextlib.suppress(OSError):  # without locks the last one wins
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -224,7 +224,7 @@ def _name_of(entry: object) -> object:
 
 
 def _make(root: Path) -> Literal["", "all", "content"]:
-    """Make an empty layout where there is none; "" where there is something already."""
+    """Create an empty layout if there is none; returns what was created, "" for nothing."""
     if not root.exists():
         root.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{root.name[:100]}-", dir=root.parent))
@@ -261,7 +261,7 @@ def _make(root: Path) -> Literal["", "all", "content"]:
 
 
 def _fill(directory: Path) -> None:
-    """Write an empty layout's files; what makes the directory a layout comes last."""
+    """Write an empty layout's files; the one that marks the directory as a layout is last."""
     (directory / "blobs/sha256").mkdir(parents=True, exist_ok=True)
     for name, content in ((INDEX_FILE, _EMPTY_INDEX), (MARK_FILE, VERSION)):
         if not (directory / name).exists():
@@ -271,7 +271,7 @@ def _fill(directory: Path) -> None:
 
 
 def _hold(root: Path) -> IO[bytes] | None:
-    """Hold the layout's lock with others; None if it was removed meanwhile."""
+    """Take the layout's lock, shared; None if the layout was removed meanwhile."""
     try:
         mark = (root / MARK_FILE).open("rb")
     except FileNotFoundError:
@@ -279,7 +279,7 @@ def _hold(root: Path) -> IO[bytes] | None:
     try:
         try:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_leftovers(root)  # nobody else is here: what was half written is nobody's
+            _remove_leftovers(root)  # no other process is here: partial files are left over
         except BlockingIOError:
             pass
         fcntl.flock(mark, fcntl.LOCK_SH)
@@ -298,7 +298,7 @@ def _remove_leftovers(root: Path) -> None:
 
 
 def _unmake(root: Path, *, content_only: bool) -> None:
-    """Remove an empty layout, in an order in which who comes meanwhile waits, or makes it anew."""
+    """Remove an empty layout, in an order that makes concurrent writers wait or create it again."""
     if not content_only:
         beside = Path(tempfile.mkdtemp(prefix=f".{root.name[:100]}-", dir=root.parent))
         root.rename(beside)
@@ -306,7 +306,7 @@ def _unmake(root: Path, *, content_only: bool) -> None:
         return
     shutil.rmtree(root / "blobs")
     _remove_leftovers(root)
-    for name in (INDEX_FILE, _LOCK_FILE, MARK_FILE):  # the last of them is what others wait for
+    for name in (INDEX_FILE, _LOCK_FILE, MARK_FILE):  # others wait for the last of them
         (root / name).unlink(missing_ok=True)
 
 

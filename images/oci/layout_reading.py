@@ -1,4 +1,4 @@
-"""Reads images from a layout that somebody made: nothing in it is believed, nor followed out of it.
+"""Reads images from an untrusted layout: checks everything, and follows no link out of it.
 
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
@@ -58,7 +58,7 @@ class LayoutParts:
         return read_pieces(self._open(blob))
 
     def check(self, blob: Descriptor) -> None:
-        """Refuse a blob that is not there, or not whole, before it is needed."""
+        """Refuse a missing or truncated blob before it is needed."""
         with self._open(blob) as file:
             size = os.fstat(file.fileno()).st_size
         if size != blob.size:
@@ -79,7 +79,7 @@ class LayoutParts:
 
 
 def open_inside(root: Path, path: Path) -> IO[bytes]:
-    """Open a file of a layout: a regular one, which no link leads out of it to."""
+    """Open a regular file of a layout; refuses links that lead out of it."""
     real = os.path.realpath(path)
     if not real.startswith(os.path.realpath(root) + os.sep):
         raise ImageUnreadableError(f"{path} is a link that leads out of {root}.", fix=ANEW_FIX)
@@ -92,7 +92,7 @@ def open_inside(root: Path, path: Path) -> IO[bytes]:
 
 
 def check_mark(root: Path) -> None:
-    """Refuse what is no layout, and one that was written by other rules than these."""
+    """Refuse what is not a layout, and a layout of another version."""
     try:
         content = _read(root, MARK_FILE)
     except OSError as error:
@@ -108,7 +108,7 @@ def check_mark(root: Path) -> None:
 
 
 def read_index(root: Path) -> dict[str, Any]:
-    """Read a layout's index; its "manifests" are a list."""
+    """Read a layout's index; its "manifests" is a list."""
     where = str(root / INDEX_FILE)
     try:
         index = read_object(_read(root, INDEX_FILE), where)
@@ -129,8 +129,8 @@ def _read(root: Path, name: str) -> bytes:
 
 
 def open_layout(path: Path, name: str | None = None, platform: Platform | None = None) -> Image:
-    """Open an image of a layout: the one of that name, or the only one. ImageUnreadableError: there
-    is no such image in it, or the layout is damaged.
+    """Open an image of a layout: the one with that name, or the only one. ImagePlaceError: it is
+    not a layout, or has no such image. ImageUnreadableError: it is damaged or cannot be read.
     """
     root = path.absolute()
     shown = f"oci:{path}{f':{name}' if name else ''}"
@@ -149,7 +149,7 @@ def open_layout(path: Path, name: str | None = None, platform: Platform | None =
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """The names of a layout's images; none where it is no layout that can be read."""
+    """The names of a layout's images; empty if it is not a readable layout."""
     root = path.absolute()
     try:
         return all_names(read_descriptors(read_index(root)["manifests"], str(root)))
@@ -158,8 +158,8 @@ def names_in(path: Path) -> tuple[str, ...]:
 
 
 def pick(parts: ImageParts, entries: Sequence[Descriptor], name: str | None) -> ParsedManifest:
-    """Pick an image's manifest from an index's entries. Those of one name, or all of them without
-    names, may be its forms for several platforms.
+    """Pick an image's manifest from an index's entries. Entries with one name, or all without
+    names, may be the image for several platforms.
     """
     named = entries if name is None else [one for one in entries if name in names_of(one)]
     if not named:
@@ -183,11 +183,11 @@ def pick(parts: ImageParts, entries: Sequence[Descriptor], name: str | None) -> 
 
 
 def names_of(entry: Descriptor) -> tuple[str, ...]:
-    """Give the names that an index has for an image."""
+    """The names that an index has for an image."""
     found = (entry.annotations.get(REF_NAME), entry.annotations.get(CONTAINERD_NAME))
     return tuple(dict.fromkeys(name for name in found if name))
 
 
 def all_names(entries: Sequence[Descriptor]) -> tuple[str, ...]:
-    """List an index's names, each image by its first one."""
+    """The first name of each image in an index."""
     return tuple(sorted({names_of(one)[0] for one in entries if names_of(one)}))

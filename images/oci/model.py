@@ -1,7 +1,7 @@
-"""The words of the OCI image specification: descriptors, platforms, media types.
+"""The terms of the OCI image specification: descriptors, platforms, media types.
 
-Everything is read from JSON once, here, and nothing in it is believed: digests, sizes and types
-are checked, since they become file names and addresses.
+Everything is parsed from JSON once, here, and not trusted: digests, sizes and types are checked,
+because they become file names and addresses.
 https://github.com/opencontainers/image-spec/blob/main/descriptor.md
 """
 
@@ -33,7 +33,7 @@ MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 INDEXES = frozenset({INDEX, DOCKER_INDEX})
 
 MOST_MANIFEST_BYTES = 4 << 20
-"""The largest manifest that the distribution specification tells registries to accept."""
+"""The largest manifest that registries must accept, according to the distribution specification."""
 
 REF_NAME = "org.opencontainers.image.ref.name"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -42,7 +42,7 @@ _ANEW = "Rebuild the image or pull it again."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """For which machine an image is, by Go's names ("amd64", "arm64")."""
+    """The machine that an image is for, in Go's names ("amd64", "arm64")."""
 
     architecture: str
     os: str = "linux"
@@ -58,7 +58,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """Bytes by their digest ("sha256:..."), size and type."""
+    """Digest ("sha256:..."), size and type of some bytes."""
 
     media_type: str
     digest: str
@@ -69,7 +69,7 @@ class Descriptor:
 
     @property
     def hex(self) -> str:
-        """The digest as a file is named for it in `blobs/sha256`."""
+        """The digest as a file name in `blobs/sha256`."""
         return self.digest.removeprefix("sha256:")
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Descriptor:
 
 
 def descriptor_of(media_type: str, content: bytes, **more: Any) -> Descriptor:  # noqa: ANN401
-    """Describe bytes that are here."""
+    """Make the descriptor of some bytes."""
     return Descriptor(media_type=media_type, digest=digest_of(content), size=len(content), **more)
 
 
@@ -94,17 +94,17 @@ def digest_of(content: bytes) -> str:
 
 
 def is_digest(text: object) -> bool:
-    """Whether this is a sha256 digest, and so may become a file's name."""
+    """Whether this is a sha256 digest, and so safe as a file name."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def to_bytes(document: Mapping[str, Any]) -> bytes:
-    """Write a document such that equal ones have equal bytes, and so equal digests."""
+    """Serialize a document so that equal ones have equal bytes, and so equal digests."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_object(content: bytes, where: str) -> dict[str, Any]:
-    """Read a JSON object; `where` says whose. ImageUnreadableError: it is not one."""
+    """Parse a JSON object; `where` names it in errors. ImageUnreadableError: it is not one."""
     try:
         document = json.loads(content)
         if b"\\u" in content:
@@ -117,7 +117,7 @@ def read_object(content: bytes, where: str) -> dict[str, Any]:
 
 
 def _in_whole_characters(found: object) -> object:
-    """As engines read it: half of a pair of surrogates is no character."""
+    """Replace lone surrogates, as engines do."""
     if isinstance(found, str):
         return re.sub("[\ud800-\udfff]", "\ufffd", found)
     if isinstance(found, list):
@@ -131,8 +131,8 @@ def _in_whole_characters(found: object) -> object:
 
 
 def read_descriptor(found: object, where: str) -> Descriptor:
-    """Read one descriptor; what is missing or of another kind is an error that names `where`.
-    Raises ImageUnreadableError.
+    """Read one descriptor. ImageUnreadableError, which names `where`: a field is missing or
+    invalid.
     """
     if not isinstance(found, dict):
         raise ImageUnreadableError(f"{where} is not a descriptor.", fix=_ANEW)
@@ -183,10 +183,10 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def platform_of(arch: str) -> Platform:
-    """Give the platform of a machine ("x86_64"), or of what images call it ("amd64")."""
+    """The platform of a machine ("x86_64"), also by its name in images ("amd64")."""
     return Platform(architecture=_ARCHITECTURES.get(arch, arch))
 
 
 def host_platform() -> Platform:
-    """Give the platform that this machine runs."""
+    """The platform of this machine."""
     return platform_of(os.uname().machine)

@@ -1,7 +1,7 @@
-"""From a manifest to an image, wherever its parts lie: a layout, an archive, a registry.
+"""From a manifest to an image, wherever its parts are: a layout, an archive, a registry.
 
-Everything small is checked before it is believed: digests, sizes, how many layers there are, that a
-configuration fits its manifest. A layer is checked while it is read, at its end.
+Everything small is checked before use: digests, sizes, the number of layers, that a configuration
+matches its manifest. A layer is checked at its end, while it is read.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _DEFAULT_VARIANTS = {"arm64": "v8"}
 
 
 class ImageParts(Protocol):
-    """Where the parts of an image are. What is asked for by a descriptor may still lie."""
+    """Where the parts of an image are. It may return bytes that do not match the descriptor."""
 
     @property
     def shown(self) -> str:
-        """For people: the image, or the place that it lies in."""
+        """For messages: the image, or its location."""
 
     def small(self, blob: Descriptor) -> bytes:
-        """Give a manifest or a configuration: at most as many bytes as its descriptor says."""
+        """Return a manifest or a configuration; stops reading past its descriptor's size."""
 
     def stream(self, blob: Descriptor) -> Generator[bytes, None, None]:
-        """Give a layer in pieces."""
+        """Yield a layer in pieces."""
 
     def origin(self) -> tuple[str | None, str | None]:
         """(registry, repository) that a registry's layers can be mounted from; else (None, None)"""
@@ -65,7 +65,7 @@ class ImageParts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedManifest:
-    """A manifest that was read: what describes it, its bytes, and what is in them."""
+    """A parsed manifest: its descriptor, its bytes and its content."""
 
     descriptor: Descriptor
     content: bytes
@@ -79,7 +79,7 @@ class ParsedManifest:
 def checked_pieces(
     pieces: Iterable[bytes], blob: Descriptor, shown: str
 ) -> Generator[bytes, None, None]:
-    """Give pieces that must together be what the descriptor says, in size and digest."""
+    """Yield the pieces. DigestMismatchError: size or digest do not match the descriptor."""
     digest = hashlib.sha256()
     size = 0
     try:
@@ -107,7 +107,7 @@ def checked_pieces(
 
 
 def read_small(parts: ImageParts, blob: Descriptor, most: int, what: str) -> bytes:
-    """Read a manifest or a configuration whole, and hold it to its descriptor."""
+    """Read a manifest or a configuration, and check it against its descriptor."""
     if blob.size > most:
         raise ImageUnreadableError(
             f"{parts.shown}: the {what} says it has {blob.size} bytes; {most} are allowed.",
@@ -125,8 +125,8 @@ def read_manifest(parts: ImageParts, blob: Descriptor) -> ParsedManifest:
 def parse_manifest(
     content: bytes, media_type: str, shown: str, blob: Descriptor | None = None
 ) -> ParsedManifest:
-    """Say of which kind a manifest is; what two readers could take for two things is refused.
-    Raises ImageUnreadableError for that and for unknown kinds, DigestMismatchError for other bytes.
+    """Parse a manifest and determine its type. ImageUnreadableError: the type is unknown, or
+    ambiguous, so that readers could disagree. DigestMismatchError: it does not match `blob`.
     """
     document = read_object(content, f"{shown}: its manifest")
     says = document.get("mediaType")
@@ -154,7 +154,7 @@ def parse_manifest(
 
 
 def children_of(document: Mapping[str, Any], shown: str) -> Generator[Descriptor, None, None]:
-    """Give what a manifest consists of, its configuration first; of an index, its manifests."""
+    """Yield the parts of a manifest, its configuration first; of an index, its manifests."""
     if "manifests" in document:
         yield from read_descriptors(document["manifests"], f"{shown}: its manifests")
         return
@@ -168,14 +168,14 @@ def read_image(parts: ImageParts, found: ParsedManifest, platform: Platform | No
 
 
 def choose(parts: ImageParts, found: ParsedManifest, platform: Platform | None) -> ParsedManifest:
-    """Follow an index to the manifest of a platform. Without one there must be just one image.
-    PlatformMissingError: the index has none for it; ImageUnreadableError: there are several.
+    """Follow an index to the manifest of a platform; None: the only image's. PlatformMissingError:
+    the index has none for it; ImageUnreadableError: no platform was given and it has several.
     """
     if not found.is_index:
         return found
     images = list(_images_of(parts, found, {found.descriptor.digest}, 0))
     fitting = [one for one in images if _fits(one.platform, platform)]
-    # a descriptor may leave its platform out, then the image's own configuration says it
+    # a descriptor may omit its platform; the image's configuration has it, too
     candidates = fitting or [one for one in images if one.platform is None]
     if not candidates:
         offered = ", ".join(dict.fromkeys(str(one.platform) for one in images)) or "none"
@@ -196,7 +196,7 @@ def choose(parts: ImageParts, found: ParsedManifest, platform: Platform | None) 
 def _images_of(
     parts: ImageParts, found: ParsedManifest, seen: set[str], depth: int
 ) -> Generator[Descriptor, None, None]:
-    """Give the descriptors of all images in an index, and in the indexes in it."""
+    """Yield the descriptors of all images in an index, and in nested indexes."""
     entries = read_descriptors(found.document.get("manifests"), f"{parts.shown}: its index")
     for entry in entries:
         seen.add(entry.digest)
@@ -255,12 +255,12 @@ def _image(parts: ImageParts, found: ParsedManifest, platform: Platform | None) 
 
 
 def checked_layer(parts: ImageParts, blob: Descriptor) -> Generator[bytes, None, None]:
-    """Give a layer's bytes, which fail at their end if they are not those of its descriptor."""
+    """Yield a layer's bytes; raises at the end if they do not match its descriptor."""
     return checked_pieces(parts.stream(blob), blob, parts.shown)
 
 
 def check_layer_type(blob: Descriptor, shown: str) -> None:
-    """Refuse a layer that is not there to be had, or that is no layer of files."""
+    """Refuse a layer that the registry does not have, or that is not a tar of files."""
     kind = blob.media_type
     if "nondistributable" in kind or "foreign" in kind:
         raise ImageUnreadableError(
@@ -310,7 +310,7 @@ def check_platform(config: Mapping[str, Any], wanted: Platform | None, shown: st
 
 
 def small_file(pieces: Callable[[], Iterable[bytes]], most: int) -> bytes:
-    """Gather pieces as far as they are allowed to go: one byte more tells that there are more."""
+    """Join pieces up to `most` bytes, plus one more byte if there are more."""
     found = bytearray()
     source = pieces()
     try:

@@ -1,4 +1,4 @@
-"""The name of an image, read by docker's rules."""
+"""Parses image references by docker's rules."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAX_NAME = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The full name of an image; what was left out has docker's defaults."""
+    """The full name of an image; omitted parts have docker's defaults."""
 
     registry: str
-    """Where it is kept, such as "docker.io" or "localhost:5000"."""
+    """The registry's host, such as "docker.io" or "localhost:5000"."""
     repository: str
     """Its path there, such as "library/debian"."""
     tag: str | None
-    """None only when a digest alone was given."""
+    """None only if just a digest was given."""
     digest: str | None
 
     @property
@@ -46,7 +46,7 @@ class Reference:
 
     @property
     def pinned(self) -> str:
-        """What is asked for: the digest where there is one."""
+        """The digest if there is one, else the tag: what to request from the registry."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -63,8 +63,8 @@ def _bad(text: str, why: str) -> BadReference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Read the name of an image by docker's rules, and fill in what docker would. BadReference: it
-    is not a name by these rules.
+    """Parse an image reference by docker's rules, and add docker's defaults. BadReference: it is
+    malformed.
     """
     if "://" in text:
         raise _bad(text, "an image reference has no scheme such as https://")

@@ -1,7 +1,7 @@
-"""What a layer and a target are to each other.
+"""The interfaces between layers, images and targets.
 
-A layer is not a file: it is bytes that can be made as often as wanted, always the same. So nothing
-is kept twice, memory stays flat, and an upload that broke off goes on where it was.
+A layer is not a file: it is a stream that can be generated any number of times, always with the
+same bytes. So nothing is stored twice, memory stays flat, and a broken upload can resume.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Unpacked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownLayer:
-    """All that has to be known of a layer to build from it without having it."""
+    """The facts about a layer that a build needs if it does not have the layer's bytes."""
 
     digest: str
     size: int
@@ -33,8 +33,8 @@ class KnownLayer:
 
 
 Stream = Generator[bytes, None, Unpacked]
-"""Gives a layer's compressed bytes in pieces of at most a megabyte or so; what it returns at its
-end is known only then (`found = yield from ...`). Closing it early is allowed at any time."""
+"""Yields a layer's compressed bytes in pieces of at most about a megabyte, and returns facts known
+only at the end (`found = yield from ...`). It may be closed early at any time."""
 
 
 class LayerSource(Protocol):
@@ -42,11 +42,11 @@ class LayerSource(Protocol):
 
     @property
     def key(self) -> str:
-        """What it is made of, as a hex digest: equal keys give equal bytes, for ever."""
+        """A hex digest of its inputs: equal keys always mean equal bytes."""
 
     @property
     def title(self) -> str:
-        """For people: "torch 2.0.1"."""
+        """For messages: "torch 2.0.1"."""
 
     @property
     def created_by(self) -> str:
@@ -54,19 +54,19 @@ class LayerSource(Protocol):
 
     @property
     def wheels(self) -> tuple[Wheel, ...]:
-        """What must have been fetched before it can be written; empty for files of our own."""
+        """The wheels that it needs before it can be written; empty for custom files."""
 
     @property
     def about_bytes(self) -> int:
-        """How large it will be, roughly, for who waits: exact sizes are known only afterwards."""
+        """Its approximate size, for progress: the exact size is known only afterwards."""
 
     def stream(self, known: Unpacked | None) -> Stream:
-        """Write it. What is `known` need not be found out again, which spares inflating it."""
+        """Generate it. With `known` it need not be inflated to compute the diffID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a target has taken: the descriptor's digest and size, and what the stream returned."""
+    """What a target has written: the blob's digest and size, and what the stream returned."""
 
     digest: str
     size: int
@@ -74,16 +74,16 @@ class Written:
 
 
 class Target(Protocol):
-    """Where an image goes. Blobs may be written by several threads at once; what is named by a
-    digest is whole. Nothing is visible under the image's own name before `publish`.
+    """Where an image is written. Several threads may write blobs at once; a blob named by its
+    digest is complete. Nothing is visible under the image's name before `publish`.
     """
 
     @property
     def shown(self) -> str:
-        """For people: where the image will be."""
+        """For messages: where the image will be."""
 
     def has(self, blob: Descriptor) -> bool:
-        """Whether this very blob need not be written."""
+        """Whether the target has this blob already."""
 
     def write(
         self,
@@ -92,27 +92,27 @@ class Target(Protocol):
         expected: Descriptor | None,
         on_bytes: Callable[[int], None],
     ) -> Written:
-        """Take a layer. `open_stream` may be called again, to go on after a broken connection.
+        """Write a layer. `open_stream` may be called again, to resume after a broken connection.
 
-        With `expected` other bytes than those are refused (DigestMismatchError). `on_bytes` hears
-        how many more bytes have arrived.
+        DigestMismatchError: the bytes do not match `expected`. `on_bytes` is called with how many
+        more bytes have arrived.
         """
 
     def write_bytes(self, content: bytes, media_type: str) -> Descriptor:
-        """Take a small blob: a configuration."""
+        """Write a small blob: a configuration."""
 
     def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
-        """Take a manifest or an index whose parts are all here. `name`: under that name (a tag,
-        or what the target calls its image); None: by its digest alone, as a part of an index.
+        """Write a manifest or an index whose parts are all here. `name`: under that name (a tag, or
+        the image's name in the target); None: only by its digest, as a part of an index.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLayer:
-    """A layer of an image that is there; `stream` gives the bytes that `blob` describes, and fails
-    (DigestMismatchError) where they are others.
+    """A layer of an existing image; `stream` yields the bytes that `blob` describes, and raises
+    DigestMismatchError if they do not match.
 
-    `mount_from`: the repository ("team/base") of the registry `registry` that holds it.
+    `mount_from`: the repository ("team/base") of the registry `registry` that has it.
     """
 
     blob: Descriptor
@@ -124,10 +124,10 @@ class ImageLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that is there, wherever it lies: to build on, to run, to look into.
+    """An existing image, wherever it is: to build on, run or inspect.
 
-    `shown` is how people call it; `digest` is that of its manifest (of an archive without one, of
-    its configuration); `image_id` is that of its configuration; `config` is the configuration.
+    `shown` is its name in messages; `digest` is its manifest's (its configuration's in an archive
+    without manifests); `image_id` is its configuration's digest; `config` is the configuration.
     """
 
     shown: str

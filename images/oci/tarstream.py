@@ -1,9 +1,9 @@
-"""A layer's files, one after the other, as they come: nothing is kept, and nothing is believed.
+"""Streams the files of an untrusted layer one after the other, without keeping them.
 
-`tarfile` is written for archives that one trusts: it ends quietly at a damaged header, takes a name
-of gigabytes into memory, and keeps every header that it has seen. An engine would read other files
-than it. Here a header that does not hold is an error, so whoever looks into an image sees what an
-engine unpacks, or nothing. `TarInfo` is used for what it is good at: the fields of one header.
+`tarfile` is made for trusted archives: it silently stops at a damaged header, reads a name of
+gigabytes into memory, and keeps every header. An engine would read other files than it. Here a
+damaged header is an error, so an inspection sees exactly what an engine unpacks, or nothing. Only
+`TarInfo` is used, to parse the fields of one header.
 
 https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html (ustar, pax)
 https://www.gnu.org/software/tar/manual/html_node/Standard.html (the long names of GNU tar)
@@ -24,10 +24,10 @@ from images.oci.inflate import ANEW_FIX, PIECE_BYTES, inflate
 from images.oci.sources import ImageLayer
 
 XATTR = "SCHILY.xattr."
-"""With what the pax record of an extended attribute begins, in `TarInfo.pax_headers`."""
+"""The prefix of an extended attribute's pax record in `TarInfo.pax_headers`."""
 
 _BLOCK = 512
-_MOST_EXTENSION_BYTES = 1 << 20  # Go's own limit for names and pax records
+_MOST_EXTENSION_BYTES = 1 << 20  # Go's limit for names and pax records
 _MOST_NUMBER = 1 << 62
 _ZEROS = bytes(PIECE_BYTES)
 _REGULAR = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE})
@@ -55,11 +55,11 @@ class _Broken(ValueError):  # noqa: N818  never leaves this module
 
 
 def layer_members(layer: ImageLayer) -> Generator[Member, None, None]:
-    """Give a layer's members in their order: what each is, and of a regular file its content.
+    """Yield a layer's members in order: the header, and the content of a regular file.
 
-    A content can be read until the next member is asked for. After the last member the whole
-    layer has been read, and was held to its diffID; who stops earlier knows less. Memory stays
-    flat; how much is unpacked is for the caller to bound.
+    A content can be read until the next member is requested. After the last member the whole layer
+    has been read and checked against its diffID; stopping earlier skips that check. Memory stays
+    flat; the caller must limit how much it unpacks.
     """
     shown = f"The layer {layer.diff_id[:19]}"
     with contextlib.closing(layer_tar(layer)) as tar:
@@ -67,9 +67,7 @@ def layer_members(layer: ImageLayer) -> Generator[Member, None, None]:
 
 
 def layer_tar(layer: ImageLayer) -> Generator[bytes, None, None]:
-    """Give a layer as the plain tar that its diffID describes; an error at the end if it is not.
-    Raises DigestMismatchError in that case.
-    """
+    """Yield a layer as a plain tar; DigestMismatchError at the end if it is not its diffID's."""
     digest = hashlib.sha256()
     shown = f"The layer {layer.diff_id[:19]}"
     with contextlib.closing(inflate(layer.stream(), shown)) as pieces:
@@ -86,7 +84,7 @@ def layer_tar(layer: ImageLayer) -> Generator[bytes, None, None]:
 
 
 def members(pieces: Iterable[bytes], shown: str) -> Generator[Member, None, None]:
-    """Give the members of a plain tar that comes in pieces; `shown` begins the error's sentence."""
+    """Yield the members of a plain tar that comes in pieces; `shown` begins error messages."""
     tar = _Forward(pieces, shown)
     while (member := tar.next_header()) is not None:
         with _Content(tar, member.size) as content:
@@ -97,7 +95,7 @@ def members(pieces: Iterable[bytes], shown: str) -> Generator[Member, None, None
 
 
 def scan(file: IO[bytes], shown: str) -> Generator[tarfile.TarInfo, None, None]:
-    """Give the members of a tar that is a file; the content of one begins at its `offset_data`."""
+    """Yield the members of a tar file; a member's content begins at its `offset_data`."""
     tar = _Seekable(file, shown)
     while (member := tar.next_header()) is not None:
         member.offset_data = file.tell()
@@ -106,7 +104,7 @@ def scan(file: IO[bytes], shown: str) -> Generator[tarfile.TarInfo, None, None]:
 
 
 class _Forward:
-    """Pieces as one stream of which a given number of bytes is taken, in any portions."""
+    """Pieces as one stream, from which any number of bytes can be read."""
 
     def __init__(self, pieces: Iterable[bytes], shown: str) -> None:
         self._pieces = iter(pieces)
@@ -122,7 +120,7 @@ class _Forward:
             raise self._unreadable(str(error)) from error
 
     def some(self, most: int) -> bytes:
-        """Take at least one byte of what comes, and at most so many; b"" at the end."""
+        """Read at least one byte and at most `most`; b"" at the end."""
         while self._at >= len(self._piece):
             following = next(self._pieces, None)
             if following is None:
@@ -136,14 +134,14 @@ class _Forward:
         return taken
 
     def more(self, most: int) -> bytes:
-        """Take at least one byte of what must come, and at most so many."""
+        """Read at least one byte and at most `most`; an error at the end."""
         found = self.some(most)
         if not found:
             raise self._unreadable("it ends in the middle of a member")
         return found
 
     def block(self) -> bytes:
-        """Take a block; b"" at the end."""
+        """Read a block; b"" at the end."""
         found = self.some(_BLOCK)
         return found + self.exactly(_BLOCK - len(found)) if found else b""
 
@@ -161,7 +159,7 @@ class _Forward:
             left -= len(self.more(left))
 
     def expect_zeros(self) -> None:
-        """Read what follows the end: tar writes whole records, filled with zeros."""
+        """Read what follows the end: tar pads with zeros to whole records."""
         while part := self.some(PIECE_BYTES):
             if part != _ZEROS[: len(part)]:
                 raise self._unreadable("something follows its end")
@@ -171,7 +169,7 @@ class _Forward:
 
 
 class _Seekable(_Forward):
-    """A file, which can leave out what nobody wants to see."""
+    """A file, in which content can be skipped by seeking."""
 
     def __init__(self, file: IO[bytes], shown: str) -> None:
         super().__init__((), shown)
@@ -188,7 +186,7 @@ class _Seekable(_Forward):
 
 
 class _Content(io.BufferedIOBase):
-    """One member's content, as a file that ends where it does."""
+    """One member's content as a file."""
 
     def __init__(self, tar: _Forward, size: int) -> None:
         self._tar = tar
@@ -260,12 +258,12 @@ def _parse_header(block: bytes) -> tarfile.TarInfo:
 def _applied(
     header: tarfile.TarInfo, records: dict[str, str], long_names: dict[str, str]
 ) -> tarfile.TarInfo:
-    """Give the member that a header and the extended ones before it describe."""
+    """The member that a header and the extended headers before it describe."""
     if header.type == tarfile.GNUTYPE_SPARSE or any(k.startswith("GNU.sparse.") for k in records):
         raise _Broken(f"{header.name!r} is a sparse file, which layers do not have")
     if header.type not in _REGULAR and header.type not in _WITHOUT_CONTENT:
         raise _Broken(f"{header.name!r} is of the unknown kind {header.type!r}")
-    records = {key: value for key, value in records.items() if value}  # an empty one says nothing
+    records = {key: value for key, value in records.items() if value}  # an empty one is unset
     header.pax_headers = records
     for field, number in _numbers(records):
         setattr(header, field, number)
@@ -275,14 +273,14 @@ def _applied(
     header.uname = records.get("uname", header.uname)
     header.gname = records.get("gname", header.gname)
     if header.type == tarfile.AREGTYPE and header.name.endswith("/"):
-        header.type = tarfile.DIRTYPE  # so old tars say that it is a directory
+        header.type = tarfile.DIRTYPE  # old tars mark directories this way
     header.name = header.name.rstrip("/")
     if header.type == tarfile.DIRTYPE:
         header.name = header.name or "."  # the root itself, however it is written
     if not header.name or "\0" in header.name + header.linkname:
         raise _Broken("a member has no name that a file can have")
     if header.type in _WITHOUT_CONTENT:
-        header.size = 0  # some writers tell a directory's size, or that of what a link points to
+        header.size = 0  # some writers store the size of a directory, or of a link's target
     return header
 
 
@@ -304,7 +302,7 @@ _NUMBER_FIELDS: tuple[tuple[str, re.Pattern[str], Callable[[str], float]], ...] 
 
 
 def parse_pax(content: bytes) -> dict[str, str]:
-    """Read the records of a pax header: "<length> <key>=<value>\\n" each."""
+    """Parse the records of a pax header, each "<length> <key>=<value>\\n"."""
     records = {}
     at = 0
     while at < len(content):

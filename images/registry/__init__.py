@@ -1,20 +1,20 @@
-"""Talks to container registries: which digest a tag stands for, and images in both directions.
+"""The client for container registries: resolves tags to digests, pulls and pushes images.
 
-Every request goes the same way: `session` shows what the registry asks for (`tokens`, of docker's
-own configuration: `auth`), asks again where that helps, and says what a refusal means (`answers`).
-The network itself is `images.net`.
+Every request takes the same path: `session` sends the credentials that the registry asks for
+(`tokens`; `auth` reads docker's configuration), retries where that helps, and explains refusals
+(`answers`). The HTTP client is `images.net`.
 
-How data flows, and which module does what:
+The data flow, and the modules:
 
     a name  --oci.reference-->  registry, repository, tag or digest
             --reader-------->  manifests and blobs, checked; from `mirrors` first
-            --digest-------->  the digest of a tag, once it fits the architecture
+            --digest-------->  the digest of a tag, if it exists for the architecture
             --tags---------->  the tags of a repository
-    layers  --target-------->  `upload` of each `body`, then the manifest; `referrers` beside it
+    layers  --target-------->  `upload` of each `body`, then the manifest; attaches `referrers`
 
-`errors` says how it can fail. No small question waits for longer than its time limit, whatever the
-network does: the work is done by a thread that is left behind if need be, because neither a name
-look-up nor a credential helper can be told to hurry.
+`errors` lists the failures. A small request never takes longer than its time limit: a thread does
+the work and is abandoned if necessary, because a DNS lookup or a credential helper cannot be
+interrupted.
 """
 
 from __future__ import annotations

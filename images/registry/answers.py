@@ -28,9 +28,9 @@ _MOST_SAID = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryRequest:
-    """What was asked of a registry, for the sentence that tells how it failed.
+    """A request to a registry, for the message that reports its failure.
 
-    `what` completes "could not"/"did not": "take the manifest 1.2". `clean` blots out secrets.
+    `what` completes "could not"/"did not": "take the manifest 1.2". `clean` redacts secrets.
     """
 
     reference: Reference
@@ -46,7 +46,7 @@ class RegistryRequest:
 
 
 def said(reply: Reply) -> tuple[tuple[str, ...], str]:
-    """Read the registry's own error codes, and its words as one line for a terminal."""
+    """Read the registry's error codes, and its message as one line for a terminal."""
     text = reply.body[:20_000].decode("utf-8", "replace")
     codes, words = [], []
     try:
@@ -64,7 +64,7 @@ def said(reply: Reply) -> tuple[tuple[str, ...], str]:
 
 
 def parse_json_object(body: bytes, where: str) -> dict[str, Any]:
-    """Read an answer that must be a JSON object; `where` is who gave it."""
+    """Parse an answer that must be a JSON object; `where` names its source in errors."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ def parse_json_object(body: bytes, where: str) -> dict[str, Any]:
 
 
 def refusal(asked: RegistryRequest, reply: Reply) -> Failure:
-    """Make the failure of an answer that is not what was asked for."""
+    """The error for an unexpected answer."""
     registry, status = asked.reference.registry, reply.status
     codes, words = said(reply)
     words = asked.clean(words)
@@ -156,6 +156,6 @@ def _refusal_fix(asked: RegistryRequest, status: int, codes: tuple[str, ...], wo
 
 
 def printable_block(body: bytes) -> str:
-    """Give the begin of a body for people, line by line."""
+    """The beginning of a body, made printable line by line."""
     text = body[:2000].decode("utf-8", "replace")
     return "\n".join(map(printable, text.splitlines()))

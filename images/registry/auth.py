@@ -1,4 +1,4 @@
-"""What a registry asks for before it answers, and the login that docker's configuration holds."""
+"""A registry's authentication challenges, and the login in docker's configuration."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a registry wants to see, from its WWW-Authenticate header."""
+    """A challenge from a registry's WWW-Authenticate header."""
 
     scheme: str
     parameters: Mapping[str, str]
 
 
 def parse_challenges(header: str) -> tuple[Challenge, ...]:
-    """Read a WWW-Authenticate header, which may hold several challenges in one line."""
+    """Parse a WWW-Authenticate header, which may contain several challenges."""
     starts = list(_CHALLENGE.finditer(header))
     ends = [*(match.start() for match in starts), len(header)][1:]
     return tuple(
@@ -40,7 +40,7 @@ def parse_challenges(header: str) -> tuple[Challenge, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What docker's configuration holds for a registry; the reason where it cannot be read."""
+    """The login for a registry in docker's configuration; `problem`: why it cannot be read."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -51,13 +51,13 @@ class Login:
         return bool(self.username or self.identity_token)
 
     def basic(self) -> str:
-        """Write it as the Authorization header of HTTP's basic scheme."""
+        """The Authorization header for HTTP basic authentication."""
         return basic(self.username, self.password)["Authorization"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """What is to be sent to the address that a challenge names."""
+    """The request to send to the address that a challenge names."""
 
     method: str
     url: str
@@ -66,7 +66,7 @@ class TokenRequest:
 
 
 def token_request(challenge: Challenge, login: Login, scopes: Iterable[str]) -> TokenRequest:
-    """Ask for a token for these scopes: with an identity token by OAuth, else by a GET.
+    """Make the request for a token with these scopes: OAuth with an identity token, else a GET.
 
     https://distribution.github.io/distribution/spec/auth/
     """
@@ -92,7 +92,7 @@ def token_request(challenge: Challenge, login: Login, scopes: Iterable[str]) -> 
 
 
 def read_login(registry: str) -> Login:
-    """Ask docker's own configuration, and its credential helpers, for the login to a registry."""
+    """Read the login to a registry from docker's configuration and its credential helpers."""
     import docker.auth
     import docker.errors
 
@@ -101,7 +101,7 @@ def read_login(registry: str) -> Login:
             warnings.simplefilter("ignore")  # a missing helper is an error already
             found = docker.auth.load_config().resolve_authconfig(registry) or {}
     except (docker.errors.DockerException, OSError, ValueError, TypeError, AttributeError) as exc:
-        # much is public, and a broken helper is common: go on without, and tell where it matters
+        # much is public, and a broken helper is common: continue without a login, report it later
         return Login(problem=f"docker's login for {registry} could not be read: {exc}")
     # entries of the file and answers of a helper spell their keys differently
     entry = {str(key).lower(): value for key, value in found.items() if isinstance(value, str)}

@@ -1,7 +1,7 @@
-"""A layer as the body of uploads: from any place on, as often as needed, hashed in order.
+"""A layer as the body of uploads: from any offset, any number of times, hashed in order.
 
-The source makes the same bytes each time. To go on at a place it is run again up to there: making
-bytes is as fast as copying, keeping them would take memory or a disk.
+The source generates the same bytes each time. To resume at an offset it runs again up to there:
+generating bytes is as fast as copying, and keeping them would take memory or disk.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from images.oci.sources import Stream, Unpacked
 
 
 class BodySourceError(Exception):
-    """The source failed, not the connection; `Body.failure` says how."""
+    """The source failed, not the connection; `Body.failure` has the error."""
 
 
 class Body:
-    """The bytes of one layer, on their way to one registry."""
+    """The bytes of one layer for an upload to one registry."""
 
     def __init__(
         self,
@@ -36,27 +36,27 @@ class Body:
         self._held = memoryview(b"")
         self._hash = hashlib.sha256()
         self.position = 0
-        """How many bytes were handed out since the source began anew."""
+        """The number of bytes returned since the source was restarted."""
         self.furthest = 0
-        """How many bytes were ever handed out."""
+        """The highest offset that was ever returned."""
         self.unpacked: Unpacked | None = None
-        """What the source returned; None until its end was reached."""
+        """The source's return value; None until its end."""
         self.failure: BaseException | None = None
 
     @property
     def size(self) -> int | None:
-        """How many bytes there are, as soon as that is known."""
+        """The total size, once it is known."""
         if self.expected is not None:
             return self.expected.size
         return self.position if self.is_done else None
 
     @property
     def is_done(self) -> bool:
-        """Whether every byte was handed out."""
+        """Whether all bytes were returned."""
         return self.unpacked is not None and not self._held
 
     def digest(self) -> str:
-        """The digest of all bytes. DigestMismatchError: they are not those that were expected."""
+        """The digest of all bytes. DigestMismatchError: they are not the expected ones."""
         digest = f"sha256:{self._hash.hexdigest()}"
         if not self.is_done or (
             self.expected is not None
@@ -66,9 +66,9 @@ class Body:
         return digest
 
     def pieces(self, start: int, most: int | None = None) -> Iterator[memoryview]:
-        """Give the bytes from `start` on, at most `most`.
+        """Yield the bytes from `start` on, at most `most`.
 
-        SourceError: the source failed, or makes more bytes than were expected.
+        BodySourceError: the source failed, or generates more bytes than expected.
         """
         self._seek(start)
         left = most
@@ -86,20 +86,20 @@ class Body:
             self._report()
 
     def rest(self, start: int) -> Iterator[memoryview]:
-        """Give the bytes from `start` to the expected size, which was announced: no fewer."""
+        """Yield the bytes from `start` to the expected size, which was announced: no fewer."""
         yield from self.pieces(start)
         if self.expected is not None and self.position != self.expected.size:
             raise self._fail(self._mismatch("others"))
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
         stream, self._stream = self._stream, None
         self._held = memoryview(b"")
         if stream is not None:
             stream.close()
 
     def _report(self) -> None:
-        """Tell how many bytes left; those that are sent once more were told before."""
+        """Report how many bytes were sent; bytes that are sent again are not counted twice."""
         if self.position > self._reported:
             self._on_bytes(self.position - self._reported)
             self._reported = self.position
@@ -118,7 +118,7 @@ class Body:
             self.position += skipped
 
     def _pull(self) -> bool:
-        """Take the source's next piece; False at its end."""
+        """Read the source's next piece; False at its end."""
         if self._stream is None or self.unpacked is not None:
             return False
         while not self._held:
@@ -142,7 +142,7 @@ class Body:
             raise self._fail(error) from error
 
     def _fail(self, error: BaseException) -> BodySourceError:
-        # its own kind: an OSError of the source must not look like one of the connection
+        # a separate class: an OSError of the source must not look like one of the connection
         self.failure = error
         return BodySourceError(str(error))
 

@@ -1,4 +1,4 @@
-"""Which digest a tag stands for, seen to be what was asked for."""
+"""Resolves a tag to its digest, and checks that the image exists for the architecture."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def resolve_digest(
     timeout_s: float = 10.0,
     login: Callable[[], Login] | None = None,
 ) -> str:
-    """Say which digest ("sha256:...") an image's tag stands for, once it is seen to fit `arch`.
+    """Return the digest ("sha256:...") of an image's tag, after checking that it exists for `arch`.
 
-    It is the digest of the index where there is one, so that one pin serves every architecture.
-    `timeout_s` bounds the whole; `login` stands in for docker's configuration.
+    It is the index's digest if there is an index, so that one pin works for every architecture.
+    `timeout_s` limits the whole call; `login` replaces docker's configuration.
     """
     parsed = parse_reference(reference) if isinstance(reference, str) else reference
     return ask_within(
@@ -76,7 +76,7 @@ def _resolve(session: RepositorySession, arch: str) -> str:
 def _platform_of_image(
     session: RepositorySession, manifest: Mapping[str, Any], kind: str
 ) -> tuple[str, str]:
-    """Read a single image's platform, which only its configuration tells."""
+    """Read a single image's platform, which only its configuration has."""
     where = str(session.reference)
     descriptor = manifest.get("config")
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None

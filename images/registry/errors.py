@@ -1,4 +1,4 @@
-"""How asking a registry can fail."""
+"""Errors from requests to registries."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ PUSH_FIX = (
 
 
 class RegistryUnreachableError(Failure):
-    """A registry did not answer, or not in time, or only with its own errors."""
+    """A registry did not answer, not in time, or only with server errors."""
 
     code = "registry-unreachable"
     exit_code = 5
 
 
 class RegistryAnswerError(Failure):
-    """A registry answered with something damaged, or that is not a registry's answer."""
+    """A registry's answer was damaged, or not like a registry's."""
 
     code = "registry-bad-answer"
     exit_code = 5
 
 
 class ImageNotFoundError(Failure):
-    """A registry has no such image, or not for the architecture that is needed."""
+    """A registry has no such image, or not for the required architecture."""
 
     code = "image-not-found"
     exit_code = 5
 
 
 class RegistryDeniedError(Failure):
-    """A registry refused: no login, a wrong one, or its limit is used up."""
+    """A registry refused the request: no login, a wrong one, or its rate limit was reached."""
 
     code = "registry-denied"
     exit_code = 5
 
 
 class PushRefusedError(Failure):
-    """A registry does not take what was pushed: too large, no such repository, a fixed tag."""
+    """A registry rejected the push: too large, no such repository, an immutable tag."""
 
     code = "push-refused"
     exit_code = 5

@@ -1,8 +1,8 @@
-"""Which other hosts hold what a registry holds, by the settings that engines on this host have.
+"""Reads registry mirrors from the settings of the engines on this host.
 
-Read are docker's `registry-mirrors` (for Docker Hub, which is all that docker uses them for) and
-the mirrors of podman's and skopeo's registries.conf. A mirror that is not encrypted and not on this
-machine is left out, as everywhere here. containerd's hosts.toml are not read.
+It reads docker's `registry-mirrors` (for Docker Hub, the only registry that docker uses them for)
+and the mirrors in podman's and skopeo's registries.conf. It skips unencrypted mirrors that are not
+on this machine, as everywhere here, and does not read containerd's hosts.toml.
 https://docs.docker.com/docker-hub/image-library/mirror/
 https://github.com/containers/image/blob/main/docs/containers-registries.conf.5.md
 """
@@ -30,23 +30,23 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """A host that holds a registry's repositories, below a path of its own if it has one."""
+    """A host that has a registry's repositories, below `path` if it is set."""
 
     registry: str
     path: str = ""
 
     def of(self, reference: Reference) -> Reference:
-        """The same image, there."""
+        """The reference of the same image on this mirror."""
         repository = "/".join(filter(None, (self.path, reference.repository)))
         return replace(reference, registry=self.registry, repository=repository)
 
 
 Mirrors = Mapping[str, tuple[Mirror, ...]]
-"""By the registry: {"docker.io": (Mirror(...), ...)}."""
+"""Mirrors by registry: {"docker.io": (Mirror(...), ...)}."""
 
 
 def read_mirrors(root: Path = Path("/"), home: Path | None = None) -> Mirrors:
-    """Read this host's settings; what cannot be read or understood counts as none."""
+    """Read this host's settings; unreadable or invalid files count as empty."""
     home = home or Path(os.environ.get("HOME") or "/nonexistent")
     found: dict[str, dict[Mirror, None]] = {}
     for registry, mirror in (*_of_docker(root, home), *_of_containers(root, home)):
@@ -55,11 +55,11 @@ def read_mirrors(root: Path = Path("/"), home: Path | None = None) -> Mirrors:
 
 
 def parse_mirror(text: str) -> Mirror | None:
-    """Read a mirror's place: "host:5000/path" or with https:// before it; None: it is unusable."""
+    """Parse a mirror: "host:5000/path", with or without https:// before it; None: unusable."""
     scheme, mark, rest = text.partition("://")
     place = (rest if mark else text).rstrip("/")
     try:
-        # whoever gives a whole image a name gives its host one, too
+        # parsed as part of an image reference, which validates the host, too
         reference = parse_reference(f"{place}/x/x")
     except Failure:
         return None
@@ -93,7 +93,7 @@ def _of_containers(root: Path, home: Path) -> Iterator[tuple[str, Mirror]]:
 
 
 def _of_entry(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mirror]]:
-    """Read one [[registry]]; those that are for a part of a registry only are passed over."""
+    """Read one [[registry]]; skips entries for only a part of a registry."""
     place = entry.get("prefix") or entry.get("location")
     mirrors = entry.get("mirror")
     if not isinstance(place, str) or "/" in place or "*" in place or not isinstance(mirrors, list):

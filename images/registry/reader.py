@@ -1,7 +1,7 @@
 """Reads a repository: manifests and blobs, checked against their digests, from mirrors first.
 
-A blob comes in pieces, and goes on where a connection broke. What it is redirected to, such as a
-storage at another host, sees no login.
+A blob comes in pieces, and resumes where a connection broke. Redirect targets, such as a storage on
+another host, get no login.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pull
 """
 
@@ -38,7 +38,7 @@ _ANEW_FIX = "A proxy changed it, or the registry is damaged; try another."
 
 
 class ManifestBytes(NamedTuple):
-    """A manifest or an index, as its bytes; `digest` is that of these."""
+    """The bytes of a manifest or an index, and their digest."""
 
     content: bytes
     media_type: str
@@ -46,7 +46,7 @@ class ManifestBytes(NamedTuple):
 
 
 class RepositoryReader:
-    """One repository that is read, and the mirrors that may have it, too."""
+    """Reads one repository, from mirrors that may have it first."""
 
     def __init__(
         self, session: RepositorySession, mirrors: Sequence[RepositorySession] = ()
@@ -55,7 +55,7 @@ class RepositoryReader:
         self._mirrors = list(mirrors)
         self.reference = session.reference
         self.notes: list[str] = []
-        """Which mirrors were passed over, and why."""
+        """Which mirrors were skipped, and why."""
 
     @classmethod
     def open(
@@ -67,9 +67,9 @@ class RepositoryReader:
         mirrors: Mirrors | None = None,
         patience: Patience | None = None,
     ) -> RepositoryReader:
-        """Make ready to read; nothing is sent yet. `mirrors`: None: those of this host's engines.
+        """Prepare to read; sends nothing yet. `mirrors`: None: those of this host's engines.
 
-        `login` is for the registry itself; a mirror is shown the login that docker has for it.
+        `login` is for the registry itself; a mirror gets the login that docker has for it.
         """
         parsed = parse_reference(reference) if isinstance(reference, str) else reference
         client = HttpClient(ca_bundle=ca_bundle, patience=patience)
@@ -81,13 +81,14 @@ class RepositoryReader:
         )
 
     def close(self) -> None:
-        """Let go of its connections."""
+        """Close the connections."""
         self._session.client.close()
 
     def manifest(self, reference: str | None = None) -> ManifestBytes:
-        """Read a manifest or an index by its tag or digest; that of the reference for None.
+        """Read a manifest or an index by its tag or digest; None: the reference's.
 
-        ImageNotFoundError: there is none. RegistryAnswerError: it is not what it should be.
+        ImageNotFoundError: it does not exist. RegistryAnswerError: it is not a manifest.
+        DigestMismatchError: it does not match its digest.
         """
         wanted = reference or self.reference.pinned
         return self._from_any(lambda session: read_manifest(session, wanted))
@@ -95,9 +96,9 @@ class RepositoryReader:
     def blob(
         self, digest: str, size: int, *, offset: int = 0, hashed: _Hash | None = None
     ) -> Generator[bytes, None, None]:
-        """Give a blob's bytes from `offset` on; DigestMismatchError where they are others.
+        """Yield a blob's bytes from `offset` on; DigestMismatchError if they do not match.
 
-        `hashed` has taken the bytes before `offset`; it goes on with those that follow.
+        `hashed` is the hash of the bytes before `offset`; it is updated with those that follow.
         """
         if not is_digest(digest) or not 0 <= offset <= size or (offset and hashed is None):
             raise ValueError("a blob is read by a sha256 digest; from its middle with its hash")
@@ -106,7 +107,7 @@ class RepositoryReader:
             try:
                 yield from _blob(session, digest, size, progress)
             except DigestMismatchError:  # noqa: PERF203  as below
-                raise  # its bytes are out already, and cannot be taken back
+                raise  # its bytes were yielded already
             except Failure as error:
                 self._pass_over(session, error)
             else:
@@ -116,11 +117,11 @@ class RepositoryReader:
     def referrers(
         self, subject: Descriptor, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """What is attached to an image, of one type or of all. Mirrors are not asked."""
+        """The artifacts attached to an image, of one type or all. Does not query mirrors."""
         return referrers.list_referrers(self._session, subject, artifact_type)
 
     def read_artifact(self, artifact: Descriptor) -> bytes:
-        """The content of something attached, checked against its digests."""
+        """The content of an attached artifact, checked against its digests."""
         return referrers.read_artifact(self._session, artifact)
 
     def _from_any(self, ask: Callable[[RepositorySession], ManifestBytes]) -> ManifestBytes:
@@ -137,14 +138,14 @@ class RepositoryReader:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a blob is here, and the hash of that."""
+    """How much of a blob has arrived, and its hash so far."""
 
     at: int
     state: _Hash
 
 
 def _mirror_session(mirror: Mirror, reference: Reference, client: HttpClient) -> RepositorySession:
-    """Ask a mirror with less patience: there is somewhere else to go."""
+    """A session with fewer tries: the registry itself is the alternative."""
     patience = replace(client.patience, tries=min(2, client.patience.tries))
     return RepositorySession(
         mirror.of(reference),
@@ -156,7 +157,7 @@ def _mirror_session(mirror: Mirror, reference: Reference, client: HttpClient) ->
 
 
 def read_manifest(session: RepositorySession, wanted: str) -> ManifestBytes:
-    """Read a manifest or an index by its tag or digest; DigestMismatchError: it is another."""
+    """Read a manifest or an index by its tag or digest. DigestMismatchError: it does not match."""
     what = f"give the manifest {wanted}"
     reply = session.request("GET", f"manifests/{wanted}", what=what, headers={"Accept": _ACCEPT})
     if reply.status != 200:
@@ -182,7 +183,7 @@ def read_manifest(session: RepositorySession, wanted: str) -> ManifestBytes:
 
 
 def has_digest(content: bytes, digest: str) -> bool:
-    """Whether bytes are those of a sha256 or sha512 digest."""
+    """Whether bytes match a sha256 or sha512 digest."""
     algorithm, _, value = digest.partition(":")
     return (
         algorithm in {"sha256", "sha512"} and hashlib.new(algorithm, content).hexdigest() == value
@@ -192,7 +193,7 @@ def has_digest(content: bytes, digest: str) -> bool:
 def _blob(
     session: RepositorySession, digest: str, size: int, progress: _Progress
 ) -> Generator[bytes, None, None]:
-    """Give the rest of a blob; a broken connection is gone on from, a few times in a row."""
+    """Yield the rest of a blob; resumes a broken connection, a few times in a row."""
     tries, what = session.tries(session.patience.tries), f"give {digest}"
     while progress.at < size:
         before, refused = progress.at, None
@@ -224,7 +225,7 @@ def _blob(
 def _rest(
     session: RepositorySession, digest: str, size: int, progress: _Progress
 ) -> Generator[bytes, None, Reply | None]:
-    """Give as much as one connection does; return an answer that refuses."""
+    """Yield what one connection delivers; return the answer if it is a refusal."""
     headers = {"Accept": "*/*"}
     if progress.at:
         headers["Range"] = f"bytes={progress.at}-{size - 1}"
@@ -253,7 +254,7 @@ def _rest(
 
 
 def _start_of(incoming: Incoming, wanted: int) -> int | None:
-    """At which byte an answer begins; None: it is no such answer."""
+    """The offset at which an answer's body begins; None: it is not an answer with the blob."""
     if incoming.status == 200:
         return 0
     found = incoming.range

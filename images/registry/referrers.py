@@ -1,8 +1,8 @@
-"""What is attached to an image: manifests that name it as their subject.
+"""Artifacts attached to an image: manifests that name it as their subject.
 
-A registry that knows OCI 1.1 keeps the list itself. In others it is an index under a tag made of
-the image's digest, which each client reads, changes and writes; two at once may lose one's entry,
-so it is looked at again after it was written. Others' entries are kept as they are.
+A registry that supports OCI 1.1 keeps the list itself. In others it is an index under a tag derived
+from the image's digest, which clients read, change and write; concurrent writes may lose an entry,
+so the index is read again after writing. Entries of others are kept as they are.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-referrers
 """
 
@@ -35,13 +35,13 @@ MOST_ARTIFACT_BYTES = 64 << 20
 _MOST_PAGES = 100
 _MOST_ROUNDS = 4
 _UNKNOWN = frozenset({400, 404, 405, 406, 501})
-"""What registries that do not know the list answer when they are asked for it."""
+"""The answers of registries that do not support the referrers list."""
 
 
 def artifact_manifest(
     subject: Descriptor, artifact_type: str, content: Descriptor, annotations: Mapping[str, str]
 ) -> bytes:
-    """Write the manifest of something that is attached to `subject`."""
+    """Make the manifest of an artifact that is attached to `subject`."""
     named = Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size)
     return to_bytes({
         "schemaVersion": 2,
@@ -55,12 +55,12 @@ def artifact_manifest(
 
 
 def fallback_tag(subject: Descriptor) -> str:
-    """The tag of the list in registries that do not keep it: "sha256-0123..."."""
+    """The tag of the list in registries that do not support OCI 1.1: "sha256-0123..."."""
     return subject.digest.replace(":", "-")
 
 
 def list_in_tag(session: RepositorySession, subject: Descriptor, artifact: Descriptor) -> None:
-    """Add an artifact to the list under the fallback tag, and see that it is there."""
+    """Add an artifact to the list under the fallback tag, and verify that it is there."""
     path = f"manifests/{fallback_tag(subject)}"
     what = f"take the list of artifacts attached to {subject.digest}"
     for _ in range(_MOST_ROUNDS):
@@ -94,7 +94,7 @@ def list_in_tag(session: RepositorySession, subject: Descriptor, artifact: Descr
 def list_referrers(
     session: RepositorySession, subject: Descriptor, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
-    """What is attached to an image, from the registry's own list or from the fallback tag."""
+    """The artifacts attached to an image, from the registry's list or from the fallback tag."""
     entries = _from_api(session, subject, artifact_type)
     if entries is None:
         entries = _entries(_read_tag(session, subject), subject)
@@ -104,7 +104,7 @@ def list_referrers(
 
 
 def read_artifact(session: RepositorySession, artifact: Descriptor) -> bytes:
-    """The content of something attached: the first layer of its manifest, checked."""
+    """The content of an attached artifact: the first layer of its manifest, checked."""
     what = f"give {artifact.digest}"
     reply = session.request(
         "GET", f"manifests/{artifact.digest}", what=what, headers={"Accept": MANIFEST}
@@ -136,7 +136,7 @@ def read_artifact(session: RepositorySession, artifact: Descriptor) -> bytes:
 
 
 def checked(content: bytes, wanted: Descriptor, session: RepositorySession) -> bytes:
-    """Give bytes that are those of the descriptor. DigestMismatchError: they are others."""
+    """Return the bytes if they match the descriptor. DigestMismatchError: they do not."""
     if len(content) != wanted.size or digest_of(content) != wanted.digest:
         raise DigestMismatchError(
             f"{session.reference.registry} returned other bytes than {wanted.digest} "
@@ -149,7 +149,7 @@ def checked(content: bytes, wanted: Descriptor, session: RepositorySession) -> b
 def _from_api(
     session: RepositorySession, subject: Descriptor, artifact_type: str | None
 ) -> list[dict[str, Any]] | None:
-    """Read every page of the registry's own list; None: it keeps none."""
+    """Read every page of the registry's list; None: it does not support one."""
     what = f"list what is attached to {subject.digest}"
     base = f"referrers/{subject.digest}"
     query = urllib.parse.urlencode({"artifactType": artifact_type}) if artifact_type else ""
@@ -190,7 +190,7 @@ def _read_tag(session: RepositorySession, subject: Descriptor) -> bytes | None:
 
 
 def _entries(content: bytes | None, subject: Descriptor) -> list[dict[str, Any]]:
-    """Read a list; what is no list is not taken for an empty one, which would delete it."""
+    """Parse a list; an invalid one is an error: taking it for empty would delete its entries."""
     if content is None:
         return []
     where = f"the list of artifacts attached to {subject.digest}"

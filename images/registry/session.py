@@ -1,7 +1,6 @@
-"""Requests to one repository of a registry: with the right login, tried again where that helps.
+"""Requests to one repository of a registry: with the right login, and retries where they help.
 
-The login is for the registry alone: what it redirects to, and what it names as the place of an
-upload, is asked without one when it lies at another host.
+Only the registry gets the login: redirect targets and upload locations on another host get none.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class RepositorySession:
-    """One repository, asked for one purpose; several threads may use it."""
+    """One repository, used for one purpose; thread-safe."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class RepositorySession:
         sleep: Callable[[float], None] = time.sleep,
         ends: float = float("inf"),
     ) -> None:
-        """Make ready; nothing is sent yet, and nothing after `ends` (by the monotonic clock)."""
+        """Prepare; sends nothing yet, and nothing after `ends` (of the monotonic clock)."""
         self.reference = reference
         self.client = client
         self.patience = patience or client.patience
@@ -61,11 +60,11 @@ class RepositorySession:
         )
 
     def url(self, path: str) -> str:
-        """The address of something of the repository, such as "manifests/1.2"."""
+        """The URL of a path in the repository, such as "manifests/1.2"."""
         return self._base + path
 
     def locate(self, location: str, base: str) -> str:
-        """Read an address that the registry gave, relative to `base`; refuse what is unsafe."""
+        """Resolve an address from the registry, relative to `base`; refuses unsafe ones."""
         try:
             return followed(base, location)
         except BrokenOff as error:
@@ -83,9 +82,9 @@ class RepositorySession:
         wait_s: float | None = None,
         tries: int | None = None,
     ) -> Reply:
-        """Exchange a small request, again where that may help; a refusal is an answer, too.
+        """Send a small request, with retries; a refusal is returned as an answer, too.
 
-        `path`: of the repository, or a whole address. `what` completes "could not" for the error.
+        `path`: in the repository, or a whole URL. `what` completes "could not" in the error.
         """
         url = path if "://" in path else self.url(path)
 
@@ -103,9 +102,9 @@ class RepositorySession:
     def once(
         self, method: str, url: str, headers: Mapping[str, str], body: Iterator[memoryview]
     ) -> tuple[Reply, str | None]:
-        """Send a streamed body, once; give the answer, and what was shown for it.
+        """Send a streamed body, once; return the answer and the Authorization header that was sent.
 
-        BrokenOff: it broke off. What follows then is the caller's, who knows how far it got.
+        BrokenOff: it broke off. The caller must handle that, as it knows how far it got.
         """
         shown = self._show(url, self.right)
         headers = {**headers, **_header(shown)}
@@ -116,19 +115,19 @@ class RepositorySession:
     def open(
         self, path: str, headers: Mapping[str, str]
     ) -> contextlib.AbstractContextManager[Incoming]:
-        """Get something whose body is to be read in pieces, with its redirects and its login."""
+        """GET something and read its body in pieces; follows redirects and sends the login."""
         return self._open("GET", self.url(path), headers)
 
     def renew(self, refused: Head, used: str | None, right: Right | None = None) -> bool:
-        """After a 401: get a newer token. False: there is nothing that has not been tried."""
+        """After a 401: get a newer token. False: nothing is left to try."""
         return self._authorizer.renew(right or self.right, refused, used)
 
     def refusal(self, reply: Reply, what: str) -> Failure:
-        """Make the failure of an answer that says no."""
+        """The error for a refusal."""
         return refusal(self.asked(what), reply)
 
     def asked(self, what: str) -> RegistryRequest:
-        """Describe a request, for the sentence about how it failed."""
+        """Describe a request, for the message about its failure."""
         return RegistryRequest(
             reference=self.reference,
             purpose=self.purpose,
@@ -139,7 +138,7 @@ class RepositorySession:
         )
 
     def unreachable(self, error: BrokenOff, what: str, more: str = "") -> RegistryUnreachableError:
-        """Make the failure of an exchange that did not come to its end."""
+        """The error for a request that was not completed."""
         registry = self.reference.registry
         return RegistryUnreachableError(
             f"The registry {registry} could not {what}: {error}.{more}",
@@ -147,10 +146,10 @@ class RepositorySession:
         )
 
     def tries(self, most: int | None = None) -> Tries:
-        """Count the tries of one request, and pause in between."""
+        """A counter for the tries of one request, which pauses between them."""
 
         def allowed() -> int:
-            """A registry that has never answered is not waited for as long as one that has."""
+            """Allow fewer tries while the registry has never answered."""
             return most or (self.patience.tries if self._answered else min(2, self.patience.tries))
 
         return Tries(self.patience, most=allowed, sleep=self.sleep)
@@ -165,7 +164,7 @@ class RepositorySession:
         right: Right | None = None,
         wait_s: float | None = None,
     ) -> Iterator[Incoming]:
-        """Ask with what is known of the login, and once more with what the registry asks for."""
+        """Send a request with the known credentials; after a 401, once more with new ones."""
         right, renewed = right or self.right, False
         try:
             while True:
@@ -200,7 +199,7 @@ class RepositorySession:
         what = f"give a token for {self.reference.repository}"
 
         def ask() -> Reply:
-            # a login or a token in it is for this address alone
+            # a login or a token in it is only for this address
             return self.client.send(
                 request.method, request.url, request.headers, request.body, follow=False
             )
@@ -237,7 +236,7 @@ def ask_within(
     login: Callable[[], Login] | None = None,
     client: HttpClient | None = None,
 ) -> _T:
-    """Ask a registry small questions in a thread, and wait for it no longer than this.
+    """Run small requests to a registry in a thread, and wait at most `timeout_s` for it.
 
     `what` completes "gave no complete".
     """

@@ -1,4 +1,4 @@
-"""Which tags a repository has: OCI distribution's tag list, page after page.
+"""Lists the tags of a repository: OCI distribution's tag list, page by page.
 
 Source: https://github.com/opencontainers/distribution-spec/blob/main/spec.md, "Listing Tags"
 """
@@ -33,9 +33,9 @@ def list_tags(
 ) -> tuple[str, ...]:
     """Every tag of a repository such as "docker.io/nvidia/cuda", in the registry's order.
 
-    `timeout_s` bounds the whole; `login` stands in for docker's configuration, and `client` has
-    connections that are there already. RegistryAnswerError: it does not answer like a registry,
-    or never ends.
+    `timeout_s` limits the whole call; `login` replaces docker's configuration, and `client` has
+    open connections to reuse. RegistryAnswerError: it does not answer like a registry, or the list
+    never ends.
     """
     named = parse_reference(repository) if isinstance(repository, str) else repository
     parsed = replace(named, tag=None, digest=None)
@@ -51,7 +51,7 @@ def list_tags(
 
 
 def next_page(link: str) -> str | None:
-    """The query of the next page, by the header Link; None: this was the last.
+    """The query of the next page, from the Link header; None: this was the last.
 
     Only the query is followed: a list does not lead to another host or repository.
     """

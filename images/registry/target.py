@@ -1,7 +1,7 @@
-"""A registry as the place where an image goes: only what is not there is sent.
+"""Pushes an image to a registry; skips blobs that the registry has.
 
-Blobs may be written by several threads at once. A manifest is put last, when everything that it
-names is there, so that nobody ever sees a part of an image.
+Several threads may write blobs at once. A manifest is written last, after everything that it names,
+so that an incomplete image is never visible.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#push
 """
 
@@ -28,7 +28,7 @@ from images.registry.upload import Upload, cancel, lying
 
 
 class RegistryTarget:
-    """One repository that is pushed to. See `images.oci.sources.Target`."""
+    """Pushes to one repository. See `images.oci.sources.Target`."""
 
     def __init__(self, session: RepositorySession) -> None:
         self._session = session
@@ -46,9 +46,9 @@ class RegistryTarget:
         login: Callable[[], Login] | None = None,
         patience: Patience | None = None,
     ) -> RegistryTarget:
-        """Make ready to push to REGISTRY/REPOSITORY[:TAG]; nothing is sent yet.
+        """Prepare to push to REGISTRY/REPOSITORY[:TAG]; sends nothing yet.
 
-        BadReference: it is none, or a digest, which nobody can push to.
+        BadReference: it is malformed, or has a digest, to which one cannot push.
         """
         parsed = parse_reference(reference) if isinstance(reference, str) else reference
         if parsed.digest is not None:
@@ -60,7 +60,7 @@ class RegistryTarget:
         return cls(RepositorySession(parsed, client, purpose="push", login=login))
 
     def close(self) -> None:
-        """Let go of its connections, and of uploads that a mount began."""
+        """Close the connections, and cancel uploads that a mount began."""
         with self._lock:
             begun, self._begun = self._begun, {}
         for location in begun.values():
@@ -73,13 +73,13 @@ class RegistryTarget:
         return str(self.reference)
 
     def has(self, blob: Descriptor) -> bool:
-        """Whether the registry has this very blob; what it has is not asked again."""
+        """Whether the registry has this blob; a positive answer is remembered."""
         return self._has(blob.digest, blob.size)
 
     def mount(self, blob: Descriptor, from_repository: str) -> bool:
-        """Have a blob of another repository of this registry here, without sending it.
+        """Mount a blob from another repository of this registry, without sending it.
 
-        False: it is not there, or may not be read there, or the registry does not do this.
+        False: it is not there or not readable, or the registry does not support mounting.
         """
         query = urllib.parse.urlencode({"mount": blob.digest, "from": from_repository})
         right = (*self._session.right, scope(from_repository, "pull"))
@@ -88,7 +88,7 @@ class RegistryTarget:
             reply = self._session.request(
                 "POST", f"blobs/uploads/?{query}", what=what, body=b"", right=right
             )
-        except RegistryDeniedError:  # no token for the other repository; one for this may be had
+        except RegistryDeniedError:  # no token for the other repository; one for this may work
             return False
         if reply.status == 201:
             told = reply.headers.get("docker-content-digest", blob.digest)
@@ -111,7 +111,7 @@ class RegistryTarget:
         expected: Descriptor | None,
         on_bytes: Callable[[int], None],
     ) -> Written:
-        """Send a layer; see `images.registry.upload` for what happens when it breaks off."""
+        """Send a layer; `images.registry.upload` describes what happens when it breaks off."""
         with self._lock:
             begun = self._begun.pop(expected.digest, None) if expected else None
         written = Upload(
@@ -138,7 +138,7 @@ class RegistryTarget:
         return blob
 
     def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
-        """Put a manifest or an index under a tag, or under its digest alone.
+        """Write a manifest or an index under a tag, or only under its digest.
 
         `name`: a tag, or the image's whole name as `shown`.
         """
@@ -154,7 +154,7 @@ class RegistryTarget:
         media_type: str,
         annotations: Mapping[str, str] | None = None,
     ) -> Descriptor:
-        """Attach something to an image that is here; the same twice is there once."""
+        """Attach an artifact to an image in this repository; idempotent."""
         notes = dict(annotations or {})
         blob = self.write_bytes(content, media_type)
         self.write_bytes(referrers.EMPTY_CONFIG, EMPTY)
@@ -168,11 +168,11 @@ class RegistryTarget:
     def referrers(
         self, subject: Descriptor, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """What is attached to an image, of one type or of all."""
+        """The artifacts attached to an image, of one type or of all."""
         return referrers.list_referrers(self._session, subject, artifact_type)
 
     def read_artifact(self, artifact: Descriptor) -> bytes:
-        """The content of something attached, checked against its digests."""
+        """The content of an attached artifact, checked against its digests."""
         return referrers.read_artifact(self._session, artifact)
 
     def _publish(
@@ -202,7 +202,7 @@ class RegistryTarget:
         return described, reply
 
     def _digest_of(self, place: str, media_type: str) -> str | None:
-        """Ask for a manifest's digest, of a registry that did not tell it."""
+        """Query a manifest's digest, if the registry's answer did not have it."""
         reply = self._session.request(
             "HEAD", f"manifests/{place}", what=f"show {place}", headers={"Accept": media_type}
         )
@@ -227,7 +227,7 @@ class RegistryTarget:
         if reply.status in {401, 403} and reply.url.startswith(self._session.url("")):
             raise self._session.refusal(reply, what)
         if reply.status != 200:
-            return False  # a storage behind it may not answer to HEAD; then it is sent again
+            return False  # a storage behind it may not support HEAD; then send it again
         length = reply.headers.get("content-length")
         told = reply.headers.get("docker-content-digest")
         right = told == digest if length is None else length == str(size)

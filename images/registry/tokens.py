@@ -1,8 +1,8 @@
-"""What a registry is shown with each request: tokens by their scopes, or a login, for all threads.
+"""The Authorization header of each request: tokens by scope, or a login, for all threads.
 
-A token is asked for when the registry wants one, kept for its scopes, and renewed a little before
-it ends, so that it does not end in the middle of a body that takes minutes. Several threads that
-are refused at once cause one new token.
+A token is requested when the registry wants one, kept for its scopes, and renewed a little before
+it expires, so that it does not expire during a body that takes minutes. Several threads that are
+refused at once cause one new token.
 https://distribution.github.io/distribution/spec/auth/
 """
 
@@ -27,19 +27,19 @@ Right = tuple[str, ...]
 """Scopes that belong together: ("repository:team/app:pull,push",)."""
 
 _DEFAULT_S = 60.0
-"""How long a token is good for that does not say it, by the specification."""
+"""How long a token without `expires_in` is valid, according to the specification."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """An Authorization header, and until when (by the monotonic clock) it is good."""
+    """An Authorization header, and when it expires (monotonic clock)."""
 
     text: str
     ends: float
 
 
 class Authorizer:
-    """Knows what to show to one registry."""
+    """Holds the credentials for one registry."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Authorizer:
 
     @property
     def problem(self) -> str:
-        """Why docker's login could not be read, if that is so."""
+        """Why docker's login could not be read, or empty."""
         return self._login.problem if self._login is not None else ""
 
     @property
     def has_login(self) -> bool:
-        """Whether docker's configuration has a login for this registry, as far as it was needed."""
+        """Whether docker's configuration has a login for this registry; False until it was read."""
         return bool(self._login)
 
     def header(self, right: Right) -> str | None:
-        """What to show for this right; None until the registry has asked for something."""
+        """The header for this right; None until the registry has sent a challenge."""
         with self._lock:
             shown = self._shown.get(right)
             if shown is not None and self._clock() < shown.ends:
@@ -79,9 +79,9 @@ class Authorizer:
             return self._answer(self._challenge, right)
 
     def renew(self, right: Right, refused: Head, used: str | None) -> bool:
-        """Get something newer than what was refused; False where there is nothing better.
+        """Get a newer header than the refused one; False if there is none.
 
-        `used` is what the refused request showed: another thread may have renewed it since.
+        `used` is the refused request's header: another thread may have renewed it since.
         """
         with self._lock:
             shown = self._shown.get(right)
@@ -94,7 +94,7 @@ class Authorizer:
             return self._answer(challenge, right) != used or challenge.scheme == "bearer"
 
     def clean(self, text: str) -> str:
-        """Blot out every secret that was shown, should a registry repeat it."""
+        """Redact every secret that was sent, in case a registry repeats it."""
         with self._lock:
             secrets = sorted(self._secrets, key=len, reverse=True)
         for secret in secrets:
@@ -111,7 +111,7 @@ class Authorizer:
         return next(basic, None) if login.username else None
 
     def _known_login(self) -> Login:
-        if self._login is None:  # once: a credential helper may ask a person
+        if self._login is None:  # once: a credential helper may prompt the user
             self._login = self._read_login()
             self._keep_secret(self._login.password, self._login.identity_token)
         return self._login
@@ -128,7 +128,7 @@ class Authorizer:
             return text
         _check_realm(challenge.parameters["realm"], self._reference)
         scopes = merged((*challenge.parameters.get("scope", "").split(), *right))
-        # whoever reads errors may see neither form
+        # errors must show neither form of the login
         self._keep_secret(login.basic().removeprefix("Basic ") if login.username else "")
         token, lasts_s = self._token(token_request(challenge, login, scopes))
         self._keep_secret(token)
@@ -141,7 +141,7 @@ class Authorizer:
         where = f"The token server {host_of(request.url)}"
         document = parse_json_object(reply.body, where)
         token = document.get("token") or document.get("access_token")
-        # what is no printable word would become more than one header
+        # a token with other characters could inject a header
         if not isinstance(token, str) or re.fullmatch(r"[!-~]+", token) is None:
             raise RegistryAnswerError(f"{where} answered without a token.", fix=PUSH_FIX)
         lasts = document.get("expires_in")
@@ -150,12 +150,12 @@ class Authorizer:
 
 
 def scope(repository: str, *actions: str) -> str:
-    """Write the scope of a right on a repository."""
+    """The scope for actions on a repository."""
     return f"repository:{repository}:{','.join(actions)}"
 
 
 def merged(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Join the actions of scopes that name the same thing, in the order they came."""
+    """Merge the actions of scopes for the same resource, in their order."""
     actions: dict[str, dict[str, None]] = {}
     for one in scopes:
         resource, _, wanted = one.rpartition(":")
@@ -167,7 +167,7 @@ def merged(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _check_realm(realm: str, reference: Reference) -> None:
-    """Refuse an address for logins that is not encrypted, unless both ends are this machine."""
+    """Refuse to send logins to an unencrypted address, unless both ends are on this machine."""
     try:
         parts = urllib.parse.urlsplit(realm)
         near = reference.is_loopback and is_loopback(parts.hostname or "")

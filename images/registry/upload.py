@@ -1,9 +1,9 @@
-"""One blob on its way into a registry: begun, sent, gone on with where it broke, and committed.
+"""Uploads one blob to a registry: starts it, sends it, resumes where it broke, and commits it.
 
-The body is sent as one PATCH in chunked encoding, which every registry knows. When it breaks off,
-the registry is asked how far it got, and the rest is sent from there; a registry that has forgotten
-the upload gets it anew. Where bodies of that size are refused (a proxy's limit), and where it broke
-twice at the same place, it is sent in parts, each a request of its own.
+The body is sent as one PATCH in chunked encoding, which every registry supports. When it breaks
+off, we query how far the registry got, and send the rest from there; a registry that has lost the
+upload gets it again. If bodies of that size are refused (a proxy's limit), or if it broke twice at
+the same place, it is sent in parts, each in a separate request.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-blobs
 """
 
@@ -26,10 +26,10 @@ from images.registry.session import RepositorySession
 
 _RANGE = re.compile(r"(?:bytes=)?0-(\d{1,18})")
 _PARTS = (16 << 20, 4 << 20, 1 << 20)
-"""How large a part is, and how large after one was refused; proxies refuse more than 1 MB."""
+"""The size of a part, and the sizes after one was refused; some proxies refuse more than 1 MB."""
 _MOST_PART = 64 << 20
 _PROGRESS_BYTES = 1 << 20
-"""As much must have arrived since the last break for it to count as progress."""
+"""At least this much must arrive after a break to count as progress."""
 _TAKEN = frozenset({200, 201, 202, 204})
 _GONE = frozenset({400, 404, 405, 410, 501})
 _LOST = frozenset({404, 410, 416})
@@ -37,7 +37,7 @@ _CANCEL_S = 5.0
 
 
 class _AgainError(Exception):
-    """The upload did not go on; `reply` says why where the registry did."""
+    """The upload stopped and should be retried; `reply`: the registry's answer, if there is one."""
 
     def __init__(self, why: str, *, reply: Reply | None = None, counts: bool = True) -> None:
         super().__init__(why)
@@ -58,14 +58,14 @@ class Upload:
         is_there: Callable[[str, int], bool],
         begun: str | None = None,
     ) -> None:
-        """Prepare it. `is_there` asks for a blob by digest and size; `begun`: go on with that."""
+        """Prepare it. `is_there` checks for a blob by digest and size; `begun`: resume this one."""
         self._session = session
         self._body = Body(open_stream, expected, on_bytes)
         self._is_there = is_there
         self._location = begun
         self._at = 0
         self._is_sure = True
-        self._part = 0  # an index into _PARTS, and one more; 0: all at once
+        self._part = 0  # an index into _PARTS plus one; 0: all at once
         self._least_part = 0
         self._breaks_here = 0
         self._best = 0
@@ -74,7 +74,7 @@ class Upload:
         self._what = f"take {expected.digest if expected else 'a layer'}"
 
     def run(self) -> Written:
-        """Send it, however often that takes within reason."""
+        """Send it, with a limited number of retries."""
         try:
             return self._run()
         except BaseException as error:
@@ -119,11 +119,11 @@ class Upload:
         self._least_part = int(least) if least.isascii() and re.fullmatch(r"\d{1,9}", least) else 0
 
     def _ask(self) -> None:
-        """Ask how far the registry got; one that has forgotten the upload begins it anew."""
+        """Query how far the registry got; if it has lost the upload, start again."""
         reply = self._session.request("GET", self._place, what=self._what)
         found = _RANGE.fullmatch(reply.headers.get("range", "").strip())
         end = int(found[1]) if found else 0
-        # "0-0" is said of no byte and of one: neither is worth keeping
+        # "0-0" can mean no byte or one: neither is worth keeping
         if reply.status in _GONE:
             self._location = None
             return self._begin()
@@ -144,7 +144,7 @@ class Upload:
             if self._part:
                 self._send_part()
             elif self._at and self._body.expected is None:
-                self._part = 1  # what is left must be announced, and is not known
+                self._part = 1  # the size of the rest must be announced, and is unknown
             else:
                 self._send_rest()
 
@@ -161,7 +161,7 @@ class Upload:
             self._patch({}, self._body.pieces(self._at))
 
     def _send_part(self) -> None:
-        """Send as much as a part may have; its length must be known before, so it is held."""
+        """Send one part; its length must be known before, so it is buffered."""
         most = min(max(_PARTS[self._part - 1], self._least_part), _MOST_PART)
         held = [bytes(piece) for piece in self._body.pieces(self._at, most)]
         length = sum(map(len, held))
@@ -200,10 +200,10 @@ class Upload:
             raise self._session.refusal(reply, self._what)
 
     def _take(self, reply: Reply) -> None:
-        """Note that a PATCH arrived, unless the registry says that less of it did."""
+        """Record that a PATCH arrived, unless the registry says that only a part did."""
         self._move(reply)
         found = _RANGE.fullmatch(reply.headers.get("range", "").strip())
-        # some registries are off by one here, which the digest at the end does not mind
+        # some registries are off by one here; the digest at the end decides
         if found and int(found[1]) + 2 < self._body.position:
             raise _AgainError("it accepted only a part of what was sent")
         self._at, self._is_sure = self._body.position, True
@@ -212,7 +212,7 @@ class Upload:
     def _commit(self) -> Written:
         digest, size = self._body.digest(), self._body.position
         unpacked = self._body.unpacked
-        if unpacked is None:  # digest() has seen to that
+        if unpacked is None:  # digest() makes sure of that
             raise BodySourceError("the layer is not complete")
         joint = "&" if urllib.parse.urlsplit(self._place).query else "?"
         url = f"{self._place}{joint}{urllib.parse.urlencode({'digest': digest})}"
@@ -223,7 +223,7 @@ class Upload:
                 "PUT", url, what=f"take {digest}", body=b"", wait_s=wait_s, tries=1
             )
         except RegistryUnreachableError as error:
-            # the answer is lost, and what it said may have been yes
+            # the answer is lost, and the commit may have succeeded
             if not self._is_there(digest, size):
                 raise _AgainError("it did not confirm it") from error
             return Written(digest=digest, size=size, unpacked=unpacked)
@@ -235,7 +235,7 @@ class Upload:
             self._location = None
             return
         if reply.status == 400 and not self._was_damaged:
-            self._was_damaged = True  # on its way, perhaps: once more
+            self._was_damaged = True  # perhaps in transit: try once more
             self._forget()
         elif reply.status not in {200, 201, 204} | AGAIN | _LOST:
             raise self._session.refusal(reply, self._what)
@@ -247,7 +247,7 @@ class Upload:
         self._location = None
 
     def _count(self, again: _AgainError) -> None:
-        """Go on, or give up: a Failure that says how far it got."""
+        """Count a break: retry, or give up with a Failure that says how far it got."""
         if not again.counts:
             return
         self._breaks_here += 1
@@ -281,7 +281,7 @@ class Upload:
         return self._location
 
     def _move(self, reply: Reply) -> None:
-        """Each answer may name a new place, which holds the upload's state; the old one is void."""
+        """Use the location in the answer: it has the upload's state, and the old one is invalid."""
         location = reply.headers.get("location")
         if location:
             self._location = self._session.locate(location, reply.url)
@@ -297,13 +297,13 @@ class Upload:
 
 
 def cancel(session: RepositorySession, location: str) -> None:
-    """Tell the registry that an upload is not gone on with; it forgets it by itself, too."""
+    """Cancel an upload at the registry, which also expires it by itself."""
     with contextlib.suppress(Failure, BrokenOff):
         session.request("DELETE", location, what="forget", wait_s=_CANCEL_S, tries=1)
 
 
 def lying(session: RepositorySession, digest: str, told: str | None) -> RegistryAnswerError:
-    """Make the failure of a registry that has stored something else than it was sent."""
+    """The error for a registry that stored other content than was sent."""
     other = f"{told[:100]!r}" if told else "nothing by that digest"
     return RegistryAnswerError(
         f"{session.reference.registry} took {digest} and says that it has {other}: "

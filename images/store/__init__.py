@@ -1,10 +1,10 @@
-"""What builds keep on this machine, and how wheels get there.
+"""The local cache of builds, and the downloads that fill it.
 
-    lock --fetch--> wheels in the store, or where they lie     (fetch, download, local)
-    base, layers -> blobs by digest, and what is known of them (store, memo)
+    lock --fetch--> wheels in the store, or used in place       (fetch, download, local)
+    base, layers -> blobs by digest, and facts about them       (store, memo)
 
-A file under its final name is whole: it is written under another, hashed as it comes, synced and
-renamed. Nothing else is promised to survive a power cut, and nothing else is needed.
+A file under its final name is complete: it is written under another name, hashed on the way, synced
+and renamed. Nothing else is guaranteed to survive a power cut, and nothing else needs to.
 """
 
 from images.store.errors import (

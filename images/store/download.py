@@ -1,4 +1,4 @@
-"""Brings one wheel from a server: what breaks off goes on where it stopped, within bounds."""
+"""Downloads one wheel; resumes a broken download where it stopped, a limited number of times."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from images.store.store import mismatch
 from images.wheels.errors import WheelUnreachableError
 
 MAX_BYTES = 32 << 30
-"""The most that is taken from a server where nobody knows the size."""
+"""The most that is downloaded if the size is unknown."""
 PATIENCE = Patience(first_wait_s=0.8)
 _WORTH_BYTES = 1 << 20
-"""A try that brought so much begins the count of tries anew ..."""
+"""A try that downloads this much resets the count of tries ..."""
 _MOST_TRIES = 100
-"""... but not for ever."""
+"""... up to this many tries in all."""
 
 
 class Download:
-    """One wheel on its way into an `Incoming` file."""
+    """The download of one wheel into an `IncomingFile`."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Download:
         on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.pieced = bool(incoming.size)
-        """Whether it was put together from several answers."""
+        """Whether it was assembled from several answers."""
         self.fetched = 0
-        """The bytes that travelled."""
+        """The bytes downloaded."""
         self._exchange = exchange
         self._incoming = incoming
         self._title = title
@@ -58,7 +58,7 @@ class Download:
         self._best = 0
 
     def run(self) -> None:
-        """Bring all of it, or raise why not. What has come stays in the file."""
+        """Download all of it, or raise. What has arrived stays in the file."""
         if self._size is not None and self._incoming.size > self._size:
             self._restart()
         self._over = self._size is not None and self._incoming.size == self._size
@@ -80,7 +80,7 @@ class Download:
             raise self._failure(f"broke off {_MOST_TRIES} times", REACH_FIX)
 
     def _once(self) -> None:
-        """Ask once, and take what comes; BrokenOff where it may go better the next time."""
+        """Send one request and write what arrives; BrokenOff if the next try may succeed."""
         self._stop_if_called_off()
         offset = self._incoming.size if self._may_range else 0
         answer = self._exchange.ask(offset, tag=self._tag)
@@ -97,7 +97,7 @@ class Download:
                 self._restart()
             total = self._total(head)
             tag = head.headers.get("etag", "")
-            self._tag = tag if tag.startswith('"') else None  # a weak one promises no bytes
+            self._tag = tag if tag.startswith('"') else None  # weak: bytes may differ
             self.pieced = self.pieced or bool(self._incoming.size)
             for piece in pieces_of(answer):
                 self._take(piece, total)
@@ -115,7 +115,7 @@ class Download:
         self._on_bytes(len(piece))
 
     def _total(self, head: Head) -> int | None:
-        """How large the file will be; where the server means another one, that is told at once."""
+        """The expected size of the file; raises at once if the server reports another one."""
         whole = head.range[2] if head.range else None
         told = head.length if head.status == 200 else whole
         if self._size is None:
@@ -145,7 +145,7 @@ class Download:
             )
 
     def _refuse(self, head: Head) -> None:
-        """Raise what a status means that is no answer."""
+        """Raise the error for a status that brings no file."""
         status = head.status
         if status in {200, 206}:
             self._refuse_other_than_file(head)

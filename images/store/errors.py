@@ -1,4 +1,4 @@
-"""How the store, and filling it, can fail."""
+"""Errors of the store and of the downloads that fill it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ ELSEWHERE_FIX = "Name a directory of your own for it: XDG_CACHE_HOME=DIRECTORY p
 
 
 class StoreUnusableError(Failure):
-    """The store's directory cannot be made, read or written, or is somebody else's."""
+    """The store's directory cannot be created, read or written, or belongs to another user."""
 
     code = "store-unusable"
     exit_code = 4
 
 
 class StoreFullError(Failure):
-    """The disk has no room for what must be kept."""
+    """The disk has no room for the files to store."""
 
     code = "store-full"
     exit_code = 4
 
 
 class OfflineError(Failure):
-    """What is needed is not on this machine, and nothing may be fetched."""
+    """A required file is not on this machine, and --offline forbids downloading it."""
 
     code = "offline"
     exit_code = 5
 
 
 class CalledOffError(Failure):
-    """A download that nobody waits for any more: another part failed, or Ctrl-C was pressed."""
+    """A download was cancelled: another part failed, or the user pressed Ctrl-C."""
 
     code = "called-off"
     exit_code = 130
 
 
 def in_units(count: int) -> str:
-    """Write a number of bytes for people: "1.2 GB"."""
+    """Format a number of bytes for people: "1.2 GB"."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size * 0.9995:
             return f"{count / size:.{0 if count >= size * 99.95 else 1}f} {unit}"

@@ -1,7 +1,7 @@
-"""A file on its way into the store: written under another name, hashed as it comes.
+"""A file being written into the store: under another name, and hashed on the way.
 
-Its writer holds it locked. One that was killed leaves it behind, and whoever comes next goes on
-where that one stopped: nothing in it counts before the digest of the whole is right.
+Its writer holds a lock on it. A killed writer leaves the file behind, and the next one resumes
+where it stopped: the content does not count before the digest of the whole file matches.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from images.store.locks import NoLocks, try_lock
 
 PIECE_BYTES = 1 << 20
 STALLED_S = 300.0
-"""A writer whose file has not grown for so long is not waited for: it is stopped, or worse."""
+"""How long to wait for another writer whose file does not grow: longer means that it hangs."""
 _LOOK_S = 0.05
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class IncomingFile:
-    """A file that grows; what it is worth is known when its digest is."""
+    """A growing file, not trusted before its digest is verified."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.size = 0
         self.resumed = 0
-        """How many of its bytes an earlier process left."""
+        """The number of bytes that an earlier process left."""
         self._descriptor = descriptor
         self._sha256 = hashlib.sha256()
 
@@ -48,7 +48,7 @@ class IncomingFile:
         return self._sha256.hexdigest()
 
     def take_up(self) -> None:
-        """Hash what is there, to go on behind it."""
+        """Hash the existing content, to append to it."""
         for piece in read_pieces(self._descriptor):
             self._sha256.update(piece)
             self.size += len(piece)
@@ -63,7 +63,7 @@ class IncomingFile:
         self.size += len(piece)
 
     def restart(self) -> None:
-        """Forget what is there."""
+        """Drop the content."""
         with storing(self.path.parent, 0):
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -71,7 +71,7 @@ class IncomingFile:
         self.size = self.resumed = 0
 
     def sync(self) -> None:
-        """See to it that a power cut cannot take its content from under its name."""
+        """Flush the content to disk, so that a power cut cannot lose it after the rename."""
         with storing(self.path.parent, self.size):
             os.fsync(self._descriptor)
 
@@ -88,9 +88,9 @@ def receiving(
     on_wait: Callable[[int], None],
     called_off: Callable[[], bool] = lambda: False,
 ) -> Iterator[IncomingFile | None]:
-    """Lend the file to write; None where another process, or thread, has meanwhile finished it.
+    """Yield the file to write; None if another process or thread has finished it meanwhile.
 
-    `on_wait` hears, again and again while another writes it, how many bytes are there.
+    While another one writes it, `on_wait` is called repeatedly with its size in bytes.
     """
     descriptor, place = _claim(path, is_there, on_wait, called_off)
     if descriptor is None:
@@ -132,14 +132,14 @@ def _claim(
 
 
 def _try(path: Path, is_there: Callable[[], bool]) -> tuple[int | None, int | None]:
-    """Open the file as ours, if it is nobody's; else say how large another has made it."""
+    """Open and lock the file; if another writer has the lock, return the size instead."""
     with contextlib.ExitStack() as stack:
         with storing(path.parent, 0):
             descriptor = _open(path)
         stack.callback(os.close, descriptor)
         if not try_lock(descriptor):
             return None, os.fstat(descriptor).st_size
-        if is_there():  # finished between our look and our lock
+        if is_there():  # finished between our check and our lock
             path.unlink(missing_ok=True)
         elif _is(path, descriptor):
             stack.pop_all()
@@ -148,7 +148,7 @@ def _try(path: Path, is_there: Callable[[], bool]) -> tuple[int | None, int | No
 
 
 def _claim_own(path: Path) -> tuple[int, Path]:
-    """Write a file that is nobody else's, where its lock is worth nothing."""
+    """Open a file that only this process writes, because the lock does not help."""
     own = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     with storing(path.parent, 0):
         return _open(own), own
@@ -160,7 +160,7 @@ def _open(path: Path) -> int:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Whether what we locked is still what has this name: its writer may have moved it away."""
+    """Whether the path still is the file that we locked: its writer may have renamed it."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -175,7 +175,7 @@ def read_pieces(descriptor: int) -> Generator[bytes, None, None]:
 
 @contextlib.contextmanager
 def storing(directory: Path, needed: int) -> Iterator[None]:
-    """Say what it means when the disk refuses."""
+    """Turn an OSError of the disk into StoreFullError or StoreUnusableError."""
     try:
         yield
     except OSError as error:
@@ -188,7 +188,7 @@ def storing(directory: Path, needed: int) -> Iterator[None]:
 
 
 def full(directory: Path, needed: int, reason: int = errno.ENOSPC) -> StoreFullError:
-    """Make the failure of a disk without room."""
+    """The error for a full disk, an exceeded quota or a file too large."""
     limits = {errno.EDQUOT: "your quota", errno.EFBIG: "the largest size of a file"}
     short = limits.get(reason, f"{in_units(free_bytes(directory))} free")
     return StoreFullError(
@@ -200,7 +200,7 @@ def full(directory: Path, needed: int, reason: int = errno.ENOSPC) -> StoreFullE
 
 
 def free_bytes(directory: Path) -> int:
-    """How many bytes may still be written there."""
+    """The free bytes on the directory's disk; 0 if unknown."""
     try:
         return shutil.disk_usage(directory).free
     except OSError:

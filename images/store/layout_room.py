@@ -1,6 +1,6 @@
-"""A layout of images as something that takes up disk: measured, read whole, and pruned.
+"""Disk usage of an image layout: measures, verifies and prunes it.
 
-An image that has a name is data and stays; what goes is what no image needs any more.
+Named images are data and stay; pruning removes blobs that no image needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from images.store.upkeep import hash_file
 
 
 class LayoutRoom:
-    """A layout, as `images.store.Room` has it."""
+    """A layout as an `images.store.Storage`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -27,12 +27,12 @@ class LayoutRoom:
         return (Usage(kind="images", count=len(sizes), size=sum(sizes)),)
 
     def verify(self, on_bytes: Callable[[str, int], None]) -> StoreCheck:
-        """Read every blob. A damaged one is removed: the next build of its image writes it anew."""
+        """Verify every blob; remove damaged ones: the next build of an image writes them again."""
         count = size = 0
         damaged: list[StoreItem] = []
         for path, length in self._blobs():
             found = hash_file(path, partial(on_bytes, path.name))
-            if found is None:  # pruned away by another process
+            if found is None:  # pruned by another process
                 continue
             count, size = count + 1, size + length
             if found != path.name:
@@ -43,7 +43,7 @@ class LayoutRoom:
         return StoreCheck(count=count, size=size, damaged=tuple(damaged))
 
     def gc(self, *, limit_bytes: int | None, everything: bool) -> Cleared:
-        """Remove what no named image needs; the named ones are not the store's to remove."""
+        """Remove blobs that no named image needs; the store must not remove named images."""
         del limit_bytes, everything
         before = dict(self._blobs())
         with closing(LayoutTarget.open(self._root)) as layout:
@@ -61,5 +61,5 @@ class LayoutRoom:
 
     def _blobs(self) -> Iterator[tuple[Path, int]]:
         for path in sorted((self._root / "blobs" / "sha256").glob("*")):
-            with contextlib.suppress(FileNotFoundError):  # pruned away meanwhile
+            with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
                 yield path, path.stat().st_size

@@ -1,7 +1,7 @@
-"""Wheels that lie on this machine: used where they are, once their digest is known to be right.
+"""Wheels on this machine: used in place, after their digest is verified.
 
-Copying them would take their size a second time. A file that was hashed is known again by what the
-kernel says of it; its change time cannot be set back, unlike its modification time.
+Copying them would take their size a second time. A hashed file is recognised by its stat data; its
+change time cannot be set back, unlike its modification time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 
 _NAMESPACE = "local-files"
 _SETTLED_S = 2.0
-"""A file that changed so lately may change again with no sign of it: clocks tick, too."""
+"""A file that changed this recently may change again unnoticed: timestamps are coarse."""
 
 
 def local_path(url: str) -> Path | None:
-    """Read a `file:` address or a plain path; None: it is an address on a server.
-    WheelUnreadableError: an address of a kind that nothing can read.
+    """The path of a `file:` URL or a plain path; None: it is an http(s) URL.
+    WheelUnreadableError: an unsupported or malformed URL.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -41,7 +41,7 @@ def local_path(url: str) -> Path | None:
 
 
 def checked_file(path: Path, sha256: str, store: Store, on_bytes: Callable[[int], None]) -> Path:
-    """Give the path back if what is there is what was locked."""
+    """Return the path if the file there matches the lock."""
     status = _status(path)
     seen = {**_signs(status), "sha256": sha256}
     if store.facts(_NAMESPACE, str(path.absolute())) == seen:

@@ -1,7 +1,7 @@
-"""Locks between processes: flock, which the kernel lets go of when their holder dies.
+"""Locks between processes: flock, which the kernel releases when the holder dies.
 
-One gate keeps who takes things and who clears away apart, for moments only. A lease is a file that
-its process holds locked as long as it lives; its lines name what that process was given.
+The gate is held for moments only, shared by users of the store or exclusively by what clears it. A
+lease is a file that a process keeps locked as long as it lives; its lines name what it uses.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 from images.store.errors import StoreUnusableError
 
 GATE_PATIENCE_S = 60.0
-"""Whoever holds the gate does so for milliseconds; longer than this, it is stopped."""
+"""Processes hold the gate for milliseconds; one that holds it longer than this hangs."""
 _PAUSE_S = 0.01
 _BUSY = {errno.EAGAIN, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 
 
 class NoLocks(Exception):  # noqa: N818  never leaves the package
-    """This file system has no locks: some that come over a network have none."""
+    """This file system has no locks: some network file systems have none."""
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file if nobody holds it. NoLocks: it cannot be done here."""
+    """Lock an open file; False if another holds it. NoLocks: the file system has no locks."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -45,9 +45,9 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextlib.contextmanager
 def gate(path: Path, *, shared: bool) -> Iterator[bool]:
-    """Hold the store's gate: shared by all who take, alone by who clears away.
+    """Hold the store's gate: shared to use the store, exclusively to clear it.
 
-    Says whether it could be held at all: where there are no locks, it is open to everybody.
+    Yields whether it is locked: without locks on the file system, it never is.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -73,7 +73,7 @@ def _wait(descriptor: int, path: Path, *, shared: bool) -> bool:
 
 
 class Lease:
-    """Says to other processes what this one uses. Written with the gate held."""
+    """Shows other processes what this one uses. Written while the gate is held."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -83,7 +83,7 @@ class Lease:
         self._lock = threading.Lock()
 
     def add(self, name: str) -> None:
-        """Keep this from being cleared away as long as the process lives."""
+        """Protect this from being cleared as long as the process lives."""
         with self._lock:
             if self._ended or name in self._names:
                 return
@@ -96,7 +96,7 @@ class Lease:
             self._names.add(name)
 
     def end(self) -> None:
-        """Give everything free."""
+        """Release everything."""
         with self._lock:
             self._ended = True
             if self._descriptor is not None:
@@ -107,9 +107,9 @@ class Lease:
 
 
 def leased(directory: Path) -> frozenset[str]:
-    """Name all that is in use, and remove the leases of processes that are gone.
+    """Return the names of all that is in use, and remove the leases of dead processes.
 
-    Needs the gate alone, since nobody may be making a lease now.
+    Requires the exclusive gate, so that no process creates a lease meanwhile.
     """
     names: set[str] = set()
     for path in directory.iterdir():

@@ -1,7 +1,7 @@
-"""Small things that were found out once: JSON files that tell whether they are whole.
+"""Memos: small cached results in JSON files with a checksum.
 
-They spare work and are never needed, so what cannot be read is as good as not there. They are what
-this machine claims: whoever uses one checks what it says.
+They save work and are never required, so an unreadable one counts as missing. They are claims of
+this machine: the code that uses one checks it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LAYERS = frozenset({LAYER, LAYER_GZIP, LAYER_ZSTD})
 
 
 def memo_path(directory: Path, namespace: str, key: str) -> Path:
-    """Where it lies: keys may be any text, file names may not."""
+    """The path of a memo: the key is hashed, as it may be any text and a file name may not."""
     if _NAMESPACE.fullmatch(namespace) is None:
         raise ValueError(namespace)
     return directory / namespace / f"{_name(key)}.json"
 
 
 def write_memo(path: Path, temporary: Path, key: str, value: Mapping[str, Any]) -> None:
-    """Write it whole or not at all; `temporary` is a directory on the same disk.
+    """Write a memo atomically; `temporary` is a directory on the same disk.
 
-    It is not synced: one that a power cut tore shows it by its checksum.
+    It is not synced: the checksum shows one that a power cut truncated.
     """
     document = {"key": key, "value": value, "sha256": _checksum(key, value)}
     written = temporary / f"memo-{os.getpid()}-{secrets.token_hex(4)}"
@@ -51,7 +51,7 @@ def write_memo(path: Path, temporary: Path, key: str, value: Mapping[str, Any]) 
 
 
 def read_memo(path: Path, key: str | None = None) -> dict[str, Any] | None:
-    """Give what is remembered, if it is whole and, with a key, speaks of that."""
+    """Return a memo's value; None if it is damaged, missing or, with a key, for another one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
@@ -68,7 +68,7 @@ def read_memo(path: Path, key: str | None = None) -> dict[str, Any] | None:
 
 
 def known_to_json(known: KnownLayer) -> dict[str, Any]:
-    """Write down what is known of a layer."""
+    """Convert the facts about a layer to JSON."""
     return {
         "digest": known.digest,
         "size": known.size,
@@ -79,7 +79,7 @@ def known_to_json(known: KnownLayer) -> dict[str, Any]:
 
 
 def known_from_json(found: Mapping[str, Any]) -> KnownLayer | None:
-    """Read it back; None where it cannot be what a layer is."""
+    """Read the facts about a layer from JSON; None if they are invalid."""
     digest, diff_id = found.get("digest"), found.get("diff_id")
     size, unpacked_size = found.get("size"), found.get("unpacked_size")
     media_type = found.get("media_type")
@@ -98,7 +98,7 @@ def known_from_json(found: Mapping[str, Any]) -> KnownLayer | None:
 
 
 def _name(key: str) -> str:
-    # a path may hold bytes that are no text
+    # a path may contain bytes that are not text
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 

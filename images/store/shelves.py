@@ -1,12 +1,12 @@
-"""Where things lie in a store, and what there is of them.
+"""The directories of a store, and the entries in them.
 
-    store-1/wheels/<sha256>/<file name>    a wheel, under the name that tells its version and tags
+    store-1/wheels/<sha256>/<file name>    a wheel; its file name contains version and tags
     store-1/blobs/<sha256>                 a blob of an image
-    store-1/memo/<namespace>/<hash>.json   what was found out once
-    store-1/partial/                       what is being written, or was when its writer died
-    store-1/leases/, store-1/gate          who uses what
+    store-1/memo/<namespace>/<hash>.json   cached results
+    store-1/partial/                       files being written, or left by a writer that died
+    store-1/leases/, store-1/gate          locks: what each process uses
 
-The number is the format's: another version keeps to a directory of its own.
+The number is the version of the format: another version uses a separate directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShelfEntry:
-    """One thing that is kept; `used` is when it was last, in seconds since the epoch."""
+    """One wheel or blob; `used` is when it was last used, in seconds since the epoch."""
 
     kind: Kind
     hex: str
@@ -46,7 +46,7 @@ class ShelfEntry:
 
 
 def store_directory(root: Path) -> Path:
-    """Say where the store of this version lies below the directory of all that is kept."""
+    """The directory of this version's store below the cache's root."""
     return root.absolute() / _FORMAT
 
 
@@ -55,12 +55,12 @@ def shelf(directory: Path, kind: Kind) -> Path:
 
 
 def is_hex(text: str) -> bool:
-    """Whether it is a sha256 in hexadecimal digits, and so may become a file's name."""
+    """Whether it is a sha256 in hexadecimal digits, and so safe as a file name."""
     return _HEX.fullmatch(text) is not None
 
 
 def entries(directory: Path, kind: Kind) -> Iterator[ShelfEntry]:
-    """Give all of a kind; what is gone in the meantime is left out."""
+    """Yield all entries of a kind; skips what disappears meanwhile."""
     for place in _names(shelf(directory, kind)):
         if not is_hex(place.name):
             continue
@@ -78,7 +78,7 @@ def entries(directory: Path, kind: Kind) -> Iterator[ShelfEntry]:
 
 
 def strangers(directory: Path) -> list[Path]:
-    """Name what lies among the wheels and blobs and is none: it is not ours to remove."""
+    """List files among the wheels and blobs that are neither: we must not remove them."""
     found = []
     for kind in KINDS:
         for place in _names(shelf(directory, kind)):
@@ -92,14 +92,14 @@ def strangers(directory: Path) -> list[Path]:
 
 
 def file_name_of(hexa: str, wanted: str | None) -> str:
-    """Choose the name of a wheel's file: the one that is wanted, if it can be one."""
+    """Choose the file name of a wheel: the wanted one, if it is valid."""
     if wanted is None or not wanted or wanted.startswith(".") or not set(wanted).isdisjoint("/\0"):
         return f"{hexa}.whl"
     return wanted if len(os.fsencode(wanted)) <= _LONGEST_NAME else f"{hexa}.whl"
 
 
 def find_file(directory: Path, kind: Kind, hexa: str, file_name: str | None) -> Path | None:
-    """Find the file of a digest; a wheel under its name, which counts for whoever reads it."""
+    """Find the file of a digest; a wheel under its own file name, which its readers parse."""
     place = shelf(directory, kind) / hexa
     if kind == "blob":
         return place if _regular(place) else None
@@ -108,7 +108,7 @@ def find_file(directory: Path, kind: Kind, hexa: str, file_name: str | None) -> 
         return files[0] if files else None
     wanted = place / file_name_of(hexa, file_name)
     if wanted not in files:
-        try:  # the same bytes came under another name
+        try:  # the same bytes are stored under another name
             os.link(files[0], wanted)
         except FileExistsError:
             return wanted if _regular(wanted) else None
@@ -118,16 +118,16 @@ def find_file(directory: Path, kind: Kind, hexa: str, file_name: str | None) -> 
 
 
 def remove_files(entry: ShelfEntry) -> None:
-    """Take an entry out of the store; needs the gate alone."""
+    """Remove an entry from the store; requires the exclusive gate."""
     for path in entry.files:
         path.unlink(missing_ok=True)
     if entry.kind == "wheel":
-        with contextlib.suppress(OSError):  # a stranger lies in it
+        with contextlib.suppress(OSError):  # it contains a file that is not ours
             entry.files[0].parent.rmdir()
 
 
 def regular_size(path: Path) -> int | None:
-    """Give the size of a file; None where there is none, or a link or a device in its place."""
+    """The size of a regular file; None if it is missing, or a link or a device."""
     status = _regular(path)
     return status.st_size if status else None
 

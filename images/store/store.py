@@ -1,8 +1,8 @@
-"""Keeps wheels and blobs by their digests, and what was found out about layers.
+"""Stores wheels and blobs by digest, and facts about layers.
 
-Several builds use one store at once, and any of them may be killed. So a file has its name only
-once it is whole and on the disk; two that need the same wait for one another; and what was given
-to a build stays until that build ends.
+Several builds use one store at once, and any of them may be killed. So a file gets its name only
+when it is complete and on disk; a build waits for another that downloads the same file; and what a
+build uses stays until that build ends.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ _AGAIN_FIX = "Lock again: provision lock"
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
-    """A store that is open. What it gave out stays where it is until `close`.
-
-    It may be used by several threads.
-    """
+    """An open store. Files that it returned stay in place until `close`. Thread-safe."""
 
     def __init__(self, directory: Path, *, limit_bytes: int, on_note: Notes) -> None:
         self.directory = directory
@@ -67,10 +64,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def open(
         cls, root: Path, *, limit_bytes: int | None = None, on_note: Notes = lambda _: None
     ) -> Store:
-        """Open the store below `root`, and make it where there is none.
+        """Open the store below `root`, and create it if it does not exist.
 
-        `limit_bytes`: so much stays when it is closed; None: a fifth of the disk, 20 GB at most.
-        `on_note` hears what a person may want to know.
+        `limit_bytes`: the size to clear down to on close; None: a fifth of the disk, 20 GB at most.
+        `on_note` gets messages for the user.
         """
         directory = store_directory(root)
         with storing(directory, 0):
@@ -89,13 +86,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.close()
 
     def close(self) -> None:
-        """Give free what was given out; where the store grew beyond its limit, clear it."""
+        """Release what was in use; clear the store if it grew beyond its limit."""
         self._lease.end()
         if self._grown:
             self._grown = False
             try:
                 upkeep.clear(self.directory, limit_bytes=self.limit_bytes)
-            except (OSError, StoreUnusableError) as error:  # the work is done all the same
+            except (OSError, StoreUnusableError) as error:  # the build itself succeeded
                 self._on_note(f"the store could not be cleared: {error}")
 
     def find(
@@ -107,7 +104,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         size: int | None = None,
         check: bool = False,
     ) -> Path | None:
-        """Find a file by its digest; of another size, or with `check`, it is read whole first."""
+        """Find a file by its digest; if its size differs, or with `check`, it is hashed first."""
         hexa = hex_of(digest)
         with storing(self.directory, 0), gate(self._gate, shared=True):
             path = find_file(self.directory, kind, hexa, file_name)
@@ -116,7 +113,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._lease.add(hexa)
             with contextlib.suppress(OSError):
                 os.utime(path)
-        # another size is a reason to look: the index may have told a wrong one, too
+        # hash it if the size differs: the index's size may be wrong, too
         if (check or size not in {None, regular_size(path)}) and upkeep.hash_file(path) != hexa:
             self._on_note(f"{path.name[:80]} was damaged in the store; fetching it again")
             with storing(self.directory, 0):
@@ -132,11 +129,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         size: int | None = None,
         check: bool = False,
     ) -> Path | None:
-        """Find a wheel, under this file name if one is given; `check`: read it whole first."""
+        """Find a wheel, under this file name if one is given; `check`: hash it first."""
         return self.find("wheel", sha256, file_name=file_name, size=size, check=check)
 
     def blob(self, digest: str, *, size: int | None = None, check: bool = False) -> Path | None:
-        """Find a blob by its digest ("sha256:..."); `check`: read it whole first."""
+        """Find a blob by its digest ("sha256:..."); `check`: hash it first."""
         return self.find("blob", digest, size=size, check=check)
 
     def add(
@@ -148,9 +145,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         *,
         file_name: str | None = None,
     ) -> Path:
-        """Keep what comes, if it is what the digest says: DigestMismatchError where not.
+        """Store the pieces if they match the digest. DigestMismatchError: they do not.
 
-        Whoever comes second waits for the first, and its pieces are never asked for.
+        A second caller waits for the first, and its pieces are never read.
         """
         hexa = hex_of(digest)
 
@@ -177,9 +174,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         on_wait: Callable[[int], None] = lambda _: None,
         called_off: Callable[[], bool] = lambda: False,
     ) -> Iterator[IncomingFile | Path]:
-        """Lend a file to write; a path where the thing is there, or another process brings it.
+        """Yield a file to write; a path if it is there, or if another process finishes it.
 
-        What an earlier process left of it is in it; `restart` does without.
+        The file contains what an earlier process left; `restart` drops that.
         """
         path = self.directory / "partial" / f"{kind}-{hexa}"
         found: list[Path] = []
@@ -195,7 +192,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def keep(
         self, kind: Kind, hexa: str, incoming: IncomingFile, *, file_name: str | None = None
     ) -> Path:
-        """Give what has come its name, if it is what it should be; else remove it."""
+        """Rename a complete file into the store if its digest matches; else remove it and raise."""
         if incoming.hex != hexa:
             incoming.remove()
             raise mismatch(file_name or f"sha256:{hexa}", hexa, incoming.hex)
@@ -215,9 +212,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return target
 
     def make_room(self, needed: int) -> None:
-        """See to it that so many bytes can be written, or say that they cannot.
+        """Make sure that this many bytes can be written, or raise StoreFullError.
 
-        What was used longest ago has to go for it: a cache must not be what fills a disk.
+        Removes what was used longest ago: a cache must not fill the disk.
         """
         if free_bytes(self.directory) >= needed:
             return
@@ -227,16 +224,16 @@ class Store(contextlib.AbstractContextManager["Store"]):
             raise full(self.directory, needed)
 
     def known(self, key: str) -> KnownLayer | None:
-        """Recall all that is known of a layer, by what it is made of."""
+        """The facts about a layer, by its key."""
         found = self.facts(_KNOWN, key)
         return known_from_json(found) if found is not None else None
 
     def remember(self, key: str, known: KnownLayer) -> None:
-        """Keep what is known of a layer."""
+        """Store the facts about a layer."""
         self.remember_facts(_KNOWN, key, known_to_json(known))
 
     def facts(self, namespace: str, key: str) -> dict[str, Any] | None:
-        """Recall something small. Whoever uses it checks what it says."""
+        """Read a memo. The caller checks its content."""
         path = memo_path(self.directory / "memo", namespace, key)
         found = read_memo(path, key)
         if found is not None:
@@ -245,7 +242,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def remember_facts(self, namespace: str, key: str, value: Mapping[str, Any]) -> None:
-        """Keep something small. What cannot be kept is found out again: that is no failure."""
+        """Write a memo. A failed write is not an error: the result is computed again next time."""
         path = memo_path(self.directory / "memo", namespace, key)
         try:
             write_memo(path, self.directory / "partial", key, value)
@@ -253,11 +250,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._on_note(f"cannot write to the store: {error.strerror or error}")
 
     def du(self) -> tuple[Usage, ...]:
-        """Say what takes how much."""
+        """Measure the disk usage of each kind."""
         return upkeep.measure(self.directory)
 
     def verify(self, on_bytes: Callable[[str, int], None] = lambda *_: None) -> StoreCheck:
-        """Read everything, and remove what is damaged."""
+        """Hash everything, and remove what is damaged."""
         with storing(self.directory, 0):
             return upkeep.verify(self.directory, on_bytes)
 
@@ -272,7 +269,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def _fill(
         self, kind: Kind, hexa: str, file_name: str | None, write: Callable[[IncomingFile], None]
     ) -> Path:
-        """Let a file be written from its start, and keep it; nothing of it stays on failure."""
+        """Write a file from its start, and store it; remove it on failure."""
         waited: list[int] = []
 
         def on_wait(size: int) -> None:
@@ -293,7 +290,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
 
 def default_limit(directory: Path) -> int:
-    """Say how much a store keeps when nobody says: a fifth of its disk, and 20 GB at most."""
+    """The default size limit of a store: a fifth of its disk, and 20 GB at most."""
     try:
         status = os.statvfs(directory)
     except OSError:
@@ -302,7 +299,7 @@ def default_limit(directory: Path) -> int:
 
 
 def hex_of(digest: str) -> str:
-    """Read a sha256, written as in a lock or as in a manifest."""
+    """Parse a sha256, written as in a lock or as in a manifest. DigestMismatchError: malformed."""
     hexa = digest.removeprefix("sha256:").lower()
     if not is_hex(hexa):
         raise DigestMismatchError(
@@ -313,7 +310,7 @@ def hex_of(digest: str) -> str:
 
 
 def mismatch(title: str, expected: str, found: str) -> DigestMismatchError:
-    """Make the failure of bytes that are not those that were promised."""
+    """The error for content that does not match the lock."""
     return DigestMismatchError(
         f"{title} is not what was locked: expected {expected}, found {found}. It is not used.",
         fix="Try again. If it fails again, the server or a proxy changes the file. "
@@ -322,12 +319,12 @@ def mismatch(title: str, expected: str, found: str) -> DigestMismatchError:
 
 
 def _make(directory: Path) -> None:
-    """Make the directories. Only their owner may look in: wheels of a private index lie there."""
+    """Create the directories. Only the owner may read them: they have wheels of private indexes."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     status = directory.lstat()
-    if status.st_uid != os.geteuid():  # what it remembers is believed
+    if status.st_uid != os.geteuid():  # its memos are trusted
         raise StoreUnusableError(
             f"The store {directory} belongs to user {status.st_uid}, and you are user "
             f"{os.geteuid()}: it would not be safe to build from it.",

@@ -1,4 +1,4 @@
-"""The store's upkeep: what takes how much, what is damaged, what can go.
+"""Maintains the store: measures it, removes damaged files, clears unused ones.
 
 Nothing that a running build uses is removed, unless it is damaged.
 """
@@ -22,17 +22,17 @@ from images.store.memo import read_memo
 from images.store.shelves import KINDS, Kind, ShelfEntry, entries, remove_files, strangers
 
 LEFTOVER_S = 3 * 86400.0
-"""So long a part of a download waits for somebody who goes on with it."""
+"""How long a partial download is kept for a later build to resume."""
 MEMO_S = 180 * 86400.0
-"""So long is remembered what nobody asks for."""
+"""How long an unused memo is kept."""
 UNLOCKED_S = 86400.0
-"""Where there are no locks, what was used in the last day may be in use."""
+"""Without locks, what was used in the last day may be in use."""
 _LOST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How much there is of one kind: "wheels", "blobs", "memo", "unfinished", or a room's own."""
+    """Disk usage of one kind: "wheels", "blobs", "memo", "unfinished", or another storage's."""
 
     kind: str
     count: int
@@ -41,7 +41,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreItem:
-    """One thing that was found damaged, or was removed, and why."""
+    """An item that was found damaged or was removed, and why."""
 
     kind: str
     title: str
@@ -51,7 +51,7 @@ class StoreItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck:
-    """What reading everything has shown; the damaged have been removed."""
+    """The result of verifying everything; damaged items have been removed."""
 
     count: int
     size: int
@@ -73,20 +73,20 @@ class Cleared:
 
 
 class Storage(Protocol):
-    """What takes up disk, and can be looked after: a `Store` is one."""
+    """A directory that takes up disk and can be maintained, such as a `Store`."""
 
     def du(self) -> tuple[Usage, ...]:
-        """Say what takes how much."""
+        """Measure the disk usage of each kind."""
 
     def verify(self, on_bytes: Callable[[str, int], None]) -> StoreCheck:
-        """Read everything, and remove what is damaged."""
+        """Hash everything, and remove what is damaged."""
 
     def gc(self, *, limit_bytes: int | None, everything: bool) -> Cleared:
-        """Remove what is not used, down to a limit (None: the room's own)."""
+        """Remove what is not used, down to a limit (None: the storage's default)."""
 
 
 def measure(directory: Path) -> tuple[Usage, ...]:
-    """Say what takes how much."""
+    """Measure the disk usage of each kind."""
     rows = []
     for kind in KINDS:
         found = list(entries(directory, kind))
@@ -99,18 +99,18 @@ def measure(directory: Path) -> tuple[Usage, ...]:
 
 
 def verify(directory: Path, on_bytes: Callable[[str, int], None]) -> StoreCheck:
-    """Read everything; what is not what its digest promises is removed and told.
+    """Hash everything; remove and report what does not match its digest.
 
-    `on_bytes` hears what is read, and how many more bytes of it went by.
+    `on_bytes` is called with the item's title and how many more bytes of it were read.
     """
     count = size = 0
     damaged: list[StoreItem] = []
     for kind in KINDS:
         for entry in entries(directory, kind):
-            # its names are of one file, or were when they were made
+            # its names are links to one file, or were when they were created
             found = {hash_file(path, partial(on_bytes, entry.title)) for path in entry.files}
             hexa = next(iter(found - {entry.hex}), entry.hex)
-            if hexa is None:  # cleared away by another process
+            if hexa is None:  # cleared by another process
                 continue
             count, size = count + 1, size + entry.size
             if hexa != entry.hex:
@@ -132,7 +132,7 @@ def verify(directory: Path, on_bytes: Callable[[str, int], None]) -> StoreCheck:
 
 
 def discard(directory: Path, kind: Kind, hexa: str) -> None:
-    """Remove what is damaged: a build that uses it is better ended than served with it."""
+    """Remove a damaged item, even if a build uses it: that build had better fail."""
     with gate(directory / "gate", shared=False):
         for entry in [found for found in entries(directory, kind) if found.hex == hexa]:
             remove_files(entry)
@@ -146,9 +146,9 @@ def clear(
     leftover_s: float = LEFTOVER_S,
     everything: bool = False,
 ) -> Cleared:
-    """Remove what was used longest ago until at most this much is left, and so much is free.
+    """Remove what was used longest ago until at most `limit_bytes` are left and `needed_free` free.
 
-    Also goes: what killed processes left so long ago, and memos that nobody asked for in half a
+    Also removes what killed processes left more than `leftover_s` ago, and memos unused for half a
     year; with `everything`, all that is not in use.
     """
     now = time.time()
@@ -168,7 +168,7 @@ def clear(
         ]
         held = total - sum(entry.size for entry in free)
         if _free(directory) + total - held < needed_free:
-            needed_free = 0  # clearing would take much and help nobody
+            needed_free = 0  # clearing would remove much and still not be enough
         for entry in free:
             if everything or total > limit_bytes or _free(directory) < needed_free:
                 remove_files(entry)
@@ -178,7 +178,7 @@ def clear(
 
 
 def sweep(directory: Path) -> None:
-    """Remove what killed processes left long ago, if nobody stands in the gate just now."""
+    """Remove what killed processes left long ago, if no process holds the gate."""
     descriptor = os.open(directory / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(NoLocks):
@@ -195,10 +195,10 @@ def _sweep(directory: Path, now: float, age_s: float, *, locked: bool) -> list[S
         with contextlib.suppress(OSError):
             status = path.lstat()
             age = max(0.0, now - status.st_mtime)  # a clock may have been set back
-            if path.name.startswith("memo-"):  # written in a moment, and never locked
+            if path.name.startswith("memo-"):  # written quickly, and never locked
                 old = age > _LOST_S
             else:
-                # nobody can go on with nothing
+                # an empty file has nothing to resume
                 spared_s = (age_s if status.st_size else 0.0) if locked else max(age_s, UNLOCKED_S)
                 old = age >= spared_s
             if old and _remove_unlocked(path, status):
@@ -209,7 +209,7 @@ def _sweep(directory: Path, now: float, age_s: float, *, locked: bool) -> list[S
 
 
 def _remove_unlocked(path: Path, status: os.stat_result) -> bool:
-    """Remove what nobody writes; while it is locked by us, nobody can begin to."""
+    """Remove a file that no process writes; our lock keeps others from starting to."""
     if not stat.S_ISREG(status.st_mode):
         path.unlink()
         return True
@@ -239,7 +239,7 @@ def _forget(directory: Path, now: float, age_s: float) -> list[StoreItem]:
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
-    """Read a file's sha256; "" where it cannot be read, None where it is gone."""
+    """Compute a file's sha256; "" if it cannot be read, None if it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

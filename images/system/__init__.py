@@ -1,5 +1,5 @@
-"""The Linux beneath: programs run and ended, Ctrl-C, scratch folders, the loader's cache.
+"""Linux: runs and ends programs, handles Ctrl-C, scratch directories and the loader's cache.
 
-In: argument lists, paths, bytes. Out: what a program printed and how it ended. Imports
-`images.text` and `images.errors` alone.
+In: argument lists, paths, bytes. Out: what a program printed and how it ended. Imports only
+`images.text` and `images.errors`.
 """

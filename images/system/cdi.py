@@ -1,8 +1,8 @@
-"""The host's CDI specifications: which devices they define, and what a container gets for them.
+"""Reads the host's CDI specifications: the devices, and what a container gets for them.
 
-A specification is JSON or YAML. Engines read every scalar as text where they want text, and know
-neither anchors nor tags there, so nor does this. A file that is not understood gives an error and
-never half a device.
+A specification is JSON or YAML. Engines read scalars as text where they expect text, and support
+neither anchors nor tags; this reader does the same. A file that it does not understand is an
+error, never half a device.
 
 https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 """
@@ -22,33 +22,33 @@ MOST_FILES = 64
 KIND = "nvidia.com/gpu"
 
 _MOST_JSON_BYTES = 4 << 20
-# One GPU takes some 4 KB, one MIG device 1 KB; the reader takes 4 s for a megabyte.
+# A GPU takes about 4 KB, a MIG device 1 KB; the reader needs 4 s for a megabyte.
 _MOST_YAML_BYTES = 1 << 19
-_DEEPEST = 12  # lists and mappings within each other; the format has 7
+_DEEPEST = 12  # nested lists and mappings; the format has 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What is changed in a container. Paths come in pairs: the host's, the container's."""
+    """Changes to a container. Paths are pairs: the host's, the container's."""
 
     nodes: tuple[tuple[str, str], ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
-    """Each: what it leads to, and where it is."""
+    """Pairs: the link's target, the link's path."""
     env: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     """The host's programs that engines start as hooks."""
 
     @property
     def host_paths(self) -> tuple[str, ...]:
-        """Every file of the host that is named, each once."""
+        """Every host file that they name, without duplicates."""
         pairs = (*self.nodes, *self.mounts)
         return tuple(dict.fromkeys([*(host for host, _ in pairs), *self.programs]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSpec:
-    """One specification: the devices by their names ("0", "all"), and what all of them need."""
+    """One specification: the devices by name ("0", "all"), and the edits for all of them."""
 
     kind: str
     edits: Edits
@@ -56,30 +56,30 @@ class CdiSpec:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The devices as engines call them: "nvidia.com/gpu=all"."""
+        """The devices' full names, as for engines: "nvidia.com/gpu=all"."""
         return tuple(f"{self.kind}={name}" for name, _ in self.devices)
 
     @property
     def host_paths(self) -> tuple[str, ...]:
-        """Every file of the host that is named, each once."""
+        """Every host file that it names, without duplicates."""
         every = [self.edits, *(edits for _, edits in self.devices)]
         return tuple(dict.fromkeys(path for edits in every for path in edits.host_paths))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEdits:
-    """`edits` is None where no specification speaks of NVIDIA's GPUs."""
+    """The edits for all GPUs; `edits` is None if no specification defines NVIDIA GPUs."""
 
     edits: Edits | None
     notes: tuple[str, ...] = ()
 
 
 class SpecError(ValueError):
-    """A file that is no CDI specification, or is not understood."""
+    """A file that is not a CDI specification, or is not understood."""
 
 
 def read_edits(root: Path) -> GpuEdits:
-    """Read the edits for all of NVIDIA's GPUs from the specifications of a host."""
+    """Read the edits for all NVIDIA GPUs from the specifications of a host."""
     notes: list[str] = []
     for file in _files(root):
         try:
@@ -105,7 +105,7 @@ def _files(root: Path) -> list[Path]:
 
 
 def parse_spec(text: str) -> CdiSpec:
-    """Read a specification; SpecError where it is none, or is not understood."""
+    """Parse a specification; SpecError: it is invalid, or not understood."""
     try:
         found = json.loads(text) if text.lstrip().startswith("{") else _yaml(text)
     except (ValueError, RecursionError) as error:
@@ -122,7 +122,7 @@ def parse_spec(text: str) -> CdiSpec:
 
 
 def gpu_edits(spec: CdiSpec) -> Edits | None:
-    """Join the edits of all of NVIDIA's GPUs; None where the specification is about others."""
+    """Merge the edits of all NVIDIA GPUs; None if the specification has none."""
     chosen = [one for name, one in spec.devices if name == "all"]
     chosen = chosen or [one for _, one in spec.devices]
     if spec.kind != KIND or not chosen:
@@ -180,28 +180,28 @@ def _texts(found: object) -> list[str]:
 
 
 def _path(found: object) -> str:
-    """An absolute path, or nothing."""
+    """The value if it is an absolute path, else an empty string."""
     fits = isinstance(found, str) and found.startswith("/") and "\0" not in found
     return str(found) if fits else ""
 
 
 def _once(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Each place in the container once; the first to speak of it is heard."""
+    """Keep the first pair for each path in the container."""
     places: dict[str, str] = {}
     for host, path in pairs:
         places.setdefault(path, host)
     return tuple((host, path) for path, host in places.items())
 
 
-def _yaml(text: str) -> Any:  # noqa: ANN401  as json.loads has it
-    """The document, every scalar of it as text; ValueError where it is none."""
+def _yaml(text: str) -> Any:  # noqa: ANN401  like json.loads
+    """Parse a document, with every scalar as text; ValueError: it is not valid YAML."""
     from ruamel.yaml import YAML, events
     from ruamel.yaml.error import YAMLError
 
     if len(text) > _MOST_YAML_BYTES:
         raise SpecError(f"its YAML is longer than {_MOST_YAML_BYTES >> 10} KiB")
     document: list[Any] = []
-    # what is open: a list with None, or a mapping with the key that waits for its value
+    # open containers: a list with None, or a mapping with the key that waits for its value
     stack: list[tuple[Any, str | None]] = [(document, None)]
     try:
         for event in YAML(typ="base", pure=True).parse(text):
@@ -225,7 +225,7 @@ def _yaml(text: str) -> Any:  # noqa: ANN401  as json.loads has it
 
 
 def _put(stack: list[tuple[Any, str | None]], value: Any) -> Any:  # noqa: ANN401
-    """Add a value to what is open, and give it back."""
+    """Add a value to the innermost open container, and return it."""
     place, key = stack[-1]
     if isinstance(place, list):
         place.append(value)

@@ -1,4 +1,4 @@
-"""How this machine can fall short."""
+"""Errors from what this machine lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP, put off over calls that must not be torn apart."""
+"""Delays Ctrl-C, SIGTERM and SIGHUP during calls that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put the first interruption off to the end of the block; a second one comes through.
+    """Delay the first interruption to the end of the block; a second one acts at once.
 
-    For calls that soon end: one that is torn apart may leave a pool of connections locked, or a
-    container or a process that nobody knows of.
+    For short calls: an interrupted one may leave a connection pool locked, or a container or
+    process that nothing keeps track of.
     """
     handlers: dict[int, Any] = {
         number: signal.getsignal(number)
@@ -32,7 +32,7 @@ def uninterrupted() -> Iterator[None]:
         came.append(number)
 
     if threading.current_thread() is not threading.main_thread():
-        handlers.clear()  # only there do interruptions arrive
+        handlers.clear()  # only the main thread gets signals
     try:
         for number, handler in handlers.items():
             if callable(handler):

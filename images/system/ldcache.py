@@ -1,9 +1,9 @@
-"""Reads and writes the loader's cache, /etc/ld.so.cache: which library is where, by name.
+"""Reads and writes the loader's cache, /etc/ld.so.cache: the path of each library, by name.
 
-`ldconfig` makes it by looking at every library of a running system. Where nothing is run, the
-base's own cache is taken over, and what is new is put in at the place where the loader's binary
-search finds it. Only glibc's present form is written, which each loader since 2.2 reads; the older
-one that some caches begin with is dropped, and glibc-hwcaps subdirectories are kept.
+`ldconfig` makes it by reading every library of a running system. Here nothing is run: we take the
+base's cache and insert the new libraries in the order that the loader's binary search needs. We
+write only glibc's current format, which every loader since 2.2 reads, drop the older format that
+some caches begin with, and keep glibc-hwcaps subdirectories.
 
 https://sourceware.org/git/?p=glibc.git;a=blob;f=sysdeps/generic/dl-cache.h
 """
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from images.system.errors import LoaderCacheError
 
 MOST_BYTES = 16 << 20
-"""The largest cache that is read; a system with ten thousand libraries has one of a megabyte."""
+"""The largest cache that is read; a system with ten thousand libraries has about a megabyte."""
 
 _LONGEST_PATH = 4096  # PATH_MAX, with the zero byte
 
 FLAGS: Mapping[str, int] = {"x86_64": 0x0303, "aarch64": 0x0A03}
-"""How the loader of an architecture marks the libraries that are for it (ELF, libc 6, the ABI)."""
+"""The flags for the libraries of an architecture (ELF, libc 6, the ABI)."""
 
 _OLD_MAGIC = b"ld.so-1.7.0\0"
 _MAGIC = b"glibc-ld.so.cache1.1"
@@ -36,17 +36,17 @@ _EXTENSION = struct.Struct("<II")
 _SECTION = struct.Struct("<IIII")
 _EXTENSION_MAGIC = 0xEAA42174
 _HWCAPS_TAG = 1
-_NAMED_HWCAP = 1 << 62  # the low half is then the number of a subdirectory's name
+_NAMED_HWCAP = 1 << 62  # the low half is then the index of a subdirectory's name
 _ISA_LEVELS = 0x3FF << 32
 _WORD = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEntry:
-    """One library: `name` is what programs ask for, `path` where it is.
+    """One library: `name` is what programs load, `path` where it is.
 
-    `subdirectory` is that of glibc-hwcaps which a machine must be able for ("x86-64-v3"), with the
-    level of its instructions in `hwcap`; without one, `hwcap` is the older way to say so, in bits.
+    `subdirectory` is the glibc-hwcaps one that the machine must support ("x86-64-v3"), with its
+    instruction level in `hwcap`; without one, `hwcap` has the older capability bits.
     """
 
     name: str
@@ -58,9 +58,9 @@ class CacheEntry:
 
 
 def read_cache(data: bytes) -> tuple[CacheEntry, ...] | None:
-    """Read a cache; None where it is damaged or of a kind that today's loaders do not know.
+    """Read a cache; None if it is damaged or in a format that current loaders do not know.
 
-    They ignore such a cache, too, so that nothing is lost when it is replaced.
+    They ignore such a cache, too, so replacing it loses nothing.
     """
     if len(data) > MOST_BYTES:
         return None
@@ -126,12 +126,12 @@ def _subdirectories(data: bytes, at: int) -> tuple[str, ...]:
 
 
 def _text(data: bytes, at: int) -> str:
-    """ValueError where it is longer than a path can be: many entries may name one long text."""
+    """ValueError if it is longer than a path can be: many entries may refer to one long text."""
     return data[at : data.index(b"\0", at, at + _LONGEST_PATH)].decode("utf-8", "surrogateescape")
 
 
 def write_cache(entries: Iterable[CacheEntry]) -> bytes:
-    """Write a cache; entries of the same name and kind keep their order, and the first is used."""
+    """Write a cache. Entries of one name and kind keep their order; the loader uses the first."""
     ordered = sorted(entries, key=functools.cmp_to_key(_compare))
     names = sorted({entry.subdirectory for entry in ordered if entry.subdirectory})
     texts = _Texts(_HEAD.size + len(ordered) * _ENTRY.size)
@@ -158,7 +158,7 @@ def write_cache(entries: Iterable[CacheEntry]) -> bytes:
 
 def _row(entry: CacheEntry, texts: _Texts, names: list[str]) -> bytes:
     path_at = texts.place(entry.path)
-    if entry.path.endswith(entry.name):  # a name is the end of its path, mostly
+    if entry.path.endswith(entry.name):  # mostly, the path ends in the name
         name_at = path_at + len(_raw(entry.path)) - len(_raw(entry.name))
     else:
         name_at = texts.place(entry.name)
@@ -169,7 +169,7 @@ def _row(entry: CacheEntry, texts: _Texts, names: list[str]) -> bytes:
 
 
 class _Texts:
-    """The texts of a cache, each once."""
+    """The strings of a cache, without duplicates."""
 
     def __init__(self, begin: int) -> None:
         self._at = begin
@@ -198,10 +198,10 @@ def _raw(text: str) -> bytes:
 def with_libraries(
     cache: bytes | None, paths: Iterable[str], *, arch: str, directories: Sequence[str]
 ) -> bytes:
-    """Give a cache with more libraries in it, each asked for by its file's name.
+    """Return the cache with libraries added, each under its file name.
 
-    `directories` is the order in which `ldconfig` would go through them: of libraries of one name
-    the first is used, and those in directories that it does not list come last.
+    `directories` is the order in which `ldconfig` would read them: of several libraries with one
+    name the first is used, and those in directories not listed come last.
     """
     if arch not in FLAGS:
         raise LoaderCacheError(
@@ -222,7 +222,7 @@ def with_libraries(
 
 
 def _compare(one: CacheEntry, other: CacheEntry) -> int:
-    """Order entries as `ldconfig` does: names backwards, then the most special first."""
+    """Order entries as `ldconfig` does: names in descending order, then the most specific first."""
     by_name = compare_names(other.name, one.name)
     if by_name:
         return by_name
@@ -257,7 +257,7 @@ def compare_names(one: str, other: str) -> int:
 
 
 def _number(text: bytes, at: int) -> tuple[int, int]:
-    """Read digits as C does into an int, which wraps around: what counts is to find it again."""
+    """Read digits into an int that wraps around, as C does: the loader's search must agree."""
     value = 0
     while text[at : at + 1].isdigit():
         value = _wrapped(value * 10 + text[at] - 0x30)

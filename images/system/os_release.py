@@ -1,4 +1,4 @@
-"""os-release files: which distribution a machine or an image is of.
+"""os-release files: the distribution of a machine or an image.
 
 https://www.freedesktop.org/software/systemd/man/latest/os-release.html
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shlex
 
-FILES = ("/etc/os-release", "/usr/lib/os-release")  # the first that is there counts
+FILES = ("/etc/os-release", "/usr/lib/os-release")  # the first that exists is used
 
 
 def parse_os_release(text: str) -> dict[str, str]:
-    """The assignments of an os-release file ("ID": "ubuntu"), quotes removed. What is no assignment
-    is passed over; a value without its closing quote stays as it is.
+    """The assignments of an os-release file ("ID": "ubuntu"), quotes removed. Other lines are
+    skipped; a value without its closing quote stays as it is.
     """
     found = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""What a command writes: secrets struck out, lines as they end, the last of it kept."""
+"""A command's output: redacts secrets, splits lines, keeps the last ones."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 CAPTURE_BYTES = 64 * 1024 * 1024
-"""The most that is kept of a standard output captured apart."""
+"""The most that is kept of standard output when it is captured separately."""
 
 
 class SecretFilter:
-    """Strikes secrets out of text."""
+    """Redacts secrets in text."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        # output is handled line by line, so the lines of a long secret count each for themselves
+        # output is handled line by line, so each line of a long secret is redacted separately
         found = {line for secret in secrets for line in secret.splitlines() if line.strip()}
         self._secrets = sorted(found, key=len, reverse=True)
         self.longest = len(self._secrets[0]) if self._secrets else 0
@@ -63,7 +63,7 @@ class LineStream:
             self._emit(self._redact(line))
         rest += held
         if len(rest) > self._limit:
-            # never cut a secret in two: its beginning would pass unseen
+            # never cut a secret in two: its first part would not be redacted
             rest = self._redact(rest)
             cut = len(rest) - self._redact.longest
             self._emit(rest[:cut])
@@ -75,7 +75,7 @@ class LineStream:
 
 
 class Capture:
-    """The whole of a stream, up to a limit that only a broken command reaches."""
+    """All of a stream, up to a limit that only a broken command reaches."""
 
     def __init__(self) -> None:
         self._data = bytearray()

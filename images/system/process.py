@@ -1,8 +1,8 @@
-"""The one place that runs commands.
+"""Runs commands; other modules start a process themselves only to stream data through it.
 
-A command gets its own session, so that one signal ends it with everything it started: nothing is
-left behind by a time limit, by Ctrl-C, or by an error in the caller's `on_line`. Its output is
-followed line by line, only the end of it is kept, and secrets never leave this module.
+A command gets its own session, so that one signal ends it and everything that it started: a time
+limit, Ctrl-C or an error in the caller's `on_line` leaves no process behind. Output is read line by
+line, only its end is kept, and secrets never leave this module.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from images.system.interruption import uninterrupted
 from images.system.output import Capture, LineStream, SecretFilter, Tail
 
 KEEP_BYTES = 64 * 1024
-"""How much of a command's output is kept: enough for the telling lines, however long it runs."""
+"""How much of the end of a command's output is kept: enough for the lines that explain an error."""
 
 
 GRACE_S = 5.0
-"""Between asking a command to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 _LINGER_S = 1.0
-"""How long output is still read after a command ended while its children hold the pipe open."""
+"""How long output is still read after a command ended and its children keep the pipe open."""
 
 _POLL_S = 0.2
 
 _REAP_S = 0.5
-"""How long, beyond its grace, a killed command is waited for: one stuck in the kernel stays."""
+"""How long to wait for a killed command after its grace period: one stuck in the kernel stays."""
 
 _Ending: TypeAlias = Literal["ended", "time", "size"]
 
 
 class ToolMissing(Failure):
-    """A program that is needed is not on this host, or cannot be started."""
+    """A required program is not on this host, or cannot be started."""
 
     code = "tool-missing"
     exit_code = 5
 
 
 class CommandFailed(Failure):
-    """A command ended badly; `completed` has all that is known about it."""
+    """A command failed; `completed` has all that is known about it."""
 
     code = "command-failed"
     exit_code = 5
@@ -62,7 +62,7 @@ class CommandFailed(Failure):
 
 
 class CommandTimedOut(CommandFailed):
-    """A command was still running when its time was up; it was ended."""
+    """A command was still running at its time limit; it was ended."""
 
     code = "command-timed-out"
 
@@ -72,16 +72,16 @@ class Completed:
     """How a command ended."""
 
     argv: tuple[str, ...]
-    """As run, with the secrets struck out."""
+    """As run, with secrets redacted."""
     code: int
     """The exit code; the negative signal number of a command that was killed."""
     output: str
-    """The end of what it wrote: both streams, or standard error alone where stdout is apart."""
+    """The end of its output: both streams, or only standard error if stdout is separate."""
     stdout: str
-    """All of standard output where it was asked for apart, else empty."""
+    """All of standard output if it was captured separately, else empty."""
     seconds: float
     flooded: bool = False
-    """Whether it was ended because it wrote more than it was allowed to."""
+    """Whether it was ended because it wrote more than `limit_bytes`."""
 
     @property
     def ok(self) -> bool:
@@ -89,7 +89,7 @@ class Completed:
 
     @property
     def command(self) -> str:
-        """The command as a person would type it."""
+        """The command as a user would type it."""
         return shlex.join(self.argv)
 
     def last_lines(self, count: int = 20) -> str:
@@ -97,7 +97,7 @@ class Completed:
 
 
 def describe_exit(code: int) -> str:
-    """Say how a command ended, in words that fit after "the command"."""
+    """Describe how a command ended, in words that follow "the command"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -109,7 +109,7 @@ def describe_exit(code: int) -> str:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the command ended, leaving it unreaped: until then its group cannot be reused."""
+    """Whether the command ended. Does not reap it, so that its group's ID cannot be reused."""
     if process.returncode is not None:
         return True
     try:
@@ -121,7 +121,7 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 def _end(
     process: subprocess.Popen[bytes], *, by_itself: bool, own_group: bool, grace_s: float
 ) -> None:
-    """See it to its end, which has come where it ended `by_itself`, and close its pipes."""
+    """Stop it, or reap it if it ended `by_itself`, and close its pipes."""
     if by_itself:
         process.wait()
     else:
@@ -133,7 +133,7 @@ def _end(
 
 
 def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) -> None:
-    """End a command, and with `own_group` everything it started: asked first, then forced."""
+    """End a command, and with `own_group` everything it started: SIGTERM, then SIGKILL."""
 
     def send(number: signal.Signals) -> None:
         # sudo's children belong to root and cannot be signalled; sudo itself passes SIGTERM on
@@ -206,7 +206,7 @@ def _follow(
     deadline: float,
     limit_bytes: float,
 ) -> _Ending:
-    """Feed the command and hand on what it writes, until it ends or a limit is reached."""
+    """Write the command's input and pass its output on, until it ends or reaches a limit."""
     pending = memoryview(payload)
     written = 0
     linger: float | None = None
@@ -236,7 +236,7 @@ def _follow(
                     continue
                 try:
                     pending = pending[os.write(key.fd, pending[:65536]) :]
-                except BrokenPipeError:  # it wants no more: its exit code will say why
+                except BrokenPipeError:  # it reads no more: its exit code will say why
                     pending = pending[len(pending) :]
                 if not pending and process.stdin is not None:
                     selector.unregister(key.fd)
@@ -257,7 +257,7 @@ def run(
     timeout_s: float,
     env: Mapping[str, str | None] | None = None,
     inherit_env: bool = True,
-    input: str | bytes | None = None,  # noqa: A002  what the standard library calls it
+    input: str | bytes | None = None,  # noqa: A002  the standard library's name
     cwd: Path | None = None,
     on_line: Callable[[str], None] | None = None,
     apart: bool = False,
@@ -270,16 +270,16 @@ def run(
     terminal: bool = False,
     grace_s: float = GRACE_S,
 ) -> Completed:
-    """Run a command to its end and say how it ended.
+    """Run a command to its end and return how it ended.
 
-    `env` is laid over our environment (None removes a name), or is all of it without `inherit_env`.
-    `on_line` gets each line as it comes, of both streams, or of standard error alone with `apart`,
-    which captures standard output whole. With `check` an exit code other than 0 raises
+    `env` overrides our environment (None removes a name), or replaces it without `inherit_env`.
+    `on_line` gets each line as it comes, of both streams, or only of standard error with `apart`,
+    which captures all of standard output. With `check` an exit code other than 0 raises
     `CommandFailed`; running past `timeout_s` always raises `CommandTimedOut`. A command that writes
-    more than `limit_bytes` is ended, and `flooded` says so. `redact` lists
-    strings that become "***" wherever they would be seen. `terminal` leaves the command in our
-    session with our standard input, so that sudo can ask for a password; Ctrl-C then reaches it
-    directly. A command that is ended has `grace_s` to clean up.
+    more than `limit_bytes` is ended, and `flooded` is set. `redact` lists strings that become "***"
+    in all output. `terminal` leaves the command in our session with our standard input, so that
+    sudo can ask for a password; Ctrl-C then reaches it directly. A command that is ended has
+    `grace_s` to clean up.
     """
     strike = SecretFilter(redact)
     payload = input.encode() if isinstance(input, str) else input
@@ -299,7 +299,7 @@ def run(
     ending: _Ending = "time"
     most = math.inf if limit_bytes is None else limit_bytes
     try:
-        with uninterrupted():  # else it might run without our knowing it
+        with uninterrupted():  # else it might run without us having its ID
             process = _start(
                 argv,
                 env=env,
@@ -340,11 +340,11 @@ def run(
 
 
 def detach(argv: Sequence[str], *, log: Path, prefix: Sequence[str] = (), missing_fix: str) -> int:
-    """Start a command that outlives us, its output added to `log`, and give its process id.
+    """Start a command that outlives us, append its output to `log`, and return its process ID.
 
-    `prefix` is sudo where the command and its log are root's; it can ask for a password.
+    `prefix` is sudo if the command and its log belong to root; it can ask for a password.
     """
-    # in a shell's background setsid need not fork, so that the id is the command's own
+    # in a shell's background setsid need not fork, so the ID is the command's own
     script = 'setsid "$@" >>"$0" 2>&1 </dev/null & echo $!'
     started = run(
         [*prefix, "sh", "-c", script, str(log), *argv],
@@ -358,10 +358,10 @@ def detach(argv: Sequence[str], *, log: Path, prefix: Sequence[str] = (), missin
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process still runs; one that only waits to be reaped does not."""
+    """Whether a process still runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    # the name in parentheses may itself hold anything
+    # the name in parentheses may itself contain anything
     return state.rpartition(")")[2].split()[:1] not in (["Z"], ["X"], [])

@@ -1,6 +1,6 @@
-"""Directories for a piece of work, gone after it; those of killed processes go with the next one.
+"""Temporary directories, removed after use; the next use removes those of killed processes.
 
-Whoever works in one holds a lock on it (flock: it goes with the process).
+A process holds a lock on its directory (flock, which ends with the process).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 
 PREFIX = "gpu-provision-run-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Between making one and locking it.
+# Covers the time between making a directory and locking it.
 _YOUNG_S = 60.0
 
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path | None = None) -> Iterator[Path]:
-    """An empty directory that only we may enter, below `parent` (default: where temporary files
-    go).
+    """An empty directory that only this user may enter, below `parent` (default: the system's
+    directory for temporary files).
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     remove_leftovers(place)
     made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     lock = os.open(made, _DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # without locks what a killed process leaves stays
+        with contextlib.suppress(OSError):  # without locks, a killed process's directory stays
             fcntl.flock(lock, fcntl.LOCK_SH)
         yield made
     finally:
@@ -39,7 +39,7 @@ def scratch_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def remove_leftovers(place: Path) -> None:
-    """Remove what processes of this user left when they were killed."""
+    """Remove the directories that killed processes of this user left."""
     with contextlib.suppress(OSError):
         for found in place.glob(f"{PREFIX}*"):
             _remove_unused(found)
@@ -55,7 +55,7 @@ def _remove_unused(found: Path) -> None:
         if status.st_uid == os.geteuid() and time.time() - status.st_ctime > _YOUNG_S:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(found, ignore_errors=True)
-    except OSError:  # somebody works in it
+    except OSError:  # a process works in it
         return
     finally:
         os.close(lock)

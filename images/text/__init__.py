@@ -1,4 +1,4 @@
-"""Text of others made fit to print, and suggestions for a mistyped name.
+"""Makes untrusted text safe to print, and suggests names for a mistyped one.
 
-In: strings and paths. Out: strings. Imports nothing of ours.
+In: strings and paths. Out: strings. Imports nothing from this project.
 """

@@ -1,4 +1,4 @@
-"""What is there instead of what was named: a file beside it, a name that is like it."""
+"""Suggestions for a name that does not exist: similar files next to it, similar known names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-_MOST_NAMES = 5_000  # of a directory; a larger one is not searched to its end
+_MOST_NAMES = 5_000  # read from a directory; the rest of a larger one is ignored
 _MOST_SHOWN = 3
 _ALIKE = 0.65
 
 
 def no_such(kind: str, path: Path | str, *, option: str = "") -> str:
-    """A sentence: there is no such file, or not even its directory. `kind`: "lock"."""
+    """A sentence saying that there is no such file, or no such directory. `kind`: "lock"."""
     folder = Path(path).expanduser().parent
     missing = "" if folder.is_dir() else f": the directory {folder} does not exist"
     if option:
@@ -23,8 +23,8 @@ def no_such(kind: str, path: Path | str, *, option: str = "") -> str:
 def or_nearby(
     path: Path | str, otherwise: str, *, keep: Callable[[Path], bool] = lambda _: True
 ) -> str:
-    """A fix: the files beside it whose names are alike, else `otherwise`. `keep` says which files
-    may be meant.
+    """A fix: the files next to it with similar names, else `otherwise`. `keep` says whether a file
+    is a candidate.
     """
     place = Path(path).expanduser()
     names = [name for name in _names_in(place.parent) if not name.startswith(".")]
@@ -33,13 +33,13 @@ def or_nearby(
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """A question, or nothing where there is no name."""
+    """A question, or an empty string if there are no names."""
     shown = list(names)[:_MOST_SHOWN]
     return f"Did you mean {' or '.join(shown)}?" if shown else ""
 
 
 def alike(wanted: str, known: Iterable[str]) -> list[str]:
-    """Those that are spelt nearly so, or begin so; the nearest first."""
+    """The known names with a similar spelling or the same beginning; the most similar first."""
     from difflib import SequenceMatcher
 
     stem, _, ending = wanted.lower().rpartition(".")
@@ -47,7 +47,7 @@ def alike(wanted: str, known: Iterable[str]) -> list[str]:
     for name in known:
         low = name.lower()
         ratio = SequenceMatcher(None, wanted.lower(), low).ratio()
-        if stem and low.endswith(f".{ending}"):  # the same ending makes no likeness
+        if stem and low.endswith(f".{ending}"):  # a shared suffix does not count as similar
             ratio = SequenceMatcher(None, stem, low.removesuffix(f".{ending}")).ratio()
         begins_so = bool(wanted) and low.startswith(wanted.lower())
         if begins_so or ratio >= _ALIKE:

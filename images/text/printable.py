@@ -1,7 +1,7 @@
-"""Text that somebody else wrote, made fit for a terminal, a log and a report.
+"""Makes untrusted text safe for a terminal, a log and a report.
 
-Names in archives, answers of registries, lines of logs, what was typed: each may hold characters
-that move a cursor, end a line or turn the direction of writing.
+Names in archives, answers of registries, lines of logs and user input may contain characters that
+move the cursor, end a line or change the direction of writing.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 
 
 def printable(text: str, *, limit: int | None = None, instead: str = "?", keep: str = "") -> str:
-    """Replace what does not print: control characters, marks of direction, lone surrogates.
+    """Replace unprintable characters: control characters, direction marks, lone surrogates.
 
-    `keep` names characters to leave as they are ("\\n" for text of several lines). Longer than
-    `limit`, the text is cut and ends in "...".
+    `keep` lists characters to leave as they are ("\\n" for text of several lines). Text longer than
+    `limit` is cut and ends in "...".
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() or c in keep else instead for c in text)
@@ -21,12 +21,12 @@ def printable(text: str, *, limit: int | None = None, instead: str = "?", keep: 
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, in which tabs and no-break spaces stay, too."""
+    """The same for text of several lines; keeps tabs and no-break spaces, too."""
     return "\n".join(printable(line, keep="\t\xa0") for line in text.split("\n"))
 
 
 def printable_json(text: str) -> str:
-    """JSON text in which what does not print is written as an escape: the values stay the same."""
+    """JSON text with unprintable characters written as escapes; its values stay the same."""
     if text.isprintable():
         return text
     return "\n".join(

@@ -1,4 +1,4 @@
-"""What a wheel is, for all who read wheels: as a lock names it, and the directory of its zip.
+"""Wheels, for every package that reads them: an entry of a lock, and the directory of a zip.
 
-In: bytes of a zip. Out: its members. Imports `images.text` and `images.errors` alone.
+In: bytes of a zip. Out: its members. Imports only `images.text` and `images.errors`.
 """

@@ -1,7 +1,7 @@
-"""The directory at a zip's end: which members there are, how large, and where.
+"""Reads the directory at a zip's end: its members, their sizes and offsets.
 
-Nothing in it is believed: members that overlap, that say they have more bytes than deflate can
-make of theirs, or that lie elsewhere are errors.
+The directory is not trusted: members that overlap, that claim more bytes than deflate can produce
+from their data, or that are elsewhere are errors.
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
 
@@ -18,7 +18,7 @@ LOCAL = struct.Struct("<4sHHHHHIIIHH")
 """The header before a member's data."""
 STORED, DEFLATED = 0, 8
 ENCRYPTED, DESCRIBED_BEHIND, UTF_8 = 1 << 0, 1 << 3, 1 << 11
-"""Bits of a member's flags. The second: its sizes and checksum stand behind its data."""
+"""Bits of a member's flags. DESCRIBED_BEHIND: its sizes and checksum follow its data."""
 MOST_TEXT = 0xFFFF  # a comment, a name, an extra field
 IN_ZIP_64 = 0xFFFFFFFF
 
@@ -27,15 +27,15 @@ _END_64_LOCATOR = struct.Struct("<4sIQI")
 _END_64 = struct.Struct("<4sQHHIIQQQQ")
 _ENTRY = struct.Struct("<4sHHHHHHIIIHHHHHII")
 TAIL_BYTES = _END.size + MOST_TEXT + _END_64_LOCATOR.size
-"""How much of the file's end is needed to find the directory."""
+"""The bytes at the file's end that are needed to find the directory."""
 _MOST_DIRECTORY_BYTES = 64 << 20
 _MOST_RATIO = {STORED: 1, DEFLATED: 1032}  # deflate's own limit
 _ZIP_64_FIELD, _UNICODE_NAME_FIELD = 0x0001, 0x7075
 
 
 class ZipBrokenError(ValueError):
-    """What is wrong with a zip, as the rest of a sentence. No user meets it as it is; the names of
-    members in it are printable.
+    """What is wrong with a zip, as the rest of a sentence. Users never see it as it is; names of
+    members in it are made printable.
     """
 
     def __init__(self, why: str) -> None:
@@ -46,9 +46,9 @@ class ZipBrokenError(ValueError):
 class Member:
     """One file of the archive, as the directory describes it.
 
-    `attributes` are the system's of `system` (3: Unix, in the upper half). `renamed`: a field says
-    that it has another name. `boundary` is where the next member or the directory begins: no byte
-    of this one lies behind it.
+    `attributes` depend on `system` (3: Unix, in the upper half). `renamed`: an extra field gives it
+    another name. `boundary` is where the next member or the directory begins: this member's data
+    ends before it.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Member:
 
 
 def read_directory(tail: bytes, tail_at: int, read: Callable[[int, int], bytes]) -> list[Member]:
-    """Read the members in the order of their place in the file.
+    """Read the members in the order of their offsets in the file.
 
-    `tail` is the end of the file, from byte `tail_at` on; `read` gives (offset, length) of it.
+    `tail` is the end of the file, from byte `tail_at` on; `read(offset, length)` reads the file.
     ZipBrokenError: it is not a zip file that can be read safely.
     """
     at, count, size, offset = _find_end(tail, tail_at, read)
@@ -84,8 +84,8 @@ def read_directory(tail: bytes, tail_at: int, read: Callable[[int, int], bytes])
 
 
 def data_begins(member: Member, start: bytes) -> int | None:
-    """Say how far behind the local header's begin the data is; None when more is needed.
-    ZipBrokenError: this is not the header.
+    """The offset of the data from the start of the local header; None when more bytes are needed.
+    ZipBrokenError: this is not the member's header.
     """
     if len(start) < LOCAL.size:
         return None
@@ -125,7 +125,7 @@ def _find_end(
 
 
 def _last_end(tail: bytes) -> int:
-    """Find the end record; its magic may stand in the comment behind it, too."""
+    """Find the end record; the comment after it may contain its magic, too."""
     found = len(tail) - _END.size + 1
     while (found := tail.rfind(b"PK\x05\x06", 0, found + 3)) >= 0:
         comment = _END.unpack_from(tail, found)[7]
@@ -137,7 +137,7 @@ def _last_end(tail: bytes) -> int:
 
 
 def _parse_entries(data: bytes, count: int, *, end: int) -> list[Member]:
-    """Read the entries, and order them by the place of their members, the last before `end`."""
+    """Read the entries, and sort them by their members' offsets; the last ends at `end`."""
     entries = []
     at = 0
     for _ in range(count):
@@ -192,14 +192,14 @@ def _member(
 
 
 def _decoded(raw_name: bytes, flags: int) -> str:
-    """Decode a name as zipfile does; bytes that are no UTF-8 become lone surrogates."""
+    """Decode a name as zipfile does; invalid UTF-8 becomes lone surrogates."""
     if raw_name.isascii():
         return raw_name.decode("ascii")
     return raw_name.decode("utf-8" if flags & UTF_8 else "cp437", "surrogateescape")
 
 
 def _is_renamed(extra: bytes, name: str) -> bool:
-    """Whether a field gives the member another name, which only some readers would take."""
+    """Whether an extra field gives the member another name, which only some readers use."""
     field = _field(extra, _UNICODE_NAME_FIELD)
     return field is not None and field[5:] != name.encode("utf-8", "surrogateescape")
 
@@ -215,7 +215,7 @@ def _field(extra: bytes, wanted: int) -> bytes | None:
 
 
 def _from_zip_64(extra: bytes, *values: int) -> tuple[int, ...]:
-    """Take those of (size, compressed size, offset) that did not fit from the extra field."""
+    """Read those of (size, compressed size, offset) that did not fit from the extra field."""
     wide = _field(extra, _ZIP_64_FIELD) or b""
     found = []
     for value in values:

@@ -1,4 +1,4 @@
-"""How reading a wheel can fail."""
+"""Errors from reading a wheel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ ANEW_FIX = "Download the wheel again and compare its sha256 with the index's."
 
 
 class WheelUnreadableError(Failure):
-    """What is there is no wheel that can be measured: damaged, lying about itself, or not one."""
+    """Not a readable wheel: damaged, inconsistent, or another kind of file."""
 
     code = "wheel-unreadable"
     exit_code = 2
 
 
 class WheelUnreachableError(Failure):
-    """A server did not hand the wheel over: out of reach, silent, refusing, or inconsistent."""
+    """A server did not deliver the wheel: unreachable, silent, refusing or inconsistent."""
 
     code = "wheel-unreachable"
     exit_code = 5

@@ -1,4 +1,4 @@
-"""Files of packages as a lock names them."""
+"""Package files as a lock lists them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
-    """A package's file, by its digest; `size` in bytes, None where the index does not say. `url`
-    may be a `file:` one.
+    """A package's file and its digest; `size` in bytes, None if the index does not say. `url` may
+    be a `file:` URL.
     """
 
     name: str

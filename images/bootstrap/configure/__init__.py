@@ -1,14 +1,14 @@
-"""What the maintainer scripts of Debian's packages leave behind, written down instead of run.
+"""Writes what the maintainer scripts of Debian's packages would write, without running them.
 
-`dpkg` runs a package's scripts when it configures it. A base is made without running anything, for
-any architecture and by any user, so what the scripts of its packages do is known here: the simple
-things as data (`data/scripts.json`: files copied, directories, links, alternatives, diversions),
-the others as one module each: accounts, shells, PAM's stacks, certificates, the loader's cache,
-dpkg's own records.
+`dpkg` runs a package's scripts when it configures it. A base is built without running anything, for
+any architecture and by any user, so this package reproduces the scripts' results: the simple ones
+as data (`data/scripts.json`: copied files, directories, links, alternatives, diversions), the
+others in one module each: accounts, shells, PAM's stacks, certificates, the loader's cache, dpkg's
+records.
 
-A package whose scripts are not known is recorded as unpacked but not configured, which is true:
-`dpkg --configure -a` or the next apt-get in the image completes it. A test compares the result with
-what mmdebstrap, which runs the scripts, makes of the same packages.
+A package with unknown scripts is recorded as unpacked but not configured, which is true: `dpkg
+--configure -a` or the next apt-get in the image completes it. A test compares the result with that
+of mmdebstrap, which runs the scripts, for the same packages.
 """
 
 from __future__ import annotations

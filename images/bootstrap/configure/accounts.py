@@ -1,6 +1,6 @@
-"""Users, groups, their passwords (none), and the shells that may be theirs.
+"""Users, groups, their passwords (none), and the allowed login shells.
 
-As base-passwd and shadowconfig of passwd write them, and update-shells of debianutils.
+Written as by base-passwd, passwd's shadowconfig and debianutils' update-shells.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ WANTED = r"usr/share/base-passwd/.*|usr/share/debianutils/shells(\.d/.*)?"
 _SHADOW_GROUP = 42
 _DAY_S = 86400
 _APT_LINE = "_apt:x:100:65534::/nonexistent:/usr/sbin/nologin\n"
-"""Debian 12 has this user among the fixed ones; before, apt's script made it."""
+"""Debian 12 has this user among the fixed ones; before, apt's script created it."""
 
 
 def add_accounts(tree: PackageTree) -> None:
-    """Write passwd, group and their shadows. The day of a password's change is that of `epoch`."""
+    """Write passwd, group and their shadow files. Passwords count as changed on `epoch`'s day."""
     users = _masters(tree, "passwd")
     groups = _masters(tree, "group")
     if not users or not groups:
@@ -40,13 +40,13 @@ def _masters(tree: PackageTree, kind: str) -> list[str]:
 
 
 def _shadowed(lines: list[str]) -> bytes:
-    """Point each line to its shadow: the second field is "x"."""
+    """Refer each line to the shadow file: set the second field to "x"."""
     fields = (line.split(":") for line in lines)
     return "".join(":".join([name, "x", *rest]) for name, _, *rest in fields).encode()
 
 
 def add_shells(tree: PackageTree, rows: Iterable[Row]) -> None:
-    """Write /etc/shells: what packages list, and for a shell in /bin the same one in /usr/bin."""
+    """Write /etc/shells: the packages' shells, and each one in /bin also as in /usr/bin."""
     heading = tree.read("usr/share/debianutils/shells")
     if heading is None:
         return

@@ -1,4 +1,4 @@
-"""What update-alternatives keeps: which of several programs has a common name.
+"""The links and records of update-alternatives: which of several programs has a common name.
 
 https://manpages.debian.org/bookworm/dpkg/update-alternatives.1.en.html
 """
@@ -14,8 +14,8 @@ _DIRECTORY = "etc/alternatives"
 
 
 def add_alternatives(tree: PackageTree, rows: Iterable[Row]) -> None:
-    """Add the links of each group, and dpkg's record of it. Files that are absent, as manual pages
-    are, get no link and no record.
+    """Add the links of each group, and dpkg's record of it. Absent files, such as manual pages, get
+    no link and no record.
     """
     for row in rows:
         for group in row.get("alternatives", []):

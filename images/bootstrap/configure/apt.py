@@ -1,4 +1,4 @@
-"""apt's sources in the image: Debian's own addresses, as the package apt gives them for example."""
+"""apt's sources in the image: Debian's mirror, from the example in the package apt."""
 
 from __future__ import annotations
 

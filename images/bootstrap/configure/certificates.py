@@ -1,5 +1,5 @@
-"""The authorities that TLS trusts, as update-ca-certificates writes them: a bundle, a link for
-each, and the links by hashed name that OpenSSL looks for.
+"""The certificate authorities that TLS trusts, as update-ca-certificates writes them: a bundle, a
+link for each, and the links by hashed name that OpenSSL looks up.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STRINGS = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1A, 0x1C, 0x1E})
 _UTF8_STRING, _BMP_STRING, _UNIVERSAL_STRING, _T61_STRING = 0x0C, 0x1E, 0x1C, 0x14
 _SET, _SEQUENCE, _VERSION = 0x31, 0x30, 0xA0
 _SUBJECT = 4
-"""Its place in a certificate, behind serial number, algorithm, issuer and validity."""
+"""Its index in a certificate, after serial number, algorithm, issuer and validity."""
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 
 
 def add_certificates(tree: PackageTree) -> None:
-    """Add them all."""
+    """Add all certificates of the tree."""
     paths = sorted(path for path in tree.texts if re.fullmatch(WANTED, path))
     if not paths:
         return
@@ -57,8 +57,8 @@ def _pem_name(name: str) -> str:
 def _subjects(pem: bytes) -> Iterator[bytes]:
     """Return the subject of each certificate, in DER.
 
-    Read by hand: among the authorities are old ones that today's parsers refuse, which OpenSSL and
-    its hashed names do not.
+    Parsed here: some authorities are old, and current parsers refuse them, but OpenSSL accepts them
+    and their hashed names exist.
     """
     for text in _PEM.findall(pem):
         certificate = _inside(base64.b64decode(text))
@@ -68,10 +68,10 @@ def _subjects(pem: bytes) -> Iterator[bytes]:
 
 
 def subject_hash(name: bytes) -> int:
-    """Return the number by which OpenSSL finds a certificate: of its subject's canonical form.
+    """Return the hash that OpenSSL finds a certificate by, from its subject's canonical form.
 
-    X509_NAME_hash of OpenSSL 1.0 and later: the first four bytes, the lowest first, of the SHA-1 of
-    the name's parts, their texts as UTF-8 in small letters, with single blanks.
+    X509_NAME_hash of OpenSSL 1.0 and later: the first four bytes, little-endian, of the SHA-1 of
+    the name's parts, their texts as UTF-8 in lower case, with single blanks.
     https://docs.openssl.org/master/man3/X509_NAME_hash/
     """
     canonical = b"".join(_canonical_set(part) for tag, part in _elements(_inside(name)))
@@ -93,7 +93,7 @@ def _canonical_pair(content: bytes) -> bytes:
             _T61_STRING: "latin1",
         }
         text = value.decode(encodings.get(tag, "utf-8"), "replace")
-        # OpenSSL's own idea of blanks and letters: those of ASCII
+        # OpenSSL considers only ASCII blanks and letters
         text = re.sub(r"[ \t\n\v\f\r]+", " ", text.strip(" \t\n\v\f\r"))
         text = re.sub(r"[A-Z]", lambda letter: letter[0].lower(), text)
         tag, value = _UTF8_STRING, text.encode()

@@ -1,4 +1,4 @@
-"""dpkg's records: which packages there are, which files each has, and what else it keeps of them.
+"""dpkg's records: the installed packages, their files, and dpkg's other data about them.
 
 https://manpages.debian.org/bookworm/dpkg/dpkg.1.en.html#FILES
 """
@@ -22,7 +22,7 @@ _ORDER = (
     "Provides", "Depends", "Pre-Depends", "Recommends", "Suggests", "Breaks", "Conflicts",
     "Enhances", "Conffiles", "Description",
 )  # fmt: skip
-"""In which dpkg writes its fields; others follow, as the package has them."""
+"""The order in which dpkg writes fields; others follow, in the package's order."""
 
 
 def add_database(
@@ -31,7 +31,7 @@ def add_database(
     rows: Iterable[Row],
     unknown: Collection[str],
 ) -> None:
-    """Write the records of the packages; those of `unknown` are unpacked and not configured."""
+    """Write the packages' records; those in `unknown` as unpacked but not configured."""
     status = [_paragraph(one, configured=one.package.name not in unknown) for one in packages]
     tree.add_file(f"{_DATABASE}/status", "".join(f"{text}\n" for text in status).encode())
     tree.add_file(f"{_DATABASE}/available", b"")
@@ -84,7 +84,7 @@ def _filled(text: str, values: dict[str, str]) -> str:
 
 
 def _add_triggers(tree: PackageTree, packages: Sequence[UnpackedPackage]) -> None:
-    """Write which package waits for what: for a path in "File", for a name in a file of its own."""
+    """Write which package waits for which trigger: paths in "File", each name in its own file."""
     files: list[str] = []
     names: dict[str, list[str]] = {}
     for one in packages:

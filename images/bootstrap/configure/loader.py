@@ -20,7 +20,7 @@ def add_cache(tree: PackageTree) -> None:
         for path, content in sorted(tree.texts.items())
         if path.startswith("etc/ld.so.conf")
     }
-    shown: dict[str, str] = {}  # one directory may have two names, of which the first is used
+    shown: dict[str, str] = {}  # if a directory has two names, the first is used
     for name in (*directories_of(configuration), "/lib", "/usr/lib"):
         shown.setdefault(merged_path(plain_path(name)), name)
     flags = FLAGS[_MACHINES[tree.arch]]
@@ -33,8 +33,8 @@ def add_cache(tree: PackageTree) -> None:
 
 
 def _names_in(tree: PackageTree, directory: str) -> list[str]:
-    """Name the libraries of a directory: by the name that each has in itself. What is linked
-    against ("libc.so") is a link of another name, and is an entry of its own.
+    """List the libraries of a directory by soname. The name for linking ("libc.so") is a link with
+    another name, and has a separate entry.
     """
     names = set()
     for path, soname in tree.sonames.items():
@@ -48,7 +48,7 @@ def _names_in(tree: PackageTree, directory: str) -> list[str]:
 
 
 def _aim(tree: PackageTree, path: str, target: str) -> str:
-    """Follow a link, and the links that it leads to, to the path of a file."""
+    """Follow a chain of links to the path of a file."""
     for _ in range(_MOST_LINKS):
         aim = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), target))
         path = merged_path(plain_path(aim))

@@ -1,4 +1,4 @@
-"""The stacks of PAM that all services share, as pam-auth-update writes them from its profiles.
+"""The PAM stacks that all services share, as pam-auth-update writes them from its profiles.
 
 https://wiki.ubuntu.com/PAMConfigFrameworkSpec
 """
@@ -14,7 +14,7 @@ from images.bootstrap.tree import PackageTree, file_names
 WANTED = r"usr/share/pam/common-[a-z-]+|usr/share/pam-configs/[^/]+"
 _STACKS = ("account", "auth", "password", "session", "session-noninteractive")
 _NOTHING = "[default=1]\t\t\tpam_permit.so"
-"""Stands for a block without a module: jumps over the refusal that follows."""
+"""Used for a block without a module: skips the refusal that follows."""
 _FIELD = re.compile(r"^([A-Za-z-]+):[ \t]*(.*(?:\n[ \t].*)*)$", re.MULTILINE)
 
 
@@ -45,7 +45,7 @@ class _Profile:
 
 
 def add_stacks(tree: PackageTree) -> None:
-    """Write /etc/pam.d/common-*, and what pam-auth-update remembers of it."""
+    """Write /etc/pam.d/common-*, and pam-auth-update's state files."""
     profiles = sorted(_profiles(tree), key=lambda profile: profile.rank)
     if not profiles:
         return
@@ -90,5 +90,5 @@ def _block(
 
 
 def _numbered(lines: list[str]) -> list[str]:
-    """Say in numbers how many modules a success jumps over: to the end of the block."""
+    """Replace "end" by the number of modules that a success skips: to the end of the block."""
     return [re.sub(r"\bend\b", str(len(lines) - at), line) for at, line in enumerate(lines)]

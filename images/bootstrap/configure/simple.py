@@ -1,4 +1,4 @@
-"""What scripts do that needs no program: copies, files, directories and links, as rows of data."""
+"""The simple effects of scripts: copies, files, directories and links, as rows of data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WANTED = "|".join(sorted(re.escape(source) for source in _copied()))
 
 
 def rows_for(suite: str, packages: Collection[str]) -> tuple[Row, ...]:
-    """Choose the rows of the packages that are there."""
+    """Select the rows of the given packages."""
     return tuple(
         row
         for row in all_rows()
@@ -40,7 +40,7 @@ def rows_for(suite: str, packages: Collection[str]) -> tuple[Row, ...]:
 
 
 def apply(tree: PackageTree, rows: Iterable[Row]) -> None:
-    """Do what the rows say. A file that is there already is left alone, as scripts do."""
+    """Apply the rows. Existing files stay unchanged, as with the scripts."""
     for row in rows:
         for path, how in row.get("directories", {}).items():
             tree.add_directory(
@@ -68,7 +68,7 @@ def _owner(text: str) -> tuple[int, int]:
 
 
 def unknown(packages: Sequence[UnpackedPackage], rows: Iterable[Row]) -> frozenset[str]:
-    """Name the packages with scripts that no row knows."""
+    """Return the names of the packages with scripts that have no row."""
     known = {row["package"] for row in rows}
     return frozenset(
         one.package.name

@@ -1,4 +1,4 @@
-"""Does the reading of a layer beside the writing of its files: both take about as long."""
+"""Reads a layer in a thread while its files are written: both take about as long."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import threading
 from collections.abc import Generator
 
 _PIECES = 8
-"""A few megabytes: enough that neither waits for every piece of the other."""
+"""A few megabytes: enough that the threads do not wait for each other at every piece."""
 _POLL_S = 0.2
 _PATIENCE_S = 5.0
 
 
 class _End:
-    """What follows the last piece; with an error if there was one."""
+    """The end of the pieces, with an error if there was one."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 def ahead(pieces: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
-    """Give the same pieces, the next ones of which are made meanwhile, in a thread."""
+    """Yield the same pieces; a thread reads the next ones meanwhile."""
     waiting: queue.Queue[bytes | _End] = queue.Queue(_PIECES)
     unwanted = threading.Event()
 
@@ -39,7 +39,7 @@ def ahead(pieces: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
                     hand_over(piece)
                     if unwanted.is_set():
                         return
-        except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  raised in the consumer's thread
             end = _End(error)
         hand_over(end)
 
@@ -52,5 +52,5 @@ def ahead(pieces: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
             raise piece.error
     finally:
         unwanted.set()
-        # one that waits for a network ends with it; nobody waits for that
+        # do not wait longer for a thread that waits for a network
         thread.join(_PATIENCE_S)

@@ -1,8 +1,8 @@
-"""What a sandbox may take of this machine: stack and locked memory as asked for, processes, memory.
+"""Resource limits of a sandbox: stack and locked memory as requested, processes, memory.
 
-Every sandbox has a limit of processes, and is what the kernel ends first when memory runs out. The
-kernel does not count root's processes against that limit: there, and where control groups can be
-made, a group of the sandbox's own bounds processes and memory.
+Every sandbox has a limit of processes, and is the first that the kernel kills if memory runs out.
+The kernel does not apply that limit to root's processes: for root, if control groups can be
+created, a separate group limits processes and memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from images.engines.spec import RunJob
 from images.system import process
 
-# Threads count, too: NumPy, PyTorch and NCCL each start about one per core and process.
+# Threads count, too: NumPy, PyTorch and NCCL each start about one for each core and process.
 _LEAST_PROCESSES = 8192
 _PROCESSES_PER_CORE = 256
-# Of this machine's memory, in percent: a rest for those who end the sandbox.
+# Percent of this machine's memory: the rest is for what must end the sandbox.
 _MEMORY_PERCENT = 90
-# proc(5): added to the kernel's own rating of 0 to 1000 by memory used.
+# proc(5): added to the kernel's score of 0 to 1000 for memory used.
 _FIRST_TO_END = 500
 _GROUP = "gpu-provision-"
 _ENDING_S = 2.0
@@ -33,20 +33,20 @@ _ENDING_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """`words` go before a command, which they bound; `notes` say what is not permitted here."""
+    """`words` go before a command, to limit it; `notes` say what is not permitted here."""
 
     words: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def most_processes() -> int:
-    """How many processes and threads a sandbox may have."""
+    """The limit of processes and threads in a sandbox."""
     return max(_LEAST_PROCESSES, _PROCESSES_PER_CORE * (os.cpu_count() or 1))
 
 
 @contextlib.contextmanager
 def bounded(job: RunJob) -> Iterator[Bounds]:
-    """The bounds of a job; its control groups are removed at the end."""
+    """The limits of a job; its control groups are removed at the end."""
     groups: list[Path] = []
     try:
         for place in _places_of_groups(Path("/")) if os.geteuid() == 0 else ():
@@ -62,7 +62,7 @@ def bounded(job: RunJob) -> Iterator[Bounds]:
 
 
 def bounds_of(job: RunJob, groups: Iterable[Path] = ()) -> Bounds:
-    """The bounds of a job that joins the control groups."""
+    """The limits of a job that joins the control groups."""
     wanted = [("stack", f"ulimit -s {job.stack_bytes // 1024}")]
     if job.memlock_unlimited:
         wanted.append(("memlock", "ulimit -l unlimited"))
@@ -88,9 +88,9 @@ def bounds_of(job: RunJob, groups: Iterable[Path] = ()) -> Bounds:
 
 
 def _places_of_groups(root: Path) -> Iterator[Path]:
-    """Where control groups of ours bound processes and memory, by cgroups(7): below this process's
-    own group in the first version, beside it in the second, where a group that has processes has
-    no others below it.
+    """Where our control groups can limit processes and memory, see cgroups(7): below this process's
+    group in version 1, next to it in version 2, where a group with processes cannot have groups
+    below it.
     """
     mounted = root / "sys/fs/cgroup"
     try:
@@ -121,7 +121,7 @@ def _limit(group: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Remove it once its last process is gone, which has been killed."""
+    """Remove it when its last process, which was killed, has ended."""
     deadline = time.monotonic() + _ENDING_S
     while group.exists() and time.monotonic() < deadline:
         with contextlib.suppress(OSError):

@@ -1,12 +1,12 @@
-"""What of the host's driver a sandbox needs to see its GPUs: device nodes, libraries, programs.
+"""The parts of the host's driver that a sandbox needs for GPUs: device nodes, libraries, programs.
 
-A CDI specification says it, where the host has one; else the driver is looked for, as NVIDIA's
-container toolkit does. Either way the libraries are bound, each under its own versioned name, into
-one directory of their own, with the links that the loader looks for beside them. The directory is
-put at the end of LD_LIBRARY_PATH, so that what the image itself puts first (a cuda-compat, say)
-stays first, as it would with an engine. `/usr/local/nvidia` is where NVIDIA's own images look, too.
+They come from a CDI specification, if the host has one; else we search for the driver, as NVIDIA's
+container toolkit does. In both cases the libraries are bound into a separate directory, each under
+its versioned name, together with the links that the loader looks for. The directory is appended to
+LD_LIBRARY_PATH, so that what the image puts first (a cuda-compat, for example) stays first, as with
+an engine. NVIDIA's images look in `/usr/local/nvidia`, too.
 
-Everything is read below `root`, so that a made-up tree stands for a host.
+Everything is read below `root`, so that tests can use a made-up tree as host.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _NODES_FIX = "let root make it: sudo nvidia-modprobe -u -c=0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """`nodes` and `binds`: the host's path and the sandbox's; `links`: what one leads to, where it
-    is. `notes` say what will not work.
+    """`nodes` and `binds`: pairs of the host's path and the sandbox's; `links`: pairs of the target
+    and the link's path. `notes` say what will not work.
     """
 
     nodes: tuple[tuple[str, str], ...] = ()
@@ -68,7 +68,7 @@ class Driver:
 
 
 def find_driver(root: Path = Path("/")) -> Driver:
-    """Find what a sandbox on this host is given to see every GPU."""
+    """Find what a sandbox on this host needs to use every GPU."""
     found = read_edits(root)
     driver = discover(root) if found.edits is None else from_edits(found.edits, root)
     notes = (*found.notes, *driver.notes, *_trouble(driver))
@@ -78,8 +78,8 @@ def find_driver(root: Path = Path("/")) -> Driver:
 
 
 def from_edits(edits: Edits, root: Path) -> Driver:
-    """Take what a CDI specification lists. Libraries and programs go where ours are; what serves
-    only drawing (Vulkan's and EGL's files, firmware) is left out.
+    """The driver from a CDI specification. Libraries and programs go into our directories; files
+    only for graphics (Vulkan's and EGL's) and firmware are omitted.
     """
     edits = _with_dxcore(edits, root)
     files = [_below(root, host) for host, path in edits.mounts if not _is_of_wsl(path)]
@@ -120,8 +120,8 @@ def _is_of_wsl(path: str) -> bool:
 
 
 def _with_dxcore(edits: Edits, root: Path) -> Edits:
-    """Under WSL, with libdxcore.so, without which its libcuda reaches no GPU: generators leave it
-    out where the loader's cache lacks it (github.com/NVIDIA/nvidia-container-toolkit issue 1739).
+    """On WSL, add libdxcore.so, without which libcuda finds no GPU: generators omit it if the
+    loader's cache lacks it (github.com/NVIDIA/nvidia-container-toolkit issue 1739).
     """
     if not any(_is_of_wsl(path) for _, path in edits.mounts):
         return edits
@@ -133,9 +133,8 @@ def _with_dxcore(edits: Edits, root: Path) -> Edits:
 
 
 def _links_to_wsl(edits: Edits, root: Path) -> list[tuple[str, str]]:
-    """The links in our place to WSL's libraries, which stay where they are: they look for files
-    beside them. A specification names them in the folder of Windows' driver, and has ldconfig run
-    there.
+    """The links in our directory to WSL's libraries, which stay in place: they look for files next
+    to them. A specification lists them in the Windows driver's folder, and has ldconfig run there.
     """
     links: list[tuple[str, str]] = []
     for host, path in edits.mounts:
@@ -150,9 +149,9 @@ def _links_to_wsl(edits: Edits, root: Path) -> list[tuple[str, str]]:
 
 
 def discover(root: Path) -> Driver:
-    """Look for the driver where distributions put it."""
+    """Search for the driver where distributions install it."""
     wsl = root / _WSL / "lib"
-    if wsl.is_dir():  # its libraries look for others beside them
+    if wsl.is_dir():  # its libraries look for others next to them
         binds = [(str(root / _WSL), f"/{_WSL}")]
         links = [(f"/{_WSL}/lib/{f.name}", f"{LIBRARIES}/{f.name}") for f in sorted(wsl.glob("*"))]
     else:
@@ -176,7 +175,7 @@ def discover(root: Path) -> Driver:
 
 
 def soname(file: Path) -> str | None:
-    """The name that a library wants to be found by; None where it is none, or has none."""
+    """A library's soname; None if it has none, or is not a library."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -190,10 +189,10 @@ def soname(file: Path) -> str | None:
 
 
 def _driver_libraries(root: Path) -> list[tuple[str, Path]]:
-    """The libraries of one driver, by the names that lead to them here: those of the version of
-    libcuda (or of NVML), where it has one.
+    """The libraries of one driver, by their names here: those with the version of libcuda (or of
+    NVML), if it has one.
 
-    Another driver's leftovers do not belong to it, and loading them together fails.
+    Leftovers of another driver are excluded: loading both together fails.
     """
     seen: dict[str, Path] = {}
     for name, file in _candidates(root):
@@ -206,7 +205,7 @@ def _driver_libraries(root: Path) -> list[tuple[str, Path]]:
 
 
 def _version(file: Path | None) -> str:
-    """ "535.104.05" of libcuda.so.535.104.05; nothing of libcuda.so.1."""
+    """ "535.104.05" for libcuda.so.535.104.05; "" for libcuda.so.1."""
     match = re.search(r"\.so\.(\d+\.[\d.]+)$", file.name) if file else None
     return match[1] if match else ""
 
@@ -225,8 +224,8 @@ def _candidates(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def cached_libraries(content: bytes) -> Iterator[tuple[str, str]]:
-    """Give (name, path) of each library in the loader's cache, in its order; a damaged one has
-    none.
+    """Yield (name, path) of each library in the loader's cache, in order; nothing if it is
+    damaged.
     """
     from images.system.ldcache import read_cache
 
@@ -236,7 +235,7 @@ def cached_libraries(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _is_of(file: Path, machine: str) -> bool:
-    """Whether it is an ELF file of this machine: 32-bit ones lie about under the same names."""
+    """Whether it is an ELF file for this machine: 32-bit ones may have the same names."""
     with contextlib.suppress(OSError), file.open("rb") as opened:
         start = opened.read(20)
         code = {"x86_64": 62, "aarch64": 183}.get(machine)
@@ -247,7 +246,7 @@ def _is_of(file: Path, machine: str) -> bool:
 def _in_our_place(
     libraries: Iterable[tuple[str, Path]],
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The binds of libraries into our directory, and the links by which the loader finds them."""
+    """The binds of libraries into our directory, and the links for the loader."""
     files: dict[str, Path] = {}
     links: list[tuple[str, str]] = []
     for name, file in libraries:
@@ -258,7 +257,7 @@ def _in_our_place(
         links.append((real.name, f"{LIBRARIES}/{name}"))
     binds = [(str(real), f"{LIBRARIES}/{name}") for name, real in files.items()]
     if any(path == f"{LIBRARIES}/libcuda.so.1" for _, path in (*binds, *links)):
-        links.append(("libcuda.so.1", f"{LIBRARIES}/libcuda.so"))  # what some programs open
+        links.append(("libcuda.so.1", f"{LIBRARIES}/libcuda.so"))  # some programs open this name
     taken = {path for _, path in binds}
     return binds, [(target, path) for target, path in links if path not in taken]
 
@@ -279,7 +278,7 @@ def _below(root: Path, path: str) -> Path:
 
 
 def _trouble(driver: Driver) -> Iterator[str]:
-    """What will fail in there, with what helps."""
+    """What will fail in the sandbox, with a fix."""
     nodes = {path for _, path in driver.nodes}
     if "/dev/nvidiactl" in nodes and "/dev/nvidia-uvm" not in nodes:
         yield f"/dev/nvidia-uvm is not there, and CUDA needs it; {_NODES_FIX}"

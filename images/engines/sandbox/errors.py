@@ -1,4 +1,4 @@
-"""How the running of an image without an engine can fail."""
+"""Errors from running an image without an engine."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The system calls that a sandbox refuses: a seccomp filter, as the kernel takes it.
+"""A seccomp filter in the kernel's format, for the system calls that a sandbox refuses.
 
-Refused is what speaks to others than the sandbox's own processes (typing into a terminal, the
-caller's keyrings), and what opens parts of the kernel that nothing in an image needs, as engines
-refuse it: https://docs.docker.com/engine/security/seccomp/. Numbers of calls: the kernel's
-syscall_64.tbl and asm-generic/unistd.h.
+It refuses calls that reach outside the sandbox's processes (typing into a terminal, the caller's
+keyrings), and calls for parts of the kernel that nothing in an image needs, as engines do:
+https://docs.docker.com/engine/security/seccomp/. System call numbers: the kernel's syscall_64.tbl
+and asm-generic/unistd.h.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-# By machine: the kernel's name for it (linux/audit.h), and the numbers of the calls.
+# By machine: its number in linux/audit.h, and the numbers of the calls.
 _MACHINES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
         0xC000003E,
@@ -78,10 +78,10 @@ _Step = tuple[int, int, int, int]
 
 
 def system_call_filter(machine: str, *, times: bool = True) -> bytes:
-    """The filter for a machine (uname -m), an array of struct sock_filter; b"" for one unknown.
+    """The filter for a machine (uname -m), an array of struct sock_filter; b"" if unknown.
 
-    Without `times` the calls that set a file's times do nothing: where the host's device nodes
-    cannot be made read-only, whoever may write to one could set its times.
+    Without `times` the calls that set a file's times do nothing: if the host's device nodes cannot
+    be made read-only, a process that may write to one could set its times.
     """
     if machine not in _MACHINES:
         return b""
@@ -95,7 +95,7 @@ def system_call_filter(machine: str, *, times: bool = True) -> bytes:
     if machine == "x86_64":
         steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
     steps += _refuse((numbers[call] for call in _FORBIDDEN), _EPERM)
-    # What it is asked for lies in memory, where no filter reads; the C library then asks clone.
+    # clone3's arguments are in memory, which filters cannot read; libc falls back to clone.
     steps += _refuse([numbers["clone3"]], _ENOSYS)
     if not times:
         steps += _refuse((numbers[call] for call in _TIMES if call in numbers), 0)
@@ -114,7 +114,7 @@ def _refuse(numbers: Iterable[int], error: int) -> list[_Step]:
 
 
 def _refuse_where(number: int, argument: int, test: int, values: Iterable[int]) -> list[_Step]:
-    """Refuse a call where the lower half of an argument has one of the values."""
+    """Refuse a call if the lower half of an argument has one of the values."""
     inner: list[_Step] = [(_LOAD, 0, 0, argument)]
     for value in values:
         inner += [(test, 0, 1, value), (_RETURN, 0, 0, _ERRNO | _EPERM)]

@@ -1,10 +1,10 @@
-"""Turns a plan into a command: of bubblewrap, or of unshare(1) with a stage of our own.
+"""Turns a plan into a command with bubblewrap, or with unshare(1) and our stage.
 
-Both give the same inside: user, process, network, message and host name namespaces of its own, no
+Both create the same sandbox: separate user, process, network, IPC and host name namespaces, no
 capabilities, no new privileges, a filter of system calls, a read-only root and read-only device
-nodes, and everything ends with whoever started it. The command is the first process in there, as in
-an engine's container: there is no process of ours whose program or variables it could reach. Root
-may have to do without the user namespace, where those are forbidden.
+nodes, and everything ends with the process that started it. The command is the first process in
+it, as in an engine's container: there is no process of ours whose program or variables it could
+reach. If user namespaces are forbidden, root runs without one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from images.system.scratch import scratch_directory
 INSTALL_FIX = "sudo apt-get install -y --no-install-recommends bubblewrap"
 STAGE = Path(__file__).with_name("stage.py")
 
-# What bubblewrap takes (MAX_ARGS in bubblewrap.c), less the words that end the command.
+# bubblewrap's limit (MAX_ARGS in bubblewrap.c), minus the words that end the command.
 _MOST_WORDS = 8900
 _PROBE_TIMEOUT_S = 20.0
 _BWRAP_KINDS = {"bind": "--ro-bind", "device": "--dev-bind", "link": "--symlink"}
@@ -41,7 +41,7 @@ _BWRAP_KINDS = {"bind": "--ro-bind", "device": "--dev-bind", "link": "--symlink"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
     """A program that can start a sandbox here. `own_users`: with a user namespace; `sizes`: it can
-    bound a tmpfs.
+    limit a tmpfs.
     """
 
     kind: Literal["bubblewrap", "unshare"]
@@ -51,10 +51,10 @@ class Launcher:
     sizes: bool = True
 
     def command(self, plan: SandboxPlan, scratch: Path, *, terminal: bool = False) -> list[str]:
-        """The command that runs a plan. `scratch` is a directory of ours that outlives it; with
-        `terminal` a person sits before it, and it ends where the plan's command would begin. Words
-        that follow are added to what is run.
-        SandboxError where bubblewrap cannot be told so much.
+        """The command that runs a plan. `scratch` is our directory, which must outlive it.
+        `terminal`: for interactive use; it ends before the plan's command, so that the user can
+        append one. Words appended to it are added to the command that runs.
+        SandboxError: the command line is too long for bubblewrap.
         """
         if self.kind == "bubblewrap":
             return self._bubblewrap(plan, scratch, terminal=terminal)
@@ -93,7 +93,7 @@ class Launcher:
         if steps:
             filter_file = scratch / "filter"
             filter_file.write_bytes(steps)
-            # It reads the filter from an open file.
+            # bubblewrap reads the filter from an open file.
             shell = shutil.which("sh") or "/bin/sh"
             opened = [shell, "-c", 'exec "$@" 9<"$0"', str(filter_file)]
             words = [*opened, words[0], "--seccomp", "9", *words[1:]]
@@ -114,7 +114,7 @@ class Launcher:
         words = [self.program, "--mount", "--pid", "--ipc", "--net", "--uts", "--cgroup"]
         words += ["--map-root-user"] if self.own_users else []
         words += ["--fork", "--kill-child"]
-        if not terminal:  # bubblewrap does so by itself
+        if not terminal:  # bubblewrap does this by itself
             setpriv = shutil.which("setpriv")
             words = [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *words]
         return [*words, "--", *_stage(), str(file)]
@@ -133,12 +133,12 @@ def _bubblewrap_words(mount: Mount, size: Sequence[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What a launcher needs of our variables: nothing else of them comes near an image."""
+    """The variables of ours that a launcher needs; an image gets no others."""
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
 
 
 def find_launcher() -> Launcher:
-    """Find what can start a sandbox here, by starting one; NoRunnerError says why nothing can."""
+    """Find a launcher that works here, by starting a sandbox. NoRunnerError: none does, and why."""
     problems: list[tuple[Launcher, str]] = []
     candidates = list(_candidates())
     for launcher in candidates:
@@ -191,7 +191,7 @@ def _output(argv: Sequence[str]) -> str:
 
 
 def probe(launcher: Launcher) -> str:
-    """Start the smallest sandbox, on this host's own root. Gives what went wrong, "" if nothing."""
+    """Start a minimal sandbox on this host's root. Returns what went wrong, "" if nothing."""
     true = shutil.which("true") or "/bin/true"
     plan = SandboxPlan(
         mounts=(Mount(kind="bind", target="/", source="/"),),
@@ -217,7 +217,7 @@ def probe(launcher: Launcher) -> str:
 
 
 def explain(problem: str, root: Path = Path("/")) -> tuple[str, str]:
-    """Say why a sandbox does not start, and what helps: the kernel's own words say too little."""
+    """Why a sandbox does not start, and a fix: the kernel's message says too little."""
     if re.search(r"(mount|open).* proc\b", problem) or re.search(
         r"proc on .*not permitted", problem
     ):

@@ -1,12 +1,12 @@
-"""What a sandbox consists of: which root, what is mounted where, and what runs in it with what.
+"""Plans a sandbox: its root, its mounts, its command and its variables.
 
-A plan is values only; `launch` turns it into a command. The root is read-only, so that it can be
-used again: directories that programs write to are put on top as memory (tmpfs), with what the image
-has in them bound back, read-only, one by one. The same is done where something must be mounted at a
-place that the image does not have.
+A plan contains only values; `launch` turns it into a command. The root is read-only, so that it can
+be reused: directories that programs write to are mounted on top as memory (tmpfs), with the image's
+entries in them bound back, read-only, one by one. The same is done if something must be mounted at
+a path that the image does not have.
 
-Every place is looked up below the root here, with the root as "/" for the image's own links, and a
-plan speaks only of the directories that were found: a link in an image leads nothing onto the host.
+Every path is resolved below the root here, with the root as "/" for the image's links, and a plan
+contains only resolved directories: a link in an image cannot lead to the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_LINKS = 40
 _MOST_ENTRIES = 1000
 _CPU_INFO = "/proc/cpuinfo"
 _LOADER_CACHE = "/etc/ld.so.cache"
-# A processor as Linux describes it on arm64 (Arm's Neoverse N1), with what qemu's own has, too.
+# An arm64 processor in Linux's format (Arm's Neoverse N1), with features that qemu's has, too.
 _ARM_PROCESSOR = """\
 processor\t: {}
 BogoMIPS\t: 100.00
@@ -54,10 +54,10 @@ Kind = Literal["bind", "device", "memory", "directory", "link"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One thing put at `target`, an absolute path without links.
+    """One mount at `target`, an absolute path without links.
 
-    bind: `source` of the host, read-only; device: the same, to be opened as a device; memory: an
-    empty tmpfs; directory: made there, in memory; link: made there, leading to `source`.
+    bind: `source` from the host, read-only; device: the same, but usable as a device; memory: an
+    empty tmpfs; directory: created, in memory; link: created, with the target `source`.
     """
 
     kind: Kind
@@ -67,8 +67,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxPlan:
-    """One run of a command. /proc, /dev and /sys are there without being listed; `mounts` are made
-    in their order, those of `devices` after /proc and /dev. `shm_bytes` is the size of /dev/shm,
+    """One run of a command. /proc, /dev and /sys are always there, without being listed; `mounts`
+    are made in order, `devices` after /proc and /dev. `shm_bytes` is the size of /dev/shm,
     `memory_bytes` that of each mount of kind "memory".
     """
 
@@ -84,7 +84,7 @@ class SandboxPlan:
 def plan_run(
     tree: Path, config: Mapping[str, Any], job: RunJob, driver: Driver | None, files: Path
 ) -> SandboxPlan:
-    """Plan a job in an unpacked image. `files` is an empty directory for what the job brings."""
+    """Plan a job in an unpacked image. `files` is an empty directory for the files that we add."""
     settings = config.get("config")
     settings = settings if isinstance(settings, dict) else {}
     directory = _working_directory(settings)
@@ -122,7 +122,7 @@ def plan_run(
 
 
 def image_user(config: Mapping[str, Any]) -> str:
-    """The user that the image wants to run as; "" for root."""
+    """The user that the image's configuration names; "" for root."""
     settings = config.get("config")
     user = settings.get("User") if isinstance(settings, dict) else None
     name = user.partition(":")[0] if isinstance(user, str) else ""
@@ -130,10 +130,10 @@ def image_user(config: Mapping[str, Any]) -> str:
 
 
 def resolve(tree: Path, path: str) -> tuple[str, str]:
-    """Follow a path in a tree as it will look from inside: (what is there, what is missing).
+    """Resolve a path in a tree as from inside: (existing part, missing part).
 
     The first is the longest part that exists, an absolute path without links; the second is the
-    rest, "" where everything is there.
+    rest, "" if everything exists.
     """
     todo = [part for part in reversed(path.split("/")) if part not in {"", "."}]
     here: list[str] = []
@@ -165,7 +165,7 @@ def resolve(tree: Path, path: str) -> tuple[str, str]:
 
 def _is_emulated_arm(config: Mapping[str, Any]) -> bool:
     """Whether /proc/cpuinfo would show an Arm program another processor. qemu-user before 8.2 shows
-    the host's, of which the library `cpuinfo` in PyTorch makes a crash:
+    the host's, on which the library `cpuinfo` in PyTorch crashes:
     https://github.com/pytorch/cpuinfo/pull/398
     """
     arm = Platform(architecture="arm64")
@@ -173,7 +173,7 @@ def _is_emulated_arm(config: Mapping[str, Any]) -> bool:
 
 
 class _Places:
-    """Collects what is mounted on a tree, and makes room for it."""
+    """Collects the mounts on a tree, and makes missing mount points possible."""
 
     def __init__(self, tree: Path) -> None:
         self._tree = tree
@@ -186,7 +186,7 @@ class _Places:
         return posixpath.normpath(posixpath.join(found, missing))
 
     def make_writable(self, path: str) -> None:
-        """Let new files be made in a directory; where the image has none, it is made."""
+        """Make a directory writable; create it if the image does not have it."""
         found, missing = self._room_for(path)
         if missing:
             target = posixpath.join(found, missing)
@@ -195,7 +195,7 @@ class _Places:
             self._writable.add(found)
 
     def bind(self, source: Path | str, path: str, kind: Kind = "bind") -> None:
-        """Put a file of the host at a path."""
+        """Mount a file of the host at a path."""
         found, missing = self._room_for(path)
         target = posixpath.join(found, missing) if missing else found
         self._made.append(Mount(kind=kind, target=target, source=str(source)))
@@ -211,7 +211,7 @@ class _Places:
                 self.devices.append(Mount(kind="device", target=path, source=source))
 
     def mounts(self) -> Iterator[Mount]:
-        """All of it, in the order of mounting: what lies deeper comes later."""
+        """All mounts, in their order: deeper ones come later."""
         if "/" not in self._writable:
             yield Mount(kind="bind", target="/", source=str(self._tree))
         for directory in sorted(self._writable, key=lambda path: (path.count("/"), path)):
@@ -220,7 +220,7 @@ class _Places:
         yield from dict.fromkeys(self._made)
 
     def _room_for(self, path: str) -> tuple[str, str]:
-        """Look a path up; where something is missing, let it be made."""
+        """Resolve a path; if a part is missing, make its parent writable, to create it there."""
         found, missing = resolve(self._tree, path)
         if ".." in missing.split("/"):
             raise SandboxError(
@@ -245,9 +245,9 @@ class _Places:
 
 
 def _loader_cache(tree: Path, driver: Driver) -> bytes | None:
-    """The image's loader cache with the driver's libraries in it, for programs that ask `ldconfig
-    -p` where they are (Triton 2.1 asks nothing else). Engines have ldconfig run in the container.
-    None where the image has no cache that can be read: the loader then has LD_LIBRARY_PATH alone.
+    """The image's loader cache with the driver's libraries added, for programs that look them up
+    with `ldconfig -p` (Triton 2.1 has no other way). Engines run ldconfig in the container. None if
+    the image has no readable cache: the loader then has only LD_LIBRARY_PATH.
     """
     machine = os.uname().machine
     try:
@@ -267,7 +267,7 @@ def _loader_cache(tree: Path, driver: Driver) -> bytes | None:
 
 
 def _own_files(job: RunJob) -> dict[str, bytes]:
-    """What engines put into every container, and what the job brings."""
+    """The files that engines add to every container, and the job's files."""
     return {
         "/etc/hosts": _HOSTS.encode(),
         "/etc/hostname": f"{HOST_NAME}\n".encode(),
@@ -290,14 +290,14 @@ def _working_directory(settings: Mapping[str, Any]) -> str:
 
 
 def _environment(settings: Mapping[str, Any], job: RunJob, driver: Driver | None) -> dict[str, str]:
-    """The variables as an engine sets them: its defaults, the image's, the run's."""
+    """The variables, as an engine sets them: its defaults, the image's, the run's."""
     env = {"PATH": DEFAULT_PATH, "HOME": "/root", "HOSTNAME": HOST_NAME}
     env |= _pairs(settings.get("Env"))
     if driver is not None:
         env |= _pairs(list(driver.env))
     env |= job.environment
     if driver is not None:
-        # the loader, and a compiler that links with -lcuda, as Triton 2.0 has it do
+        # for the loader, and for a compiler that links with -lcuda, as in Triton 2.0
         for name in ("LD_LIBRARY_PATH", "LIBRARY_PATH"):
             env[name] = _joined(env.get(name, ""), LIBRARIES)
         env["PATH"] = _joined(env["PATH"], PROGRAMS)
@@ -317,7 +317,7 @@ def _pairs(found: object) -> dict[str, str]:
 
 
 def _command(settings: Mapping[str, Any], job: RunJob) -> tuple[str, ...]:
-    """As engines do it: the image's entrypoint before the job's command, or before its own."""
+    """As in engines: the image's entrypoint, then the job's command, or else the image's."""
     argv = (*_words(settings.get("Entrypoint")), *(job.command or _words(settings.get("Cmd"))))
     if not argv or not argv[0]:
         raise SandboxError("There is no command to run.", fix="Name one.")
@@ -334,7 +334,7 @@ def _words(found: object) -> tuple[str, ...]:
 
 
 def _check_mount_points(tree: Path) -> None:
-    """What the kernel shows is mounted where every image has a directory, or none at all."""
+    """Refuse an image whose /dev, /proc or /sys exists and is not a directory."""
     for name in ("dev", "proc", "sys"):
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR((tree / name).lstat().st_mode):
@@ -345,8 +345,8 @@ def _check_mount_points(tree: Path) -> None:
 
 
 def _memory_of_each(mounts: Iterable[Mount]) -> int:
-    """Half of this machine's memory in bytes, shared by the mounts that take it: what an image
-    writes shall not leave the host without.
+    """The size of each memory mount: together half of this machine's memory in bytes, so that an
+    image's writes cannot use up the host's.
     """
     count = sum(mount.kind == "memory" for mount in mounts)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -354,7 +354,7 @@ def _memory_of_each(mounts: Iterable[Mount]) -> int:
 
 
 def _check_command(tree: Path, program: str, path: str, directory: str) -> None:
-    """Say it here, in words, when the program is not in the image."""
+    """Raise a clear error here if the program is not in the image."""
     places: Iterable[str] = path.split(":")
     if "/" in program:
         places = (directory,)

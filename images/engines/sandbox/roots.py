@@ -1,11 +1,11 @@
-"""Keeps unpacked images, each under its image id: `<directory>/<64 hex>/{root,about.json}`.
+"""Keeps unpacked images, each under its image ID: `<directory>/<64 hex>/{root,about.json}`.
 
-A root takes gigabytes, and unpacking it takes its time, so the last one used is kept for the next
-run, and only that one. A root has its name only once it is whole. Who uses one, or makes one, holds
-a lock on its directory (flock: it goes with the process that held it); what nobody holds may be
-removed, and leftovers of those who were killed are. What the kernel had not yet written when the
-power failed is empty afterwards, and writing it through takes longer than unpacking: so a root is
-used only until the machine starts again.
+A root takes gigabytes, and unpacking takes a while, so the last one used is kept for the next run,
+and only that one. A root gets its name only when it is complete. A process that uses or unpacks one
+holds a lock on its directory (flock, which ends with the process); a root without a lock may be
+removed, and so are leftovers of killed processes. Files that were not yet on disk at a power cut
+are empty afterwards, and syncing them takes longer than unpacking: so a root is used only until the
+next boot.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _ABOUT = "about.json"
 _ELSEWHERE_FIX = "Keep the cache where you may write: XDG_CACHE_HOME=/path provision ..."
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GROWS = 2
-"""What is compressed in a layer is at least half as large: machine code shrinks to that."""
+"""Layers compress to about half their size at best: machine code shrinks to that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """An unpacked image that is in use: nobody removes it before `release`."""
+    """An unpacked image in use: it is not removed before `release`."""
 
     place: Path
     config: dict[str, Any]
@@ -46,7 +46,7 @@ class Root:
 
     @property
     def tree(self) -> Path:
-        """What a program in it sees as "/"."""
+        """The directory that a program in it sees as "/"."""
         return self.place / "root"
 
     def release(self) -> None:
@@ -60,7 +60,7 @@ class Roots:
         self._directory = directory.absolute()
 
     def use(self, image: Image, on_bytes: Callable[[int], None]) -> Root:
-        """Unpack an image, if it is not here already. The others go, unless they are in use."""
+        """Unpack an image, if it is not here already. Removes others that are not in use."""
         if not is_digest(image.image_id):
             raise ImageUnreadableError(f"{image.shown} has no sha256 digest.", fix=ANEW_FIX)
         self._make_directory()
@@ -74,9 +74,7 @@ class Roots:
         return root
 
     def clear(self) -> None:
-        """Remove what nobody uses; what a process is working with stays, and so does what cannot
-        be locked.
-        """
+        """Remove unused roots; keeps those that a process uses and those that cannot be locked."""
         with contextlib.suppress(OSError):
             with self._locked():
                 unused = [gone for gone in map(self._take_away, self._entries()) if gone]
@@ -88,7 +86,7 @@ class Roots:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep others from taking and removing; only ever for a moment."""
+        """Hold the lock of the directory, briefly: no other process takes or removes a root."""
         with (self._directory / ".lock").open("w") as file:
             _flock(file.fileno(), fcntl.LOCK_EX)
             yield
@@ -97,7 +95,7 @@ class Roots:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self._directory.lstat()
-            if status.st_uid != os.geteuid():  # what lies there is run
+            if status.st_uid != os.geteuid():  # its contents are run
                 raise SandboxError(
                     f"{self._directory} belongs to user {status.st_uid}, and you are user "
                     f"{os.geteuid()}: it would not be safe to run images from it.",
@@ -113,7 +111,7 @@ class Roots:
             ) from error
 
     def _open(self, place: Path) -> Root | None:
-        """Take a root that is here whole."""
+        """Lock and return a complete root, if it is here and from this boot."""
         with contextlib.suppress(OSError, ImageUnreadableError), self._locked():
             lock = os.open(place, _DIRECTORY)
             try:
@@ -155,7 +153,7 @@ class Roots:
             raise root_space(self._directory, packed * _GROWS)
 
     def _take_away(self, place: Path) -> Path | None:
-        """Give what nobody uses another name, so that nobody finds half of it while it goes."""
+        """Rename an unused root, so that no process finds half of it during its removal."""
         try:
             lock = os.open(place, _DIRECTORY)
         except OSError:
@@ -164,7 +162,7 @@ class Roots:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             gone = Path(tempfile.mkdtemp(prefix=_GONE, dir=self._directory))
             return place.rename(gone)
-        except OSError:  # somebody uses it
+        except OSError:  # a process uses it
             return None
         finally:
             os.close(lock)
@@ -180,7 +178,7 @@ def _flock(descriptor: int, kind: int) -> None:
 
 
 def _boot() -> str:
-    """Which start of the machine this is."""
+    """The ID of the machine's current boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -30,9 +30,9 @@ _GRACE_S = 1.0
 def confine(
     root: Path, at: str, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The command that runs a program in a sandbox that has one directory, at `at`, and the
-    variables that this command needs. More words may follow it. NoRunnerError: there is no sandbox
-    on this machine.
+    """The command that runs a program in a sandbox with only one directory, at `at`, and the
+    variables for this command. More words can be appended to it. NoRunnerError: this machine has
+    no sandbox.
     """
     made = [Mount(kind="directory", target=place) for place in ("/proc", "/dev", "/sys")]
     plan = SandboxPlan(
@@ -52,7 +52,7 @@ def confine(
 
 
 class Sandbox:
-    """Runs images in namespaces of their own, by bubblewrap or unshare."""
+    """Runs images in separate namespaces, with bubblewrap or unshare."""
 
     def __init__(
         self, launcher: Launcher, roots: Path, *, driver: Callable[[], Driver] = find_driver
@@ -64,7 +64,7 @@ class Sandbox:
 
     @classmethod
     def connect(cls, roots: Path) -> Sandbox:
-        """The sandbox of this host, tried out; NoRunnerError when there can be none."""
+        """The sandbox of this host, tested. NoRunnerError: none can be started."""
         return cls(find_launcher(), roots)
 
     @property
@@ -74,7 +74,7 @@ class Sandbox:
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:
-        """Unpack an image; gives the name to run it by."""
+        """Unpack an image; returns its handle for `RunJob.image`."""
         del source, name
         if image.image_id not in self._in_use:
             self._in_use[image.image_id] = self._roots.use(image, on_bytes)
@@ -88,9 +88,9 @@ class Sandbox:
             self._roots.clear()
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
-        """Run the command to its end, and end whatever it leaves behind."""
+        """Run the command to its end, and end all processes that it leaves behind."""
         root = self._root(job.image)
-        # beside the root: what a killed process leaves goes with it
+        # next to the root: a killed process's leftovers are removed with it
         with (
             tempfile.TemporaryDirectory(prefix="run-", dir=root.place) as made,
             bounded(job) as bounds,
@@ -131,8 +131,10 @@ class Sandbox:
         )
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """What a person types to get in: a script beside the root, which goes with it."""
-        del notes  # the limits that are refused here are left out of the script
+        """The command that a user types to enter the image: a script next to the root, removed with
+        it.
+        """
+        del notes  # the script has no limits that are refused here
         root = self._root(handle)
         scratch = root.place / "enter.d"
         shutil.rmtree(scratch, ignore_errors=True)
@@ -141,7 +143,7 @@ class Sandbox:
         job = RunJob(image=handle, command=("sh",), gpus=gpus, environment={"TERM": "xterm"})
         argv, _ = self._command(job, root, scratch, terminal=True)
         script = root.place / "enter"
-        # So that nobody takes the root away meanwhile; the image gets no hold of the directory.
+        # Keeps the root from being removed meanwhile; the image does not get the open directory.
         flock = shutil.which("flock")
         words = [flock, "--shared", "--close", str(root.place)] if flock else []
         words += [sys.executable, "-I", "-S", str(_TERMINAL), *bounds_of(job).words, *argv]
@@ -164,7 +166,7 @@ class Sandbox:
     def _command(
         self, job: RunJob, root: Root, scratch: Path, *, terminal: bool = False
     ) -> tuple[list[str], tuple[str, ...]]:
-        """The command of a job, and what cannot be had as it was asked for."""
+        """The command of a job, and notes on what differs from the request."""
         files = scratch / "files"
         files.mkdir()
         driver = self._driver() if job.gpus != "none" else None

@@ -1,14 +1,14 @@
-"""Makes the inside of a sandbox, as the first process of new namespaces, and becomes its command.
+"""Sets up the inside of a sandbox, as the first process of new namespaces, and execs its command.
 
-A program of its own, on the standard library alone, started by unshare(1):
-`python3 -I -S stage.py PLAN.json [COMMAND...]`. It does what bubblewrap does, where there is none:
-mounts below a new root, makes that the root, lets go of the old one and of every capability, and
-becomes the command. `stage.py --devices NODE... -- COMMAND...` is for root and bubblewrap, which
-does not bind device nodes read-only: in a mount namespace of its own it does that to the host's,
-and becomes the command.
+A separate program that needs only the standard library, started by unshare(1):
+`python3 -I -S stage.py PLAN.json [COMMAND...]`. It does what bubblewrap does, if that is missing:
+mounts below a new root, switches to that root, drops the old one and every capability, and execs
+the command. `stage.py --devices NODE... -- COMMAND...` is for root and bubblewrap, which does not
+bind device nodes read-only: in a separate mount namespace it does that for the host's, and execs
+the command.
 """
 
-# System calls, by their own names:
+# The system calls are used directly, not through pathlib:
 # ruff: noqa: PERF203, PTH101, PTH102, PTH103, PTH110, PTH112, PTH120, PTH123, PTH211
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import os
 import socket
 import sys
-import warnings  # noqa: F401  os.execvpe asks for it when Python's own files are out of reach
+import warnings  # noqa: F401  os.execvpe imports it when Python's files are out of reach
 from typing import Any, NoReturn
 
 BIND, RECURSIVE, REMOUNT, PRIVATE = 0x1000, 0x4000, 0x20, 0x40000
@@ -28,11 +28,11 @@ DETACH = 2
 NEW_MOUNTS = 0x20000
 SET_NO_NEW_PRIVS, DROP_BOUNDING, AMBIENT, CLEAR_ALL = 38, 24, 47, 4
 SET_SECCOMP, SECCOMP_FILTER = 22, 2
-# By the bit in statvfs: the same but for "relatime".
+# By their bit in statvfs: the same, except for "relatime".
 KEPT_FLAGS = {flag: flag for flag in (READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, 0x400, 0x800)}
 KEPT_FLAGS[0x1000] = 0x200000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-# Root's own settings of the machine: writable by its user id alone, which root here may have.
+# The machine's settings: writable by user ID 0 without capabilities, which root here may have.
 COVERED = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -48,8 +48,8 @@ def mount(
 
 
 def bind(source: str, target: str, *, devices: bool = False) -> None:
-    """Bind a file or a directory with all that is mounted in it, read-only: a device can still be
-    written to, but its node keeps its mode and its times.
+    """Bind a file or a directory, with all mounts in it, read-only: a device can still be written
+    to, but its node's mode and times cannot be changed.
     """
     if not os.path.isdir(source) and not os.path.lexists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -63,13 +63,13 @@ def bind(source: str, target: str, *, devices: bool = False) -> None:
         try:
             mount("none", place, flags=BIND | REMOUNT | wanted | kept_flags(place))
         except OSError:
-            # what lies under another mount cannot be reached, by nobody
+            # a mount under another mount cannot be reached at all
             if place == target or number == mount_at(place):
                 raise
 
 
 def kept_flags(place: str) -> int:
-    """What a mount of the host already forbids cannot be allowed again: it is asked for as is."""
+    """The restrictions of a host's mount: they cannot be lifted, so a remount must repeat them."""
     try:
         seen = os.statvfs(place).f_flag
     except OSError:
@@ -78,7 +78,7 @@ def kept_flags(place: str) -> int:
 
 
 def mount_at(place: str) -> int:
-    """The number of the mount that a path leads into; -1 where it leads nowhere."""
+    """The ID of the mount that a path is in; -1 if the path does not exist."""
     try:
         descriptor = os.open(place, os.O_PATH | os.O_NOFOLLOW)
     except OSError:
@@ -92,7 +92,7 @@ def mount_at(place: str) -> int:
 
 
 def mounts_below(target: str) -> list[tuple[int, str]]:
-    """The mounts at a place and below it by their numbers, the place itself first."""
+    """(ID, path) of the mounts below a path, after the path itself with ID -1."""
     found = [(-1, target)]
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -105,7 +105,7 @@ def mounts_below(target: str) -> list[tuple[int, str]]:
 
 
 def put(root: str, one: dict[str, Any], memory: int) -> None:
-    """Do one of the plan's mounts; `memory` is the size of a tmpfs in bytes."""
+    """Make one of the plan's mounts; `memory` is the size of a tmpfs in bytes."""
     target = root + one["target"].rstrip("/")
     if one["kind"] == "bind":
         bind(one["source"], target)
@@ -114,7 +114,7 @@ def put(root: str, one: dict[str, Any], memory: int) -> None:
     elif one["kind"] == "memory":
         os.makedirs(target, exist_ok=True)
         mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEV, f"mode=755,size={memory}")
-        os.chmod(target, 0o1777)  # noqa: S103  as /tmp is
+        os.chmod(target, 0o1777)  # noqa: S103  like /tmp
     elif one["kind"] == "directory":
         os.makedirs(target, exist_ok=True)
     else:
@@ -140,7 +140,7 @@ def make_dev(root: str, plan: dict[str, Any]) -> None:
         os.symlink(f"/proc/self/fd/{number}", f"{dev}/{name}")
     os.symlink("/proc/self/fd", f"{dev}/fd")
     os.mkdir(f"{dev}/pts")
-    with contextlib.suppress(OSError):  # a shell misses it, a check does not
+    with contextlib.suppress(OSError):  # shells need it, checks do not
         mount("devpts", f"{dev}/pts", "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666")
         os.symlink("pts/ptmx", f"{dev}/ptmx")
     os.mkdir(f"{dev}/shm")
@@ -152,7 +152,7 @@ def make_dev(root: str, plan: dict[str, Any]) -> None:
 
 
 def enter(root: str) -> None:
-    """Make it the root, and let the old one go."""
+    """Switch to the new root, and detach the old one."""
     os.chdir(root)
     if libc.pivot_root(b".", b".") != 0:
         raise OSError(ctypes.get_errno(), "pivot_root failed")
@@ -162,7 +162,7 @@ def enter(root: str) -> None:
 
 
 def drop_rights() -> None:
-    """Nothing in here can become more than it is."""
+    """Drop all capabilities, and the ways to gain privileges."""
     number = 0
     while libc.prctl(DROP_BOUNDING, number, 0, 0, 0) == 0:
         number += 1
@@ -176,13 +176,13 @@ def drop_rights() -> None:
 
 
 class Filter(ctypes.Structure):
-    """struct sock_fprog of linux/filter.h."""
+    """struct sock_fprog from linux/filter.h."""
 
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
 
 
 def refuse_calls(steps: bytes) -> None:
-    """Let the kernel refuse what the filter names."""
+    """Install the seccomp filter."""
     if steps:
         program = Filter(len(steps) // 8, steps)
         if libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0) != 0:
@@ -190,7 +190,7 @@ def refuse_calls(steps: bytes) -> None:
 
 
 def raise_loopback() -> None:
-    """A new network has one interface, and it is down; NCCL and Gloo talk to themselves on it."""
+    """Bring up lo: in a new network namespace it is down, and NCCL and Gloo use it."""
     import fcntl
     import struct
 
@@ -200,8 +200,8 @@ def raise_loopback() -> None:
 
 
 def become(plan: dict[str, Any]) -> NoReturn:
-    """Run the command as the first process in here, as an engine does: whatever it can see of that
-    process, its program and its variables, are the image's own.
+    """Exec the command as the first process of the sandbox, as engines do: all that is visible of
+    that process, its program and its variables, is the image's.
     """
     try:
         os.chdir(plan["directory"])
@@ -216,7 +216,7 @@ def say(text: str) -> None:
 
 
 def prepare(plan: dict[str, Any]) -> None:
-    """Make the inside, and move into it."""
+    """Set up the inside, and enter it."""
     mount("none", "/", flags=PRIVATE | RECURSIVE)
     root = plan["root"]
     mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEV, "mode=755")
@@ -239,7 +239,7 @@ def leave_the_hosts_mounts() -> None:
 
 
 def protect_devices(argv: list[str]) -> NoReturn:
-    """Hide each device node behind a read-only mount of itself, from this process on."""
+    """Mount each device node read-only over itself, for this process and its children."""
     end = argv.index("--")
     try:
         leave_the_hosts_mounts()

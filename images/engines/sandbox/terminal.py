@@ -1,10 +1,10 @@
-"""Runs a command on a terminal of its own, shown on ours: the person's cannot be typed into.
+"""Runs a command in a new terminal, shown on ours, so that it cannot type into the user's.
 
-A program of its own, on the standard library alone: `python3 -I -S terminal.py COMMAND...`. Where
-standard input is no terminal it becomes the command.
+A separate program that needs only the standard library: `python3 -I -S terminal.py COMMAND...`. If
+standard input is not a terminal, it execs the command.
 """
 
-# System calls, by their own names:
+# The system calls are used directly, not through pathlib:
 # ruff: noqa: PTH208, S606
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import tty
 
 
 def take_size(screen: int) -> None:
-    """Give a terminal the size of ours."""
+    """Set a terminal to the size of ours."""
     with contextlib.suppress(OSError):
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
         fcntl.ioctl(screen, termios.TIOCSWINSZ, size)
 
 
 def carry(screen: int) -> None:
-    """Copy what is typed and what is printed, until the command's side is closed."""
+    """Copy input and output between the terminals, until the command closes its side."""
     watched = [0, screen]
     while True:
         ready, _, _ = select.select(watched, [], [])
         if screen in ready:
             try:
                 data = os.read(screen, 65536)
-            except OSError:  # Linux says so when the last one has closed it
+            except OSError:  # Linux reports this when the last process has closed it
                 return
             if not data:
                 return
@@ -57,7 +57,7 @@ def main() -> int:
     argv = sys.argv[1:]
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
-            with contextlib.suppress(OSError):  # the list's own is closed by now
+            with contextlib.suppress(OSError):  # listdir's own descriptor is closed by now
                 os.close(int(name))
     if not os.isatty(0):
         os.execv(argv[0], argv)

@@ -1,12 +1,11 @@
-"""A directory that hostile names cannot lead out of.
+"""A directory that hostile names cannot escape.
 
-Every name is walked from the directory's own descriptor, one component at a time, and the kernel is
-told never to follow a link (O_NOFOLLOW). A link on the way is read and walked here, with the
-directory as its root, as it will be once something runs in there. So a name that comes from
-somebody else is never given to the kernel as a path, and a mistake in the walking is an error, not
-a file somewhere on the host.
+Every name is resolved from the directory's descriptor, one component at a time, and the kernel
+never follows a link (O_NOFOLLOW). Links are read and resolved here, with the directory as root, as
+for programs that run in it. So an untrusted name is never passed to the kernel as a path, and a
+mistake in this code is an error, not a file somewhere on the host.
 
-Names are bytes: a layer may hold any, whatever the language of this host.
+Names are bytes: a layer may have any, whatever this host's locale.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 
 _MOST_LINKS = 40
-"""As many as the kernel itself follows."""
+"""The kernel's limit."""
 _MOST_DEPTH = 200
-"""Deeper trees exist to break programs that walk them."""
+"""Deeper trees are made only to break programs that walk them."""
 _KEPT_OPEN = 32
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RootTree:
-    """The tree under `root`, which nobody else changes meanwhile. Directories are made as they are
-    needed, and such that their owner can always remove them.
+    """The tree under `root`, which no other process may change meanwhile. Directories are created
+    as needed, with modes that let their owner remove them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,15 +52,15 @@ class RootTree:
         os.close(self._root)
 
     def forget(self) -> None:
-        """Close what is open: after something on the way to it has gone, it is another's place."""
+        """Close the cached descriptors: after a removal their paths may lead elsewhere."""
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
 
     def directory(self, parts: tuple[bytes, ...], *, make: bool = True) -> int:
-        """Open a directory; the descriptor is this tree's own, and good until the next call.
+        """Open a directory; the descriptor belongs to this tree, and is valid until the next call.
 
-        Without `make` one that is not there is FileNotFoundError.
+        Without `make`, a missing directory raises FileNotFoundError.
         """
         if not parts:
             return self._root
@@ -82,7 +81,7 @@ class RootTree:
                 part = todo.popleft()
                 if part in {b"", b"."}:
                     continue
-                if part == b"..":  # only of a link: above the root is the root
+                if part == b"..":  # only from a link; above the root is the root
                     if len(way) > 1:
                         os.close(way.pop())
                     continue
@@ -115,7 +114,7 @@ class RootTree:
                 os.close(descriptor)
 
     def kind(self, parts: tuple[bytes, ...]) -> int | None:
-        """What is there (`stat.S_IFMT`), a link being a link; None where nothing is."""
+        """The type of an entry (`stat.S_IFMT`), without following a link; None if it is missing."""
         try:
             parent = self.directory(parts[:-1], make=False)
             return stat.S_IFMT(os.lstat(parts[-1], dir_fd=parent).st_mode)
@@ -123,7 +122,7 @@ class RootTree:
             return None
 
     def remove(self, parts: tuple[bytes, ...]) -> None:
-        """Remove what is there, with all that is below it; a link is removed, not what it names."""
+        """Remove an entry and all that is below it; removes a link itself, not its target."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             parent = self.directory(parts[:-1], make=False)
             self.remove_in(parent, parts[-1])

@@ -1,8 +1,8 @@
-"""Applies the layers of an image to a directory, as a user who may do nothing special.
+"""Applies the layers of an image to a directory, as an unprivileged user.
 
-The tree is for running from, not for keeping an image: everything belongs to us, and what only root
-could make is left out (devices, other owners, file capabilities and other extended attributes), as
-are the bits that change who one is. Everything can be read and removed by us. Times are not kept.
+The tree is for running, not for storing an image: we own everything, and what only root could
+create is omitted (devices, other owners, file capabilities and other extended attributes), as are
+setuid and setgid bits. We can read and remove everything. Times are not kept.
 
 https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts)
 """
@@ -28,7 +28,7 @@ from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_tar, members
 
 MOST_MEMBERS = 5_000_000
-"""Of all layers together; the largest images that people have made hold a tenth of that."""
+"""The limit for all layers together; the largest known images have a tenth of that."""
 
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
@@ -38,7 +38,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Parts = tuple[bytes, ...]
 
-# What a container finds in every root and an image need not bring; engines make the same ones.
+# Paths that every container needs and an image may lack; engines create the same ones.
 _MOUNT_DIRECTORIES = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "usr/local/nvidia")
 _MOUNT_FILES = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
 
@@ -46,8 +46,8 @@ _MOUNT_FILES = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
 def unpack(layers: Iterable[ImageLayer], root: Path, on_bytes: Callable[[int], None]) -> None:
     """Unpack layers over each other into the empty directory `root`.
 
-    `on_bytes` hears how many more bytes of the layers, as they are stored, have been read. What is
-    in `root` after an error is of no use.
+    `on_bytes` is called with how many more bytes of the layers, as stored, have been read. After an
+    error the contents of `root` are unusable.
     """
     left = MOST_MEMBERS
     try:
@@ -62,7 +62,7 @@ def unpack(layers: Iterable[ImageLayer], root: Path, on_bytes: Callable[[int], N
 
 
 def root_space(directory: Path, needed: int | None = None) -> RootSpaceError:
-    """Say how full the disk of a directory is."""
+    """The error for a directory's disk without enough space."""
     found = os.statvfs(directory)
     free = found.f_bavail * found.f_frsize
     what = f"about {needed / 1e9:.1f} GB" if needed else "more"
@@ -84,8 +84,8 @@ def _counted(layer: ImageLayer, on_bytes: Callable[[int], None]) -> ImageLayer:
 
 
 def _apply(tree: RootTree, layer: ImageLayer, most: int) -> int:
-    """Apply one layer; gives how many members it had."""
-    made: set[Parts] = set()  # by this layer, for the whiteouts, which mean the lower ones
+    """Apply one layer; returns its number of members."""
+    made: set[Parts] = set()  # by this layer: its whiteouts apply only to lower layers
     count = 0
     shown = f"The layer {layer.diff_id[:19]}"
     with (
@@ -115,7 +115,7 @@ def _apply(tree: RootTree, layer: ImageLayer, most: int) -> int:
 
 
 def _parts(name: str) -> Parts:
-    """A member's name as one walks it; names that lead out are refused, as engines do."""
+    """A member's name in components; refuses names that lead out of the root, as engines do."""
     parts: list[bytes] = []
     for part in name.encode("utf-8", "surrogateescape").split(b"/"):
         if part in {b"", b"."}:
@@ -151,20 +151,20 @@ def _apply_member(
         _link(tree, parts, _parts(member.linkname))
     else:  # a device or a pipe
         return
-    while parts and parts not in made:  # with the directories that it lies in
+    while parts and parts not in made:  # with its parent directories
         made.add(parts)
         parts = parts[:-1]
 
 
 def _white_out(tree: RootTree, parts: Parts, made: set[Parts]) -> None:
-    """Remove what lower layers have there; what this layer has made stays, in whatever order."""
+    """Remove what lower layers have there; keeps what this layer created, in any order."""
     parent, name = parts[:-1], parts[-1]
     if name == _OPAQUE:
         if tree.kind((*parent, b".")) == stat.S_IFDIR:
             _empty(tree, parent, made)
         return
     hidden = name[len(_WHITEOUT) :]
-    if hidden.startswith(_WHITEOUT):  # aufs's own notes
+    if hidden.startswith(_WHITEOUT):  # metadata of aufs
         return
     if hidden in {b"", b".", b".."}:
         raise ImageUnreadableError(
@@ -175,7 +175,7 @@ def _white_out(tree: RootTree, parts: Parts, made: set[Parts]) -> None:
 
 
 def _empty(tree: RootTree, directory: Parts, made: set[Parts]) -> None:
-    """Remove all of a directory but what this layer has made, wherever below it that is."""
+    """Remove everything below a directory except what this layer created."""
     for name in names_in(tree.directory(directory)):
         entry = (*directory, name)
         if entry not in made:
@@ -185,7 +185,7 @@ def _empty(tree: RootTree, directory: Parts, made: set[Parts]) -> None:
 
 
 def _cleared(tree: RootTree, parts: Parts) -> int:
-    """The open directory that an entry is to be made in, with nothing in its place."""
+    """The open parent directory of an entry, after removing what is at the entry's path."""
     parent = tree.directory(parts[:-1])
     try:
         os.unlink(parts[-1], dir_fd=parent)
@@ -194,7 +194,7 @@ def _cleared(tree: RootTree, parts: Parts) -> int:
     except IsADirectoryError:
         tree.remove_in(parent, parts[-1])
     else:
-        tree.forget()  # it may have been a link on the way to something that is open
+        tree.forget()  # it may have been a link on the path of an open directory
     return tree.directory(parts[:-1])
 
 
@@ -248,7 +248,7 @@ def _link(tree: RootTree, parts: Parts, target: Parts) -> None:
 
 @contextlib.contextmanager
 def _held(descriptor: int) -> Iterator[int]:
-    """A descriptor that stays open while its tree opens others."""
+    """A duplicate of a descriptor, which stays open while the tree opens others."""
     held = os.dup(descriptor)
     try:
         yield held
@@ -257,7 +257,7 @@ def _held(descriptor: int) -> Iterator[int]:
 
 
 def _add_mount_points(tree: RootTree) -> None:
-    """Make the places that the sandbox mounts something on; what an image has there is left."""
+    """Create the sandbox's mount points; keeps what an image has there."""
     for path in _MOUNT_DIRECTORIES:
         with contextlib.suppress(OSError, ImageUnreadableError):
             tree.directory(tuple(path.encode().split(b"/")))

@@ -1,8 +1,7 @@
-"""Downloads the wheels of a lock, or other files by their digest: several at once, the biggest
-first.
+"""Downloads the wheels of a lock, or other files by their digest: several at once, largest first.
 
-What is in the store, or on this machine, is not downloaded. Threads do the work; they end
-with their process whatever they wait for.
+Skips files that are in the store or elsewhere on this machine. The threads are daemons: they end
+with the process, whatever they wait for.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ from images.wheels.errors import WheelUnreadableError
 from images.wheels.locked import RemoteFile
 
 PATIENCE_S = 30.0
-"""For an answer's first piece, and from one piece of 256 KiB to the next."""
+"""The limit for an answer's first piece, and between two pieces of 256 KiB."""
 _CLOSING_S = 1.0
+_SIGNAL_S = 0.5
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,240}\.whl")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
-    """One file that is wanted, and what became of it."""
+    """One requested file and its result."""
 
     wheel: RemoteFile
     turn: int
     asked: bool = False
-    """Whether somebody waits for it."""
+    """Whether a caller waits for it."""
     begun: bool = False
     path: Path | None = None
     error: BaseException | None = None
@@ -55,18 +55,17 @@ class _Job:
 
     @property
     def rank(self) -> tuple[bool, float, int]:
-        """Which is begun first: one that is waited for, then the biggest."""
+        """The order of starting: files that a caller waits for, then the largest."""
         size = self.wheel.size
         return (not self.asked, -(float("inf") if size is None else size), self.turn)
 
 
 class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
-    """Downloads files of one kind; `with` it, so that nothing goes on when the work has failed.
+    """Downloads files of one kind; use it in `with`, so that downloads stop when the work fails.
 
-    `proxy` names the proxy for an address (default: as the environment says).
-    `on_bytes` hears, by the wheel's name and from any thread, how many more bytes of it are here;
-    fewer than none where a server had to be asked for all of it again. `on_note` hears what a
-    person may want to know.
+    `proxy` returns the proxy for an address (default: from the environment). `on_bytes` is called,
+    from any thread, with the wheel's name and how many more bytes of it are here; the number is
+    negative when a download starts over. `on_note` gets messages for the user.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     ) -> None:
         secrets = secrets or Secrets()
         self.downloaded = 0
-        """The bytes that travelled here."""
+        """The bytes downloaded."""
         self._store = store
         self._kind = kind
         self._offline = offline
@@ -109,8 +108,8 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         self.close()
 
     def prefetch(self, wheels: Iterable[RemoteFile]) -> None:
-        """Begin to bring them. Raises at once what can be known at once: that a wheel may not be
-        fetched (OfflineError), or that there is no room for all (StoreFullError).
+        """Start the downloads. Raises at once if a wheel may not be fetched (OfflineError) or if
+        there is no room for all (StoreFullError).
         """
         wanted = list(wheels)
         missing = [wheel for wheel in wanted if not self._is_here(wheel)]
@@ -121,19 +120,21 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             self._enqueue(wheel)
 
     def fetch(self, wheel: RemoteFile) -> Path:
-        """Wait until a wheel is here, and say where; raises why it cannot be."""
+        """Wait until a wheel is here, and return its path; raises the error of its download."""
         job = self._enqueue(wheel)
         with self._changed:
             job.asked = True
             while not job.over:
-                self._changed.wait()
+                # Python runs signal handlers between instructions, so a signal that arrives just
+                # before the wait would be noticed only after it
+                self._changed.wait(_SIGNAL_S)
         if job.error is not None:
             raise job.error
         assert job.path is not None
         return job.path
 
     def close(self) -> None:
-        """Call off what is under way; what has come of it is kept for the next time."""
+        """Cancel downloads under way; what has arrived is kept for the next time."""
         with self._changed:
             self._called_off.set()
             for job in self._jobs.values():
@@ -150,7 +151,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
 
     def _is_here(self, wheel: RemoteFile) -> bool:
         if local_path(wheel.url) is not None:
-            return True  # or it is not, which its turn will show
+            return True  # if it is missing, `_bring` raises
         return self._find(wheel) is not None
 
     def _find(self, wheel: RemoteFile) -> Path | None:
@@ -158,7 +159,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         return self._store.find(self._kind, hex_of(wheel.sha256), file_name=name, size=wheel.size)
 
     def _file_name(self, wheel: RemoteFile) -> str | None:
-        """Wheels keep their names, which say their versions and tags."""
+        """Wheels keep their file names, which contain version and tags."""
         return _file_name(wheel) if self._kind == "wheel" else None
 
     def _enqueue(self, wheel: RemoteFile) -> _Job:
@@ -183,7 +184,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             error: BaseException | None = None
             try:
                 path = self._bring(job.wheel)
-            except BaseException as found:  # noqa: BLE001  raised again where it is waited for
+            except BaseException as found:  # noqa: BLE001  raised again in `fetch`
                 error = found
             with self._changed:
                 if not job.over:
@@ -221,7 +222,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         told = 0
 
         def waited(size: int) -> None:
-            """Another process brings it: its progress is ours."""
+            """Another process downloads it: report its progress as ours."""
             nonlocal told
             if not told and size:
                 self._on_note(f"another build is fetching {name or wheel.name}: waiting for it")
@@ -277,7 +278,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                         self.downloaded += download.fetched
                 if incoming.hex == hexa or last or not download.pieced:
                     return
-                # the parts may be of two files: once more, from the start
+                # the parts may be of two different files: try once more, from the start
                 heard(-incoming.size)
                 incoming.restart()
         finally:

@@ -65,6 +65,16 @@ class TextContext:
                 return False
         return True
 
+    def ends_with(self, hit: Hit) -> bool:
+        """Whether a line is near to the end of its text, or says in its later part that something
+        ended badly.
+        """
+        early = any(
+            one.source == hit.source and one.lines - hit.number > max(MESSAGE, one.lines // 2)
+            for one in self.outlines
+        )
+        return not early and (self.is_at_end(hit) or self._ends(hit, hit.number, hit.number))
+
     def is_apart(self, hit: Hit) -> bool:
         """Whether something ended badly in the text, and nothing near a line: a hint there is no
         more than one of many words.

@@ -3,6 +3,8 @@
 - A symptom that is *proof* names its cause. Of causes that share a *typical* text, facts of the
   machine decide: what they refute is ruled out, what they support goes first. Where they cannot
   decide, the more frequent cause stands first and nobody is sure.
+- A generic cause (a module, a file that is missing) counts only where a text ends with it, and
+  ranks after each cause that says more.
 - An outcome (a container, a build, a rank that failed) follows from whatever else the text shows,
   if that is more than another reading of the same lines. A cause that `beats` another explains it,
   too. What follows comes after its cause.
@@ -82,7 +84,11 @@ class _Candidate:
         return bool(possible) and self.beaten_by is None and not self.failure.outcome
 
     def explains(self, outcome: _Candidate) -> bool:
-        """Whether it is more than another reading of the outcome's lines."""
+        """Whether it is more than another reading of the outcome's lines. What any program has does
+        not explain an outcome that its text proves.
+        """
+        if self.failure.generic and outcome.strength == "proof":
+            return False
         sure = self.strength == "proof" or self.supported or self.proven
         return bool(sure) or not self.lines <= outcome.lines
 
@@ -108,6 +114,7 @@ def judge(
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here
     standing = _survived_together([one for one in candidates if one.refuted is None])
+    standing = [one for one in standing if one.at_end or not one.failure.generic]
     standing = _before_the_end(standing, reading)
     standing = _explained_by(standing)
     ranked = _ending_first(sorted(standing, key=_rank))
@@ -170,7 +177,7 @@ def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> l
 
 
 def _ending_first(ranked: list[_Candidate]) -> list[_Candidate]:
-    """Before what a program does without stands the proof, on other lines, of what ended it."""
+    """The proof of what ended a program, on other lines, ranks before what it goes on without."""
     if not ranked or ranked[0].severity != "degrades":
         return ranked
     ended = [
@@ -270,6 +277,8 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
         if not all(part in hits for part in symptom.parts):
             continue
         seen = reading.together.get(symptom.parts) or [hits[part] for part in symptom.parts]
+        if failure.generic and len(seen) == 1:
+            seen = [reading.last.get(symptom.parts[0], seen[0])]
         other = hits.get(symptom.without)
         if other is not None and is_near(other, seen[0]):
             continue
@@ -284,7 +293,8 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
         if strength == "proof" and (over or gone_on or joined):
             strength = "typical"
         latest = [*seen, *(reading.last[part] for part in symptom.parts if part in reading.last)]
-        at_end = any(map(reading.is_at_end, latest))
+        ends = reading.ends_with if failure.generic else reading.is_at_end
+        at_end = any(map(ends, latest))
         found.append(_Shown(strength=strength, hits=seen, survived=over or gone_on, at_end=at_end))
     return sorted(found, key=lambda one: -_POINTS[one.strength])
 
@@ -306,7 +316,7 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     return Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
 
 
-def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, int, int, str]:
+def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
     """What the text shows goes before what the machine shows besides, and that before a hint. What
     does no harm does not stand before what does, and what the run survived before nothing.
     """
@@ -315,7 +325,7 @@ def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, int, int, str]:
     harmless = one.severity == "warns"
     root = one.strength == "proof" and one.severity == "blocks"
     elsewhere = not one.at_end and not root
-    after = (harmless, elsewhere, -one.points, first, one.failure.code)
+    after = (harmless, elsewhere, one.failure.generic, -one.points, first, one.failure.code)
     return (one.beaten_by is not None, one.survived, kind, *after)
 
 

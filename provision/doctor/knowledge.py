@@ -10,6 +10,7 @@ One table a failure:
     severity = "blocks"                # blocks | degrades | warns
     often = 5                          # 0 to 9: among causes that one text can have
     outcome = true                     # it says only that something failed; else left out
+    generic = true                     # any program has it: only where a text ends with it
     symptoms = [                       # RE2; a plain string is a proof
       'text of one cause only',
       { text = 'usual text', is = "typical" },
@@ -75,7 +76,18 @@ else:
     import tomli as tomllib
 
 _FAILURE_KEYS = frozenset(
-    {"code", "layer", "title", "cause", "severity", "often", "outcome", "symptoms", "unless"}
+    {
+        "code",
+        "layer",
+        "title",
+        "cause",
+        "severity",
+        "often",
+        "outcome",
+        "generic",
+        "symptoms",
+        "unless",
+    }
     | {"clues", "host", "beats", "confirm", "check", "defaults", "sources", "fix"}
 )
 _FIX_KEYS = frozenset(
@@ -246,6 +258,7 @@ def _failure(
             severity=_one_of(row.get("severity", "blocks"), get_args(Severity)),
             often=int(row.get("often", 5)),
             outcome=bool(row.get("outcome", False)),
+            generic=bool(row.get("generic", False)),
             symptoms=tuple(_symptom(one) for one in row.get("symptoms", ())),
             unless=tuple(row.get("unless", ())),
             clues=tuple(

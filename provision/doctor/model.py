@@ -34,6 +34,7 @@ Layer: TypeAlias = Literal[
     "framework-jax",
     "build",
     "disk",
+    "program",
 ]
 # proof: no other cause prints this. typical: this cause mostly. hint: this cause among many.
 Strength: TypeAlias = Literal["proof", "typical", "hint"]
@@ -108,7 +109,8 @@ class KnownFailure:
     """One root cause. `often` (0 to 9) orders the causes that one text can have. `confirm` is a
     command by which a person checks the fix; `check` does it by its exit code, 0 where all is well
     (None: `confirm` does that, too. "": nothing does). An `outcome` says only that something
-    failed: it follows from the cause that the text names beside it. `beats`: what follows from it.
+    failed: it follows from the cause that the text names beside it. A `generic` one is what any
+    program has: it counts only where a text ends with it. `beats`: what follows from it.
     """
 
     code: str
@@ -118,6 +120,7 @@ class KnownFailure:
     severity: Severity = "blocks"
     often: int = 5
     outcome: bool = False
+    generic: bool = False
     symptoms: tuple[Symptom, ...] = ()
     unless: tuple[str, ...] = ()
     clues: tuple[Clue, ...] = ()

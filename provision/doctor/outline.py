@@ -60,10 +60,12 @@ _DONE = (
     r"^\[100%\] Built target|^-- Build files have been written to|^-- Installing: ",
     r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
 )
-# A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp.
+# A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp;
+# of a logger's levels, of CMake's status.
 _WARNING = re.compile(
     r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/|\[W \w+\.cpp|^warning: "
-    r"|\bIgnor(?:e|ing) \w+ error\b"
+    r"|\bIgnor(?:e|ing) \w+ error\b|\bSkipping import\b|-- Could (?:NOT|not) find "
+    r"|(?:^|[\s\[(|])(?:INFO|DEBUG)(?:[\s\])|]|: )"
 )
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
 _MOST_SHOWN = 6

@@ -63,21 +63,21 @@ FAULTS = (
         id="torch was compiled for another CUDA",
         lines="RUN sed -i \"s/^cuda = .*/cuda = '11.8'/\" {site}/torch/version.py",
         check="libraries.cuda",
-        words="11.8 where 11.7",
+        words="11.8 instead of the requested 11.7",
     ),
     Fault(
         id="torch is another version",
         lines="RUN sed -i \"s/^__version__ = .*/__version__ = '2.1.0+cu117'/\" "
         "{site}/torch/version.py",
         check="libraries.framework",
-        words="2.1.0 where 2.0.1",
+        words="2.1.0 instead of the requested 2.0.1",
     ),
     Fault(
         id="torch is the same version of another build",
         lines="RUN sed -i \"s/^__version__ = .*/__version__ = '2.0.1+cu118'/\" "
         "{site}/torch/version.py",
         check="libraries.framework",
-        words="cu118 where cu117",
+        words="cu118 instead of the requested cu117",
     ),
     Fault(
         id="torch is a CPU build",
@@ -89,7 +89,7 @@ FAULTS = (
         id="a CUDA library is cut short",
         lines="RUN truncate -s 4096 {site}/nvidia/cublas/lib/libcublas.so.11",
         check="libraries.cuda",
-        words="cut short",
+        words="truncated",
     ),
     Fault(
         id="a CUDA library is empty",

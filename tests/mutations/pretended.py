@@ -134,6 +134,8 @@ def _tensorflow(count: int) -> None:
         "device_name": NAME + one[3:],
         "compute_capability": (7, 5),  # without TF32, which a CPU does not have
     }
+    # of a CPU TensorFlow counts no memory
+    tf.config.experimental.get_memory_info = lambda _: {"current": 0, "peak": 0}
     setattr(Place, "device", property(lambda one: "/CPU:{}".format(one.index)))  # noqa: B010
 
 

@@ -78,12 +78,12 @@ EXAMINED = {
     "first": 156,
     "second": 114,
     "third": 181,
-    "fourth": 97,
-    "fifth": 33,
+    "fourth": 96,
+    "fifth": 34,
     "sixth": 136,
     "seventh": 35,
-    "eighth": 64,
-    "ninth": 50,
+    "eighth": 69,
+    "ninth": 51,
 }
 
 

@@ -396,7 +396,7 @@ def test_how_a_text_ends(text: str, *, done: bool, last: str | None) -> None:
 
 
 def test_what_is_unknown_shows_the_lines_by_which_it_ended() -> None:
-    text = "\n".join([*ORDINARY[:300], "my.OwnError: no such thing", "exit status 3"])
+    text = f"{STEPS}\nmy.OwnError: no such thing\nexit status 3"
     diagnosis = asked(text)
     assert diagnosis.causes == ()
     assert [one.says for one in diagnosis.telling][-2:] == [
@@ -436,7 +436,8 @@ def test_a_warning_is_as_bad_as_what_follows(text: str, expected: list[str]) -> 
 
 
 def test_a_warning_of_pythons_with_much_behind_it_was_survived() -> None:
-    (cause,) = asked(XFORMERS + STEPS + NO_FILE).causes
+    missing, cause = asked(XFORMERS + STEPS + NO_FILE).causes
+    assert missing.code == "file-missing"
     assert (cause.code, cause.severity) == ("xformers-other-torch", "warns")
 
 
@@ -450,7 +451,7 @@ def test_what_is_near_the_end_stands_before_what_is_not() -> None:
 def test_a_hint_far_from_every_end_is_none() -> None:
     hint = "WARNING: NVML_ERROR_UNKNOWN was ignored\n"
     assert codes(hint)
-    assert codes(hint + STEPS + NO_FILE) == []
+    assert codes(hint + STEPS + NO_FILE) == ["file-missing"]
 
 
 @pytest.mark.parametrize(
@@ -481,11 +482,26 @@ def test_what_was_long_before_an_exception_of_another_kind_is_accused_of_nothing
 
 
 def test_an_outcome_without_a_known_cause_shows_what_failed_first() -> None:
-    text = f"node2: [rank4]: {NO_FILE}" + TIMEOUT.format(0, 7, "ALLREDUCE", 16)
+    text = "node2: [rank4]: KeyError: 'index'\n" + TIMEOUT.format(0, 7, "ALLREDUCE", 16)
     cause = asked(text).causes[0]
     assert cause.code == "nccl-collective-timeout"
     assert cause.evidence[-1].where == "log:1"
-    assert "index.npy" in cause.evidence[-1].says
+    assert "KeyError" in cause.evidence[-1].says
+
+
+def test_an_outcome_follows_from_what_any_program_has() -> None:
+    text = f"node2: [rank4]: {NO_FILE}" + TIMEOUT.format(0, 7, "ALLREDUCE", 16)
+    causes = {cause.code: cause for cause in asked(text).causes}
+    assert next(iter(causes)) == "file-missing"
+    assert causes["nccl-collective-timeout"].follows_from == "file-missing"
+
+
+def test_what_any_program_has_says_less_than_anything_else() -> None:
+    both = "ModuleNotFoundError: No module named 'flash_attn'\n"
+    assert codes(both)[0] == "flash-attn-not-installed"
+    early = "ModuleNotFoundError: No module named 'requests'\n"
+    assert codes(early)[0] == "python-module-missing"
+    assert "python-module-missing" not in codes(early + STEPS + "KeyError: 'loss'\n")
 
 
 def test_the_end_is_shown_by_its_first_lines_and_its_last() -> None:

@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from provision.doctor import diagnose
+from provision.doctor import diagnose, load
 from tests import ROOT
 
 DATA = ROOT / "tests" / "data" / "doctor"
@@ -23,7 +23,19 @@ TRACEBACKS = tuple(
 )
 
 
+GENERIC = frozenset(failure.code for failure in load().failures if failure.generic)
+
+
 def codes(text: str) -> list[str]:
+    """Causes of the GPU stack. What any program has, a module or a file that is missing, may be
+    named where a text ends with it, and never surely.
+    """
+    causes = diagnose([("log", text)]).causes
+    assert [one.code for one in causes if one.code in GENERIC and one.confidence == "high"] == []
+    return [cause.code for cause in causes if cause.code not in GENERIC]
+
+
+def codes_of_all(text: str) -> list[str]:
     return [cause.code for cause in diagnose([("log", text)]).causes]
 
 
@@ -44,6 +56,23 @@ def test_all_ordinary_lines_together_have_no_cause() -> None:
 @pytest.mark.parametrize("text", TRACEBACKS)
 def test_an_ordinary_traceback_has_no_cause(text: str) -> None:
     assert codes(text) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param("ModuleNotFoundError: No module named 'requests'", "python-module-missing"),
+        pytest.param("bash: line 3: foo5: command not found", "program-missing"),
+        pytest.param("cp: cannot stat 'a4.txt': No such file or directory", "file-missing"),
+        pytest.param("E: Unable to locate package nodejs-8", "apt-package-unknown"),
+        pytest.param("Error: listen EADDRINUSE: address already in use :::3000", "address-in-use"),
+        pytest.param("main.c:7:12: error: expected ';' before 'return'", "source-does-not-compile"),
+    ],
+)
+def test_what_any_program_has_is_named_where_a_text_ends_with_it(line: str, code: str) -> None:
+    steps = "\n".join(f"step {number} loss 0.{number}" for number in range(300))
+    assert codes_of_all(f"{steps}\n{line}")[:1] == [code]
+    assert code not in codes_of_all(f"{line}\n{steps}")
 
 
 def test_one_line_of_a_failure_is_found_among_all_ordinary_ones() -> None:

@@ -43,9 +43,7 @@ PLACED = PlacedOp("GPU:0", "GPU:0", {"MatMul": "GPU:0"}, "GPU:0", "GPU:0", 1 << 
             "another device's memory",
             id="an empty GPU memory fails",
         ),
-        pytest.param(
-            replace(PLACED, held_bytes=None), PASS, "", id="unknown memory passes"
-        ),
+        pytest.param(replace(PLACED, held_bytes=None), PASS, "", id="unknown memory passes"),
     ],
 )
 def test_placement(placed: PlacedOp, status: Status, word: str) -> None:

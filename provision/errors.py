@@ -1,8 +1,8 @@
-"""Failures of the deciding room. Each class is one code; the exit codes are the contract's.
+"""Failures of the `provision` package. Each class has one code; the exit codes are documented.
 
-0 done or fit, 1 unfit, 2 wrong usage or bad input, 3 nothing compatible, 4 the host is unfit,
-5 an engine, registry or index refused or was out of reach, 6 the build failed, 7 no verdict,
-70 our own bug, 130 interrupted.
+0 done or fit, 1 unfit, 2 wrong usage or bad input, 3 nothing compatible, 4 the host is unfit, 5 an
+engine, registry or index refused or was unreachable, 6 the build failed, 7 no verdict, 70 our own
+bug, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from images.errors import Failure
 
 
 class Exit(IntEnum):
-    """Exit codes of every command, as the contract numbers them."""
+    """Exit codes of every command, as documented."""
 
     DONE = 0
     UNFIT = 1
@@ -28,40 +28,40 @@ class Exit(IntEnum):
 
 
 class BadInputError(Failure):
-    """A word, a file or a value that cannot be understood."""
+    """Invalid input: a word, a file or a value."""
 
     code = "bad-input"
     exit_code = Exit.USAGE
 
 
 class HostFileError(BadInputError):
-    """A host facts file that is unreadable, malformed or not of the documented shape."""
+    """A host facts file that is unreadable, malformed or not in the documented format."""
 
     code = "bad-host-file"
 
 
 class LockFileError(BadInputError):
-    """A lock that is unreadable, is no PEP 751 file, or was not made by us."""
+    """A lock that is unreadable, not a valid PEP 751 file, or not made by us."""
 
     code = "bad-lock-file"
 
 
 class CatalogError(Failure):
-    """A row of our own knowledge breaks an invariant: our bug, and it names the row."""
+    """A row of our own catalog breaks an invariant: our bug; the message names the row."""
 
     code = "bad-catalog"
     exit_code = Exit.BUG
 
 
 class NothingCompatibleError(Failure):
-    """No combination satisfies host and request; carries the stable code of the deciding rule."""
+    """No combination satisfies host and request; has the stable code of the deciding rule."""
 
     code = "nothing-compatible"
     exit_code = Exit.NOTHING_COMPATIBLE
 
 
 HOST_UNFIT_CODES = frozenset({"gpu-not-driven", "gpu-not-nvidia"})
-"""Refusals of the resolver that no other request changes: the host itself has to."""
+"""Refusals of the resolver that another request cannot avoid: the host itself must change."""
 
 
 def exit_of_refusal(code: str) -> Exit:

@@ -1,5 +1,5 @@
-"""The suite that runs inside an image and proves it on the machine it runs on: `python -m verify`.
+"""The suite that runs inside an image and tests it on this machine: `python -m verify`.
 
-It stands alone: the standard library of Python 3.8 or newer, and the framework, which is imported
-only where a check runs. Expectations come in as one JSON file, the report goes out as another.
+It needs only Python 3.8 or newer with its standard library, and the framework, which it imports
+only where a check runs. It reads expectations from one JSON file and writes its report to another.
 """

@@ -1,6 +1,6 @@
-"""`python -m verify`, or `python PATH/verify`: an image starts it by its path, so that no other
-program there finds this package. Oldest Python: 3.8. This file parses on older ones, to be able to
-say so.
+"""`python -m verify`, or `python PATH/verify`: in an image the suite is started by its path, so
+that no other program there imports this package. It needs Python 3.8. This file also parses on
+older ones, so that it can report that.
 """
 
 import os
@@ -11,8 +11,8 @@ if sys.version_info < (3, 8):  # before any import: the other files do not parse
     sys.exit(2)
 
 if not __package__:
-    # Started by its path: Python has put the package's own folder in front, where its modules would
-    # stand before others of their name. In an image the folder above holds this package alone.
+    # Started by its path: Python has put the package's own folder first in sys.path, where its
+    # modules would hide others of the same name. In an image the parent folder holds only verify.
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from verify.commands.main import main

@@ -1,4 +1,4 @@
-"""A lock in, an image out: where it goes, who makes it, its documents, and the whole job.
+"""Builds an image from a lock: its destination, its builder, its documents, and the whole job.
 
 Imports everything but `cli` and `inspection`.
 """

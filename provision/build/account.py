@@ -1,4 +1,4 @@
-"""The account of a build: the JSON of the command, and what a dry run tells."""
+"""The account of a build: the JSON of the command, and the output of a dry run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provision.verification.suite import proven
 
 
 def dry_run(plan: Plan, tag: str, choice: Choice, job: BuildJob) -> dict[str, Any]:
-    """What would be done, and by which command where one would be run."""
+    """What would be done, and the command that would be run, if any."""
     where = choice.destination.where or (
         str(job.images) if choice.destination.kind == "local" else choice.destination.kind
     )

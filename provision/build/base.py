@@ -16,7 +16,7 @@ from provision.output.console import Console
 from provision.resolve import resolve
 
 _COMPILER_PACKAGES = ("g++", "make", "python3-dev")  # the host compiler that nvcc drives
-# Every file of a base made here bears this time, so that the same packages give the same digest.
+# The time of every file of a base made here, so that the same packages give the same digest.
 _EPOCH = 1_700_000_000
 
 
@@ -36,12 +36,12 @@ def pin_base(
     console: Console,
     engine: Docker | None,
 ) -> tuple[Plan, Path | None]:
-    """Give the base its digest: from its registry, or from an engine that has it, or by making it.
+    """Pin the base to a digest: from its registry, or from an engine that has it, or by making it.
 
-    Where no registry answers and the base was ours to choose, the plan is made again for the
-    bootstrap base, since base, Python and wheel belong together. Returns the plan, and the archive
-    of the base when it was made here. NoDevelBaseError: only a registry's image has the compilers;
-    else the error of the place.
+    If no registry answers and the user named no base, the plan is made again for the bootstrap
+    base, since base, Python and wheel belong together. Returns the plan, and the archive of the
+    base when it was made here. NoDevelBaseError: only a registry's image has the compilers; else
+    the error of the place.
     """
     base = plan.base
     assert base is not None
@@ -71,7 +71,7 @@ def pin_base(
 
 
 def refuse_missing_places(*images: str | None) -> None:
-    """Images on this machine that are not there, found out before any work for them."""
+    """Fail if an image on this machine does not exist, before any work for it."""
     from images.assembly.opening import check_path, parse_place
 
     for image in images:
@@ -80,7 +80,7 @@ def refuse_missing_places(*images: str | None) -> None:
 
 
 def _local_digest(plan: Plan) -> str:
-    """Of the image of this platform that lies on this machine."""
+    """The digest of this platform's image on this machine."""
     from images.assembly.opening import open_path, parse_place
     from images.oci.model import platform_of
 
@@ -106,7 +106,7 @@ def _digest(plan: Plan, settings: BuildSettings, engine: Docker | None) -> str:
 
 
 class OfflineError(Failure):
-    """Something is needed that is not on this machine, and the network may not be used."""
+    """Something is missing on this machine, and the network may not be used."""
 
     code = "offline"
     exit_code = Exit.UNREACHABLE
@@ -144,8 +144,8 @@ def make_bootstrap(plan: Plan, settings: BuildSettings, console: Console) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedBase:
-    """What is built on, exactly: a reference (with its digest where a registry has it), and the
-    archive that holds it where it was made here.
+    """The exact base: a reference (with its digest if a registry has it), and its archive if it was
+    made here.
     """
 
     reference: str
@@ -153,7 +153,7 @@ class PinnedBase:
 
 
 def pinned(plan: Plan, archive: Path | None) -> PinnedBase:
-    """The base of a plan that was pinned just now."""
+    """The base of a plan that has just been pinned."""
     base = plan.base
     assert base is not None
     if base.kind != "registry":
@@ -163,7 +163,9 @@ def pinned(plan: Plan, archive: Path | None) -> PinnedBase:
 
 
 def _epoch(env: Mapping[str, str]) -> int:
-    """No file of a base made here is younger. https://reproducible-builds.org/specs/source-date-epoch/"""
+    """The latest time of files in a base made here.
+    https://reproducible-builds.org/specs/source-date-epoch/
+    """
     text = env.get("SOURCE_DATE_EPOCH", "")
     if not text:
         return _EPOCH
@@ -178,7 +180,7 @@ def _epoch(env: Mapping[str, str]) -> int:
 def base_from_lock(
     plan: Plan, engine: Docker | None, settings: BuildSettings, console: Console
 ) -> PinnedBase:
-    """What to build on, exactly as the lock pins it."""
+    """The base, exactly as the lock pins it."""
     base = plan.base
     assert base is not None
     if base.kind == "local" and base.digest != (found_here := _local_digest(plan)):
@@ -243,8 +245,8 @@ def require_plan(plan: Plan) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """What steers a job beside the request. `snapshot`: the time whose Debian a base made here is
-    ("20260301T000000Z"; None: today's, or the lock's).
+    """Settings of a job beside the request. `snapshot`: the date of Debian's packages for a base
+    made here ("20260301T000000Z"; None: today, or the lock's).
     """
 
     ca: Path | None

@@ -1,4 +1,6 @@
-"""Who builds: the engine of this machine, where one answers and is needed, or the wheel maker."""
+"""Chooses the builder: the engine of this machine, if one answers and is needed, or the wheel
+maker.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BuildEngine:
-    """The engine of this machine, if one answers, what drives BuildKit on it, and the problem of
-    either. An engine without BuildKit still runs images.
+    """The engine of this machine, if one answers, the CLI that runs BuildKit on it, and the problem
+    of either. An engine without BuildKit still runs images.
     """
 
     engine: DockerRunner | None = None
@@ -31,7 +33,7 @@ class BuildEngine:
 
     @property
     def state(self) -> EngineState:
-        """What the choice of a builder has to know of it."""
+        """What the choice of a builder needs to know about it."""
         return EngineState(
             answers=self.engine is not None,
             problem=self.problem.message if self.problem else None,
@@ -39,7 +41,7 @@ class BuildEngine:
 
 
 def find_engine(job: BuildJob) -> BuildEngine:
-    """Look for an engine where it may be needed; not for a file or a registry."""
+    """Look for an engine if it may be needed; not for a file or a registry."""
     if job.builder != "docker" and job.destination is not None:
         return BuildEngine()
     return _connect(job)
@@ -62,8 +64,8 @@ def _connect(job: BuildJob) -> BuildEngine:
 def choose_builder(
     job: BuildJob, found: BuildEngine, plans: Sequence[Plan]
 ) -> tuple[Choice, BuildEngine]:
-    """Builder and destination of a build, and the engine, which is looked for now where only now
-    one is needed.
+    """Builder and destination of a build, and the engine, which is looked for now if it turns out
+    to be needed only now.
     """
     needs = next((reason for plan in plans if (reason := needs_engine(plan))), None)
     asked, why = job.builder, None
@@ -98,7 +100,7 @@ def needs_engine(plan: Plan) -> str | None:
 
 
 def maker_for(job: BuildJob, choice: Choice, tag: str, found: BuildEngine, console: Console) -> Any:  # noqa: ANN401  either maker is a context manager of itself
-    """The maker that was chosen, for all images of a build."""
+    """The chosen maker, for all images of a build."""
     if choice.builder == "docker":
         from provision.build.engine import EngineMaker
 

@@ -1,7 +1,7 @@
-"""Where an image goes, and who makes it: decided from the options and what answers here.
+"""Chooses the destination and the builder of an image, from the options and the available engine.
 
-No engine is asked to make an image for a file or a registry, since that is a matter of copying.
-For an engine of this machine BuildKit stays first: loading a whole image costs an engine more than
+No engine is used to make an image for a file or a registry, since that only needs copying. For an
+engine of this machine BuildKit stays first: loading a whole image costs an engine more than
 building it (bench/build_and_push.py measures both).
 """
 
@@ -23,8 +23,8 @@ _PREFIXES: dict[str, Kind] = {"oci": "layout", "oci-archive": "archive"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """`where`: the path, or the reference in a registry; empty for the engine and for the layout
-    of this user's own images ("local").
+    """`where`: the path, or the reference in a registry; empty for the engine and for this user's
+    own layout ("local").
     """
 
     kind: Kind
@@ -33,7 +33,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Who makes the image, for where, and why."""
+    """The builder, the destination, and the reason."""
 
     builder: Builder
     destination: Destination
@@ -42,22 +42,22 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """Whether an engine answers, and why it does not build (None: it does, or was not asked)."""
+    """Whether an engine answers, and why it does not build (None: it does, or was not queried)."""
 
     answers: bool = False
     problem: str | None = None
 
 
 class NeedsEngineError(Failure):
-    """The base must have something installed, which only an engine can run."""
+    """The base needs something installed, which only an engine can run."""
 
     code = "needs-engine"
     exit_code = Exit.UNREACHABLE
 
 
 def read_destination(output: str | None, push: str | None) -> Destination | None:
-    """What --output and --push ask for; None: neither is given. BadInputError: both, or a name that
-    cannot be used.
+    """The destination from --output and --push; None: neither is given. BadInputError: both, or an
+    invalid name.
     """
     if output is not None and push is not None:
         raise BadInputError(
@@ -100,8 +100,8 @@ def choose(
     engine: EngineState,
     needs_engine: str | None,
 ) -> Choice:
-    """Who makes it. `needs_engine`: why this image cannot be made without an engine (None: it
-    can).
+    """The builder. `needs_engine`: why this image cannot be made without an engine (None:
+    it can).
     """
     here = Destination(kind="engine" if engine.answers else "local")
     if asked == "docker":

@@ -1,4 +1,4 @@
-"""What a build leaves beside its image: a bill of materials, and a signed statement."""
+"""The documents of a build: a bill of materials, and a signed statement."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Documenting:
 
     @property
     def by_name(self) -> bool:
-        """Whether somebody relies on them, so that not to have them is a failure."""
+        """Whether the user named a path for them, so that failing to write them is a failure."""
         return bool(self.bom or self.statement or self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneImage:
-    """An image that has its name: what it was made from and where its lock is kept."""
+    """An image with its name: what it was made from and where its lock is kept."""
 
     lock: Lock
     image_id: str
@@ -54,7 +54,7 @@ class OneImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildDone:
-    """One finished build, as its documents tell of it. `images`: one for each platform; `whole` is
+    """One finished build, as its documents describe it. `images`: one for each platform; `whole` is
     the manifest or the index that has the name (None: an engine has the image).
     """
 
@@ -69,7 +69,7 @@ class BuildDone:
 
 
 def refuse_documents(documenting: Documenting, locks: int) -> None:
-    """Find out before the build what could not be written after it."""
+    """Check before the build which documents could not be written after it."""
     for option, path in (("--sbom", documenting.bom), ("--provenance", documenting.statement)):
         if path is None:
             continue
@@ -87,7 +87,7 @@ def refuse_documents(documenting: Documenting, locks: int) -> None:
 
 
 def signer_for(documenting: Documenting, console: Console) -> Signer | None:
-    """Who will sign; None where nothing is to be signed, or no key can be kept."""
+    """The signer; None if nothing is to be signed, or no key can be stored."""
     if not documenting.wanted:
         return None
     try:
@@ -109,9 +109,10 @@ def keep_documents(
     settings: BuildSettings,
     console: Console,
 ) -> dict[str, object]:
-    """Write them, and attach them where the image is in a registry. Gives the account of it.
+    """Write them, and attach them if the image is in a registry. Returns the result for the
+    account.
 
-    What can be done without is told as a warning: the image is there, and it is what was asked for.
+    Optional documents that fail are reported as warnings: the requested image exists.
     """
     account: dict[str, object] = {"sbom": None, "provenance": None, "attached": False}
     for one in done.images:
@@ -195,7 +196,7 @@ def _attach(
     settings: BuildSettings,
     console: Console,
 ) -> bool:
-    """To the image of one platform, which is what a scanner is shown."""
+    """To the image of one platform, which is what scanners read."""
     from images.registry.target import RegistryTarget
     from provision.attestation.provenance.attach import (
         attach_bom,

@@ -1,4 +1,4 @@
-"""By an engine: BuildKit drives Dockerfile.cuda, and the image is on that engine."""
+"""Builds on an engine: BuildKit runs Dockerfile.cuda, and the image is on that engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         return self._destination.where or self._engine.name
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is held."""
+        """No resources to release."""
 
     def make(self, image: LockedImage, path: Path) -> MadeImage:
         lock, base = image.lock, image.base

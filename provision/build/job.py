@@ -61,10 +61,10 @@ def build(
     facts: Callable[[], HostFacts],
     console: Console,
 ) -> tuple[dict[str, Any], int]:
-    """Do it. Gives the account (the JSON of the command) and the exit code.
+    """Run the whole job. Returns the account (the JSON of the command) and the exit code.
 
     `hosts` are those the plan is for; `facts` are this machine's, where the suite runs. Failures
-    come as `Failure`; the exit code is 0, or 1 when a check failed in the image that was built.
+    are raised as `Failure`; the exit code is 0, or 1 if a check failed in the image that was built.
     """
     started = datetime.now(timezone.utc)
     locks = [read_lock_file(path) for path in job.locks]
@@ -149,7 +149,7 @@ def build(
 
 
 def _refuse_twins(plans: Sequence[Plan]) -> None:
-    """An index has one image a platform."""
+    """An index has only one image per platform."""
     arches = [plan.arch for plan in plans]
     if len(set(arches)) < len(arches):
         raise BadInputError(
@@ -181,7 +181,7 @@ def _lock(
     found: BuildEngine,
     console: Console,
 ) -> LockedImage:
-    """The image of a plan: its base pinned, its wheels chosen."""
+    """The image of a plan: pin its base, choose its wheels."""
     with console.step("base", _PINNING):
         plan, archive = pin_base(
             plan, planned_for, job.request, job.catalog, job.settings, console, found.engine
@@ -196,8 +196,8 @@ def _lock(
 def _verify(
     job: BuildJob, maker: Maker, built: Sequence[FinishedImage], here: HostFacts, console: Console
 ) -> tuple[dict[str, Any] | None, tuple[str, ...], str | None]:
-    """Run the suite in the image that is for this machine, if one is. Gives the report, what could
-    not be granted, and how to get into the image where no engine has it.
+    """Run the suite in the image for this machine, if there is one. Returns the report, what could
+    not be granted, and how to get into the image if no engine has it.
     """
     from images.engines.sandbox.run import Sandbox
 
@@ -238,7 +238,7 @@ def _images(built: Sequence[FinishedImage], kept: Sequence[Path | None]) -> list
 
 
 def _options(job: BuildJob) -> dict[str, object]:
-    """What the user chose of how it was built, as far as it shows in the image."""
+    """The user's build options, as far as they affect the image."""
     return {"bytecode": job.making.bytecode, "exclude-unneeded": job.making.exclude_unneeded}
 
 
@@ -255,7 +255,7 @@ def _not_verified(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts
 
 
 def _keep_lock(path: Path, tag: str, plan: Plan, settings: BuildSettings) -> Path | None:
-    """A copy for `build --lock`; failing to keep it is no reason to fail the build."""
+    """A copy for `build --lock`; a failure to keep it does not fail the build."""
     name = "".join(c if c.isalnum() else "-" for c in tag)
     other = "" if plan.arch in {None, "x86_64"} else f"-{plan.arch}"
     kept = settings.state / "locks" / f"pylock.{name}{other}.toml"

@@ -1,4 +1,4 @@
-"""What both ways of making an image have in common."""
+"""The interface that both ways of making an image share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from provision.model.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeImage:
-    """An image without a name. `manifest` describes what is to be found at its destination (None:
-    an engine has it, which knows it by `image_id` alone); `size_bytes` as its place counts,
-    compressed or not; `image` is there where it can be read without that place.
+    """An image without a name. `manifest` describes what its destination has (None: an engine has
+    it, which knows it by `image_id` alone); `size_bytes` as its place counts, compressed or not;
+    `image` is set if it can be read without that place.
     """
 
     image_id: str
@@ -32,7 +32,7 @@ class MadeImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnableImage:
-    """What can run an image here, and what it calls the image."""
+    """What can run an image here, and the name that it uses for the image."""
 
     runner: Runner
     handle: str
@@ -40,7 +40,9 @@ class RunnableImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedImage:
-    """All that decides an image: its lock, and where the base is that the lock pins."""
+    """Everything that determines an image: its lock, and the place of the base that the
+    lock pins.
+    """
 
     lock: Lock
     base: PinnedBase
@@ -51,7 +53,7 @@ class LockedImage:
 
 
 class Maker(Protocol):
-    """One way of making an image; a context, so that what it holds is let go."""
+    """One way of making an image; a context manager, which releases its resources."""
 
     @property
     def place(self) -> str:
@@ -61,9 +63,7 @@ class Maker(Protocol):
         """Make the image; its lock is in the file `path`."""
 
     def ready(self, made: MadeImage) -> AbstractContextManager[RunnableImage]:
-        """Have the image where it can be run; it is gone from there afterwards if it was put there
-        for that alone.
-        """
+        """Make the image runnable; it is removed afterwards if it was put there only for that."""
 
     def publish(self, made: tuple[MadeImage, ...]) -> MadeImage:
-        """Give it its name; several become one index of platforms."""
+        """Give it its name; several images become one index of platforms."""

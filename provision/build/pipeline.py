@@ -1,7 +1,6 @@
 """The main job: detect, plan, lock, base, build, verify; each step a function of the one before.
 
-The final tag is given last, to an image in which no check failed: whatever happens before leaves
-that name alone.
+The image is tagged only after every check has passed; a failed build never moves a tag.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _DISK_PER_DOWNLOADED_BYTE = 4
 
 
 class DiskTooSmallError(Failure):
-    """Found out before anything is downloaded."""
+    """Detected before anything is downloaded."""
 
     code = "disk-too-small"
     exit_code = Exit.HOST_UNFIT
 
 
 def check_disk(lock: Lock, engine: Docker) -> None:
-    """Refuse before the download what would fill the disk after it."""
+    """Refuse before the download a build that would fill the disk."""
     need = lock.download_bytes * _DISK_PER_DOWNLOADED_BYTE
     free = engine.free_bytes()
     if free is None or free >= need:
@@ -59,7 +58,7 @@ def check_disk(lock: Lock, engine: Docker) -> None:
 
 
 def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
-    """What the builder is told."""
+    """The specification for the builder."""
     return ImageSpec(
         base=base,
         lock=lock_path,
@@ -70,13 +69,13 @@ def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
 
 
 def nvcc_flags(plan: Plan) -> str:
-    """Some CUDA versions' packages hold the shared runtime only; nvcc would link the static one."""
+    """Some CUDA versions' packages have only the shared runtime; nvcc would link the static one."""
     wheels = plan.flavour == "devel" and plan.base is not None and plan.base.kind == "bootstrap"
     return "--cudart=shared" if wheels else ""
 
 
 def apt_packages(plan: Plan) -> tuple[str, ...]:
-    """NVIDIA's images bring compilers and no Python; their Ubuntu has it."""
+    """NVIDIA's images have compilers but no Python; it comes from their Ubuntu."""
     nvidia = plan.base is not None and "/nvidia/cuda" in f"/{plan.base.reference}"
     return ("python3", "python3-venv", "python3-dev") if nvidia else ()
 
@@ -96,9 +95,9 @@ def lock_for(
     settings: BuildSettings,
     console: Console,
 ) -> Lock:
-    """Lock, and say what was locked. Where no index that has the build can be reached, the failure
-    names the build that the installer's default index has instead, if that one answers.
-    Raises IndexUnreachableError in that case.
+    """Make the lock, and report it. If no index that has the build can be reached, the failure
+    names the build that the installer's default index has instead, if that one answers. Raises
+    IndexUnreachableError in that case.
     """
     try:
         lock = make_lock(
@@ -124,8 +123,8 @@ def within_reach(
     catalog: Catalog,
     settings: BuildSettings,
 ) -> str | None:
-    """What to ask for instead of a build whose index is out of reach: the nearest that the default
-    index has, which is asked for it. None: nothing, or that index does not answer either.
+    """The replacement for a build whose index is unreachable: the closest build on the default
+    index, which is queried for it. None: nothing, or that index does not answer either.
     """
     if settings.offline or any(candidate.url is None for candidate in plan.indexes):
         return None
@@ -166,12 +165,12 @@ def build_image(
 
 
 def builder_here(env: Mapping[str, str]) -> Builder:
-    """The CLI that will drive BuildKit."""
+    """The CLI that will run BuildKit."""
     return find_builder(env.get("PATH") or os.defpath, ask)
 
 
 def dry_run_argv(plan: Plan, env: Mapping[str, str]) -> list[str]:
-    """The builder's command line as it would be, with placeholders where nothing was made."""
+    """The builder's command line as it would be, with placeholders for what was not made."""
     try:
         builder = builder_here(env)
     except Failure:
@@ -191,7 +190,7 @@ def gigabytes(count: int) -> str:
 
 
 def show_remarks(plan: Plan, console: Console) -> None:
-    """What a plan warns of, what it notes, and which of several hosts it is limited by."""
+    """The warnings and notes of a plan, and the host that limits it if there are several."""
     if plan.limited_by is not None:
         console.note(f"limited by {plan.limited_by.words(plan.framework)}")
     show_warnings(plan.warnings, console)
@@ -200,6 +199,6 @@ def show_remarks(plan: Plan, console: Console) -> None:
 
 
 def show_warnings(warnings: Sequence[Warned], console: Console) -> None:
-    """Each once."""
+    """Each warning once."""
     for warning in warnings:
         console.warn(warning.message, warning.fix)

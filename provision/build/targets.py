@@ -1,7 +1,7 @@
-"""Where an image without an engine is written to: a layout, an archive, a registry; or nowhere.
+"""The target of an image built without an engine: a layout, an archive, a registry; or none.
 
-An engine loads an image from its layers as they are made, so that nothing need be written for it:
-its target only learns their digests.
+An engine loads an image from its layers as they are made, so nothing has to be written for it: its
+target only learns their digests.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def open_target(
     images: Path,
     on_wait: Callable[[str], None],
 ) -> Iterator[tuple[Target, Mount]]:
-    """The target, and what may get a base's layer into it without its bytes. `on_wait` hears why a
-    registry is asked again.
+    """The target, and what can get a base's layer into it without transferring its bytes. `on_wait`
+    receives the reason why a registry request is repeated.
     """
     if destination.kind == "registry":
         from images.net.patience import Patience
@@ -55,7 +55,7 @@ def open_target(
 
 
 class LearningTarget:
-    """Keeps nothing, and learns what the layers are: what is known need not come by again."""
+    """Stores nothing, and learns the digests of layers: known layers need not be made again."""
 
     shown = "the engine"
 

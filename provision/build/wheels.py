@@ -1,8 +1,8 @@
-"""Without an engine: the lock's wheels become layers, on a base that stays as it is.
+"""Builds without an engine: the lock's wheels become layers on an unchanged base.
 
-Nothing is run, no file of a wheel is unpacked, and the same lock gives the same digests
-everywhere. What a layer is made of is its key; what became of it is remembered in the store, so
-that a layer which its target has is neither downloaded nor made.
+Nothing is run, no file of a wheel is unpacked, and the same lock gives the same digests everywhere.
+The inputs of a layer are its key; the store remembers the result, so that a layer which its target
+has is neither downloaded nor made.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BASE_FACTS = "base-facts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """How layers are made, as far as the user decides it."""
+    """The user's options for making layers."""
 
     exclude_unneeded: bool = False
     bytecode: bool = False
@@ -150,7 +150,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             self._tell_what_was_spared(lock)
         self._tell_what_was_written_twice(sources)
         self._built.append(built)
-        # under its digest, so that an index can name it and a registry does not collect it
+        # under its digest, so that an index can name it and a registry does not delete it
         self._target.publish(built.content, MANIFEST, name=None)
         return MadeImage(
             image_id=built.image_id,
@@ -198,7 +198,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
 
     def _tell_what_was_spared(self, lock: Lock) -> None:
-        """By the directories of the wheels that are here; layers that are known need none."""
+        """From the directories of the wheels that are here; layers that are known need none."""
         from images.layers.transcode import spared_in
 
         here = {wheel.sha256: self._store.wheel(wheel.sha256) for wheel in lock.wheels}
@@ -212,7 +212,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
 
     def _tell_what_was_written_twice(self, sources: Sequence[LayerSource]) -> None:
-        """By the wheels that are here; a build that fetched none was told before."""
+        """From the wheels that are here; a build that fetched none has reported it before."""
         from images.layers.transcode import WheelLayer, written_twice
 
         wheels = [w for source in sources if isinstance(source, WheelLayer) for w in source.wheels]
@@ -246,7 +246,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
 
     def _facts_of(self, base: Image, python: str) -> BaseFacts:
-        """What the base holds, read once and remembered by its digest."""
+        """The contents of the base, read once and cached by its digest."""
         from images.layers.base_facts import facts_from_json, read_base_facts
 
         key = f"{base.digest} {base.platform} {python}"
@@ -257,7 +257,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         return found
 
     def _learned(self, platform: Platform) -> dict[str, KnownLayer]:
-        """What the image that --cache-from names tells of its layers."""
+        """What the image named by --cache-from says about its layers."""
         if self._making.cache_from is None:
             return {}
         from images.assembly.opening import open_image
@@ -269,7 +269,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 ca_bundle=self._settings.ca,
                 offline=self._settings.offline,
             )
-        except Failure as failure:  # the first build of all has nothing to learn from
+        except Failure as failure:  # the very first build has nothing to learn from
             self._console.note(f"cannot use --cache-from {self._making.cache_from}: {failure}")
             return {}
         return known_from(
@@ -279,7 +279,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
     def _sources(
         self, lock: Lock, base: Image, facts: BaseFacts, fetcher: Fetcher
     ) -> tuple[LayerSource, ...]:
-        """Every layer of ours, the lowest first; what changes often lies above."""
+        """All our layers, the lowest first; what changes often is on top."""
         from images.layers.order import wheel_sources
         from images.layers.own import lock_layer, site_of, skeleton_layer, suite_layer
         from images.layers.toolkit import toolkit_layers
@@ -308,7 +308,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             from images.layers.interpreter import Compiler
 
             compiler = Compiler(facts, python=python, base=base, confine=confine)
-            # in the order of the wheels' layers: of two files of one name the later one counts
+            # in the order of the wheels' layers: if two files have one name, the later one counts
             compiled = tuple(
                 bytecode_layer(
                     group,
@@ -346,7 +346,7 @@ class _Memory:
 
 
 def _asked_for(plan: Plan) -> frozenset[str]:
-    """The packages that were asked for beside the framework: they change most often."""
+    """The packages that the user requested beside the framework: they change most often."""
     from packaging.requirements import Requirement
 
     return frozenset(Requirement(text).name for text in plan.requirements)

@@ -1,4 +1,4 @@
-"""What a person types next, by where the image is."""
+"""The commands to type next, depending on where the image is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provision.verification.suite import run_command
 
 
 def made_in_short(made: MadeImage) -> str:
-    """How large an image is, and how much of it was written: "2.37 GB in 27 layers, all new"."""
+    """The size of an image, and how much of it was written: "2.37 GB in 27 layers, all new"."""
     size = gigabytes(made.size_bytes)
     if not made.layers:
         return size

@@ -1,4 +1,4 @@
-"""What one build is asked for, and what is known of each image once it is built."""
+"""The request of one build, and what is known of each image once it is built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildJob:
-    """One build: of what, by whom, for where, and what is asked of it.
+    """One build: of what, by which builder, for which destination, and its options.
 
     `locks` are the files that decide instead of the request: several make one index of platforms.
     `images` is the layout of this user's own images.
@@ -44,7 +44,7 @@ class BuildJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedImage:
-    """One image that was built: of what lock, in which file that went in, and what came out."""
+    """One built image: its lock, the lock's file, and the result."""
 
     lock: Lock
     path: Path

@@ -1,4 +1,4 @@
-"""The one way our tables are written: one row a line, so that a diff reads."""
+"""The canonical form of the tables: one row per line, so that diffs are readable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def dump(raw: Mapping[str, object]) -> str:
 
 
 def _block(value: object) -> str:
-    """A table: each row or entry on a line of its own; anything else stays on one line."""
+    """A table: each row or entry on a separate line; anything else stays on one line."""
     if isinstance(value, list):
         lines = [f"    {_inline(row)}" for row in value]
         return _wrap("[", lines, "]")

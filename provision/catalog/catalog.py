@@ -46,7 +46,7 @@ class Catalog(LaterTables):
     gpus: tuple[GpuModel, ...]
     torch_releases: tuple[TorchRelease, ...]
     torch: tuple[TorchBuild, ...]
-    debian_suites: tuple[DebianSuite, ...]  # the one to prefer first, as all that follow
+    debian_suites: tuple[DebianSuite, ...]  # the preferred one first, as in all that follow
     pythons: tuple[PythonRelease, ...]  # oldest first
     python_images: tuple[PythonImage, ...]
     compilers: tuple[CompilerWheels, ...]
@@ -54,7 +54,7 @@ class Catalog(LaterTables):
     redist_template: str
 
     def family(self, cuda: str) -> CudaFamily | None:
-        """The family of a CUDA version; None before 11, which had no such thing."""
+        """The family of a CUDA version; None before 11, which had no families."""
         return self._families.get(cuda.partition(".")[0])
 
     def toolkit(self, cuda: str, update: int = 0) -> CudaToolkit | None:
@@ -70,7 +70,7 @@ class Catalog(LaterTables):
         return tuple(dict.fromkeys(row.cuda for row in self.toolkits))
 
     def branch_of(self, driver: str) -> DriverBranch | None:
-        """The newest known branch at or below this driver's; None below the oldest one."""
+        """The newest known branch at or below this driver's; None if it is older than all."""
         position = bisect_right(self._branch_numbers, _branch_number(driver))
         return self.branches[position - 1] if position else None
 
@@ -81,9 +81,9 @@ class Catalog(LaterTables):
     def open_modules(
         self, capability: ComputeCapability, name: str | None = None
     ) -> OpenModules | None:
-        """Which kernel modules a GPU takes; `name` as in gpus.json.
+        """Which kernel modules a GPU supports; `name` as in gpus.json.
 
-        None: it is in Jetson modules alone, whose driver is another, or older than every row.
+        None: only in Jetson modules, which have another driver, or older than every row.
         """
         if capability in self.tegra_capabilities:
             return None
@@ -129,7 +129,7 @@ class Catalog(LaterTables):
     ) -> tuple[CudaImage, ...]:
         """NVIDIA's images for CUDA X.Y with or without cuDNN (None: either), the newest first.
 
-        Of one toolkit the newest Ubuntu comes first; images that also hold TensorRT are left out.
+        For one toolkit the newest Ubuntu comes first; images that also hold TensorRT are left out.
         """
         from provision.catalog.images import newest_first
 
@@ -147,7 +147,7 @@ class Catalog(LaterTables):
     def devel_images(self, cuda: str) -> tuple[DevelImage, ...]:
         """NVIDIA's images with compiler for CUDA X.Y, the newest Ubuntu first.
 
-        Without cuDNN: the wheels bring theirs, and a second one would be found before it.
+        Without cuDNN: the wheels bring theirs, and the image's would be found before it.
         """
         from provision.catalog.images import best_first
 
@@ -158,13 +158,13 @@ class Catalog(LaterTables):
         return self._images.get(tag)
 
     def start_rule(self, cuda_full: str, os: str) -> StartRule | None:
-        """What the images of one toolkit ("12.8.1") ask of the driver on one system
-        ("ubuntu24.04"); None where it was not read.
+        """What the images of one toolkit ("12.8.1") require of the driver on one system
+        ("ubuntu24.04"); None if it was not read.
         """
         return self._start_rules.get((cuda_full, os))
 
     def compiler_wheels(self, cuda: str) -> CompilerWheels | None:
-        """NVIDIA's compiler for CUDA X.Y as packages, where they hold one."""
+        """NVIDIA's compiler for CUDA X.Y as packages, if they contain one."""
         return next((row for row in self.compilers if row.cuda == cuda), None)
 
     def binary_note(self, capability: str) -> BinaryNote | None:
@@ -177,7 +177,7 @@ class Catalog(LaterTables):
         return self._gpu_names.find(name)
 
     def other_vendor(self, name: str) -> str | None:
-        """Who makes a GPU of this name, where it is not NVIDIA."""
+        """The maker of a GPU of this name, if it is not NVIDIA."""
         spoken = name.casefold()
         if self.find_gpu(name).status != "unknown" or "nvidia" in spoken:
             return None
@@ -188,13 +188,15 @@ class Catalog(LaterTables):
         return tuple([row for row in self.gpus if row.compute_capability == capability])
 
     def settled_pythons(self, day: str) -> frozenset[str]:
-        """The Pythons that already had a successor on a day ("2026-03-23", or longer)."""
+        """The Pythons that already had a successor on a given day ("2026-03-23", or longer)."""
         followed = zip(self.pythons, self.pythons[1:], strict=False)
         return frozenset(row.python for row, after in followed if after.released <= day[:10])
 
     @cached_property
     def tegra_capabilities(self) -> frozenset[ComputeCapability]:
-        """Capabilities that only Jetson modules have: those take no other's binary code."""
+        """Capabilities that only Jetson modules have: those do not run other capabilities' binary
+        code.
+        """
         others = {row.compute_capability for row in self.gpus if row.kind != "jetson"}
         return frozenset(row.compute_capability for row in self.gpus) - others
 

@@ -1,7 +1,7 @@
-"""What must hold between the rows. The tests run it over the shipped tables and over broken ones.
+"""Checks that rows of the catalog are consistent. Tests run it on the shipped and on broken tables.
 
 A row that is known to break a rule has an entry among the file's `exceptions`, with the reason; an
-exception that excuses nothing is itself a problem.
+exception that no row needs is itself a problem.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from provision.catalog.checks import drivers, every_table, frameworks, images, l
 
 
 def check(catalog: Catalog) -> list[str]:
-    """Every broken invariant, as sentences that name file and row; [] is a sound catalog."""
+    """Every broken invariant, as sentences that name file and row; [] if the catalog is sound."""
     problems = [problem for rule in _RULES for problem in rule(catalog)]
     broken = {(problem.rule, problem.name) for problem in problems}
     excused = {(row.rule, row.row) for row in catalog.excused}

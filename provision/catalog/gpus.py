@@ -1,9 +1,9 @@
-"""A GPU by its name, as NVML prints it or as people say it.
+"""Finds a GPU by name, as NVML prints it or as people write it.
 
-Steps, the first that finds rows decides: the whole name without the maker and brand words that
-drivers and people leave out; then the asked words in one piece inside a name ("V100"); then all of
-them anywhere in it ("A100 40GB"); then as the start of a name's word ("K40"). Where nothing is
-found, what a name says besides the model is left out, and the steps are gone again: a slice of the
+Steps; the first that finds rows decides: the whole name without the maker and brand words that
+drivers and people leave out; then the given words as one sequence inside a name ("V100"); then all
+of them anywhere in it ("A100 40GB"); then as the start of a word of the name ("K40"). If nothing is
+found, whatever a name says besides the model is dropped, and the steps are repeated: a slice of the
 card, a virtual one, its board number, rack or memory, a laptop's suffix. Rows found together must
 agree on the compute capability: what could be two different things is ambiguous, never guessed.
 """
@@ -25,11 +25,11 @@ else:
 _WORD = re.compile(r"[a-z0-9]+")
 # "Quadro" stays: a Quadro RTX 4000 is Turing, an RTX 4000 Ada is not.
 _BRANDS = frozenset({"nvidia", "geforce", "tesla", "jetson"})
-# A word that tells models apart; memory sizes and sockets are shared by many.
+# A word that distinguishes models; memory sizes and sockets are shared by many.
 _MODEL = re.compile(r"(?!(?:\d+gb?|sxm\d*|hbm\d\w*)$)(?:titan\w*|\w*\d\w*)$")
 _LONGEST_NAME = 100
 
-# Compiled when a name is not found as it is, which is seldom.
+# Compiled only when a name is not found as given, which is rare.
 # "A100-SXM4-40GB MIG 1g.5gb", "A100-PG509-200", "GB200 NVL72", "RTX 3080 12GB"
 _BESIDES = r" \(nvgpu\)$| mig \S+$|-pg\d+-\d+$| nvl\d+$|[ -]\d+ ?g(?:i?b)?$"
 # "GRID T4-16Q", "NVIDIA A100-3-20C": https://docs.nvidia.com/vgpu/ names the types so; the letters
@@ -43,7 +43,7 @@ _LAPTOP = r"(.*\brtx ?[2-5]0[5-9]0\b.*?) (?:laptop gpu|laptop|with max-q design|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMatch:
-    """What a name found. `compute_capability` is None unless `status` is "one".
+    """The result of a look-up. `compute_capability` is None unless `status` is "one".
 
     "one": every row of `rows` has that capability. "ambiguous": `rows` are the candidates.
     "unknown": no row; `suggestions` are the nearest names.
@@ -56,18 +56,18 @@ class GpuMatch:
 
     @property
     def host_arch(self) -> str | None:
-        """The CPU architecture of every machine that has it, where all rows agree on one."""
+        """The CPU architecture of every machine that has it, if all rows agree on one."""
         return host_arch_of(self.rows)
 
 
 def host_arch_of(rows: tuple[GpuModel, ...]) -> str | None:
-    """The CPU architecture of the machines of these GPUs; None: there are several, or any."""
+    """The CPU architecture of the machines with these GPUs; None: there are several, or any."""
     found = {row.host_arch for row in rows}
     return found.pop() if len(found) == 1 else None
 
 
 class GpuNames:
-    """Looks GPUs up by name; remembers, since a plan asks for the same few many times."""
+    """Looks GPUs up by name, with a cache, since a plan needs the same few many times."""
 
     def __init__(self, rows: tuple[GpuModel, ...]) -> None:
         self._rows = rows
@@ -137,7 +137,7 @@ class GpuNames:
 
 
 def _said_shorter(spoken: str) -> Iterator[str]:
-    """The name with less and less of what does not change the model."""
+    """The name with more and more parts dropped that do not change the model."""
     if virtual := re.fullmatch(_VIRTUAL, spoken):
         yield virtual[1]
         yield re.sub(_BOARD_LETTERS, "", virtual[1])
@@ -151,7 +151,7 @@ def _words(name: str) -> list[str]:
 
 
 def _holds(words: list[str], together: str) -> bool:
-    """Whether neighbouring words of the name, written as one, are what was asked."""
+    """Whether adjacent words of the name, joined, equal the given text."""
     for start in range(len(words)):
         joined = ""
         for word in words[start:]:

@@ -1,7 +1,7 @@
 """NVIDIA's images by their tags: what a tag says, and which images to prefer.
 
-A tag says everything: "12.8.1-cudnn-devel-ubuntu24.04". cuDNN's major stood in it until NVIDIA left
-it out ("-cudnn8-", "-cudnn-"); the images of 10.2 have no third figure.
+A tag says everything: "12.8.1-cudnn-devel-ubuntu24.04". It named cuDNN's major until NVIDIA dropped
+it ("-cudnn8-", "-cudnn-"); the images of 10.2 have no third number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _TAG = re.compile(
 
 
 def image_maker(template: str, ubuntus: Iterable[UbuntuRelease]) -> Callable[..., CudaImage]:
-    """Makes a row of one tag; its Python and glibc are those of its Ubuntu."""
+    """Returns a function that makes the row of a tag; its Python and glibc are those of its
+    Ubuntu.
+    """
     by_name = {f"ubuntu{row.release}": row for row in ubuntus}
 
     def make(*, tag: str, cudnn: str | None = None, **values: object) -> CudaImage:
@@ -49,13 +51,13 @@ def image_maker(template: str, ubuntus: Iterable[UbuntuRelease]) -> Callable[...
 
 
 def newest_first(images: Iterable[CudaImage]) -> tuple[CudaImage, ...]:
-    """The newest toolkit first; of one toolkit the newest Ubuntu, then the other systems."""
+    """The newest toolkit first; for one toolkit the newest Ubuntu, then the other systems."""
     return tuple(sorted(images, key=lambda row: (_figures(row.full), _ubuntu(row)), reverse=True))
 
 
 def best_first(images: Iterable[DevelImage]) -> tuple[DevelImage, ...]:
-    """The newest Ubuntu first; for each what NVIDIA lists before what was only met, the newest
-    toolkit first.
+    """The newest Ubuntu first; for each, images that NVIDIA lists before those only seen elsewhere,
+    the newest toolkit first.
     """
     return tuple(
         sorted(

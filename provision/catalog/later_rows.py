@@ -1,7 +1,7 @@
 """The rows that a PyTorch plan on a plain Python image does not need: TensorFlow, JAX, the
 libraries that they leave open, and NVIDIA's images.
 
-The conventions are those of `provision.catalog.rows`, which gives these too.
+The conventions are those of `provision.catalog.rows`, which exports these too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TensorflowRelease(NamedTuple):
 
     `libraries`: "extra" brings CUDA with tensorflow[and-cuda], "system" expects it in the image.
     `cuda` None: a candidate whose CUDA was not published. `sm` () and `ptx` None: not read.
-    `ptx_only` is the target ("sm_90a") of kernels that are there as PTX only, `ptx_only_cuda` the
+    `ptx_only` is the target ("sm_90a") of kernels that exist as PTX only, `ptx_only_cuda` the
     CUDA whose drivers are the first to compile that PTX.
     """
 
@@ -47,8 +47,8 @@ class TensorflowRelease(NamedTuple):
 class TensorflowWheel(NamedTuple):
     """The Linux wheels of one release for one machine; `gpu` is whether they hold GPU code.
 
-    `pins` are the requirements of the and-cuda extra; `stands_for` the packages that an empty
-    wheel points to. `extra_python_tags` are those for which the extra can be installed; None: all.
+    `pins` are the requirements of the and-cuda extra; `stands_for` the packages that an empty wheel
+    points to. `extra_python_tags` are those that can install the extra; None: all.
     """
 
     version: str
@@ -75,7 +75,7 @@ class TensorflowGpu(NamedTuple):
 
 
 class JaxRelease(NamedTuple):
-    """A release of jaxlib. `glibc` is what every wheel of it can do with."""
+    """A release of jaxlib. `glibc` suffices for all of its wheels."""
 
     version: str
     python_tags: tuple[str, ...]
@@ -87,7 +87,7 @@ class JaxRelease(NamedTuple):
 
 
 class JaxPlugin(NamedTuple):
-    """The CUDA plugin of one jaxlib release: what it asks for, as specifier sets; None: nothing.
+    """The CUDA plugin of one jaxlib release: its requirements, as specifier sets; None: nothing.
 
     `extra` is that of the package jax ("jax[cuda12]"), `plugin_extra` the plugin's own. `toolkits`
     are the CUDA X.Y beside which it can be installed; `broken` says why it cannot be at all.
@@ -111,7 +111,7 @@ class JaxPlugin(NamedTuple):
 
 
 class OtherVendor(NamedTuple):
-    """A maker of GPUs that no row of this catalog is about, and how its names are known."""
+    """A GPU vendor that this catalog has no rows for, and how to recognize its names."""
 
     vendor: str
     pattern: re.Pattern[str]
@@ -146,7 +146,7 @@ class NcclRelease(NamedTuple):
 
 
 class UbuntuRelease(NamedTuple):
-    """An Ubuntu release with its own Python and glibc: what NVIDIA's images stand on."""
+    """An Ubuntu release with its own Python and glibc, which NVIDIA's images are built on."""
 
     release: str
     python: str
@@ -159,7 +159,7 @@ class CudaImage(NamedTuple):
 
     `cudnn` is whether cuDNN is inside, `cudnn_version` which one (None: none, or not known).
     `python` and `glibc` are its Ubuntu's; None for other systems. `archs` None: not recorded.
-    `status` seen: met outside NVIDIA's list; inferred: it follows from another tag.
+    `status` seen: found outside NVIDIA's list; inferred: follows from another tag.
     """
 
     tag: str
@@ -194,10 +194,10 @@ class DevelImage(CudaImage):
 
 
 class StartRule(NamedTuple):
-    """What images of one CUDA ask of the driver before they start, on each system of `os`.
+    """What images of one CUDA require of the driver before they start, on each system of `os`.
 
-    The driver supports `min_cuda`, or its branch and the GPU's brand are among `brands`; a branch
-    with no brand: which brands was not read. `eol` None: not known.
+    The driver supports `min_cuda`, or its branch and the GPU's brand are among `brands`; for a
+    branch without brands, the brands were not read. `eol` None: not known.
     """
 
     cuda: str

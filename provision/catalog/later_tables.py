@@ -1,4 +1,4 @@
-"""The tables that a PyTorch plan does not need: read when they are first asked for."""
+"""The tables that a PyTorch plan does not need: read on first use."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LATER = (
     "images",
     "start_rules",
 )
-"""The tables that are read when they are first asked for; `Catalog` has each by its name."""
+"""The tables that are read on first use; `Catalog` has each by its name."""
 
 
 class LaterTables:
@@ -61,12 +61,12 @@ class LaterTables:
 
     @cached_property
     def shipped_date(self) -> str:
-        """The day on which the newest of the files was drawn up."""
+        """The date of the newest of the files."""
         return max(self.files[name].text("date") for name in FILES)
 
     @cached_property
     def dropped(self) -> tuple[CudaDropped, ...]:
-        """Which CUDA stopped to compile for which GPUs, oldest first."""
+        """Which CUDA stopped compiling for which GPUs, oldest first."""
         from provision.catalog.side_rows import CudaDropped
 
         def make(**values: object) -> CudaDropped:
@@ -84,7 +84,7 @@ class LaterTables:
 
     @cached_property
     def kernel_modules(self) -> tuple[KernelModules, ...]:
-        """Which GPUs take NVIDIA's open kernel modules, by compute capability, lowest first."""
+        """Which GPUs support NVIDIA's open kernel modules, by compute capability, lowest first."""
         from provision.catalog.side_rows import KernelModules
 
         def make(**values: object) -> KernelModules:
@@ -95,7 +95,7 @@ class LaterTables:
 
     @cached_property
     def binary_notes(self) -> tuple[BinaryNote, ...]:
-        """GPUs that few wheels have code of their own for."""
+        """GPUs that few wheels have native code for."""
         return self.files["gpus.json"].rows("binary_notes", BinaryNote)
 
     @cached_property
@@ -107,7 +107,7 @@ class LaterTables:
 
     @cached_property
     def ubuntu_releases(self) -> tuple[UbuntuRelease, ...]:
-        """What NVIDIA's images stand on, the newest first."""
+        """What NVIDIA's images are built on, the newest first."""
         from provision.catalog.later_rows import UbuntuRelease
 
         return self.files["bases.json"].rows("ubuntu_releases", UbuntuRelease)
@@ -121,7 +121,7 @@ class LaterTables:
 
     @cached_property
     def tensorflow_wheels(self) -> tuple[TensorflowWheel, ...]:
-        """Their wheels, a row a machine."""
+        """Their wheels, one row per machine."""
         from provision.catalog.later_rows import TensorflowWheel
 
         return self.files["tensorflow.json"].rows("tensorflow_wheels", TensorflowWheel)
@@ -180,7 +180,7 @@ class LaterTables:
 
     @cached_property
     def start_rules(self) -> tuple[StartRule, ...]:
-        """What images ask of the driver before they start."""
+        """What images require of the driver before they start."""
         from provision.catalog.later_rows import StartRule
 
         return self.files["images.json"].rows("start_rules", StartRule)

@@ -1,4 +1,4 @@
-"""The catalog out of its files: as it was shipped, or with the user's own copy laid over it."""
+"""Loads the catalog from its files: as shipped, or with the user's own copy merged over it."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 
 def load(directory: str | Path | None = None, overlay: Overlay | None = None) -> Catalog:
-    """The shipped catalog, or that of another directory, with the overlay's rows laid over it.
+    """The shipped catalog, or that of another directory, with the overlay's rows merged over it.
 
-    CatalogError: a shipped row is malformed. OverlayError: one of the overlay's makes it so.
+    CatalogError: a shipped row is malformed. OverlayError: one of the overlay's rows makes it so.
     """
     name = DATA if directory is None else str(directory)
     return _shipped(name) if overlay is None else _read(name, overlay)
 
 
 def current(env: Mapping[str, str]) -> tuple[Catalog, str | None]:
-    """The catalog that this user has: the shipped one with the user's own copy laid over it.
+    """This user's catalog: the shipped one with the user's own copy merged over it.
 
-    Where that copy is broken: the shipped catalog, and a sentence with what to do. Where there is
+    If that copy is broken: the shipped catalog, and a sentence that says what to do. If there is
     none, this costs one look at the disk.
     """
-    with suppress(OSError, ValueError):  # what is wrong with the file is said below
+    with suppress(OSError, ValueError):  # the error in the file is reported below
         if not _is_there(overlay_file(env)):
             return load(), None
     from provision.catalog.overlay import OverlayError, overlay_path, read_overlay
@@ -87,7 +87,7 @@ def _read(directory: str, overlay: Overlay | None) -> Catalog:
         pytorch_index_template=torch.text("index"),
         redist_template=cuda.text("redistributables"),
     )
-    # Whether an overlay's rows can be read is known now, not in the middle of a command.
+    # Check now, not in the middle of a command, whether an overlay's rows can be read.
     for table in LATER:
         if overlay is not None and table in overlay.tables:
             getattr(catalog, table)

@@ -1,6 +1,6 @@
-"""A measured wheel beside the catalog's row of it: do they agree, and the row worth keeping.
+"""Compares a measured wheel with the catalog's row of it, and returns the row worth keeping.
 
-A measured row outranks a quoted one; that the two disagree is a finding.
+A measured row takes precedence over a quoted one; a disagreement between the two is a finding.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SOURCE = "measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`table` and `key` name the catalog's row, None where it has none of this wheel.
+    """`table` and `key` name the catalog's row, None if it has none of this wheel.
 
-    `agrees` None: there is nothing to compare with. `sentence` says it.
+    `agrees` None: there is nothing to compare with. `sentence` describes the result.
     """
 
     table: str | None
@@ -33,7 +33,7 @@ class Comparison:
 
 
 def compare(code: WheelCode, catalog: Catalog) -> Comparison:
-    """Hold what was read out of a wheel against what the catalog says of it."""
+    """Compare what was read from a wheel with the catalog's row of it."""
     version, _, local = code.version.partition("+")
     arch = code.arch or ""
     known: tuple[tuple[ComputeCapability, ...], ComputeCapability | None] | None = None
@@ -65,7 +65,7 @@ def compare(code: WheelCode, catalog: Catalog) -> Comparison:
 def _without(
     sm: tuple[ComputeCapability, ...], ptx: ComputeCapability | None
 ) -> tuple[ComputeCapability, ...]:
-    """TensorFlow names what it builds as binary code and as PTX only once, as PTX."""
+    """TensorFlow lists a target that it builds as binary code and as PTX only once, as PTX."""
     return tuple(capability for capability in sm if capability != ptx)
 
 
@@ -131,7 +131,7 @@ def to_json(code: WheelCode, found: Comparison, written: str | None) -> dict[str
 
 
 def describe(code: WheelCode, found: Comparison, written: str | None) -> str:
-    """What the wheel holds, how that was found out, and whether the catalog knew."""
+    """What the wheel holds, how that was found out, and whether the catalog agrees."""
     share = code.bytes_read / code.bytes_total * 100 if code.bytes_total else 100.0
     lines = [
         *row("wheel", f"{code.name} {code.version} ({code.arch or 'any machine'})"),

@@ -1,9 +1,9 @@
 """What a refresh or a measurement learned, kept in one file beside the shipped tables.
 
-The file holds rows of the shipped tables, whole or some of their columns, each with the day it was
-read (`as_of`) and, where this machine found it out itself, `measured`. `merged` lays them over the
-shipped rows. A reader meets the whole file or none: it is written aside and renamed, and a checksum
-over its content tells a file that somebody cut or edited.
+The file holds rows of the shipped tables, whole or some of their columns, each with the date it was
+read (`as_of`) and, if this machine found it out itself, `measured`. `merged` lays them over the
+shipped rows. A reader sees the whole file or none: it is written to a temporary file and renamed,
+and a checksum of its content detects truncation and edits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OverlayError(CatalogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """Rows by table, in the spelling of the data files; their `source` keys are of `sources`.
+    """Rows by table, in the spelling of the data files; their `source` keys are in `sources`.
 
     `date` is the day it was written, as "2026-11-21"; a row's own day is its `as_of`.
     """
@@ -52,9 +52,9 @@ class Overlay:
 
 
 class Identity(NamedTuple):
-    """What makes two rows of a table the same fact, and what a table is ordered by.
+    """The columns that identify a row of a table, and those that it is ordered by.
 
-    An empty `order` is a table that stands by preference: what is new there comes last.
+    An empty `order` means that the table is ordered by preference: new rows go last.
     """
 
     keys: tuple[str, ...]
@@ -89,7 +89,7 @@ IDENTITIES: dict[str, Identity] = {
     "images": Identity(("tag",), ("tag",)),
     "start_rules": Identity(("cuda", "os"), ("cuda",)),
 }
-"""Every table that an overlay may hold rows of."""
+"""Every table that an overlay may have rows of."""
 
 
 def overlay_path(env: Mapping[str, str]) -> Path:
@@ -98,9 +98,9 @@ def overlay_path(env: Mapping[str, str]) -> Path:
 
 
 def read_overlay(path: Path) -> Overlay | None:
-    """The file's content; None where there is no file.
+    """The file's content; None if there is no file.
 
-    OverlayError: cut, edited, of another shape, or unreadable.
+    OverlayError: truncated, edited, malformed or unreadable.
     """
     try:
         found = path.stat()
@@ -130,9 +130,9 @@ def read_overlay(path: Path) -> Overlay | None:
 
 
 def write_overlay(path: Path, overlay: Overlay) -> None:
-    """Put the file there whole, or leave what was there; makes the directories.
+    """Write the whole file, or leave the old one; creates the directories.
 
-    OverlayError: what it should hold is of the wrong shape, or the place cannot be written.
+    OverlayError: the content is malformed, or the file cannot be written.
     """
     from provision.catalog.canonical import dump
 
@@ -156,11 +156,12 @@ def write_overlay(path: Path, overlay: Overlay) -> None:
 def merged(
     table: str, shipped: Sequence[Row], overlaid: Sequence[Row], shipped_date: str
 ) -> list[Row]:
-    """The rows of one table with the overlay's laid over them.
+    """The rows of one table with the overlay's merged over them.
 
-    Rows are the same fact where the key columns agree. A column of the overlay's row replaces the
-    shipped one, unless the shipped table is newer than the row and nobody measured it. A row that
-    is partly replaced names both sources. What the shipped table lacks goes in by its order.
+    Rows are the same fact if the key columns agree. A column of the overlay's row replaces the
+    shipped one, unless the shipped table is newer than the row and the row was not measured. A row
+    that is partly replaced names both sources. Rows that the shipped table lacks are inserted by
+    its order.
     """
     rows = list(shipped)
     keys, order = IDENTITIES[table]
@@ -179,7 +180,7 @@ def merged(
 
 
 def with_source_keys(row: Row, form: str) -> Row:
-    """The row with each key of its sources written in that form."""
+    """The row with each of its source keys replaced."""
     said = {name: [form.format(key) for key in _listed(row[name])] for name in _sources(row)}
     return {**row, **said}
 
@@ -200,7 +201,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _key(row: Row, keys: Iterable[str]) -> str:
-    """A key column may hold a list, which no dict takes."""
+    """A key column may hold a list, which cannot be hashed."""
     return json.dumps([row.get(key) for key in keys], sort_keys=True)
 
 
@@ -231,7 +232,9 @@ def _rank(row: Row, order: Sequence[str]) -> tuple[tuple[int, Any], ...]:
 
 
 def _wrong_shapes(raw: Mapping[str, object]) -> Iterator[str]:
-    """What is wrong, the first thing first; the columns of rows are judged where they are read."""
+    """What is malformed, the first problem first; the columns of rows are checked when they are
+    read.
+    """
     date, sources, tables = raw.get("date"), raw.get("sources"), raw.get("tables")
     if unknown := raw.keys() - {"schema", "date", "sources", "tables"}:
         yield f"unknown key {', '.join(sorted(unknown))}"
@@ -311,7 +314,7 @@ def _broken(path: Path, what: str) -> OverlayError:
 
 
 def unfit(message: str) -> OverlayError:
-    """The error of a table that the overlay's rows, laid over ours, made unreadable."""
+    """The error for a table that the overlay's rows made unreadable."""
     return OverlayError(
         f"{message} (with the rows of your catalog copy).",
         fix=f"Run {REFRESH} to write the copy again, or delete it to use the shipped tables.",

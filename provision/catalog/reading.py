@@ -1,7 +1,7 @@
-"""Data files -> rows. The first thing that is wrong is named by file, row, key.
+"""Data files -> rows. An error names the file, row and key of the first wrong value.
 
-Only the shape of a value is judged here, because that must be fast: every command starts with it.
-How rows fit together is judged by `provision.catalog.check`, which the tests run.
+Only the shape of a value is checked here, because this must be fast: every command starts with it.
+`provision.catalog.check`, which the tests run, checks how rows fit together.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-DATA = os.path.join(os.path.dirname(__file__), "data")  # noqa: PTH118, PTH120  pathlib starts slowly
-"""Where the tables lie."""
+DATA = os.path.join(os.path.dirname(__file__), "data")  # noqa: PTH118, PTH120  slow import
+"""The directory of the tables."""
 
 
 class DataFiles:
-    """The data files of one directory, each read when it is first asked for."""
+    """The data files of one directory, each read on first use."""
 
     def __init__(self, directory: str, overlay: Overlay | None = None) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class DataFiles:
 
 
 class DataFile:
-    """One data file, read row by row, with the rows of an overlay laid over its own."""
+    """One data file, read row by row, with the rows of an overlay merged over its own."""
 
     def __init__(self, directory: str, name: str, overlay: Overlay | None = None) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class DataFile:
             raise bad(self.name, key, str(wrong)) from None
 
     def rows(self, table: str, make: Callable[..., Row]) -> tuple[Row, ...]:
-        """The rows of one table, each made by `make` from its values."""
+        """The rows of one table; `make` creates each from its values."""
         entries = self.raw.get(table, [] if table in MAY_BE_ABSENT else None)
         if not isinstance(entries, list):
             raise bad(self.name, table, "expected a list of rows")
@@ -72,7 +72,9 @@ class DataFile:
             raise unfit(error.message) from error
 
     def _with_overlay(self, table: str, entries: list[object]) -> list[object]:
-        """Our keys of sources and the overlay's may be the same word: its own get a prefix."""
+        """A source key may occur in both the file and the overlay: the overlay's keys get a
+        prefix.
+        """
         from provision.catalog.overlay import merged, with_source_keys
 
         shipped = [entry for entry in entries if isinstance(entry, dict)]
@@ -98,7 +100,7 @@ class DataFile:
                 raise bad(self.name, where, str(wrong)) from None
 
     def _resolve(self, value: object) -> str:
-        """One key of the file's sources, or several -> the texts they stand for."""
+        """One key of the file's sources, or several -> their texts."""
         keys = value if type(value) is list else [value]
         texts: list[str] = []
         for key in keys:
@@ -125,7 +127,7 @@ def read_raw(directory: str, name: str) -> dict[str, object]:
 
 
 def overlay_file(env: Mapping[str, str]) -> str:
-    """Where the user's own copy lies; a relative XDG_DATA_HOME is to be ignored.
+    """The path of the user's own copy; a relative XDG_DATA_HOME must be ignored.
 
     Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
@@ -136,7 +138,7 @@ def overlay_file(env: Mapping[str, str]) -> str:
 
 
 def bad(name: str, where: str, what: str) -> CatalogError:
-    """The error of one place in one file."""
+    """The error for one place in one file."""
     return CatalogError(
         f"{name}{where and ' '}{where}: {what}",
         fix="The tables came with gpu-provision and are broken: reinstall it, or report this.",

@@ -1,11 +1,11 @@
-"""The rows of the catalog: one upstream fact each, frozen, versions in the upstream spelling.
+"""The rows of the catalog: one upstream fact each, immutable, versions in the upstream spelling.
 
 `source` is the full text of where the fact was read; several are joined by "; ". Where part of a
 row is less sure than the rest, a `*_confidence` beside it says so.
 
-A class costs more to make than its table costs to read, a dataclass five times as much as a named
-tuple: so the rows are these, and those that a PyTorch plan does not need lie in modules of their
-own, from where they come when somebody asks for them.
+Creating a class takes longer than reading its table, and a dataclass five times as long as a named
+tuple: so the rows are named tuples, and those that a PyTorch plan does not need are in separate
+modules, imported on first use.
 """
 
 from __future__ import annotations
@@ -73,15 +73,16 @@ __all__ = [
 ]
 
 Confidence: TypeAlias = Literal["confirmed", "likely", "doubtful", "assumed"]
-"""confirmed: read at the source. likely, doubtful: how far it is believed. assumed: not read
-here, but carried over from a neighbouring row by the rule that the file's `about` states."""
+"""confirmed: read at the source. likely, doubtful: how credible it is. assumed: not read here, but
+carried over from a neighbouring row by the rule that the file's `about` states.
+"""
 
 Arch: TypeAlias = Literal["x86_64", "aarch64"]
 Place: TypeAlias = Literal["pytorch", "pypi"]
 
 
 class CudaFamily(NamedTuple):
-    """A CUDA major with minor-version compatibility, and the one driver floor of its minors.
+    """A CUDA major with minor-version compatibility, and the driver floor that its minors share.
 
     `min_driver` is the floor of Linux; the driver of Windows also serves WSL.
     """
@@ -146,10 +147,10 @@ class DriverBranch(NamedTuple):
 
 
 class ForwardCompat(NamedTuple):
-    """A cuda-compat package and the kernel driver branches that it may be laid upon.
+    """A cuda-compat package and the kernel driver branches that it may be used on.
 
-    `official_base_branches` is NVIDIA's current page (None: not on it, or the page was not read);
-    `accepted_base_branches` is what the start check of NVIDIA's images lets through, which
+    `official_base_branches` is from NVIDIA's current page (None: not on it, or page not read);
+    `accepted_base_branches` is what the start check of NVIDIA's images accepts, which
     includes branches past their end of life. (): not read.
     """
 
@@ -168,10 +169,10 @@ class GpuModel(NamedTuple):
 
     `chip` ("GB202") says which driver branches drive it (`DriverBranch.adds`); None: a chip older
     than the oldest branch of the table, or one of a Jetson. `driver_from` is the oldest driver
-    whose own documents list the product. `host_arch` is that of every machine that has it; None: it
-    is a card, or a module, for any.
-    `forward_compat_eligible` None: only select server models of that card are. `tflops` are peak
-    rates, dense, by fp32, tf32, fp16, bf16, fp8; None: it has none, or it is not known.
+    whose own documents list the product. `host_arch` is that of every machine that has it; None: a
+    card or module for any architecture. `forward_compat_eligible` None: only select server models
+    of that card are. `tflops` are dense peak rates, by fp32, tf32, fp16, bf16, fp8; None:
+    unsupported or unknown.
     """
 
     name: str
@@ -217,7 +218,7 @@ class TorchBuild(NamedTuple):
     """One Linux build of a release: (version, tag, arch) names it. A CPU build has no `cuda`.
 
     `sm` are the capabilities with binary code; (): a CPU build, or its list was not read.
-    `at` are the places that have it, the one to ask first in front.
+    `at` are the places that have it, the preferred one first.
     """
 
     version: str
@@ -274,7 +275,7 @@ class PythonImage(NamedTuple):
 
 
 class BinaryNote(NamedTuple):
-    """Whether anybody showed that code of the same major and a lower minor runs on a GPU."""
+    """Whether code of the same major and a lower minor has been shown to run on a GPU."""
 
     compute_capability: ComputeCapability
     proven: bool
@@ -282,7 +283,7 @@ class BinaryNote(NamedTuple):
 
 
 class CompilerWheels(NamedTuple):
-    """NVIDIA's compiler and headers of CUDA X.Y as packages of the index: one requirement line."""
+    """NVIDIA's compiler and headers of CUDA X.Y as packages of an index: one requirement line."""
 
     cuda: str
     requirement: str

@@ -1,4 +1,4 @@
-"""Rows that no plan reads: for `provision catalog`, for its checks and for those who ask why.
+"""Rows that no plan reads: for `provision catalog` and its checks.
 
 The conventions are those of `provision.catalog.rows`.
 """
@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from provision.model.plan import ComputeCapability
 
 OpenModules: TypeAlias = Literal["unsupported", "optional", "required"]
-"""What a GPU makes of NVIDIA's open kernel modules: it needs the proprietary ones, takes either,
-or takes no others."""
+"""How a GPU relates to NVIDIA's open kernel modules: it needs the proprietary ones, works with
+either, or needs the open ones.
+"""
 
 
 class CudaDropped(NamedTuple):
@@ -24,7 +25,9 @@ class CudaDropped(NamedTuple):
 
 
 class HighestMajor(NamedTuple):
-    """The highest CUDA major that NVIDIA's page gives a driver branch without a compat package."""
+    """The highest CUDA major that NVIDIA's page lists for a driver branch without a compat
+    package.
+    """
 
     branch: int
     cuda_major: int
@@ -32,9 +35,10 @@ class HighestMajor(NamedTuple):
 
 
 class KernelModules(NamedTuple):
-    """Which kernel modules the GPUs from one compute capability on take; a later row goes first.
+    """Which kernel modules the GPUs from one compute capability on support; a later row takes
+    precedence.
 
-    `gpus` (): all of them; else only these, by the names of gpus.json.
+    `gpus` (): all of them; else only these, by their names in gpus.json.
     """
 
     capability: ComputeCapability
@@ -44,7 +48,7 @@ class KernelModules(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """Two sources that disagree, and which one the rows follow."""
+    """Two sources that disagree, and which one the rows use."""
 
     what: str
     a: str

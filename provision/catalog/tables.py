@@ -1,4 +1,4 @@
-"""Which tables there are, and the keys of the rows of each."""
+"""The tables, and the keys of the rows of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = (
     "nvidia.json",
     "images.json",
 )
-"""The files of tables; the first five are read at every start."""
+"""The files of tables; every command reads the first five."""
 
 
 class TableKeys(NamedTuple):
@@ -73,7 +73,7 @@ SOURCES = frozenset(
 """The keys whose values are keys of the file's own `sources`."""
 
 MAY_BE_ABSENT = frozenset({"conflicts", "exceptions"})
-"""The tables that a file need not have."""
+"""The tables that a file may omit."""
 
 TABLES: dict[str, TableKeys] = {
     "families": TableKeys(

@@ -1,4 +1,4 @@
-"""Readers of single values: what JSON gives for one key of a row -> what the row holds."""
+"""Readers of single values: the JSON value of one key -> the value in the row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Reader = Callable[[object], object]
 
 
 class WrongError(Exception):
-    """A value or a row of the wrong shape; the caller knows where it stands."""
+    """A malformed value or row; the caller knows where it is."""
 
 
 def text(value: object) -> str:
@@ -23,7 +23,7 @@ def text(value: object) -> str:
 
 
 def pattern(value: object) -> re.Pattern[str]:
-    """A regular expression that has to cover whole words."""
+    """A regular expression that must match the whole text."""
     try:
         return re.compile(rf"\b(?:{text(value)})\b", re.ASCII)
     except re.error as error:
@@ -38,21 +38,21 @@ def flag(value: object) -> bool:
 
 
 def number(value: object) -> int:
-    """A whole number from 0 on."""
+    """An integer from 0 on."""
     if type(value) is not int or value < 0:
         raise WrongError("expected a whole number")
     return value
 
 
 def quantity(value: object) -> float:
-    """A number from 0 on, whole or not."""
+    """A number from 0 on, integer or not."""
     if (type(value) is int or type(value) is float) and 0 <= value < 1e12:
         return value
     raise WrongError("expected a number")
 
 
 def rates(value: object) -> dict[str, float | None]:
-    """Peak rates by kind of number; each kind is named."""
+    """Peak rates by number format; each format is named."""
     if type(value) is not dict or value.keys() != _RATES:
         raise WrongError(f"expected an object of {', '.join(sorted(_RATES))}")
     for rate in value.values():
@@ -62,7 +62,7 @@ def rates(value: object) -> dict[str, float | None]:
 
 
 def brands(value: object) -> dict[int, object]:
-    """Brands of GPUs by driver branch; [] where they were not read."""
+    """Brands of GPUs by driver branch; [] if they were not read."""
     if type(value) is not dict or not all(_digits(branch) for branch in value):
         raise WrongError("expected an object of brands by driver branch")
     return {int(branch): _BRANDS_OF_ONE(brands) for branch, brands in value.items()}
@@ -77,7 +77,7 @@ def capability(value: object) -> ComputeCapability:
 
 
 def _sm(value: object, prefix: str = "sm_") -> ComputeCapability:
-    """ "sm_86" -> (8, 6), "sm_120" -> (12, 0): the last figure is the minor."""
+    """ "sm_86" -> (8, 6), "sm_120" -> (12, 0): the last digit is the minor."""
     found = _architecture(value, prefix) if type(value) is str else None
     if found is None:
         raise WrongError(f"expected {prefix}NN")

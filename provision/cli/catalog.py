@@ -1,4 +1,4 @@
-"""`provision catalog ...`: look knowledge up, bring it up to date, measure it."""
+"""`provision catalog ...`: query the catalog, update it, measure wheels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provision.output.stdout import print_json, print_result
 
 
 def do_show(args: argparse.Namespace, console: Console) -> int:
-    """The rows of the catalog that a question means."""
+    """The rows of the catalog that a query matches."""
     from provision.cli.render.catalog import describe, find, to_json
 
     if len(args.name) > 1 and args.kind != "gpu":
@@ -31,7 +31,7 @@ def do_show(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_measure(args: argparse.Namespace, console: Console) -> int:
-    """What a wheel was compiled for, read out of the wheel; 0 also where the catalog disagrees."""
+    """What a wheel was compiled for, read from the wheel; 0 also if the catalog disagrees."""
     from images.inspect import measure
     from provision.catalog.measured import compare, describe, kept, to_json
     from provision.catalog.overlay import overlay_path, read_overlay, write_overlay

@@ -1,4 +1,4 @@
-"""One function a command: read the options, do it, print the result, give the exit code."""
+"""One function per command: read the options, do it, print the result, return the exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
-# What a lock has decided already, and the options that would say otherwise.
+# Options that contradict what a lock has already decided.
 _DECIDED_BY_LOCK = {
     "cuda": "--cuda",
     "framework_version": "--framework-version",
@@ -55,7 +55,7 @@ def do_detect(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_plan(args: argparse.Namespace, console: Console) -> int:
-    """What fits, or why nothing does; with --matrix every build and whether it fits."""
+    """A plan, or why nothing fits; with --matrix every build and whether it fits."""
     from provision.model.planfile import matrix_to_json, plan_to_json
     from provision.resolve import matrix, resolve
 
@@ -131,7 +131,7 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
 
 
 def write_lock_name_error(name: str) -> NoReturn:
-    """Found out before the network is asked for anything."""
+    """Checked before the network is used."""
     raise BadInputError(
         f"--output {quoted(name)}: a lock must be named pylock.toml or pylock.NAME.toml.",
         fix="Choose such a name (PEP 751: installers look for it).",
@@ -174,7 +174,7 @@ def _refuse_against_lock(args: argparse.Namespace) -> None:
 
 
 def do_verify(args: argparse.Namespace, console: Console) -> int:
-    """The suite inside an image that is there, or what the record of an earlier run is worth."""
+    """Run the suite inside an existing image, or judge the record of an earlier run."""
     if args.check_record is not None:
         return _check_record(args, console)
     if args.check_provenance is not None:

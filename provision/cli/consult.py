@@ -1,4 +1,4 @@
-"""The doctor at a step that failed: what its output means, on this machine."""
+"""The doctor after a failed step: what its output means on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from provision.output.console import Console
 
 _SHOWN = 3
-# Whoever typed something wrong has been told so; nothing that ran has failed.
+# Usage errors have been explained already; nothing that ran has failed.
 _NOT_ASKED = frozenset({Exit.USAGE, Exit.NOTHING_COMPATIBLE, Exit.BUG})
 
 
@@ -36,7 +36,7 @@ def causes_of_report(report: Mapping[str, Any]) -> tuple[Cause, ...]:
 
 
 def tell(causes: Sequence[Cause], console: Console) -> None:
-    """Say the first one."""
+    """Print the first one."""
     from provision.cli.render.doctor import describe_step
 
     if causes:
@@ -44,7 +44,7 @@ def tell(causes: Sequence[Cause], console: Console) -> None:
 
 
 def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
-    """The machine is looked at only where the text says something: that takes a second or more."""
+    """The machine is probed only if the text shows something: that takes a second or more."""
     from provision.doctor import diagnose
 
     if not texts or not diagnose(texts).causes:
@@ -61,7 +61,7 @@ def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
 
 
 def _of(cause: Cause, text: str) -> bool:
-    """Whether the text itself shows it: what else is wrong with the machine is not the question."""
+    """Whether the text itself shows it: other faults of the machine are not the question."""
     return any(evidence.where.startswith(f"{text}:") for evidence in cause.evidence)
 
 

@@ -1,4 +1,4 @@
-"""`provision doctor`: a machine, an error text, an image or a file, and what is wrong with it."""
+"""`provision doctor`: finds what is wrong with a machine, an error text, an image or a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UnreadableLogError(BadInputError):
 
 
 def do_doctor(args: argparse.Namespace, console: Console) -> int:
-    """One of its jobs, by what was given."""
+    """One of its jobs, depending on the arguments."""
     what: list[str] = args.what
     verb = what[0] if what and what[0] in {COLLECT, EXPLAIN} else None
     meant = set() if verb else {_meant(one) for one in what}
@@ -74,7 +74,7 @@ def _refuse_missing_journal(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What a diagnosis stands on: texts (opened when read), facts, and how to speak of it."""
+    """The input of a diagnosis: texts (opened when read), facts, and how to describe it."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -127,7 +127,7 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
 def _look(
     image: str | None, args: argparse.Namespace, console: Console, stack: contextlib.ExitStack
 ) -> _Seen:
-    """The facts of what was asked about: an image's inside, a bundle, this machine, or none."""
+    """The facts of the subject: an image's contents, a bundle, this machine, or none."""
     logs = tuple(_name(log) for log in args.logs)
     about = ", ".join(logs)
     if image is not None:
@@ -177,7 +177,7 @@ def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
 
 
 def _gpus_of(facts: Facts) -> Facts:
-    """What a container cannot see of the machine that it is on."""
+    """Facts of the host that a container cannot see."""
     return {name: fact for name, fact in facts.items() if name.startswith("gpu.")}
 
 
@@ -271,7 +271,7 @@ def _lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> i
 
 
 def _meant(text: str) -> Literal["image", "file", "log"]:
-    """What a word of the command line names. Images lie in directories and archives, too."""
+    """What an argument names. Images can be directories and archives, too."""
     from provision.doctor.lint import is_of_a_kind, kind_of
 
     path = Path(text)

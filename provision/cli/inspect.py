@@ -1,4 +1,4 @@
-"""`provision inspect`: what is in an image or a wheel, read and never run."""
+"""`provision inspect`: what is in an image or a wheel, read but never run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def do_inspect(args: argparse.Namespace, console: Console) -> int:
     try:
         report, found = _inspect(args, gpus, platform, console)
     except Exception as error:
-        with contextlib.suppress(OSError):  # why there is no report is the better thing to say
+        with contextlib.suppress(OSError):  # why there is no report is more useful
             write_failure(files, args.what, error)
         raise
     if args.json:
@@ -88,7 +88,7 @@ def do_inspect(args: argparse.Namespace, console: Console) -> int:
 
 
 def is_wheel(text: str) -> bool:
-    """Whether this is a wheel's path or address; everything else is an image."""
+    """Whether this is a wheel's path or URL; everything else is an image."""
     return re.fullmatch(r"https?://.*", text) is not None or (
         text.endswith(".whl") and not text.startswith(("oci:", "oci-archive:", "docker-archive:"))
     )
@@ -121,7 +121,7 @@ def _inspect(
 def _opened(
     text: str, platform: Platform | None, ca: Path | None, *, offline: bool, console: Console
 ) -> Iterator[Image]:
-    """Open the image. An engine's is written to a file first, which goes afterwards."""
+    """Open the image. An engine's is saved to a file first, which is removed afterwards."""
     from images.assembly.opening import open_image, parse_place
     from images.oci.model import host_platform
     from images.store import Store
@@ -129,7 +129,7 @@ def _opened(
 
     place = parse_place(text)
     wanted = platform
-    if wanted is None and place.path is None:  # a registry's are for several machines, mostly
+    if wanted is None and place.path is None:  # a registry's are for several platforms, mostly
         wanted = host_platform()
     with contextlib.ExitStack() as stack:
         store = None
@@ -167,7 +167,7 @@ def _opened(
 
 
 def _refuse_missing_file(text: str) -> None:
-    """What is called as files are is not asked of a registry."""
+    """A name that looks like a file is not looked up in a registry."""
     from images.oci.errors import ImagePlaceError
     from images.text.nearby import no_such, or_nearby
     from provision.verification.subject import is_image_file, looks_like_file
@@ -190,7 +190,7 @@ def _refuse_missing_file(text: str) -> None:
 
 
 def _say_where_it_is_not(text: str, failure: Failure) -> None:
-    """A bare name is asked of a registry last, whose answer alone would mislead."""
+    """A bare name is looked up in a registry last; its answer alone would mislead."""
     from images.oci.layout_reading import names_in
     from images.text.nearby import alike, did_you_mean
 
@@ -200,8 +200,8 @@ def _say_where_it_is_not(text: str, failure: Failure) -> None:
 
 
 def _saved(name: str, directory: Path, console: Console) -> Path | None:
-    """What the engine has under this name, as a file; None where there is no engine, or no such
-    image in it.
+    """The engine's image of this name, as a file; None if there is no engine, or no such image on
+    it.
     """
     from images.engines.docker import Docker
 

@@ -1,8 +1,8 @@
-"""`provision`: from the words that were typed to an exit code.
+"""`provision`: from the command line to an exit code.
 
-Results go to stdout, everything else to stderr; with --json the result alone. `run` is the only
-place that catches: a known failure becomes its sentence, its fix and its exit code, Ctrl-C becomes
-130, and anything else 70 with a file to send us. No traceback reaches a user.
+Results go to stdout, everything else to stderr; with --json only the result. Only `run` catches
+exceptions: a known failure becomes its sentence, its fix and its exit code, Ctrl-C becomes 130, and
+anything else 70 with a file to send us. No traceback reaches a user.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def main(
 def _leave_whatever_happens() -> None:
     """End this process soon, though a library may never let go.
 
-    An interruption may arrive inside Condition.__enter__, which is Python code: the lock of a
-    queue (of connections, in urllib3) is then held by nobody, and the finalizer that wants it
-    waits for ever. Our own cleaning has been done when this is called.
+    An interruption may arrive inside Condition.__enter__, which is Python code: the lock of a queue
+    (of connections, in urllib3) is then never released, and the finalizer that needs it waits
+    forever. Our own cleanup has been done when this is called.
     """
     import threading
 
@@ -145,7 +145,7 @@ def run() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # like nohup
             signal.signal(number, _interrupt)
     _keep_others_out()
     code = main(when_interrupted=_leave_whatever_happens)
@@ -166,13 +166,13 @@ def _failure_json(command: str, failure: Failure, causes: Sequence[Cause]) -> di
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """SIGTERM, and a terminal that is gone, end the job as Ctrl-C does: containers end with us."""
+    """SIGTERM and a closed terminal end the job like Ctrl-C: our containers end with us."""
     del number, frame
     raise KeyboardInterrupt
 
 
 def _keep_others_out() -> None:
-    """Where the umask lets everybody write to new files, let nobody but their owner."""
+    """If the umask lets everybody write to new files, restrict that to their owner."""
     umask = os.umask(0o022)
     if umask & 0o002:
         os.umask(umask)

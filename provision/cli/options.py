@@ -1,4 +1,4 @@
-"""Parsed options -> values, each checked; what is wrong is refused before anything slow begins."""
+"""Parsed options -> validated values; invalid ones are refused before anything slow begins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BUILDERS = ("auto", "docker", "oci")
 
 
 def read_catalog(console: Console) -> Catalog:
-    """The shipped catalog with what this machine has learned since laid over it."""
+    """The shipped catalog with everything that this machine has learned since."""
     from provision.catalog.loading import current
 
     catalog, problem = current(os.environ)
@@ -41,7 +41,7 @@ def read_catalog(console: Console) -> Catalog:
 
 
 def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
-    """What was asked for; a CUDA that never existed is no request."""
+    """The request; a CUDA that never existed is invalid."""
     if args.flavour not in {"runtime", "devel"}:
         raise BadInputError(
             f"Unknown --flavour {quoted(args.flavour)}.", fix="Use runtime or devel."
@@ -79,7 +79,9 @@ def this_host() -> HostFacts:
 
 
 def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, ...]:
-    """The hosts the plan is for: those of the files, else this one; what-if laid over each."""
+    """The hosts the plan is for: those of the files, else this one; what-if options
+    override each.
+    """
     from provision.model.facts import read_host_file
 
     driver = None if args.driver is None else parse_driver(args.driver)
@@ -93,7 +95,7 @@ def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, .
 
 
 def _arch_of(gpus: tuple[Gpu, ...], catalog: Catalog) -> str | None:
-    """The CPU architecture of the machine that the GPUs asked about are part of, if they are."""
+    """The CPU architecture of the machine that the requested GPUs are part of, if they are."""
     found = {catalog.find_gpu(gpu.name).host_arch for gpu in gpus if gpu.name}
     return found.pop() if len(found) == 1 else None
 
@@ -157,7 +159,7 @@ def _read_snapshot(args: argparse.Namespace) -> str | None:
 
 
 def read_places(args: argparse.Namespace) -> ImagePlaces:
-    """Where an image may be that was named."""
+    """Where a named image may be."""
     from images.engines.runner import DockerRunner
     from provision.lock.network import ca_bundle
     from provision.verification.subject import ImagePlaces
@@ -172,7 +174,7 @@ def read_places(args: argparse.Namespace) -> ImagePlaces:
 
 
 def read_build(args: argparse.Namespace, catalog: Catalog) -> BuildJob:
-    """One build, with all that was asked of it."""
+    """One build, with all its options."""
     from pathlib import Path
 
     from provision.build.destination import read_destination

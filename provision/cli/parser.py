@@ -89,14 +89,14 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def _print_message(self, message: str, file: object = None) -> None:
-        # Only --help and --version come here: results, which a pipe may refuse as any other.
+        # Only --help and --version come here: results, so a pipe may be closed as for any other.
         del file
         print_result(message.rstrip("\n"))
 
 
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The command line. Given the first words that were typed, it knows their command alone: the
-    others would cost a plan ten milliseconds.
+    """The command line. Given the first words typed, it defines only their command: the others
+    would cost a plan ten milliseconds.
     """
     parser = _Parser(
         prog="provision",

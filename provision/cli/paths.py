@@ -1,4 +1,4 @@
-"""Where this user's files are: what is kept, and what was named on the command line."""
+"""Paths of this user's files, and of files named on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def image_home() -> Path:
-    """The layout of this user's own images: data, which nobody but the user may empty."""
+    """The layout of this user's own images: data, which only the user may delete."""
     from pathlib import Path
 
     base = Path(os.environ.get("XDG_DATA_HOME") or "")
@@ -33,11 +33,11 @@ def state_directory() -> Path:
 
 
 def record_home() -> Path:
-    """Where records and the key that signs them are kept: not in a cache, which may be emptied."""
+    """Where records and their signing key are kept: not in a cache, which may be emptied."""
     from pathlib import Path
 
     base = Path(os.environ.get("XDG_STATE_HOME") or "")
-    if not base.is_absolute():  # the XDG specification has such a value ignored
+    if not base.is_absolute():  # the XDG specification requires such a value to be ignored
         base = Path(os.environ.get("HOME") or "/") / ".local" / "state"
     return base / "gpu-provision"
 
@@ -48,7 +48,7 @@ def mended_home() -> Path:
 
 
 def absolute_file(option: str, text: str) -> Path:
-    """A file by its whole path, since other processes work in other directories."""
+    """The absolute path of a file, since other processes have other working directories."""
     from pathlib import Path
 
     if not text:

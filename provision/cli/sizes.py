@@ -1,4 +1,4 @@
-"""Sizes as people type them, and how much the store may keep."""
+"""Sizes as users type them, and the limit of the store."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def parse_size(name: str, text: str) -> int:
 
 
 def store_limit(env: Mapping[str, str]) -> int | None:
-    """How much a user lets the store keep; None where nobody said."""
+    """The user's limit for the store; None if there is none."""
     text = env.get(LIMIT_VARIABLE)
     return parse_size(LIMIT_VARIABLE, text) if text else None

@@ -89,7 +89,7 @@ def do_gc(args: argparse.Namespace, console: Console) -> int:
     """Remove the least recently used files, and what killed builds left behind."""
     limit = parse_size("--max-size", args.max_size) if args.max_size is not None else None
     with _rooms(console) as rooms:
-        # images with a name are data, and no limit of the store's removes them
+        # images with a name are data: no limit of the store removes them
         reports = [room.gc(limit_bytes=limit, everything=args.all) for room in rooms]
     removed = [one for report in reports for one in report.removed]
     freed, kept = sum(r.freed for r in reports), sum(r.kept for r in reports)
@@ -130,7 +130,7 @@ def describe_usage(place: str, usage: Sequence[Usage], *, limit: int, free: int)
 
 @contextlib.contextmanager
 def _rooms(console: Console) -> Iterator[Sequence[Storage]]:
-    """All storage that remains between runs; nothing if there is none."""
+    """All storage that remains between runs; empty if there is none."""
     from images.store import Store
     from images.store.layout_room import LayoutRoom
 

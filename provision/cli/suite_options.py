@@ -1,4 +1,4 @@
-"""Parsed options -> what is asked of the suite, and what is kept of its run."""
+"""Parsed options -> the options of the suite, and what is kept of its run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_names(option: str, text: str | None) -> tuple[str, ...]:
 
 
 def read_asked(args: argparse.Namespace) -> SuiteRequest:
-    """What is asked of the suite."""
+    """The options of the suite."""
     from provision.verification.suite import SuiteRequest
 
     return SuiteRequest(
@@ -65,7 +65,7 @@ def _read_seconds(text: str | None) -> float:
 
 
 def read_order(args: argparse.Namespace) -> Order:
-    """One verification, with all that is to be kept of it."""
+    """One verification, with everything that is kept of it."""
     from provision.verification.command import Order, Recording
     from provision.verification.report_files import FORMATS
 
@@ -106,8 +106,8 @@ def read_order(args: argparse.Namespace) -> Order:
 
 
 def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str | None]:
-    """Which record is to be judged, whose keys are trusted, and from which level on it is enough:
-    the options of a run say nothing here.
+    """Which record is judged, which keys are trusted, and the lowest level that suffices: the
+    options of a run do not apply here.
     """
     from provision.verification.report_files import FORMATS
 
@@ -134,7 +134,7 @@ def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str |
 
 
 def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], Path | None]:
-    """Which statement is to be judged, whose keys are trusted, and which lock it should name."""
+    """Which statement is judged, which keys are trusted, and which lock it should name."""
     from pathlib import Path
 
     from provision.verification.report_files import FORMATS
@@ -161,7 +161,7 @@ def _of(args: argparse.Namespace, name: str) -> str | None:
 
 
 def _there(option: str, text: str) -> Path:
-    """A file that is read: one that is not there is said before anything is looked for."""
+    """An input file; a missing one is reported before any work begins."""
     from images.text.nearby import no_such, or_nearby
 
     path = absolute_file(option, text)
@@ -174,7 +174,7 @@ def _there(option: str, text: str) -> Path:
 
 
 def read_image(text: str) -> str:
-    """The name of an image, or where one lies."""
+    """The name of an image, or its path."""
     from images.assembly.opening import parse_place
 
     if len(text) > 4096 or "\0" in text:

@@ -1,8 +1,8 @@
-"""Docker and podman, asked through their own command lines, each with a time limit.
+"""Queries Docker and podman through their own command lines, each with a time limit.
 
 A machine can have several docker CLIs, and they differ in what matters: one of 23 or newer builds
 only with the buildx plugin beside it, one of 18.09 to 22 has BuildKit inside. So every `docker` on
-PATH is asked, and the first that can build is the one reported; its path is the fact's source.
+PATH is queried, and the first that can build is reported; its path is the fact's source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Object: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedEngines:
-    """The engines, which program answered for each, and who had nothing to say."""
+    """The engines, the program that answered for each, and those that did not answer."""
 
     engines: tuple[Engine, ...] = ()
     sources: tuple[tuple[str, str], ...] = ()
@@ -74,7 +74,7 @@ def has_integrated_buildkit(client: str | None) -> bool:
 
 
 def explain(text: str, env: Mapping[str, str]) -> str:
-    """An engine's refusal, in words that say what to do."""
+    """An engine's error message, in words that say what to do."""
     line, low = one_line(text), text.lower()
     where = re.search(r"(?:unix|tcp|ssh|npipe)://[^\s;,\"']+", text)
     at = (
@@ -92,7 +92,7 @@ def explain(text: str, env: Mapping[str, str]) -> str:
 
 
 def find_engines(machine: ProbedMachine, *, timeout_s: float = TIMEOUT_S) -> DetectedEngines:
-    """Docker and podman at the same time, so that one that hangs costs its limit only once."""
+    """Docker and podman in parallel, so that one that hangs costs its limit only once."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         docker = pool.submit(_find_docker, machine, timeout_s)
         podman = pool.submit(_find_podman, machine, timeout_s)

@@ -23,7 +23,7 @@ def pip_index(env: Mapping[str, str]) -> str | None:
 
 
 def netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Host -> (login, password) of $NETRC or ~/.netrc; {} where there is none to be read."""
+    """Host -> (login, password) of $NETRC or ~/.netrc; {} if there is no readable one."""
     path = Path(env.get("NETRC") or Path(env.get("HOME") or os.sep) / ".netrc")
     try:
         found = netrc.netrc(path).hosts

@@ -33,7 +33,7 @@ _INCLUDE = re.compile(r"^[ \t]*include[ \t]+(\S+)/\*\.conf\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLibrary:
-    """The file that stands for the driver's user-mode half; all "" and None where there is none."""
+    """The file of the driver's user-mode half; all "" and None if there is none."""
 
     name: str = ""
     path: str = ""
@@ -58,8 +58,8 @@ def conf_folders(machine: ProbedMachine) -> tuple[tuple[str, str], ...]:
 
 
 def in_loaders_way(machine: ProbedMachine, name: str) -> tuple[str, ...]:
-    """All files of that name that the linker could find, the first it would take at the start;
-    a file that is reached by two ways comes once.
+    """All files of that name that the linker could find, the one it would load first; a file that
+    is reached in two ways comes once.
     """
     found: dict[str, str] = {}
     for path in _candidates(machine, name):
@@ -70,7 +70,7 @@ def in_loaders_way(machine: ProbedMachine, name: str) -> tuple[str, ...]:
 
 
 def folders(machine: ProbedMachine) -> tuple[str, ...]:
-    """Every directory that the linker looks into."""
+    """Every directory that the linker searches."""
     cached = (path.rpartition("/")[0] for path in _cached(machine))
     entries = (entry.rstrip("/") for entry in path_entries(machine) if entry.startswith("/"))
     from_conf = (folder for folder, _ in conf_folders(machine))
@@ -85,7 +85,7 @@ def version_in_name(machine: ProbedMachine, path: str, stem: str) -> str | None:
 
 
 def driver_library(machine: ProbedMachine) -> DriverLibrary:
-    """The driver's own library, that of a cuda-compat package left out, which may be newer.
+    """The driver's own library, not that of a cuda-compat package, which may be newer.
 
     libnvidia-ml.so.1 -> libnvidia-ml.so.515.65.01. WSL's files carry no version in their names.
     """

@@ -1,11 +1,11 @@
-"""The one way to read a machine: files, directories, a few programs, NVML, and nothing else.
+"""The only way to read a machine: files, directories, a few programs, NVML, and nothing else.
 
-Everything that reads a machine asks a `ProbedMachine`, which asks a source one plain question at a
-time. So the same code reads this machine, a tree of files, a bundle that somebody sent, and what a
-script printed inside a container. Questions and answers are plain values that JSON can hold (and
-bytes), so they can be recorded and replayed.
+Everything that reads a machine queries a `ProbedMachine`, which sends a source one plain question
+at a time. So the same code reads this machine, a tree of files, a bundle that somebody sent, and
+what a script printed inside a container. Questions and answers are plain values that JSON can hold
+(and bytes), so they can be recorded and replayed.
 
-A source answers None where it does not know: no such file, no permission, not recorded.
+A source answers None if it does not know: no such file, no permission, not recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXT_LIMIT_BYTES = 1 << 20
 # An index of a distribution (modules.dep, an installed package's list) may be larger.
 INDEX_LIMIT_BYTES = 16 << 20
 
-# What a source is asked: an operation and its arguments.
+# A question to a source: an operation and its arguments.
 Question: TypeAlias = tuple[str, ...]
 Answer: TypeAlias = "bool | int | str | bytes | list[Answer] | dict[str, Answer] | None"
 Source: TypeAlias = Callable[[Question], Answer]
@@ -32,7 +32,7 @@ Source: TypeAlias = Callable[[Question], Answer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathStatus:
-    """What lies at a path, links followed. `kind`: "file", "directory", "socket", "device" or
+    """What is at a path, links followed. `kind`: "file", "directory", "socket", "device" or
     "other"; `mode` holds the permission bits only; `modified` is in seconds since the epoch;
     `device` tells file systems apart.
     """
@@ -48,7 +48,7 @@ class PathStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Of a file system: sizes in bytes, counts of inodes (0: it has no such limit)."""
+    """A file system's space: sizes in bytes, counts of inodes (0: it has no such limit)."""
 
     total: int
     free: int
@@ -68,7 +68,7 @@ class RunningProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who asks: name ("" where unknown), effective id, ids of all groups that are active."""
+    """The current user: name ("" if unknown), effective id, ids of all active groups."""
 
     name: str
     uid: int
@@ -77,8 +77,8 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedMachine:
-    """A machine to ask. `root` is where its files lie, `env` its environment; `run` starts its
-    programs, and without it there are only files. `source` replaces all three: it answers.
+    """A machine to read. `root` is the directory of its files, `env` its environment; `run` starts
+    its programs, and without it there are only files. `source` replaces all three.
     """
 
     root: Path = Path("/")
@@ -87,24 +87,24 @@ class ProbedMachine:
     source: Source | None = None
 
     def ask(self, *question: str) -> Answer:
-        """One question to the source."""
+        """Sends one question to the source."""
         from provision.host.tree import tree_source
 
         source = self.source or tree_source(self.root, self.run, self.env)
         return source(question)
 
     def data(self, path: str, limit: int = TEXT_LIMIT_BYTES) -> bytes | None:
-        """A regular file's content; None for a larger one, and for what is no file."""
+        """A regular file's content; None for a larger one, and for anything else."""
         answer = self.ask("read", path, str(limit))
         return answer if isinstance(answer, bytes) else None
 
     def text(self, path: str, limit: int = TEXT_LIMIT_BYTES) -> str | None:
-        """The same as text; bytes that are no UTF-8 become the replacement character."""
+        """The same as text; invalid UTF-8 becomes the replacement character."""
         data = self.data(path, limit)
         return None if data is None else data.decode("utf-8", "replace")
 
     def word(self, path: str) -> str | None:
-        """The one word or line that a file of the kernel holds, stripped."""
+        """The only word or line of a kernel file, stripped."""
         text = self.text(path)
         return None if text is None else text.strip("\0 \t\r\n")
 
@@ -114,7 +114,7 @@ class ProbedMachine:
         return answer if isinstance(answer, bytes) else None
 
     def lines(self, path: str, word: str) -> tuple[str, ...] | None:
-        """Those lines of a file that hold the word; the rest is neither kept nor recorded."""
+        """Those lines of a file that contain the word; the rest is neither kept nor recorded."""
         answer = self.ask("lines", path, word)
         return _words(answer)
 
@@ -123,7 +123,7 @@ class ProbedMachine:
         return _words(self.ask("names", path))
 
     def paths(self, folder: str, pattern: str) -> tuple[str, ...]:
-        """Paths of the entries whose whole name the pattern matches; () where there are none."""
+        """Paths of the entries whose whole name matches the pattern; () if there are none."""
         found = re.compile(pattern)
         return tuple(
             f"{folder.rstrip('/')}/{name}"
@@ -132,7 +132,7 @@ class ProbedMachine:
         )
 
     def link(self, path: str) -> str | None:
-        """What a symbolic link says."""
+        """The target of a symbolic link."""
         answer = self.ask("link", path)
         return answer if isinstance(answer, str) else None
 
@@ -169,7 +169,7 @@ class ProbedMachine:
         return DiskSpace(**numbers) if len(numbers) == len(names) else None
 
     def processes(self, name: str) -> tuple[RunningProgram, ...] | None:
-        """Running programs of that name; None: it cannot be known."""
+        """Running programs of that name; None: unknown."""
         answer = self.ask("processes", name)
         if not isinstance(answer, list):
             return None
@@ -186,7 +186,7 @@ class ProbedMachine:
         return User(name=name, uid=uid, gids=ids)
 
     def command(self, argv: Sequence[str], timeout_s: float) -> ProgramResult | None:
-        """What a program printed and how it ended; None where none may be run."""
+        """What a program printed and how it ended; None if none may be run."""
         answer = self.ask("run", f"{timeout_s:g}", *argv)
         if not isinstance(answer, dict):
             return None
@@ -200,7 +200,7 @@ class ProbedMachine:
         )
 
     def nvml(self) -> Mapping[str, Answer] | None:
-        """What NVML says; see `provision.host.nvml.ask_nvml`. None: it cannot be asked."""
+        """NVML's answers; see `provision.host.nvml.ask_nvml`. None: it cannot be queried."""
         answer = self.ask("nvml")
         return answer if isinstance(answer, dict) else None
 
@@ -246,7 +246,7 @@ _PROGRAM_FOLDERS = (
 
 
 class Remembering:
-    """A source that asks each question once, also where several threads ask it together."""
+    """A source that sends each question once, even if several threads send it together."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -1,7 +1,7 @@
 """NVML, through nvidia-ml-py: the only module that imports `pynvml`, and inside a function.
 
-Each failure becomes words: a library that is not there, a kernel module that is not loaded, two
-halves of a driver that differ, one GPU that fell off the bus while its neighbours work.
+Every failure becomes a sentence: a missing library, a kernel module that is not loaded, two halves
+of a driver that differ, one GPU that fell off the bus while its neighbours work.
 """
 # ruff: noqa: N802  the function names are NVML's
 # ruff: noqa: BLE001  besides NVMLError a broken library raises whatever ctypes makes of it
@@ -103,7 +103,7 @@ def reason(exc: Exception) -> str:
 
 
 def read_nvml(load: NvmlLoader, *, timeout_s: float = TIMEOUT_S) -> Reading:
-    """All that NVML says, in a thread that is left behind if the driver hangs."""
+    """All of NVML's answers, read in a thread that is abandoned if the driver hangs."""
     answers: list[Reading] = []
     thread = threading.Thread(target=lambda: answers.append(_read(load)), daemon=True)
     thread.start()
@@ -210,7 +210,7 @@ def _cuda_number(nvml: NvmlModule) -> int:
 
 
 def _read_gpus(nvml: NvmlModule, absent: list[Absent]) -> tuple[Gpu, ...] | None:
-    """Every GPU that answers. All lost is not "none there": that is None."""
+    """Every GPU that answers. If all are lost: None, which is not "no GPUs"."""
     count = 0
     gpus: list[Gpu] = []
     try:
@@ -263,7 +263,7 @@ def _read_gpu(nvml: NvmlModule, index: int, notes: list[Absent]) -> Gpu:
 
 @contextlib.contextmanager
 def _noting(absent: list[Absent], fact: str) -> Iterator[None]:
-    """One fact's failure becomes its row."""
+    """Records the failure of one fact as its `Absent` row."""
     try:
         yield
     except Exception as exc:

@@ -9,10 +9,10 @@ The order, fact by fact:
 - `driver_cuda`, the newest CUDA that the driver says it supports: NVML, nvidia-smi's header.
 - `gpus`: NVML, nvidia-smi, /proc/driver/nvidia/gpus, then the PCI bus, which can only say "none".
 
-nvidia-smi is slow and says no more than NVML, so it is asked only when NVML did not answer. A
-source that was asked and had nothing is a row in `absent`; sources that contradict one another
-are one too (fact "driver agreement"), and the first one's word is kept. Nothing here raises but a
-PROVISION_DRIVER that is no version.
+nvidia-smi is slow and reports no more than NVML, so it runs only if NVML did not answer. A source
+that was queried and had nothing is a row in `absent`; contradicting sources are one, too (fact
+"driver agreement"), and the first one's value is kept. Nothing here raises, except for an invalid
+PROVISION_DRIVER.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def detect(
     run: ProgramRunner | None = None,
     nvml_loader: NvmlLoader = load_nvml,
 ) -> HostFacts:
-    """Read this machine. Every outside thing is a parameter; the defaults are the real ones."""
+    """Read this machine. Everything external is a parameter; the defaults are the real ones."""
     env = os.environ if env is None else env
     run = local_runner(env) if run is None else run
     machine = ProbedMachine(env=env, source=Remembering(tree_source(root, run, env)))
@@ -93,7 +93,7 @@ def detect(
 
 
 def read_override(env: Mapping[str, str]) -> list[Reading]:
-    """The driver version that the user states, which goes before all that can be read."""
+    """The driver version that the user states, which overrides everything that can be read."""
     stated = env.get(OVERRIDE, "").strip()
     if not stated:
         return []
@@ -107,7 +107,7 @@ def read_override(env: Mapping[str, str]) -> list[Reading]:
 
 
 def read_driver(machine: ProbedMachine, *, load: NvmlLoader) -> list[Reading]:
-    """The driver's sources in their order; those that add nothing are not asked."""
+    """The driver's sources in their order; those that add nothing are not queried."""
     readings = [proc.read_sys_version(machine)]
     if readings[0].driver is None:
         readings.append(proc.read_proc_version(machine))
@@ -122,7 +122,7 @@ def read_driver(machine: ProbedMachine, *, load: NvmlLoader) -> list[Reading]:
 
 
 def merge(readings: Sequence[Reading]) -> HostFacts:
-    """The first answer to each fact, and a row for every source that was asked before it."""
+    """The first answer to each fact, and a row for every source that was queried before it."""
     sources: list[tuple[str, str]] = []
     absent: list[Absent] = []
 

@@ -54,7 +54,7 @@ class PciDevice:
 
     @property
     def is_switch(self) -> bool:
-        """An NVSwitch: NVIDIA's bridge of no standard kind."""
+        """An NVSwitch: NVIDIA's bridge of a non-standard class."""
         return self.vendor == _NVIDIA and self.kind.startswith(_OTHER_BRIDGE)
 
     @property
@@ -103,7 +103,7 @@ def loaded_version(machine: ProbedMachine) -> tuple[str | None, str]:
 
 
 def read_proc_gpus(machine: ProbedMachine) -> Reading:
-    """Names and UUIDs, when NVML and nvidia-smi could not be asked."""
+    """Names and UUIDs, used if NVML and nvidia-smi could not be queried."""
     names = machine.names(PROC_GPUS)
     texts = (machine.text(f"{PROC_GPUS}/{name}/information") for name in names or ())
     gpus = tuple(gpu for text in texts if text and (gpu := parse_gpu_information(text)))
@@ -122,7 +122,7 @@ def read_pci(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
 
 
 def read_bus(machine: ProbedMachine) -> Reading:
-    """GPUs "none" only where that is certain; else why it is not.
+    """An empty list of GPUs only if that is certain; else the reason why it is not.
 
     A GPU that is not on PCI would be missed: WSL2 shows one as /dev/dxg, a Tegra has it on chip.
     """

@@ -1,4 +1,4 @@
-"""What one source said of the host, and the small helpers that keep its words printable."""
+"""What one source reported about the host, and helpers that keep its text printable."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One source's answers. `gives` is what it can be asked for; `failed` is why it gave none.
+    """One source's answers. `gives` is what it can provide; `failed` is why it gave nothing.
 
-    `absent` holds single facts that it could not give although the source itself answered.
+    `absent` has single facts that it could not give although the source itself answered.
     """
 
     source: str

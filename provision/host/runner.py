@@ -1,8 +1,8 @@
-"""Programs of a machine, run without ever waiting longer than agreed, and without raising.
+"""Runs programs of a machine within a time limit, and never raises.
 
 A program that hangs is killed with everything that it started; one stuck in the kernel (state D, as
-`nvidia-smi` can be) survives that and is left behind. Output has a limit, too, for the program that
-prints for ever.
+`nvidia-smi` can be) survives that and is left behind. Output is limited, too, for programs that
+print forever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProgramResult:
 
     @property
     def said(self) -> str:
-        """Why it failed, in one line: our problem, else its first words, else its exit code."""
+        """Why it failed, in one line: our problem, else its first output, else its exit code."""
         if self.problem:
             return self.problem
         for text in (self.err, self.out):
@@ -49,7 +49,7 @@ class ProgramRunner(Protocol):
 
 
 def local_runner(env: Mapping[str, str]) -> ProgramRunner:
-    """The real one. Messages come in English (LC_ALL=C), because we read them."""
+    """The real one. Messages are in English (LC_ALL=C), because we parse them."""
     child_env = {**env, "LC_ALL": "C"}
 
     def run(argv: Sequence[str], timeout_s: float, /) -> ProgramResult:

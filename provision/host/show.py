@@ -126,7 +126,7 @@ def _engine(engine: Engine) -> str:
 def _not_read(absent: Sequence[Absent], sources: Mapping[str, str]) -> Iterator[str]:
     """One entry for each source and reason, with all the facts it concerns.
 
-    A fact that a later source answered is left out, unless it was NVML that failed: that is news.
+    A fact that a later source answered is left out, unless NVML failed, which is always shown.
     """
     absent = [row for row in absent if row.fact not in sources or row.source == "nvml"]
     groups: dict[tuple[str, str], list[str]] = {}

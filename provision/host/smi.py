@@ -1,8 +1,8 @@
-"""nvidia-smi, asked when NVML could not be: its header and its CSV query.
+"""nvidia-smi, used if NVML failed: its header and its CSV query.
 
 Branch 610 renamed the header's labels: "Driver Version" became "KMD Version" and "CUDA Version"
 became "CUDA UMD Version". Old branches do not know every query field; nvidia-smi then names the
-one it does not know, and it is asked again without.
+unknown one, and is run again without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FACTS = {
     "memory.total": "memory_mib",
     "mig.mode.current": "mig",
 }
-# Where it is when PATH does not say: WSL under sudo, GKE-like hosts.
+# Its path if it is not on PATH: WSL under sudo, GKE-like hosts.
 PLACES = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
 _NOT_FOUND = ProgramResult(problem="nvidia-smi was not found")
 _DRIVER = re.compile(r"\b(?:Driver|KMD) Version:\s*(\S+)")
@@ -50,7 +50,7 @@ _PLAIN = {9, 12, 17, 18}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The versions in the box's first line; `cuda_text` is what stood there for CUDA."""
+    """The versions in the box's first line; `cuda_text` is the text for CUDA."""
 
     driver: str | None = None
     cuda: str | None = None
@@ -58,7 +58,7 @@ class Header:
 
 
 def parse_header(text: str) -> Header:
-    """Both label forms; "N/A" and "ERR!" are no versions."""
+    """Both label forms; "N/A" and "ERR!" are not versions."""
     for line in text.splitlines():
         if "NVIDIA-SMI" not in line:
             continue
@@ -74,7 +74,7 @@ def parse_header(text: str) -> Header:
 
 
 def parse_query(text: str, fields: Sequence[str]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """(GPUs, lines that are none). A name is the first field and may itself hold commas."""
+    """(GPUs, lines that cannot be parsed). A name is the first field and may itself have commas."""
     gpus: list[Gpu] = []
     strange: list[str] = []
     for line in filter(str.strip, text.splitlines()):
@@ -102,7 +102,7 @@ def parse_query(text: str, fields: Sequence[str]) -> tuple[tuple[Gpu, ...], tupl
 
 
 def failure(done: ProgramResult) -> str:
-    """Why nvidia-smi gave nothing: our words for its exit code, beside its own."""
+    """Why nvidia-smi gave nothing: our text for its exit code, and its own."""
     if done.problem:
         return done.problem
     own = done.said if done.out.strip() or done.err.strip() else ""

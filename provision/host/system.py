@@ -40,7 +40,7 @@ def read_os(machine: ProbedMachine) -> tuple[str | None, str | None, str, str]:
 
 
 def read_glibc() -> tuple[str | None, str]:
-    """The C library's version, or None and why: musl has no such name."""
+    """The C library's version, or None and why: musl has no such value."""
     try:
         answer = os.confstr("CS_GNU_LIBC_VERSION")
     except (ValueError, OSError):
@@ -59,7 +59,7 @@ def read_python() -> str:
 
 
 def read_libraries(machine: ProbedMachine) -> Reading:
-    """The user-mode driver's version in its library's file name."""
+    """The user-mode driver's version, from its library's file name."""
     found = driver_library(machine)
     why = (
         f"{found.name} does not say its version in its file name"

@@ -1,7 +1,7 @@
-"""Answers from a root directory, and from the programs of the machine that we run on.
+"""A source that reads a root directory and runs programs of this machine.
 
-Links are followed inside the root, as after chroot, so an absolute link of a foreign tree does not
-lead into ours. Nothing here raises, and only regular files are opened: a FIFO would block.
+Links are followed inside the root, as after chroot, so an absolute link of another machine's tree
+does not lead into ours. Nothing here raises, and only regular files are opened: a FIFO would block.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TICKS_A_SECOND = 100  # USER_HZ, the same on every Linux that NVIDIA's driver k
 
 
 def tree_source(root: Path, run: ProgramRunner | None, env: Mapping[str, str]) -> Source:
-    """A source for the tree at `root`. Only of the running system do the kernel's answers (rights,
-    the process table) hold beyond what the files say.
+    """A source for the tree at `root`. The kernel's answers (rights, the process table) are used
+    only for the running system.
     """
     files = _Tree(root, env)
     table: dict[str, Callable[..., Answer]] = {
@@ -217,7 +217,7 @@ class _Tree:
         return int(boot[0].split()[1]) + int(after_name[19]) // _TICKS_A_SECOND
 
     def _bytes(self, path: str, limit: int) -> bytes | None:
-        """At most one byte more than the limit, by which a larger file is known."""
+        """At most one byte more than the limit, which shows that the file is larger."""
         with contextlib.suppress(OSError), self._open(path) as number:
             return None if number is None else _read(number, limit + 1)
         return None
@@ -235,7 +235,7 @@ class _Tree:
             os.close(number)
 
     def _place(self, path: str) -> Path | None:
-        """Where the path leads with all links followed inside the root; it may not exist."""
+        """The path with all links followed inside the root; it may not exist."""
         here: list[str] = []
         todo = [part for part in reversed(path.split("/")) if part]
         links = 0
@@ -262,7 +262,7 @@ class _Tree:
 
 
 def may_use(mode: int, uid: int, gid: int, our_uid: int, our_gids: frozenset[int]) -> bool:
-    """Whether permission bits let us read and write; the first class that we are in decides."""
+    """Whether permission bits let us read and write; the first class that applies to us decides."""
     if our_uid == 0:
         return True
     if our_uid == uid:

@@ -67,7 +67,7 @@ def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> InspectionOutcome:
 
 
 def _judge_gpu(found: Inspection, gpu: Gpu) -> tuple[Status, str]:
-    """Say (whether all that must run on a GPU does, how)."""
+    """Say (whether everything that must run on a GPU does, how)."""
     assert gpu.compute_capability is not None
     rows = [row for row in found.coverage(gpu.compute_capability) if row.library in found.must_run]
     if not rows:
@@ -110,7 +110,7 @@ def _is_torch(row: Coverage) -> bool:
 
 
 def _lacks(row: Coverage, flags: str | None) -> bool:
-    """Judge by what the build says of itself where it does, else by what most of it has."""
+    """Judge by what the build says about itself if it does, else by what most of it has."""
     if flags is not None:
         return flags == "none" and not row.whole
     return row.nothing or (row.share < _HARDLY and not _of_nvidia(row.library))

@@ -1,4 +1,4 @@
-"""Judges whether all that must load finds its libraries."""
+"""Judges whether every file that must load finds its libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_HERE = {"missing", "elsewhere"}
 
 
 def judge_needs(found: Inspection) -> InspectionOutcome:
-    """Whether all that must load finds its libraries."""
+    """Whether every file that must load finds its libraries."""
     needs = found.needs
     if needs is None or not needs.files:
         return InspectionOutcome(
@@ -126,7 +126,7 @@ def _bring(found: Inspection, need: NeededLibrary) -> str:
 
 
 def _lister(found: Inspection, name: str) -> str | None:
-    """Name the package that lists a library which is not there."""
+    """Name the package that lists a missing library."""
     return next((one.package for one in found.damage if basename(one.path) == name), None)
 
 

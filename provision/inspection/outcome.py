@@ -1,4 +1,4 @@
-"""One check's answer, and the words and tables that it is given in."""
+"""The result of one check, and the texts and tables that it consists of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ROWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionOutcome:
-    """One check's answer."""
+    """The result of one check."""
 
     status: Status
     message: str
@@ -30,7 +30,7 @@ class InspectionOutcome:
 def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]
 ) -> dict[str, Any] | None:
-    """A table of the report; None where there is nothing to show."""
+    """A table of the report; None if there is nothing to show."""
     shown = [[_text(cell) for cell in row] for row in rows[:_MOST_ROWS]]
     return {"title": title, "columns": list(columns), "rows": shown} if shown else None
 
@@ -52,7 +52,7 @@ def gpu_words(gpu: Gpu) -> str:
 
 
 def path_of(found: Inspection, path: str) -> str:
-    """A path of an image as it is; of a wheel as it stands in it."""
+    """A path as it is in an image; for a wheel the path inside it."""
     shown = path.removeprefix("/") if found.contents.kind == "wheel" else path
     return shown.encode("utf-8", "replace").decode()
 

@@ -1,4 +1,4 @@
-"""Judges whether the packages are whole, and tells whose the bytes are."""
+"""Judges whether the packages are complete, and reports which packages the bytes belong to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def judge_packages(found: Inspection) -> InspectionOutcome:
-    """Whether the packages have their files, one version each, and are those of the plan."""
+    """Whether the packages have all files, one version each, and match the plan."""
     packages = found.packages.distributions
     damaged = list(found.damage)
     measured = {
@@ -93,7 +93,7 @@ def judge_packages(found: Inspection) -> InspectionOutcome:
 
 
 def _plan_word(found: Inspection) -> str:
-    """Say whether it tells what it was made to be: a label of another version may not be read."""
+    """Say whether the image names its plan: a label of another version may be unreadable."""
     if plan_label(found) is not None:
         return "read"
     return "unreadable" if PLAN in _labels(found) else "none"
@@ -106,7 +106,7 @@ def _labels(found: Inspection) -> dict[str, str]:
 
 
 def plan_label(found: Inspection) -> Plan | None:
-    """The plan that the image says it was made from; None where it says none that can be read."""
+    """The plan that the image says it was made from; None if it has no readable one."""
     labels = _labels(found)
     if PLAN not in labels:
         return None
@@ -136,7 +136,7 @@ def _against_plan(found: Inspection) -> str | None:
 
 
 def tell_sizes(found: Inspection) -> InspectionOutcome:
-    """Whose the bytes are. Nothing to fail at: how much is too much is for others to say."""
+    """The sizes by package. This check cannot fail: it sets no limit for sizes."""
     contents = found.contents
     total = sum(share.size for share in found.shares)
     compressed = sum(layer.size for layer in contents.layers)

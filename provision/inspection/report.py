@@ -62,9 +62,9 @@ def make_report(found: Inspection, gpus: Sequence[Gpu], *, seconds: float) -> di
 def verdict(
     found: Inspection, outcomes: Mapping[str, InspectionOutcome], *, asked_for_gpus: bool
 ) -> Literal["fit", "unfit", "no-verdict"]:
-    """Unfit where anything failed. Else what was asked must have been shown: the code for a GPU
-    that was named; that everything is there, of an image always, of a wheel where no GPU was named,
-    since a wheel may count on others.
+    """Unfit if anything failed. Else the requested facts must have been shown: code for a named
+    GPU; that every file is present, always for an image, for a wheel if no GPU was named, since a
+    wheel may depend on others.
     """
     if any(outcome.status == "fail" for outcome in outcomes.values()):
         return "unfit"
@@ -75,8 +75,9 @@ def verdict(
 
 
 def _environment(found: Inspection) -> dict[str, Any]:
-    """The report's environment: that of the image, as far as files tell it. Nothing was started,
-    so there is no kernel, no driver and no GPU; the CPUs are those that read it.
+    """The report's environment: that of the image, as far as its files show it. Nothing was
+    started, so there is no kernel, no driver and no GPU; the CPUs are those of the machine that
+    reads it.
     """
     package = found.framework_package
     framework: Framework = "pytorch"

@@ -1,4 +1,4 @@
-"""Judges whether the base is new enough for what was compiled: versions of glibc and others."""
+"""Judges whether the base is new enough for the compiled files: versions of glibc and others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def judge_versions(found: Inspection) -> InspectionOutcome:
 
 
 def _versions_of_wheel(found: Inspection, measured: Mapping[str, Any]) -> InspectionOutcome:
-    """Hold a wheel against its own promise: by its tag it runs on every glibc from a version on."""
+    """Check a wheel against its own promise: its tag says that it runs on every glibc from a
+    version on.
+    """
     needs = found.needs
     asked = needs.newest_asked.get("GLIBC") if needs else None
     if asked is None:

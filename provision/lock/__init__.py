@@ -1,4 +1,4 @@
-"""A plan in, a PEP 751 lock out: wheels chosen by uv, with what an index needs to be asked.
+"""Makes a PEP 751 lock from a plan: uv chooses the wheels, with the access that an index needs.
 
 Imports `catalog`, `host`, `model` and `output`.
 """

@@ -1,4 +1,4 @@
-"""What an image says about itself: the plan it was made from, and the lock's digest."""
+"""The labels of an image: the plan it was made from, and the lock's digest."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ABOUT_THE_HOST = (
 
 
 def labels_for(lock: Lock, version: str) -> dict[str, str]:
-    """The labels of an image built from this lock. The host's own data stays out of them."""
+    """The labels of an image built from this lock. They contain no data of the host."""
     plan = plan_to_json(lock.plan)
     for private in _ABOUT_THE_HOST:
         plan.pop(private)
     base = lock.plan.base
     if base is not None and base.kind == "local":
-        # where it lay says nothing elsewhere, and would give equal images other digests
+        # its path means nothing elsewhere, and would give equal images different digests
         base = replace(base, reference="local")
         plan["base"] = {**plan["base"], "reference": "local"}
     return {
@@ -51,7 +51,7 @@ def labels_for(lock: Lock, version: str) -> dict[str, str]:
 
 
 def plan_of(labels: Mapping[str, str], image: str) -> Plan:
-    """The plan that an image says it was built from. BadInputError: its labels do not say so."""
+    """The plan that an image's labels say it was built from. BadInputError: they do not say so."""
     try:
         data = json.loads(labels[PLAN])
     except (KeyError, ValueError, RecursionError):
@@ -77,9 +77,9 @@ def expectations(
     *,
     emulator: str = "",
 ) -> dict[str, Any]:
-    """What the suite must find inside the container: the plan, and the GPUs the host has, each
-    with its own figures where the catalog (`models`) has a card of exactly that name; and what
-    emulates the image's processor.
+    """What the suite must find inside the container: the plan, and the host's GPUs, each with its
+    specification if the catalog (`models`) has a card of exactly that name; and what emulates the
+    image's processor.
     """
     gpus = None
     if facts is not None and facts.gpus is not None:
@@ -110,8 +110,8 @@ def _gpu(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any]:
 
 
 def _spec(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any] | None:
-    """The card's figures, by the name that NVML prints, whole: a relative of it has others. Older
-    drivers print it without the maker. A part of a card (MIG) has no figures of its own.
+    """The card's specification, by the full name that NVML prints: related cards have other ones.
+    Older drivers print it without the maker. A part of a card (MIG) has no specification.
     """
     names = {gpu.name, f"NVIDIA {gpu.name}"}
     model = next((row for row in models if gpu.name and row.name in names), None)
@@ -119,7 +119,7 @@ def _spec(gpu: Gpu, models: Sequence[GpuModel]) -> dict[str, Any] | None:
 
 
 def spec_of(model: GpuModel) -> dict[str, Any]:
-    """A card's figures as the expectations file has them."""
+    """A card's specification in the format of the expectations file."""
     return {
         "memory_bandwidth_gbs": model.memory_bandwidth_gbs,
         "tflops": {kind: rate for kind, rate in model.tflops.items() if rate is not None},

@@ -32,7 +32,7 @@ LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A lock, read and checked. `text` is the file itself, byte for byte."""
+    """A lock, read and validated. `text` is the file itself, byte for byte."""
 
     text: str
     plan: Plan
@@ -40,18 +40,18 @@ class Lock:
 
     @property
     def sha256(self) -> str:
-        """The digest of the file: what an image's label says it was built from."""
+        """The digest of the file, which the image's label records."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def download_bytes(self) -> int:
-        """What the wheels weigh together, as far as known."""
+        """The total size of the wheels, as far as known."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
 
 def read_lock_file(path: Path) -> Lock:
-    """A lock from disk, checked whole before anything is done with it. LockFileError: it is not
-    there, not whole, or not of this version.
+    """A lock from disk, completely validated before use. LockFileError: it is missing, truncated,
+    or of another version.
     """
     try:
         with path.open("rb") as file:
@@ -100,7 +100,7 @@ def read_lock(text: str) -> Lock:
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Write the lock whole or not at all. BadInputError: the file cannot be written."""
+    """Write the whole lock or nothing. BadInputError: the file cannot be written."""
     if not LOCK_NAME.fullmatch(path.name):
         raise BadInputError(
             f"--output {path.name}: a lock file is called pylock.toml or pylock.NAME.toml.",
@@ -110,10 +110,10 @@ def write_lock(lock: Lock, path: Path) -> None:
 
 
 def url_secrets(url: str) -> tuple[str, ...]:
-    """The words in an address that nobody may see, as written and decoded.
+    """The secret words in a URL, as written and decoded.
 
-    A name beside a password is none of them: short ones ("ci") would be struck out of every other
-    word of the output, and it would not be understood any more.
+    A user name beside a password is not one: short ones ("ci") would be redacted from every other
+    word of the output, and make it unreadable.
     """
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What stands between this host and the indexes: CA bundles and logins, as a build needs them."""
+"""Network access to the indexes: the CA bundles and logins that a build needs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from provision.errors import BadInputError
 from provision.host.indexes import netrc_logins, pip_index
 from provision.lock.lockfile import url_secrets
 
-# In the order in which a person would expect one to win over the next.
+# In the order in which a user would expect one to override the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
 
-# Where systems keep the authorities that they trust, a company's own among them: Debian, Fedora,
+# Where systems keep the authorities that they trust, including a company's own: Debian, Fedora,
 # SUSE, Red Hat, Alpine. pip, curl and Docker read these; uv does not by itself.
 SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -34,8 +34,8 @@ _CA_FIX = "Name a file of PEM certificates, such as /etc/ssl/certs/ca-certificat
 def ca_bundle(
     option: str | None, env: Mapping[str, str], *, system: Iterable[str] = SYSTEM_BUNDLES
 ) -> Path | None:
-    """The bundle that was named; else the first that the environment names and that exists; else
-    the system's. BadInputError: the named one does not exist.
+    """The named bundle; else the first existing one that the environment names; else the system's.
+    BadInputError: the named one does not exist.
     """
     if option is not None:
         path = Path(option)
@@ -94,7 +94,7 @@ def make_secrets(
 
 
 def _netrc_word(text: str) -> str:
-    """As it must stand in a netrc file: what holds a blank, a quote or the like, in quotes."""
+    """The word as a netrc file needs it: quoted if it has a blank, a quote or the like."""
     if re.fullmatch(r"[\w.@:/+~=!$%&*-]+", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

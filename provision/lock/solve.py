@@ -1,8 +1,8 @@
 """Plan -> lock: a PEP 751 file that names every wheel by version, address, size and sha256.
 
-Choosing package versions is uv's job (`uv pip compile`, for the target's Python and platform);
-which build of the framework it has to be was decided in the plan. The candidates of the plan are
-asked in turn, so an index that is out of reach costs a line in the log and never the job.
+uv chooses package versions (`uv pip compile`, for the target's Python and platform); the plan has
+decided the build of the framework. The candidate indexes of the plan are tried in turn, so an
+unreachable index costs a line in the log and never the job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class UvBrokenError(Failure):
 
 
 class NoSolutionError(Failure):
-    """The index answered, and the packages asked for exclude each other or do not exist."""
+    """The index answered, and the requested packages exclude each other or do not exist."""
 
     code = "no-solution"
     exit_code = 3
@@ -49,7 +49,7 @@ class NoSolutionError(Failure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of asking one index; `text` is the lock, or what uv said instead."""
+    """The result of trying one index; `text` is the lock, or uv's error message."""
 
     candidate: IndexCandidate
     outcome: Outcome
@@ -66,7 +66,7 @@ def make_lock(
     tell: Callable[[str], None],
 ) -> Lock:
     """Try the plan's indexes in order; use the first that answers and has everything.
-    UvBrokenError: uv cannot run; else the failure of the last index asked.
+    UvBrokenError: uv cannot run; else the failure of the last index tried.
     """
     attempts: list[Attempt] = []
     for candidate in plan.indexes:
@@ -148,7 +148,7 @@ def _no_index(attempts: Sequence[Attempt], request: Request) -> Failure:
     )
     wanted = attempts[0].candidate.requirement if attempts else "the wheels"
     outcomes = {attempt.outcome for attempt in attempts}
-    # One index that has the build and no solution is answer enough, whoever else is out of reach.
+    # If one index has the build but no solution, that is the answer, whatever else is unreachable.
     if "unsolvable" in outcomes or outcomes == {"absent"}:
         asked = f" with {', '.join(request.companions)}" if request.companions else ""
         return NoSolutionError(

@@ -1,4 +1,4 @@
-"""The input for uv, and the meaning of its errors."""
+"""uv's command line and environment, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UV_MANYLINUX: tuple[int, ...] = (
 )  # what uv's --python-platform knows of manylinux_2_N
 _ANY = f"({'|'.join(PACKAGES.values())})"
 Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
-# What keeps uv from working on this machine, as it and the kernel word it, and what helps.
+# Why uv may fail on this machine, in its words and the kernel's, and what helps.
 _TROUBLES = (
     (r"Too many open files", "Allow more open files: ulimit -n 4096"),
     (
@@ -82,8 +82,8 @@ def uv_program() -> str:
 
 
 def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, str | None]:
-    """What uv needs to hear: the CA bundle, pip's index where that is the one configured here, and
-    to give up on a silent server in seconds (unless the environment says how many).
+    """Environment variables for uv: the CA bundle, pip's index if that is the configured one, and a
+    timeout of seconds for a silent server (unless the environment sets one).
     """
     found: dict[str, str | None] = {
         "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
@@ -99,7 +99,7 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
 
 
 def uv_cache(env: Mapping[str, str]) -> Path:
-    """Where uv keeps what it has fetched, unless its own configuration names another place."""
+    """Where uv caches downloads, unless its own configuration names another place."""
     if named := env.get("UV_CACHE_DIR"):
         return Path(named)
     base = env.get("XDG_CACHE_HOME")
@@ -107,13 +107,13 @@ def uv_cache(env: Mapping[str, str]) -> Path:
 
 
 def can_be_made(directory: Path) -> bool:
-    """Whether files can be put there: homes are read-only in many containers."""
+    """Whether files can be written there: homes are read-only in many containers."""
     place = next((p for p in (directory, *directory.parents) if os.path.lexists(p)), directory)
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
 def judge_uv(output: str) -> tuple[Outcome, str]:
-    """uv's refusal -> what it means, in one line."""
+    """uv's error message -> its meaning, in one line."""
     flat = " ".join(output.split())
     for pattern, _ in _TROUBLES:
         for line in output.splitlines():
@@ -123,7 +123,7 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
     if "network was disabled" in flat:
         return "unreachable", "not on this machine, and --offline forbids to ask"
     if denied := re.search(r"hint: (An index[^)]*\)[^.]*\b40[13]\b[^.]*)", flat):
-        # uv goes on as if such an index had nothing, so that this is only its hint
+        # uv continues as if such an index were empty, so this is its only hint
         return "unreachable", clip(f"refused: {denied[1].strip()}")
     if re.search(r"No solution found", flat):
         because = flat.partition("Because")[2].strip()
@@ -141,14 +141,14 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
 
 
 def help_with(output: str) -> str:
-    """What helps where uv could not work."""
+    """What helps if uv could not work."""
     flat = " ".join(output.split())
     fixes = [fix for pattern, fix in _TROUBLES if re.search(pattern, flat)]
     return fixes[0] if fixes else "Read its own words; reinstall it if it does not start at all."
 
 
 def _glibc_of_uv(plan: Plan) -> int:
-    """The newest glibc 2.N that uv has a platform for, and the image has."""
+    """The newest glibc 2.N for which uv has a platform and that the image provides."""
     have = int(glibc(plan).split(".")[1])
     return max([_UV_MANYLINUX[0], *(minor for minor in _UV_MANYLINUX if minor <= have)])
 

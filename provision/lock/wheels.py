@@ -1,4 +1,4 @@
-"""uv's lock made ours: one wheel a package, with its size, and no credentials."""
+"""Turns uv's lock into ours: one wheel per package, with its size, and no credentials."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
 
 
 def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
-    """One wheel a package, by name: of several that fit, the best tag and the latest build."""
+    """One wheel per package, by name: if several fit, the best tag and the latest build."""
     from packaging.markers import Environment
     from packaging.pylock import PackageWheel, PylockSelectError
 
@@ -76,7 +76,7 @@ def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
 
 
 def image_tags(plan: Plan) -> list[Tag]:
-    """The wheel tags that the image's Python takes, best first."""
+    """The wheel tags that the image's Python accepts, best first."""
     from packaging.tags import compatible_tags, cpython_tags
 
     python = tuple(int(part) for part in str(plan.python).split("."))
@@ -96,12 +96,12 @@ def image_tags(plan: Plan) -> list[Tag]:
 
 
 def glibc(plan: Plan) -> str:
-    """The image's glibc; where the base is not known to us, one that every wheel of today needs."""
+    """The image's glibc; if the base is unknown, the one that every current wheel needs."""
     return (plan.base.glibc if plan.base else None) or "2.28"
 
 
 def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None:
-    """Ask for the sizes that the index did not tell; a server that will not say is not pressed."""
+    """Query the sizes that the index did not give; a server that does not answer is not retried."""
     from images.net.errors import BrokenOff
     from images.net.http import HttpClient
     from images.net.patience import Patience, Tries

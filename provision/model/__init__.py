@@ -1,1 +1,3 @@
-"""The values that travel: host facts and request in, plan out, and their JSON. Imports `errors`."""
+"""The values passed between packages: host facts and request, plan, and their JSON. Imports
+`errors`.
+"""

@@ -1,9 +1,9 @@
 """Host facts <-> JSON: what `provision detect --json` prints and `--host FILE` reads.
 
-Reading is strict about what is there and lenient about what is not: a missing or null field is
-unknown, an unknown key is ignored (a newer version may write it), but a value of the wrong shape
-is refused, because a guess here becomes a wrong image. All problems of one file come together.
-Numbers that stand for versions must be quoted: JSON cannot tell 8.10 from 8.1.
+Reading is strict about what is present and lenient about what is missing: a missing or null field
+is unknown, an unknown key is ignored (a newer version may write it), but a value of the wrong shape
+is refused, because a guess here becomes a wrong image. All problems of a file are reported
+together. Version numbers must be quoted: JSON cannot tell 8.10 from 8.1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def host_to_json(facts: HostFacts) -> dict[str, object]:
-    """The documented shape, which `parse_host` accepts as it is. `label` stays with us."""
+    """The documented format, which `parse_host` accepts. `label` is not part of it."""
     return {
         "schema": SCHEMA,
         "driver": facts.driver,
@@ -81,7 +81,7 @@ def _engine_to_json(engine: Engine) -> dict[str, object]:
 
 def read_host_file(path: str) -> HostFacts:
     """The facts in that file, or on standard input for "-"; `label` names the file. HostFileError:
-    it cannot be read, or is not one.
+    it cannot be read, or is not a host facts file.
     """
     label = "standard input" if path == "-" else _label(path)
     try:
@@ -113,13 +113,13 @@ def read_host_file(path: str) -> HostFacts:
 
 
 def _label(path: str) -> str:
-    """The path; of a long one its end, for the file's name is there."""
+    """The path; for a long one its end, which has the file's name."""
     shown = printable(path)
     return shown if len(shown) <= LABEL_LIMIT else f"...{shown[3 - LABEL_LIMIT :]}"
 
 
 def parse_host(text: str, *, label: str) -> HostFacts:
-    """Facts from JSON text. HostFileError names every field that is wrong, by its path."""
+    """Facts from JSON text. HostFileError names every wrong field, by its path."""
     if len(text) > SIZE_LIMIT_BYTES:
         _refuse_size(label)
     if not text.strip():
@@ -145,7 +145,7 @@ def parse_host(text: str, *, label: str) -> HostFacts:
 class _Reader:
     """Takes fields out of one JSON document and collects what is wrong with them.
 
-    Every `take` answers None for a missing, null or wrong value; a wrong one is also a problem.
+    Every `take` returns None for a missing, null or wrong value; a wrong one is also recorded.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class _Reader:
         return [(f"{key}[{index}]", item) for index, item in enumerate(value)]
 
     def mapping(self, value: object, path: str) -> dict[str, Any]:
-        """The value if it is an object; else a problem, and an empty one to go on with."""
+        """The value if it is an object; else records a problem and returns an empty one."""
         if isinstance(value, dict):
             return value
         if value is not None:
@@ -304,7 +304,7 @@ def _read_absent(reader: _Reader, data: dict[str, Any]) -> tuple[Absent, ...]:
 
 
 def _text(value: object) -> str | None:
-    """Text fit for a terminal: no control characters, no lone surrogates."""
+    """Text safe for a terminal: no control characters, no lone surrogates."""
     fits = isinstance(value, str) and len(value) <= _TEXT_LIMIT and value.isprintable()
     return str(value) if fits else None
 
@@ -333,7 +333,7 @@ def _engine_name(value: object) -> Literal["docker", "podman"] | None:
 
 
 def _kind(value: object) -> str:
-    """A wrong value as it may be shown: short, printable, containers by their name."""
+    """A wrong value for display: short, printable, containers by their type."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Frozen values that cost next to nothing to declare.
+"""Frozen values that are cheap to declare.
 
 `dataclasses` imports `inspect` and compiles the methods of every class: for the values that a plan
-needs that is 15 ms, a sixth of the whole (bench/plan.py). These classes behave like frozen
+needs that takes 15 ms, a sixth of the whole (bench/plan.py). These classes behave like frozen
 dataclasses that take keyword arguments only; `dataclasses.replace`, `asdict` and `fields` accept
-them. Type checkers are shown the real decorator:
+them. Type checkers see the real decorator:
 
     if TYPE_CHECKING:
         from dataclasses import dataclass
@@ -44,17 +44,17 @@ def dataclass(
 
 
 def replace(value: T, **changes: object) -> T:
-    """The value with some fields changed; as `dataclasses.replace`."""
+    """A copy with some fields changed; like `dataclasses.replace`."""
     return type(value)(**{**asdict(value), **changes})
 
 
 def asdict(value: Any) -> dict[str, Any]:  # noqa: ANN401  any of these values
-    """The fields by name; what they hold stays as it is."""
+    """The fields by name; their values stay as they are."""
     return {name: getattr(value, name) for name in value._names}  # noqa: SLF001  set above
 
 
 class _Fields:
-    """`__dataclass_fields__`, made when somebody asks: by the standard library itself."""
+    """`__dataclass_fields__`, created by the standard library on first use."""
 
     def __get__(self, value: object, cls: Any) -> dict[str, Any]:  # noqa: ANN401
         import dataclasses

@@ -1,8 +1,8 @@
-"""The values that travel: host facts and request in, plan out. All frozen, all plain.
+"""The values passed between packages: host facts and request in, plan out. All immutable and plain.
 
 Parsing happens once, at the edges (`facts` and `request` beside this, `provision.catalog`); later
-code never sees a raw dict. A fact that could not be read is None here, and an `Absent` row
-says which source was asked and why it did not answer: never a plausible default.
+code never sees a raw dict. A fact that could not be read is None here, and an `Absent` row says
+which source was tried and why it did not answer: never a plausible default.
 
 Versions are strings in the upstream spelling ("450.80.02"); decisions compare them through
 `packaging.version.Version`, which would print that one as 450.80.2.
@@ -41,7 +41,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A fact that could not be read: which, who was asked, and what came back."""
+    """A fact that could not be read: which, from which source, and why."""
 
     fact: str
     source: str
@@ -53,7 +53,7 @@ class Engine:
     """A container engine seen on the host.
 
     `gpu_runtime` is whether the NVIDIA runtime is registered with it; `cdi_devices` are the
-    CDI names it could inject ("nvidia.com/gpu=0"); None means it could not be asked.
+    CDI names it could inject ("nvidia.com/gpu=0"); None: the engine could not be queried.
     """
 
     name: Literal["docker", "podman"]
@@ -71,7 +71,7 @@ class HostFacts:
 
     Three facts, never one: `driver` is the kernel module's version, `user_mode_driver` that of
     libcuda / libnvidia-ml, `driver_cuda` the highest CUDA that the driver says it supports.
-    `sources` names who answered each fact ("nvml", "/proc/driver/nvidia/version", ...).
+    `sources` names the source of each fact ("nvml", "/proc/driver/nvidia/version", ...).
     """
 
     driver: str | None = None
@@ -92,7 +92,7 @@ class HostFacts:
     @property
     def driver_reports_gpus(self) -> bool:
         """Whether the running driver itself listed these GPUs: then it drives them, whatever a
-        table says. A driver that somebody states (PROVISION_DRIVER, --driver) did not.
+        table says. A driver version given by the user (PROVISION_DRIVER, --driver) did not.
         """
         sources = dict(self.sources)
         stated = sources.get("driver") in {None, "PROVISION_DRIVER"}
@@ -101,7 +101,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the user asked for, parsed. Everything None or empty is free for us to choose."""
+    """What the user asked for, parsed. Everything None or empty is left to the resolver."""
 
     cuda: str | None = None
     framework: Framework = "pytorch"
@@ -125,7 +125,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """Something true and unwelcome that does not stop the plan, with its fix."""
+    """A problem that does not stop the plan, with its fix."""
 
     code: str
     message: str
@@ -134,7 +134,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something worth knowing about a plan, about which nothing has to be done."""
+    """Something worth knowing about a plan that needs no action."""
 
     code: str
     message: str
@@ -142,7 +142,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A neighbouring combination that was itself resolved and found to work."""
+    """A similar combination that was itself resolved and found to work."""
 
     cuda: str
     wheel_tag: str | None
@@ -152,10 +152,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """One row of who blocks what: a GPU that shares no build with the others.
+    """One row of which GPU blocks what: a GPU that shares no build with the others.
 
-    `host` None: the one host there is. `served_by` is what would serve it alone, in words; None:
-    nothing would.
+    `host` None: the only host. `served_by` is what would serve it alone, in words; None: nothing
+    would.
     """
 
     host: str | None
@@ -167,7 +167,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedBy:
-    """The hosts that hold the others back, why, and the build that would be chosen without them."""
+    """The hosts that limit a plan, why, and the build that would be chosen without them."""
 
     hosts: tuple[str, ...]
     because: str
@@ -177,7 +177,7 @@ class LimitedBy:
     verdict: Verdict
 
     def words(self, framework: Framework, said: str = "") -> str:
-        """One or two sentences. What was `said` already is not repeated."""
+        """One or two sentences. Leaves out what is in `said`."""
         more = len(self.hosts) - 3
         hosts = ", ".join(self.hosts[:3]) + (f" and {more} more" if more > 0 else "")
         why = "." if self.because in said else f": {self.because}"
@@ -222,7 +222,7 @@ class IndexCandidate:
 
     @property
     def address(self) -> str:
-        """The index as it can be shown: without credentials; "pypi" for the default one."""
+        """The index URL for display: without credentials; "pypi" for the default one."""
         if self.url is None:
             return "pypi"
         scheme, slashes, rest = self.url.partition("://")
@@ -234,9 +234,9 @@ class IndexCandidate:
 class Base:
     """The image below the wheels.
 
-    `reference` is an image by tag, "bootstrap", or where it lies on this machine ("oci:DIR");
-    `suite` is the Debian suite that a bootstrap installs, `snapshot` the time whose packages it
-    takes ("20260301T000000Z"; None: today's); `glibc` decides which manylinux wheels fit.
+    `reference` is an image by tag, "bootstrap", or a place on this machine ("oci:DIR"); `suite` is
+    the Debian suite that a bootstrap installs, `snapshot` the date of its packages
+    ("20260301T000000Z"; None: today); `glibc` decides which manylinux wheels fit.
     """
 
     kind: Literal["registry", "bootstrap", "local"]
@@ -250,7 +250,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything a lock needs, decided; or, with verdict "none", why there is nothing."""
+    """All decisions that a lock needs; or, with verdict "none", why nothing fits."""
 
     verdict: Verdict
     framework: Framework
@@ -280,7 +280,7 @@ class Plan:
 
 
 class Cell(NamedTuple):
-    """One build as these hosts see it: its verdict, and what stands against it if anything does."""
+    """One build on these hosts: its verdict, and the first problem if there is one."""
 
     framework_version: str
     cuda: str

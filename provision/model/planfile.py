@@ -1,9 +1,9 @@
-"""Plan <-> JSON, in the contract's shape.
+"""Plan <-> JSON, in the documented format.
 
-Beyond the contract's keys the object carries what a lock needs to be rebuilt from it: `arch`,
-`flavour`, `base`, `compat_package`, `requirements`, `indexes`; `notes`, about which nothing has to
-be done; `limited_by`, the hosts that hold the others back; and `blocked`, the table of who blocks
-what where nothing fits all. No address in it holds a password.
+Besides the documented keys the object has what rebuilds it from a lock: `arch`, `flavour`, `base`,
+`compat_package`, `requirements`, `indexes`; `notes`, which need no action; `limited_by`, the hosts
+that limit the plan; and, if nothing fits all, `blocked`, the table of which GPU blocks what. No URL
+in it has a password.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ SCHEMA = 1
 
 
 def without_credentials(url: str) -> str:
-    """The address without `user:password@`."""
+    """The URL without `user:password@`."""
     if "@" not in url:
         return url
-    from urllib.parse import urlsplit, urlunsplit  # 2 ms that most plans do without
+    from urllib.parse import urlsplit, urlunsplit  # 2 ms that most plans do not need
 
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as the contract shapes it."""
+    """The plan in the documented format."""
     return {
         "schema": SCHEMA,
         "verdict": plan.verdict,
@@ -82,12 +82,12 @@ def _limited_to_json(limited: LimitedBy | None) -> dict[str, Any] | None:
 
 
 def matrix_to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """One object a build, newest release first."""
+    """One object per build, newest release first."""
     return [cell._asdict() for cell in cells]
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """The plan back from a lock's table; LockFileError names the key that is not as we write it."""
+    """The plan from a lock's table; LockFileError names the key that does not match our format."""
     take = _Table(data, "tool.gpu-provision.plan")
     framework = take.table("framework")
     driver = take.table("driver")
@@ -121,7 +121,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
 
 def without_nulls(value: Any) -> Any:  # noqa: ANN401  any JSON value
-    """TOML has no null: an absent key says the same."""
+    """TOML has no null: the keys are left out instead."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""What the user typed -> `Request`. Refuses what cannot be understood.
+"""User input -> `Request`. Refuses invalid input.
 
-Every message quotes at most the first characters of what was given: input may be 10 kB long or
+Every message quotes at most the first characters of the input: input may be 10 kB long or
 hold control characters, and it is echoed to a terminal.
 """
 
@@ -30,17 +30,17 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 """What people call the frameworks, in lower case."""
 RENAMED = frozenset({"tensorflow-gpu"})
-"""Names that packages once had; taken, and answered with what became of them."""
+"""Names that packages once had; accepted, with a message about what became of them."""
 
 
 def quoted(text: str, limit: int = 40) -> str:
-    """The text as it can be shown to a person: one line, printable, shortened."""
+    """The text for display: one line, printable, shortened."""
     clean = printable(text[: limit + 1])
     return repr(clean[:limit] + ("..." if len(text) > limit else ""))
 
 
 def parse_cuda(text: str) -> str:
-    """ "11.7" or "cu117" -> "11.7". BadInputError: it is neither."""
+    """ "11.7" or "cu117" -> "11.7". BadInputError: neither form."""
     if match := _VERSION.fullmatch(text):
         return f"{int(match[1])}.{int(match[2])}"
     if match := _WHEEL_TAG.fullmatch(text):
@@ -64,7 +64,7 @@ def parse_python(text: str) -> str:
 
 def parse_driver(text: str) -> str:
     """An NVIDIA driver version, in the driver's own spelling ("515.65.01"). BadInputError: it is
-    not one.
+    not valid.
     """
     if _DRIVER.fullmatch(text):
         return text
@@ -76,7 +76,7 @@ def parse_driver(text: str) -> str:
 
 
 def parse_compute_capability(text: str) -> ComputeCapability | None:
-    """ "8.6" -> (8, 6); None when the text is not of that form (a GPU's name, say)."""
+    """ "8.6" -> (8, 6); None if the text has another form (a GPU's name, for example)."""
     match = _VERSION.fullmatch(text)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -139,7 +139,9 @@ def parse_requirement(text: str) -> str:
 
 
 def parse_index(text: str) -> str:
-    """An http(s) or file URL of a package index. Credentials stay in it until it is shown."""
+    """An http(s) or file URL of a package index. It keeps its credentials, which are hidden on
+    display.
+    """
     from urllib.parse import urlsplit
 
     try:
@@ -171,12 +173,12 @@ _LOCAL = ("oci:", "oci-archive:", "docker-archive:")
 
 
 def is_local(reference: str) -> bool:
-    """Whether a base lies on this machine, as skopeo names such places."""
+    """Whether a base is on this machine, in skopeo's notation."""
     return reference.startswith(_LOCAL)
 
 
 def parse_base(text: str) -> str:
-    """ "bootstrap", an image reference, or a place on this machine, whose path is made whole."""
+    """ "bootstrap", an image reference, or a place on this machine, whose path is made absolute."""
     if is_local(text) and len(text) <= 4096 and text.isprintable():
         kind, _, path = text.partition(":")
         if path:
@@ -190,8 +192,8 @@ def parse_base(text: str) -> str:
 
 
 def parse_snapshot(text: str, now: float) -> str:
-    """A time whose Debian a base is made of: a date, a snapshot's own name, or "today".
-    BadInputError: it is none of these.
+    """The date of a base's Debian packages: a date, a snapshot's own name, or "today".
+    BadInputError: anything else.
     """
     from images.bootstrap import stamp_before
 
@@ -216,8 +218,8 @@ def parse_request(
     base: str | None = None,
     index: str | None = None,
 ) -> Request:
-    """Each word checked, in the order in which they are usually typed. BadInputError: the first
-    that is wrong.
+    """Checks each word, in the order in which they are usually typed. BadInputError: the first that
+    is wrong.
     """
     name = framework.casefold()
     wanted = None if cuda is None else parse_cuda(cuda)

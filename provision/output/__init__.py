@@ -1,4 +1,4 @@
-"""What leaves the program: lines on stderr, results on stdout, files.
+"""The program's output: lines on stderr, results on stdout, files.
 
 Imports `errors` and `model`.
 """

@@ -1,8 +1,8 @@
-"""What a person sees on stderr. Nothing here decides; results go to stdout, by `stdout`.
+"""Progress and messages on stderr. Nothing here decides; `stdout` prints the results.
 
-On a terminal, and with --verbose, a stage announces itself and then tells what happens in it. In a
-file or a CI log it is one line when it has ended: its name, its time, what came of it; then what a
-reader has to know (`note`, `warn`). A stage that takes long says every minute how far it is.
+On a terminal, and with --verbose, a stage prints its name and then what happens in it. In a file or
+a CI log it is one line when it has ended: its name, its time, its result; then what a reader has to
+know (`note`, `warn`). A long stage reports its progress every minute.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Step:
 
 
 class _Stage:
-    """A step under way, of which a log shows the end only."""
+    """A running step, of which a log shows only the end."""
 
     def __init__(self, *, name: str, what: str, named: bool) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class _Stage:
         self.over = threading.Event()
 
     def ending(self, problem: str) -> str:
-        """What its line says: what came of it, and what it was about where that is not plain."""
+        """The text of its line: the result, and its subject if that is not obvious."""
         result = problem or "; ".join(self.results)
         what = self.what if self.named or not result else ""
         return ": ".join(filter(None, (what, result)))
@@ -81,13 +81,13 @@ class Console:
         self._stage: _Stage | None = None
 
     def say(self, text: str) -> None:
-        """Lines of text, from whomever: no control character gets through."""
+        """Lines of text from any source: control characters are removed."""
         self._write(printable_lines(text))
 
     @staticmethod
     def _write(text: str) -> None:
-        """The one place that writes: our own colours, and text that is printable already. A job
-        does not end because nobody reads along (2>&1 | head).
+        """The only place that writes: our own colours, and text that is already printable. A job
+        does not end because its output is closed (2>&1 | head).
         """
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
@@ -97,14 +97,14 @@ class Console:
         self._tell(_wrapped(printable_lines(text), "    ", "      "))
 
     def result(self, text: str) -> None:
-        """What came of the step under way."""
+        """The result of the running step."""
         if self._is_brief and self._stage is not None:
             self._stage.results.append(printable(text))
         else:
             self.note(text)
 
     def progress(self, text: str) -> None:
-        """How the step under way goes, for who looks on; not in a file."""
+        """The progress of the running step, on a terminal only; not in a file."""
         if not self._is_brief:
             self.note(text)
         elif self._stage is not None:
@@ -119,27 +119,27 @@ class Console:
             self.progress(line)
 
     def warn(self, message: str, fix: str) -> None:
-        """Something unwelcome that does not stop the job."""
+        """A problem that does not stop the job."""
         words = _wrapped(printable_lines(message), "warning: ", " " * 9)
         told = words.replace("warning:", self._paint("33", "warning:"), 1)
         self._tell(f"{told}\n{_wrapped(printable_lines(fix), ' ' * 9 + 'fix: ', ' ' * 14)}")
 
     def fail(self, message: str, fix: str, detail: str = "") -> None:
-        """Why the job ends here, and the way out."""
+        """Why the job ends here, and the fix."""
         if detail:
             self.say("\n".join(f"    | {line}" for line in detail.splitlines()))
         words = f"{printable_lines(message)}\n  fix: {printable_lines(fix)}"
         self._write(f"{self._paint('31;1', 'error:')} {words}")
 
     def detail(self, line: str) -> None:
-        """Raw output, for those who asked for it."""
+        """Raw output, with --verbose only."""
         if self._verbose:
             self.say(f"    | {line}")
 
     @contextlib.contextmanager
     def step(self, name: str, what: str, *, named: bool = False) -> Iterator[None]:
-        """A stage of a job: what it does, how long it took, what came of it. `named`: the line of
-        its end says what it was about, too.
+        """A stage of a job: what it does, how long it took, its result. `named`: the line at its
+        end repeats its subject.
         """
         if not self._is_brief:
             self._write(f"{self._paint('36', f'{name:<8}')} {printable(what)}")
@@ -153,7 +153,7 @@ class Console:
 
     @contextlib.contextmanager
     def _staged(self, stage: _Stage, began: float) -> Iterator[None]:
-        """Tell of a stage when it has ended, and that it goes on while it takes long."""
+        """Report a stage when it has ended, and its progress while it takes long."""
         self._stage = stage
         threading.Thread(target=self._pulse, args=(stage, began), daemon=True).start()
         problem = ""
@@ -179,7 +179,7 @@ class Console:
         self.say(f"{stage.name:<8} {time.monotonic() - began:6.1f} s  {text}")
 
     def _tell(self, text: str) -> None:
-        """Now, or below the line of the stage under way."""
+        """Now, or below the line of the running stage."""
         if self._stage is not None:
             self._stage.texts.append(text)
         else:
@@ -187,7 +187,7 @@ class Console:
 
     @contextlib.contextmanager
     def build_progress(self, sizes: dict[str, int]) -> Iterator[BuildProgress]:
-        """Follow a build: a bar of the bytes downloaded on a terminal, a line a step with -v."""
+        """Follow a build: a bar of the bytes downloaded on a terminal, a line per step with -v."""
         if not self._terminal or self._verbose:
             yield BuildProgress(self, sizes, None, None)
             return
@@ -212,8 +212,8 @@ class Console:
 
     @contextlib.contextmanager
     def transfer(self) -> Iterator[TransferProgress]:
-        """Follow wheels that come and layers that go: two bars on a terminal, a line each after
-        them.
+        """Follow the download of wheels and the writing of layers: two bars on a terminal, a line
+        each afterwards.
         """
         if not self._terminal or self._verbose:
             quiet = TransferProgress(None)
@@ -252,7 +252,7 @@ class Console:
 
 
 class TransferProgress:
-    """Counts the bytes that came and those that went; any thread may tell."""
+    """Counts the bytes that were fetched and written; thread-safe."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -264,23 +264,23 @@ class TransferProgress:
         self._last = {"fetched": 0.0, "written": 0.0}
 
     def will_fetch(self, total_bytes: int) -> None:
-        """So much has to come, what is here already included."""
+        """Bytes to fetch in total, including what is already here."""
         self._add("fetched", total_bytes)
 
     def fetched(self, name: str, count: int) -> None:
-        """So many more bytes of a wheel are here; fewer than none where it begins anew."""
+        """More bytes of a wheel were fetched; negative if its download starts again."""
         self._advance("fetched", name, count)
 
     def expect(self, total_bytes: int) -> None:
-        """So much has to go, roughly: how large a layer is shows when it is written."""
+        """Bytes to write, roughly: the size of a layer is known only when it is written."""
         self._add("written", total_bytes)
 
     def wrote(self, title: str, count: int) -> None:
-        """So many more bytes of a layer are where they belong."""
+        """More bytes of a layer were written to the target."""
         self._advance("written", title, count)
 
     def status(self) -> str:
-        """How much came and went by now: "1.20 of 2.33 GB of wheels fetched"."""
+        """How much was fetched and written so far: "1.20 of 2.33 GB of wheels fetched"."""
         with self._lock:
             parts = [
                 f"{count / 1e9:.2f} of {self._expected[name] / 1e9:.2f} GB {_WORDS[name]}"
@@ -290,7 +290,7 @@ class TransferProgress:
         return ", ".join(parts)
 
     def summary(self) -> Iterator[str]:
-        """What came and what went, and how long after the start the last of it did."""
+        """What was fetched and written, and how long after the start each was complete."""
         for name, count in self._bytes.items():
             if count > 0:
                 seconds = self._last[name] - self._began
@@ -319,7 +319,7 @@ def _in_bytes(count: int) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str) -> str:
-    """Lines of at most 80 columns; what cannot be broken (an address, a command) stays whole."""
+    """Lines of at most 80 columns; what cannot be broken (a URL, a command) stays whole."""
     lines = text.splitlines() or [""]
     if len(lines) > 1 or len(first) + len(text) <= WIDTH:
         return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))

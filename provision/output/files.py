@@ -1,4 +1,4 @@
-"""Files that a command was asked to write: found out early, written whole or not at all."""
+"""Writes requested files: checked early, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SHOWN = 100
 
 
 def refuse_unwritable(option: str, path: Path) -> None:
-    """Find out that a file cannot be written there before the work for it is done. BadInputError:
-    it cannot.
+    """Check that a file can be written, before the work for it is done. BadInputError: it
+    cannot.
     """
     folder = path.parent
     if not os.path.isdir(folder):  # noqa: PTH112  Path.is_dir raises for a name that is too long
@@ -39,7 +39,7 @@ def refuse_unwritable(option: str, path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """A reader finds the file of before or the whole new one, never half of one."""
+    """A reader finds the old file or the whole new one, never half of one."""
     number, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
     temporary = Path(name)
     try:
@@ -53,7 +53,9 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_named(option: str, path: Path, data: bytes) -> None:
-    """Write the file that an option names, whole or not at all. BadInputError: it cannot be."""
+    """Write the file that an option names, whole or not at all. BadInputError: it cannot be
+    written.
+    """
     try:
         write_whole(path, data)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Results on stdout: whole, flushed, and no error where the reader has simply gone."""
+"""Results on stdout: complete, flushed, and without an error if the reader has gone."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class OutputError(Failure):
-    """The result was made and cannot be written."""
+    """The result was made but cannot be written."""
 
     code = "output-unwritable"
     exit_code = Exit.USAGE
 
 
 def open_closed_streams() -> None:
-    """Started with `>&-` a stream is None, and its number would go to the next file opened."""
+    """With `>&-` a stream is None at start, and the next opened file would get its number."""
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
 def flush(stream: TextIO) -> None:
-    """Write out what is buffered; where nobody reads any more, throw it away."""
+    """Write out what is buffered; discard it if nobody reads any more."""
     try:
         stream.flush()
     except OSError:
@@ -38,29 +38,29 @@ def flush(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Let what is still written to this stream vanish."""
+    """Discard whatever is still written to this stream."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def print_json(value: object) -> None:
-    """A result for programs on stdout: JSON, with every character that it holds. It may be read
-    on a terminal, too, so what does not print is an escape in it.
+    """A result for programs on stdout: JSON, with every character preserved. It may be read on a
+    terminal, too, so unprintable characters are escaped.
     """
     _print(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_result(text: str, *, coloured: bool = False) -> None:
-    """A result for people on stdout. No control character gets through: names in it come from
-    images, logs and registries. In a `coloured` one colours do, so it holds no raw name.
+    """A result for people on stdout. Control characters are removed: names in it come from images,
+    logs and registries. In a `coloured` one colours are kept, so it must contain no raw name.
     """
     parts = _COLOUR.split(text) if coloured else [text]  # every second one is a colour
     _print("".join(part if i % 2 else printable_lines(part) for i, part in enumerate(parts)))
 
 
 def _print(text: str) -> None:
-    """A reader that has gone (| head) is no error; a full disk is."""
+    """A closed reader (| head) is not an error; a full disk is."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

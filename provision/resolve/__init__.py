@@ -1,9 +1,9 @@
 """Facts + request + catalog -> Plan. Pure: no network, no clock, and no file but the catalog's.
 
-The way of a decision: hosts become a `Fleet` (what differs among them), the framework's builds are
-held against it one by one (`Examiner`), each rule in `rules` either lets a build pass or stands
-against it; among the builds that pass the best is chosen (`choose`); with none, the build that came
-nearest explains why, and the question with one demand let go gives the alternatives.
+How a plan is made: hosts become a `Fleet` (what differs among them), the framework's builds are
+checked against it one by one (`Examiner`), and each rule in `rules` accepts a build or reports why
+not. The best accepted build is chosen (`choose`); if there is none, the build that came closest
+explains why, and the alternatives come from dropping one requirement at a time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def resolve(
 ) -> Plan:
     """One plan that fits every host, or a plan with verdict "none" and the reason.
 
-    `hosts` is never empty; a machine of which nothing is known is `HostFacts()`. `at`: only builds
-    that this place has ("pypi").
+    `hosts` is never empty; an unknown machine is `HostFacts()`. `at`: only builds that this place
+    has ("pypi").
     """
     fleet = read_fleet(hosts, catalog)
     if (foreign_error := not_nvidia(fleet)) is not None:
@@ -82,8 +82,8 @@ def resolve(
 def nearest_at(
     place: str, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
 ) -> Plan | None:
-    """The plan for what one place has that comes nearest to a request: with the CUDA and the
-    release that were asked for, then with one of the two, then the newest that runs. None: nothing.
+    """The plan for what one place has that comes closest to a request: with the requested CUDA and
+    release, then with one of the two, then the newest that runs. None: nothing.
     """
     free = replace(request, cuda=None)
     for asked in (
@@ -110,8 +110,8 @@ def common_arch(fleet: Fleet) -> tuple[str, PlanError | None]:
 
 
 def is_asked_for(build: Build, request: Request) -> bool:
-    """Whether a build is within what the user named; yanked releases and pre-releases have to be
-    named to be taken, and what hardly anybody believes to exist is taken by its CUDA only.
+    """Whether a build is within what the user named; yanked releases and pre-releases must be named
+    to be chosen, and builds that are unlikely to exist are chosen only by their CUDA.
     """
     if request.cuda is not None and build.cuda != request.cuda:
         return False
@@ -155,7 +155,7 @@ def matrix(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> tu
 
 
 def _pointing(error: PlanError, alternatives: Sequence[Alternative]) -> PlanError:
-    """An error whose fix points to the alternatives only where there are any."""
+    """An error whose fix points to the alternatives only if there are any."""
     if alternatives:
         return error
     return replace(error, fix=error.fix.replace(SEE_ALTERNATIVES, ""))
@@ -173,7 +173,7 @@ def _refuse(request: Request, fleet: Fleet, error: PlanError) -> Plan:
 
 
 def _oldest_driver(fleet: Fleet) -> str | None:
-    """The oldest driver of the hosts: the one that has to carry the plan."""
+    """The oldest driver of the hosts, which limits the plan."""
     return min((site.driver for site in fleet.sites if site.driver), key=version, default=None)
 
 

@@ -21,7 +21,7 @@ def alternatives(
     chosen: Candidate | None,
 ) -> tuple[Alternative, ...]:
     """For a plan: newer builds, builds that fit the driver better, builds that surely exist. For a
-    refusal: the nearest that work, dropping one requirement at a time. Each is checked like a plan.
+    refusal: the closest that work, dropping one requirement at a time. Each is checked like a plan.
     """
     rows: dict[tuple[str, str], Alternative] = {}
     for why, candidate in _picks(builds, request, examiner, is_asked_for, chosen):
@@ -126,7 +126,7 @@ def _around(
     examiner: Examiner,
     value: Callable[[Candidate], str],
 ) -> Iterator[tuple[str, Candidate]]:
-    """The nearest above and below, by CUDA or by release; of each the best build."""
+    """The closest above and below, by CUDA or by release; the best build of each."""
     groups: dict[str, list[Candidate]] = {}
     for candidate in found:
         groups.setdefault(value(candidate), []).append(candidate)

@@ -1,8 +1,8 @@
-"""Which image lies below the wheels: base, Python and glibc are chosen together.
+"""Chooses the base image of the wheels: base, Python and glibc are chosen together.
 
-The wheels bring CUDA, so a plain Python image serves. NVIDIA's images lie below only what needs
-something of theirs: the compiler (devel), CUDA itself (a TensorFlow that expects it of the system),
-or the cuda-compat package. Those have a start rule of their own, apart from what the wheel needs.
+The wheels bring CUDA, so a plain Python image suffices. NVIDIA's images are used only if something
+needs their contents: the compiler (devel), CUDA itself (a TensorFlow that expects it in the
+system), or the cuda-compat package. They have a start rule, apart from what the wheel needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Offer(NamedTuple):
-    """The bases of the kind that build and request call for; `refused` would not start here."""
+    """The bases of the kind that build and request need; those in `refused` would not start
+    here.
+    """
 
     bases: tuple[Base, ...]
     pythons: tuple[str, ...]
@@ -46,7 +48,7 @@ def _offer(
 def offer(
     build: Build, request: Request, sites: Sequence[Site], catalog: Catalog, *, compat: bool
 ) -> Offer:
-    """Every base that could lie below this build, the one to prefer first."""
+    """Every base that could be used for this build, the preferred one first."""
     if request.base == "bootstrap":
         return _offer(_bootstraps(build, request, catalog, compat=compat))
     if request.base is not None:
@@ -73,7 +75,7 @@ def choose_base(offered: Offer, python: str, glibc: str | None) -> Base | None:
 def base_blocker(
     build: Build, request: Request, offered: Offer, python: str | None, *, compat: bool
 ) -> Blocker | None:
-    """Why no base serves, in the order in which people can do something about it."""
+    """Why no base fits, in the order in which users can change something about it."""
     if offered.refused and not offered.bases:
         image = offered.refused[0]
         return Blocker(
@@ -143,8 +145,8 @@ def _bootstraps(
 
 
 def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog) -> Offer:
-    """A base that the user names: of those the catalog knows Python, glibc and start rule are
-    held against the build; any other is believed.
+    """A base that the user names: if the catalog knows its Python, glibc and start rule, they are
+    checked against the build; any other base is accepted unchecked.
     """
     name = reference.partition("@")[0].rpartition("/")[2]
     for row in catalog.python_images:
@@ -168,7 +170,7 @@ def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog
 
 
 def _nvidia(rows: Iterable[CudaImage], sites: Sequence[Site], catalog: Catalog) -> Offer:
-    """NVIDIA's images that bring a Python and start on every host; the sure ones first."""
+    """NVIDIA's images that bring a Python and start on every host; the confirmed ones first."""
     bases: dict[bool, list[Base]] = {True: [], False: []}
     refused: list[CudaImage] = []
     for row in rows:
@@ -192,9 +194,9 @@ def _fits(base: Base, glibc: str | None) -> bool:
 
 
 def starts_everywhere(image: CudaImage, sites: Sequence[Site], catalog: Catalog) -> bool | None:
-    """Whether it starts on every host; None: it hangs on something that is not known.
+    """Whether it starts on every host; None: it depends on something unknown.
 
-    The rule of a tag that nobody has read is taken to be that of another of the same CUDA.
+    If the rule of a tag was not read, that of another tag of the same CUDA is assumed.
     """
     rule = catalog.start_rule(image.full, image.os) or max(
         (row for row in catalog.start_rules if row.min_cuda == image.cuda),

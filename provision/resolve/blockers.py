@@ -1,15 +1,15 @@
-"""What stands against a build: its code, its sentence and what would help."""
+"""What blocks a build: its code, its sentence and its fix."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 SEE_ALTERNATIVES = " (see the alternatives)"
-"""Where a fix points to them; taken out where there are none."""
+"""The reference from a fix to the alternatives; removed if there are none."""
 
 
 class Blocker(NamedTuple):
-    """Why one build does not serve: stable code, sentence, what would help."""
+    """Why one build does not fit: stable code, sentence, fix."""
 
     code: str
     message: str

@@ -1,5 +1,5 @@
-"""What could be installed: every framework's builds in one shape, so that the rules see no
-difference between PyTorch, TensorFlow and JAX.
+"""All installable builds of the frameworks in one format, so that the rules see no difference
+between PyTorch, TensorFlow and JAX.
 
 A PyTorch build is a row of the catalog. A TensorFlow build is a release and its wheel. A JAX build
 is a release, its plugin, and one of the toolkits that the plugin can load: JAX leaves the toolkit's
@@ -26,11 +26,11 @@ class Build(NamedTuple):
     `tag` is the PyTorch wheel tag ("cu117"), None elsewhere. `sm` has the capabilities with binary
     code (`compiled_on_host`: those that the framework compiles for when it runs); () is not read.
     `libraries`: "wheels" bring CUDA with them, "system" expects it in the image. `cudnn` is the
-    version, `cudnn_spec` the range where the wheel leaves it open. `lines` are the requirements
+    version, `cudnn_spec` the range if the wheel leaves it open. `lines` are the requirements
     beside the framework's own that make it this build. `published` is the day of the release, or
     that of the catalog where it was not recorded.
 
-    Some kernels may be there as PTX only: `ptx_only` is its target and whether no other GPU
+    Some kernels may exist as PTX only: `ptx_only` is its target and whether no other GPU
     compiles it, `ptx_only_cuda` the CUDA whose drivers are the first to do so.
     """
 
@@ -161,7 +161,7 @@ def _jax(arch: str, catalog: Catalog) -> Iterator[Build]:
         for cuda, targets in toolkits.items():
             if cuda.partition(".")[0] != str(plugin.cuda_major):
                 continue
-            # the newest update is what "X.Y.*" gives
+            # "X.Y.*" gives the newest update
             newest = f"{cuda}.999"
             if not within(cuda, plugin.toolkits) or not within(newest, plugin.cuda_runtime or ""):
                 continue

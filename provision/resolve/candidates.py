@@ -1,4 +1,4 @@
-"""One build held against every host: what it would be, what stands against it, how it ranks."""
+"""Checks one build against every host: the resulting plan, what blocks it, how it ranks."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ RANK: dict[Verdict, int] = {
 
 
 class Candidate(NamedTuple):
-    """One build held against all hosts: what it would be, and what stands against it.
+    """One build checked against all hosts: the resulting plan, and what blocks it.
 
-    `stage` counts how far it came, and `against` how many GPUs and hosts speak against it there,
-    so that of many refused builds the nearest miss explains. `driver` is the fit of the host that
-    has to be content with the worst.
+    `stage` counts how far it came, and `against` how many GPUs and hosts it fails on there, so that
+    of many refused builds the nearest miss explains. `driver` is the fit of the host with the worst
+    one.
     """
 
     build: Build
@@ -54,18 +54,18 @@ class Candidate(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether nothing stands against it."""
+        """Whether nothing blocks it."""
         return self.against == 0
 
 
 class BuildAnswers(NamedTuple):
-    """All that was found out about the chosen build on its hosts, for those who put it in words."""
+    """Everything that was found out about the chosen build on its hosts, for its description."""
 
     fleet: Fleet
     drivers: tuple[DriverFit, ...]
     """How each site's driver runs the build's CUDA, each kind of answer once."""
     gpus: tuple[GpuVerdict, ...]
-    """What each GPU runs: one row a GPU for one host, one a kind for more."""
+    """What each GPU runs: one row per GPU for one host, one per kind for more."""
     codes: tuple[tuple[GpuKind, str], ...]
     """Which code of the build each kind of GPU runs."""
     cudnn: str | None
@@ -83,7 +83,7 @@ class _Cuda(NamedTuple):
 
 
 class Examiner:
-    """Holds builds against one fleet; what builds have in common is found out once."""
+    """Checks builds against one fleet; caches what builds have in common."""
 
     def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
         self.fleet = fleet
@@ -100,11 +100,10 @@ class Examiner:
         self._offers: dict[tuple[object, ...], Offer] = {}
 
     def examine(self, build: Build, request: Request, *, whole: bool = False) -> Candidate:
-        """Everything but the words: those are found for the build that has to explain itself.
+        """Everything but the texts: those are made only for the build that is described.
 
-        A base that brings cuda-compat, or CUDA itself, is looked for only when asked for the
-        `whole`: the table of NVIDIA's images is long, and most plans have no use for it. `pick`
-        asks where it matters.
+        A base that brings cuda-compat, or CUDA itself, is looked for only with `whole`: the table
+        of NVIDIA's images is long, and most plans do not need it. `pick` uses it when necessary.
         """
         cuda = self._for_cuda(build.cuda)
         against = self._not_driven + sum(
@@ -153,7 +152,7 @@ class Examiner:
         request: Request,
         best_of: Callable[[Sequence[Candidate]], Candidate] | None = None,
     ) -> Candidate | None:
-        """The best candidate, whole; None where none of them is, once its base was looked for."""
+        """The best candidate with `whole`; None if none fits once its base was looked for."""
         left = list(fitting)
         while left:
             best = (best_of or choose)(left)
@@ -164,7 +163,9 @@ class Examiner:
         return None
 
     def blockers(self, build: Build, request: Request) -> tuple[tuple[str, Blocker], ...]:
-        """Everything that stands against a build, stage by stage, each with where it holds."""
+        """Everything that blocks a build, stage by stage, each with the place that it
+        applies to.
+        """
         cuda = self._for_cuda(build.cuda)
         found: dict[Blocker, list[Site]] = {}
 
@@ -196,7 +197,7 @@ class Examiner:
         return (("", below),) if below is not None else ()
 
     def gpus(self, build: Build) -> tuple[GpuVerdict, ...]:
-        """What each GPU runs of a build: one row a GPU for one host, one a kind for more."""
+        """What each GPU runs of a build: one row per GPU for one host, one per kind for more."""
         rows = (self._gpu(build, site, device) for site, device in self.fleet.gpus)
         return tuple(rows if self.fleet.one_host else dict.fromkeys(rows))
 
@@ -213,18 +214,18 @@ class Examiner:
         )
 
     def code(self, build: Build, device: GpuKind) -> str:
-        """Which code of a build a kind of GPU runs; "unknown" where a fact is missing."""
+        """Which code of a build a kind of GPU runs; "unknown" if a fact is missing."""
         if device.capability is None:
             return "unknown"
         tegra = device.capability in self.catalog.tegra_capabilities
         return code_for(build, device.capability, tegra=tegra)
 
     def worst_driver(self, cuda: str) -> DriverFit:
-        """How the site runs a CUDA version that has to be content with the worst."""
+        """How the site with the worst fit runs a CUDA version."""
         return self._for_cuda(cuda).worst
 
     def sites_against(self, build: Build) -> tuple[Site, ...]:
-        """The sites whose driver or whose GPU stands against a build."""
+        """The sites whose driver or GPU blocks a build."""
         fits = zip(self.fleet.sites, self.drivers(build.cuda), strict=True)
         return tuple(
             site
@@ -271,7 +272,7 @@ class Examiner:
         )
 
     def cudnn(self, build: Build) -> str | None:
-        """The cuDNN of a build; chosen, where the wheel leaves a range open."""
+        """The cuDNN of a build; chosen if the wheel leaves a range open."""
         if build.cudnn is not None or build.cudnn_spec is None:
             return build.cudnn
         return choose_cudnn(build.cudnn_spec, build.cuda, self._devices, self.catalog)
@@ -319,10 +320,9 @@ def _by_minor(sites: Sequence[Site], fits: Sequence[DriverFit]) -> dict[ComputeC
 
 
 def preference(candidate: Candidate) -> tuple[object, ...]:
-    """What could be checked before what could not; no extra package before cuda-compat; the newest
-    release; in it direct before minor-version, what is known to exist before what is only likely,
-    and the highest CUDA; except that with no driver to go by the build that most people run
-    (PyPI's) comes first.
+    """Verified before unverified; no extra package before cuda-compat; the newest release; in it
+    native before minor-version, known before only likely to exist, and the highest CUDA; but if the
+    driver is unknown, the build that most people run (PyPI's) comes first.
     """
     build, driver = candidate.build, candidate.driver.verdict
     blind = driver == "unverified"
@@ -339,7 +339,7 @@ def preference(candidate: Candidate) -> tuple[object, ...]:
 
 
 def nearness(candidate: Candidate) -> tuple[object, ...]:
-    """Of refused builds the one that came furthest explains; of those that exists, and asks for
+    """Among refused builds, the one that came furthest explains; then one that exists, and needs
     the least new driver.
     """
     sure = candidate.build.existence == "confirmed"
@@ -350,9 +350,9 @@ def nearness(candidate: Candidate) -> tuple[object, ...]:
 
 
 def choose(fitting: Sequence[Candidate]) -> Candidate:
-    """The most preferred; but where nobody has seen it, the most preferred of those seen that are
-    no worse a fit for the driver, else of all those seen. What is only likely to exist neither
-    displaces what exists, nor is it a reason to take a worse fit.
+    """The most preferred build; but if it is only likely to exist, the most preferred of those
+    known to exist that fit the driver no worse, else of all those known. A build that is only
+    likely to exist neither displaces one that exists, nor is it a reason for a worse fit.
     """
     best = max(fitting, key=preference)
     if best.build.existence == "confirmed":

@@ -1,7 +1,7 @@
-"""The hosts, boiled down to what differs: a thousand equal nodes are one question.
+"""The hosts, reduced to what differs: a thousand equal nodes are checked once.
 
-A rule asks about a driver or about a kind of GPU, never about a node, so a fleet costs what its
-different drivers and GPUs cost.
+Rules need a driver or a kind of GPU, never a node, so the cost of a fleet depends on its different
+drivers and GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 THIS_HOST = "this host"
 
 DEFAULT_ARCH = "x86_64"
-"""Taken where no host says its own."""
+"""The default if no host states its own."""
 
 
 class GpuKind(NamedTuple):
@@ -38,19 +38,19 @@ class GpuKind(NamedTuple):
 
     @property
     def words(self) -> str:
-        """How it is called in a sentence."""
+        """Its name in a sentence."""
         if self.name is not None:
             return self.name
         return f"a GPU of compute capability {show_capability(self.capability)}"
 
     @property
     def host_arch(self) -> str | None:
-        """The CPU architecture of every machine that has it; None: it is a card for any."""
+        """The CPU architecture of every machine that has it; None: a card for any architecture."""
         return host_arch_of(self.rows) if self.name else None
 
     @property
     def takes_compat(self) -> bool:
-        """Whether cuda-compat works on it: only where the catalog knows that it does."""
+        """Whether cuda-compat works on it: only if the catalog knows that it does."""
         return bool(self.rows) and all(row.forward_compat_eligible for row in self.rows)
 
 
@@ -58,7 +58,7 @@ class GpuKind(NamedTuple):
 class Site:
     """Hosts with the same driver and the same kinds of GPU.
 
-    `devices` None: not known; (): none there. `branch` is the newest known at or below the
+    `devices` None: unknown; (): no GPUs. `branch` is the newest known at or below the
     driver's. `seen`: the running driver itself listed the devices.
     """
 
@@ -72,7 +72,7 @@ class Site:
 
     @property
     def where(self) -> str:
-        """ "node7 and 41 more"; "" for the one host that nobody named."""
+        """ "node7 and 41 more"; "" for the only host, if it has no name."""
         if self.labels == (THIS_HOST,):
             return ""
         first, more = self.labels[0], len(self.labels) - 1
@@ -80,13 +80,13 @@ class Site:
 
     @property
     def takes_compat(self) -> bool:
-        """cuda-compat serves a host when it serves every GPU of it."""
+        """cuda-compat works on a host if it works on all its GPUs."""
         return bool(self.devices) and all(d.takes_compat for d in self.devices or ())
 
 
 class Foreign(NamedTuple):
-    """A GPU of another maker than NVIDIA, on the host of that label; `alone`: the host has no
-    NVIDIA GPU beside it.
+    """A GPU of another vendor on the host of that label; `alone`: the host has no NVIDIA GPU beside
+    it.
     """
 
     label: str
@@ -96,7 +96,9 @@ class Foreign(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """What a plan has to serve. `gpus` has one entry a GPU for one host, one a kind for more."""
+    """What a plan has to support. `gpus` has one entry per GPU for one host, one per kind
+    for more.
+    """
 
     sites: tuple[Site, ...]
     gpus: tuple[tuple[Site, GpuKind], ...]
@@ -184,7 +186,7 @@ def read_fleet(hosts: Sequence[HostFacts], catalog: Catalog) -> Fleet:
 
 
 def _part(facts: HostFacts, catalog: Catalog) -> tuple[HostFacts, tuple[Foreign, ...]]:
-    """A host with its NVIDIA GPUs alone, and those of other makers."""
+    """A host with only its NVIDIA GPUs, and those of other vendors."""
     vendors = [catalog.other_vendor(gpu.name) if gpu.name else None for gpu in facts.gpus or ()]
     if not any(vendors):
         return facts, ()
@@ -197,10 +199,10 @@ def _part(facts: HostFacts, catalog: Catalog) -> tuple[HostFacts, tuple[Foreign,
 
 
 def _device(gpu: Gpu, catalog: Catalog) -> GpuKind:
-    """The capability that was read; else the catalog's for exactly this name; never a guess.
+    """The capability from the host; else the catalog's for exactly this name; never a guess.
 
-    Without a known name its rows are all GPUs of that capability: what is true of each of them is
-    true of this one.
+    Without a known name its rows are all GPUs of that capability: what holds for each of them holds
+    for this one.
     """
     match = catalog.find_gpu(gpu.name) if gpu.name else None
     if match is not None and match.status == "one":

@@ -22,10 +22,10 @@ def limited_by(
     catalog: Catalog,
     chosen: Candidate | None,
 ) -> LimitedBy | None:
-    """The fewest hosts without which a better build could be chosen, or any where none was. None:
-    there is one host, or no host holds the others back.
+    """The fewest hosts without which a better build could be chosen, or any build if there was
+    none. None: there is one host, or no host limits the others.
 
-    Tried are the hosts that stand against a build which serves others, and each host alone.
+    Tries the hosts that block a build which serves others, and each host alone.
     """
     fleet = examiner.fleet
     if len(fleet.sites) < 2:
@@ -62,7 +62,7 @@ def _hosts(sites: frozenset[Site]) -> int:
 def _why(
     best: Candidate, sites: frozenset[Site], request: Request, fleet: Fleet, catalog: Catalog
 ) -> str:
-    """What stands against the better build on these hosts; else how they would run it."""
+    """Why the better build does not fit these hosts; else how they would run it."""
     alone = Examiner(fleet.only(sites), catalog)
     blockers = alone.blockers(best.build, request)
     if blockers:

@@ -1,8 +1,8 @@
-"""What the lock will ask for: where the framework can be had, and what goes beside it.
+"""The requirements of the lock: where the framework is available, and what is installed with it.
 
-A companion that was asked for by version has to belong to the build: torchvision and torchaudio to
-its release and its CUDA, NumPy to its ABI, any other package with a CUDA in its local version
-("2.5.6+cu118torch2.2") to its CUDA major.
+A companion with a requested version must match the build: torchvision and torchaudio its release
+and its CUDA, NumPy its ABI, any other package with a CUDA in its local version
+("2.5.6+cu118torch2.2") its CUDA major.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-EVERYWHERE = ("pip",)  # people type pip in an image
-FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension asks for them
+EVERYWHERE = ("pip",)  # users run pip in an image
+FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension needs them
 PYTORCH_INDEXES = "https://pytorch.org/get-started/locally/"
 PAIRED = ("torchvision", "torchaudio")
-"""The packages of which a PyTorch release has a version of its own."""
+"""The packages of which each PyTorch release has a version of its own."""
 _OWN = {"torch": "pytorch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax"}
 _CUDA_IN_LOCAL = r"cu(?:da)?(\d{2,3})(?!\d)"
 _CUDA_IN_NAME = r"-cu(?:da)?(\d{2})x?(?=-|$)"
@@ -35,8 +35,8 @@ _CUDA_IN_NAME = r"-cu(?:da)?(\d{2})x?(?=-|$)"
 def index_candidates(
     build: Build, request: Request, catalog: Catalog
 ) -> tuple[IndexCandidate, ...]:
-    """The index that was named, then the PyTorch index, then PyPI where its default build is this
-    one. The first that answers and has it serves, which the lock finds out.
+    """The named index, then the PyTorch index, then PyPI if its default build is this one. The lock
+    uses the first that answers and has it.
     """
     plain = build.requirement
     exact = f"{plain}+{build.tag}" if build.tag else plain
@@ -67,10 +67,10 @@ def index_candidates(
 def companion_requirements(
     build: Build, cudnn: str | None, request: Request, catalog: Catalog
 ) -> tuple[str, ...]:
-    """The packages beside the framework: torchvision and torchaudio at the release's own version,
+    """The packages beside the framework: torchvision and torchaudio at the release's own version;
     NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for,
-    which holds beside whatever else is asked of it; what makes an open range ours; and the
-    compiler, where no base brings it.
+    whatever else is requested of it; the lines that narrow an open range; and the compiler, if no
+    base brings it.
     """
     lines = [*build.lines]
     paired = paired_versions(build, catalog)
@@ -97,13 +97,13 @@ def companion_requirements(
 
 
 def paired_versions(build: Build, catalog: Catalog) -> Mapping[str, str | None]:
-    """The companions that a build's release has versions of, and which; None: not known."""
+    """The companions that a build's release has versions of, and which; None: unknown."""
     release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
     return {name: getattr(release, name) for name in PAIRED} if release else {}
 
 
 def companion_blockers(build: Build, request: Request, catalog: Catalog) -> tuple[Blocker, ...]:
-    """What was asked for beside the framework and does not belong to this build."""
+    """Requested companions that do not match this build."""
     if not request.companions:
         return ()
     found = (_against(build, wanted, catalog) for wanted in _read(request.companions))
@@ -116,8 +116,8 @@ def name_of(requirement: str) -> str:
 
 
 class _Wanted(NamedTuple):
-    """A companion as it was asked for. `pin` is the one version it may have, `more` whether it has
-    extras or a marker.
+    """A companion as requested. `pin` is the only version it may have, `more` whether it has extras
+    or a marker.
     """
 
     text: str
@@ -132,7 +132,7 @@ class _Wanted(NamedTuple):
         return (self.pin.local if self.pin else None) or ""
 
     def allows(self, version: str) -> bool:
-        """Whether it may have this version; a local part is not compared."""
+        """Whether this version is allowed; a local part is not compared."""
         if self.pin is None:
             return self.specifier.contains(version, prereleases=True)
         return version_of(self.pin.public) == version_of(version)
@@ -144,7 +144,7 @@ def _read(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
 
 @lru_cache(maxsize=64)
 def _parsed(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
-    from packaging.requirements import Requirement  # 17 ms that most plans do without
+    from packaging.requirements import Requirement  # 17 ms that most plans do not need
     from packaging.utils import canonicalize_name
 
     def read(text: str) -> _Wanted:
@@ -203,8 +203,8 @@ def _pair_for(build: Build, name: str, catalog: Catalog) -> str | None:
 
 
 def _against_cuda(build: Build, wanted: _Wanted, pair: str | None) -> Iterator[Blocker]:
-    """What names a CUDA, by its local version or in its name, has to name that of the build: the
-    framework and its companions the very one, any other package the major.
+    """A package that names a CUDA, in its local version or its name, must name that of the build:
+    the framework and its companions exactly, any other package the major.
     """
     if pair is not None and wanted.local and build.tag and wanted.local != build.tag:
         theirs = _cuda_of(re.search(_CUDA_IN_LOCAL, wanted.local))
@@ -229,7 +229,7 @@ def _against_cuda(build: Build, wanted: _Wanted, pair: str | None) -> Iterator[B
 
 
 def _cuda_of(found: re.Match[str] | None) -> str | None:
-    """118 -> "11.8", 92 -> "9.2"; two figures from 10 on are a major: 12 -> "12"."""
+    """118 -> "11.8", 92 -> "9.2"; two digits from 10 on are a major: 12 -> "12"."""
     if found is None:
         return None
     figures = found[1]
@@ -239,7 +239,7 @@ def _cuda_of(found: re.Match[str] | None) -> str | None:
 
 
 def _releases_with(wanted: _Wanted, catalog: Catalog) -> list[str]:
-    """The releases of PyTorch whose version of a companion is the one asked for, oldest first."""
+    """The releases of PyTorch whose companion has the requested version, oldest first."""
     rows = [(row.version, getattr(row, wanted.name)) for row in catalog.torch_releases]
     return [release for release, pair in rows if pair and wanted.allows(pair)]
 

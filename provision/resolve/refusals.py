@@ -116,7 +116,7 @@ def why_blocked(
 
 
 def _code_fixes(refused: Build, examiner: Examiner, builds: Sequence[Build]) -> Iterator[str]:
-    """Which CUDA has builds with code for the GPUs for which this one has none."""
+    """Which CUDA has builds with code for the GPUs that this one has no code for."""
     title = TITLES[refused.framework]
     for device in examiner.fleet.devices:
         if examiner.code(refused, device) != "none":

@@ -1,8 +1,8 @@
-"""Versions, and whether one is within a PEP 440 specifier set, without the time that parsing costs.
+"""Compares versions, and checks them against PEP 440 specifier sets, without slow parsing.
 
-`packaging.specifiers` takes longer to import than a plan takes to make, and a plan asks for plain
-comparisons of final and post-releases (">=12.1.105", "<13.0"), which are done here. All else goes
-to it: ">", say, which leaves out the post-releases of its number.
+`packaging.specifiers` takes longer to import than a plan takes to make, and a plan needs only plain
+comparisons of final and post-releases (">=12.1.105", "<13.0"), which are done here. It handles
+everything else: ">", for example, which excludes the post-releases of its version.
 Source: https://packaging.python.org/en/latest/specifications/version-specifiers/
 """
 
@@ -25,7 +25,7 @@ _COMPARISONS: Mapping[str, Callable[[Version, Version], bool]] = {
 
 @cache
 def version(text: str) -> Version:
-    """Versions are compared as versions; parsing the same few strings again is waste."""
+    """A parsed version, cached: the same few strings occur again and again."""
     return Version(text)
 
 
@@ -52,5 +52,5 @@ def _plain(clause: str) -> tuple[Callable[[Version, Version], bool], Version] | 
 
 
 def _is_plain(text: str) -> bool:
-    """Figures and single dots: a final release without a local part."""
+    """Digits and single dots: a final release without a local part."""
     return all(part.isascii() and part.isdigit() for part in text.split("."))

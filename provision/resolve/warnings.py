@@ -118,7 +118,7 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
                 fix="Read them from the wheel: provision catalog measure URL",
             )
     for device, code in answers.codes:
-        if code == "PTX":  # said above
+        if code == "PTX":  # already said above
             continue
         if build.ptx_only and device.capability and device.capability >= build.ptx_only[0]:
             yield Warned(

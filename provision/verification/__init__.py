@@ -1,4 +1,4 @@
-"""An image in, a report out: the suite run in it, and what an earlier record is worth.
+"""Runs the suite in an image, makes the report, and judges earlier records.
 
 Imports `attestation`, `lock` and what these import.
 """

@@ -45,7 +45,7 @@ _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """Whether and where a record is kept. `home` is the directory of this user's own records and
-    key; `path` and `key` are what was named instead; `attach`: to the image in its registry, too.
+    key; `path` and `key` replace them if given; `attach`: also to the image in its registry.
     """
 
     home: Path
@@ -57,7 +57,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One verification: of what, how, and what is kept of it."""
+    """One verification: of which image, how, and what is kept."""
 
     image: str
     asked: SuiteRequest
@@ -68,8 +68,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What came of it. `trouble` is what failed after the report was there, which the exit code
-    tells where nothing worse does.
+    """The result. `trouble` is what failed after the report was made; the exit code shows it unless
+    something worse happened.
     """
 
     report: dict[str, Any]
@@ -85,8 +85,8 @@ def verify(
     catalog: Catalog,
     console: Console,
 ) -> VerifyResult:
-    """Check what was asked, run the suite, and keep what it said. BadInputError: what was asked
-    cannot be done; else the error of the image's place or engine.
+    """Validate the request, run the suite, and keep its results. BadInputError: the request is
+    invalid; else the error of the image's place or engine.
     """
     refuse_unusable(order.files, order.baseline)
     if order.recording.wanted and order.recording.path is not None:
@@ -133,13 +133,13 @@ def _failure_in_files(order: Order) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        with suppress(OSError):  # why there is no report is the better thing to say
+        with suppress(OSError):  # the reason why there is no report is the more useful error
             write_failure(order.files, order.image, error)
         raise
 
 
 def _signer(recording: Recording, console: Console) -> Signer | None:
-    """Who will sign. What was named must be of use; the default is kept where that is possible."""
+    """The signer. A named key must be usable; the default one is created if that is possible."""
     if not recording.wanted:
         return None
     try:
@@ -154,7 +154,7 @@ def _signer(recording: Recording, console: Console) -> Signer | None:
 
 
 def _keep_files(order: Order, report: dict[str, Any]) -> Failure | None:
-    """Compare, write the files; trouble with them does not lose the report."""
+    """Compare and write the files; a failure here does not lose the report."""
     trouble = None
     try:
         if order.baseline is not None:
@@ -217,7 +217,7 @@ def _keep_record(
 def _attach_record(
     subject: Subject, path: Path, places: ImagePlaces, console: Console
 ) -> Failure | None:
-    """Beside the image in its registry, where whoever is about to run it finds it."""
+    """Attach it to the image in its registry, where later users of the image find it."""
     from images.registry.target import RegistryTarget
     from provision.attestation.provenance.attach import attach_signed
 
@@ -244,7 +244,7 @@ def _repository(reference: str) -> str:
 
 
 class RecordNotWrittenError(Failure):
-    """A record that was asked for by name could not be kept."""
+    """A record that was requested by name could not be kept."""
 
     code = "record-not-written"
     exit_code = Exit.USAGE
@@ -266,7 +266,7 @@ def _warn_no_record(error: Failure | OSError, console: Console) -> None:
 
 
 def _exit_code(report: Mapping[str, Any], trouble: Failure | None) -> Exit:
-    """Worse than the baseline is unfit; what could not be kept counts where all else is well."""
+    """Worse than the baseline is unfit; what could not be kept counts only if all else is well."""
     code = _EXIT[report["verdict"]]
     if report.get("comparison", {}).get("worse"):
         code = Exit.UNFIT

@@ -1,4 +1,4 @@
-"""`provision verify IMAGE --check-provenance`: what is stated of how an image was built."""
+"""`provision verify IMAGE --check-provenance`: checks the statements of how an image was built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME_IT = "Name the FILE.sigstore.json that the build left, or push the image w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOrigin:
-    """What became of it. `image`: the digest that was held against the statement."""
+    """The result. `image`: the digest that the statement was checked against."""
 
     image: str
     outcome: Origin | StatementError
@@ -44,9 +44,10 @@ def check_origin(
     trust: Sequence[Path],
     lock: Path | None,
 ) -> CheckedOrigin:
-    """Hold the statement of a file, or those attached in the image's registry, against the image.
+    """Check the statement in a file, or those attached in the image's registry, against the image.
 
-    `lock`: the image should have been built from that one. Nothing is run, and nothing is loaded.
+    `lock`: the lock that the image should have been built from. Nothing is run, and nothing is
+    loaded.
     """
     wanted = read_lock_file(lock).sha256 if lock is not None else None
     subject = find_subject(name, places)
@@ -78,7 +79,7 @@ def _attached(
     from images.registry.reader import RepositoryReader
     from provision.attestation.provenance.attach import find_provenance
 
-    # a subject is looked up by its digest alone
+    # attachments are looked up by the image's digest only
     manifest = Descriptor(media_type=MANIFEST, digest=subject.digest, size=0)
     with closing(RepositoryReader.open(subject.registry, ca_bundle=places.ca)) as registry:
         return find_provenance(

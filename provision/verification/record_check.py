@@ -1,4 +1,4 @@
-"""`provision verify IMAGE --check-record`: what an earlier record is worth here and now."""
+"""`provision verify IMAGE --check-record`: judges an earlier record for this image and machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What became of a record: a judgement, or why it is not believed. `keyid`: who signed it."""
+    """The result for a record: a judgement, or why it is not trusted. `keyid`: the signer's key."""
 
     image: str
     path: Path
@@ -51,8 +51,8 @@ def check_record(
     trust: Sequence[Path],
     level: str | None,
 ) -> Checked:
-    """Judge the record of an image: the one named, or this user's own of this kind of machine.
-    No container runs.
+    """Judge the record of an image: the named one, or this user's own for this kind of machine. No
+    container runs.
     """
     subject = find_subject(name, places)
     image = subject.image_id
@@ -86,9 +86,9 @@ def check_record(
 
 
 def contradiction(statement: Statement) -> str | None:
-    """Where the verdict of a record is not the one that its checks add up to, by the suite's rules.
+    """Says if the verdict of a record differs from what its checks add up to, by the suite's rules.
 
-    They are held against the suite of this version: a record of fewer checks proves less.
+    They are checked against the suite of this version: a record of fewer checks proves less.
     """
     try:
         found = recompute(_as_report(statement), _words(statement), _given(statement))
@@ -103,19 +103,19 @@ def contradiction(statement: Statement) -> str | None:
 
 
 def _words(statement: Statement) -> list[str]:
-    """What was required ran, too, whatever the level."""
+    """The suite's options; every check that ran counts as required, whatever the level."""
     ran = ",".join(row["id"] for row in statement.checks if row["status"] != "skip")
     return ["--level", statement.level, *(["--require", ran] if ran else [])]
 
 
 def _given(statement: Statement) -> dict[str, Any]:
-    """The expectations of the run, as far as its GPUs go: none is not the same as not known."""
+    """The expectations of the run for its GPUs: none is not the same as not known."""
     gpus = statement.host.gpus
     return {"schema": 1, "gpus": None if gpus is None else [{} for _ in gpus]}
 
 
 def _as_report(statement: Statement) -> dict[str, Any]:
-    """The report of the run, as far as the record keeps it; what it does not keep is not judged."""
+    """The report of the run, as far as the record keeps it; nothing else is judged."""
     gpus = statement.host.gpus or ()
     absent = ("glibc", "shm_bytes", "container", "visible_devices", "cuda_driver", "driver_error")
     environment = {
@@ -160,13 +160,13 @@ def _attached(
     trusted: Mapping[str, PublicKey],
     held: Callable[[Statement], Judgement],
 ) -> Checked | None:
-    """What is attached to the image in its registry, by a machine like this one."""
+    """Records attached to the image in its registry, by a machine like this one."""
     from images.registry.reader import RepositoryReader
     from provision.attestation.provenance.attach import find_record
 
     assert subject.registry is not None
     assert subject.digest is not None
-    # a subject is looked up by its digest alone
+    # attachments are looked up by the image's digest only
     manifest = Descriptor(media_type=MANIFEST, digest=subject.digest, size=0)
     with closing(RepositoryReader.open(subject.registry, ca_bundle=places.ca)) as registry:
         outcome, keyid = find_record(
@@ -182,7 +182,7 @@ def _attached(
 
 
 def check_to_json(checked: Checked) -> dict[str, Any]:
-    """The result of the command, of the same shape whatever was found."""
+    """The result of the command; the format is always the same."""
     outcome = checked.outcome
     sound = outcome if isinstance(outcome, Judgement) else None
     statement = sound.statement if sound else None

@@ -1,7 +1,7 @@
-"""The files that CI reads: the report as JSON, and what the suite renders of it.
+"""The files that CI reads: the report as JSON, and what the suite renders from it.
 
-They are written whatever the verdict. Where the suite never came to a report, JUnit and Markdown
-say why: a file that is missing hides the failure from whoever reads only that.
+They are written whatever the verdict. If the suite produced no report, JUnit and Markdown say why:
+a missing file would hide the failure from a reader of that file alone.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from provision.verification.suite import report_bytes, run_here
 
 RENDERED = ("junit", "html", "markdown", "prometheus")
 FORMATS = ("report", *RENDERED)
-"""What `provision verify` can write, by its option's name."""
+"""What `provision verify` can write, by option name."""
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class ReportNotWrittenError(Failure):
-    """The suite gave its report, and a file that was asked for could not be made of it."""
+    """The suite made its report, but a requested file could not be made from it."""
 
     code = "report-not-written"
     exit_code = Exit.USAGE
 
 
 def refuse_unusable(files: Mapping[str, Path], baseline: Path | None) -> None:
-    """Before the container starts: every file can be written, and the baseline be compared with.
-    BadInputError: the first that cannot.
+    """Check before the container starts that every file can be written and the baseline can be
+    read. BadInputError: the first that cannot.
     """
     seen: dict[Path, str] = {}
     for name, path in files.items():
@@ -75,7 +75,7 @@ def compared(report: Mapping[str, Any], baseline: Path) -> dict[str, Any]:
 
 
 def page(report: Mapping[str, Any]) -> str | None:
-    """The suite's own page for people; None where it cannot be drawn."""
+    """The suite's own page for people; None if it cannot be rendered."""
     with scratch_directory() as made:
         path = made / "report.json"
         path.write_bytes(report_bytes(report))
@@ -84,7 +84,7 @@ def page(report: Mapping[str, Any]) -> str | None:
 
 
 def write_files(report: Mapping[str, Any], files: Mapping[str, Path]) -> None:
-    """Write all that was asked for; ReportNotWrittenError says what could not be."""
+    """Write all requested files; ReportNotWrittenError says what could not be written."""
     data = report_bytes(report)
     try:
         if path := files.get("report"):
@@ -103,8 +103,8 @@ def write_files(report: Mapping[str, Any], files: Mapping[str, Path]) -> None:
 
 
 def write_failure(files: Mapping[str, Path], image: str, error: Exception) -> None:
-    """What CI shows where there is no report. Failing here hides nothing: the error itself comes
-    after.
+    """What CI shows if there is no report. A failure here hides nothing: the error itself
+    follows.
     """
     code = error.code if isinstance(error, Failure) else "bug"
     said = error.message if isinstance(error, Failure) else type(error).__name__
@@ -131,7 +131,7 @@ def junit_of_failure(image: str, code: str, lines: list[str]) -> bytes:
 
 
 def markdown_of_failure(image: str, code: str, lines: list[str]) -> bytes:
-    """A few lines, all of them literal."""
+    """A few lines, in which all text is literal."""
     text = "\n".join([image, code, "", *lines])
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text) or [""]))
     said = f"## GPU verification: no report\n\n{fence}text\n{text}\n{fence}\n"

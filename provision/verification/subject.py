@@ -1,7 +1,7 @@
 """The image that `provision verify` and `inspect` are given: on an engine, or anywhere else.
 
-A name is the engine's where the engine has it, then this user's own (made without an engine), then
-a registry's if it names one. A path, or `oci:DIR:NAME`, is what lies there.
+A name is looked up on the engine, then in this user's own layout (for images built without an
+engine), then in a registry if it names one. A path or `oci:DIR:NAME` is read from disk.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FILE_ENDINGS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePlaces:
-    """Where images may be: the engine (`connect` fails where none answers), the layout of this
-    user's own, and what a registry needs; `state` is where a sandbox unpacks.
+    """Where images may be: the engine (`connect` fails if none answers), this user's own layout,
+    and what a registry needs; `state` is where a sandbox unpacks.
     """
 
     connect: Callable[[], DockerRunner]
@@ -50,9 +50,9 @@ class ImagePlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One image. `engine` has it, or `image` can be read; `registry`: it is there by that name;
-    `digest`: of its manifest, where it has one; `emulator`: what would run it here, where that is
-    not this machine's own processor.
+    """One image. `engine` has it, or `image` can be read; `registry`: a registry has it under that
+    name; `digest`: that of its manifest, if it has one; `emulator`: what would run it here, if it
+    is not for this machine's processor.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Subject:
 
 
 def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subject:
-    """Find the image that was meant; a failure says where it was looked for. `what` a person may
-    have meant by the name. The failure is of `nowhere`.
+    """Find the named image; a failure says where it was looked for. `what`: what the user may have
+    meant by the name. `nowhere` makes the failure.
     """
     from images.assembly.opening import open_path, parse_place
 
@@ -93,7 +93,7 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
 
 
 def engine_name(subject: Subject, places: ImagePlaces) -> str:
-    """What would run the image here; "" where nothing can."""
+    """What would run the image here; "" if nothing can."""
     if subject.engine is not None:
         return subject.engine.name
     from images.engines.runner import choose_runner
@@ -106,7 +106,7 @@ def engine_name(subject: Subject, places: ImagePlaces) -> str:
 
 @contextmanager
 def ready(subject: Subject, places: ImagePlaces, console: Console) -> Iterator[tuple[Runs, str]]:
-    """What can run the image here, and what it calls the image."""
+    """What can run the image here, and the name that it uses for the image."""
     if subject.emulator:
         console.note(
             f"{subject.name} is for another processor and runs under emulation "
@@ -121,8 +121,8 @@ def ready(subject: Subject, places: ImagePlaces, console: Console) -> Iterator[t
 
 
 def runner_here(cache: Path, console: Console) -> Runner:
-    """What can run an image that no engine has; who cannot is named, with the reason. `cache`:
-    where a sandbox keeps what it unpacks.
+    """What can run an image that no engine has; the error names each unusable runner with the
+    reason. `cache`: where a sandbox keeps unpacked images.
     """
     from images.engines.runner import choose_runner
 
@@ -135,8 +135,8 @@ def runner_here(cache: Path, console: Console) -> Runner:
 
 @contextmanager
 def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[Runner, str]]:
-    """Have an image where it can be run, and what it is called there; it goes afterwards, but for
-    the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
+    """Make an image runnable, and give its name there; it is removed afterwards, except for the
+    last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
     """
     from images.engines.sandbox.run import Sandbox
 
@@ -167,7 +167,7 @@ def _read(text: str, image: Image, registry: str | None = None) -> Subject:
 
 
 def nearest(opened: Callable[[Platform], T]) -> T:
-    """The image for this machine; where there is none, one that is emulated here, else any."""
+    """The image for this machine; if there is none, one that can be emulated here, else any."""
     from images.oci.model import host_platform
 
     try:
@@ -200,7 +200,7 @@ def _engine(connect: Callable[[], DockerRunner]) -> tuple[DockerRunner | None, F
 def nowhere(
     text: str, places: ImagePlaces, engine: DockerRunner | None, problem: Failure | None, what: str
 ) -> Failure:
-    """The failure of a name that nothing here has: where it was looked for, and what is like it."""
+    """The failure for an image that was not found: where it was looked for, and similar names."""
     from images.assembly.opening import parse_place
     from images.engines.docker_errors import NoEngineError
     from images.oci.errors import ImagePlaceError
@@ -238,12 +238,12 @@ def nowhere(
 
 
 def looks_like_file(name: str) -> bool:
-    """Whether a name ends as files do, and as few images would."""
+    """Whether a name ends like a file name, which few image names do."""
     return Path(name).suffix.lower() in _FILE_ENDINGS
 
 
 def is_image_file(path: Path) -> bool:
-    """Whether a file or a directory may hold an image, by its looks."""
+    """Whether a file or a directory looks like an image."""
     return path.suffix == ".tar" or (path / "oci-layout").is_file()
 
 
@@ -261,8 +261,8 @@ def _names_on(engine: DockerRunner | None) -> tuple[str, ...]:
 
 
 def own_image(name: str, images: Path, platform: Platform | None) -> Image | None:
-    """The image of that name in the layout of this user's own, if there is one.
-    PlatformMissingError: there is, but not for this platform.
+    """The image of that name in this user's own layout, if there is one. PlatformMissingError:
+    there is, but not for this platform.
     """
     from images.oci.layout_reading import open_layout
 
@@ -277,6 +277,6 @@ def own_image(name: str, images: Path, platform: Platform | None) -> Image | Non
 
 
 def names_a_registry(name: str) -> bool:
-    """Whether the first word is a host; "team/torch" is not asked of Docker Hub unasked."""
+    """Whether the first word is a host; "team/torch" is not sent to Docker Hub implicitly."""
     first, slash, _ = name.partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")

@@ -1,6 +1,6 @@
-"""The suite, from outside: what it is asked, how it is run in an image, and what its report shows.
+"""The suite, from outside: its options, how it is run in an image, and what its report shows.
 
-The suite is never imported: inside an image it is a command, and here a process of its own.
+The suite is never imported: inside an image it is a command, and here a separate process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrokenReportError(Failure):
 
 
 class BadReportError(BrokenReportError):
-    """A report that is malformed, or of another run than the one that was asked for."""
+    """A malformed report, or one of another run than the requested one."""
 
     code = "bad-report"
 
@@ -60,7 +60,7 @@ class BadReportError(BrokenReportError):
 
 
 class ContradictoryReportError(BrokenReportError):
-    """A report whose verdict is not the one that its checks add up to."""
+    """A report whose verdict contradicts its checks."""
 
     code = "report-contradiction"
 
@@ -73,8 +73,8 @@ class ContradictoryReportError(BrokenReportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRequest:
-    """What is asked of the suite: how thorough, what may not be skipped, and what alone to run
-    (empty: everything). `timeout_s` is for the whole run.
+    """The suite's options: the level, the required checks, and the only checks to run (empty: all).
+    `timeout_s` is for the whole run.
     """
 
     level: str = "standard"
@@ -89,13 +89,15 @@ class SuiteRequest:
 
 
 def run_here(words: Sequence[str]) -> process.Completed:
-    """The suite's own command line on this machine: for what it knows, not for what it proves."""
+    """Runs the suite's own command line on this machine: for what it knows, not for what it
+    proves.
+    """
     argv = [sys.executable, "-m", "verify", *words]
     return process.run(argv, timeout_s=120.0, cwd=suite_directory().parent, apart=True)
 
 
 def suite_directory() -> Path:
-    """Where the verify package lies; it is copied, never imported."""
+    """The directory of the verify package; it is copied, never imported."""
     from importlib.util import find_spec
 
     found = find_spec("verify")
@@ -105,8 +107,8 @@ def suite_directory() -> Path:
 
 
 def check_names(asked: SuiteRequest, framework: str) -> None:
-    """Refuse, before anything slow, the names of checks that the suite would refuse after it.
-    Raises BadInputError, which names the nearest.
+    """Refuse, before anything slow, names of checks that the suite would refuse later. Raises
+    BadInputError, which names the nearest.
     """
     if not asked.words():
         return
@@ -119,8 +121,8 @@ def check_names(asked: SuiteRequest, framework: str) -> None:
 
 
 def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
-    """Told before the build, since the verification after it would be the first to fail. Only a
-    warning: an engine that uses the toolkit's hook does not say so.
+    """Shown before the build, since the verification after it would be the first to fail. Only a
+    warning: an engine that uses the toolkit's hook does not report a runtime.
     """
     docker = next((e for e in facts.engines or () if e.name == "docker"), None)
     if not facts.gpus or docker is None or docker.gpu_runtime is not False or docker.cdi_devices:
@@ -135,8 +137,8 @@ def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
 
 
 def gpus_to_request(facts: HostFacts | None) -> str:
-    """How the engine is asked for GPUs: not at all where there are none, by CDI where only that
-    is set up, by the NVIDIA runtime else.
+    """How GPUs are requested from the engine: not at all if there are none, through CDI if only
+    that is set up, else through the NVIDIA runtime.
     """
     if facts is None or not facts.gpus:
         return "none"
@@ -170,10 +172,10 @@ def run_suite(
     console: Console,
     emulator: str = "",
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Run the suite inside the image, as `runner` calls it. Gives its report, and what could not be
-    granted. `gpus`: how they are asked for (`RunJob.gpus`). `emulator`: what emulates the image's
-    processor; such an image is given no GPU, since this machine's driver is not for it.
-    BrokenReportError: the container ended without a report.
+    """Run the suite inside the image, which `runner` knows by this name. Returns its report, and
+    what could not be granted. `gpus`: how they are requested (`RunJob.gpus`). `emulator`: what
+    emulates the image's processor; such an image gets no GPU, since this machine's driver is not
+    for it. BrokenReportError: the container ended without a report.
     """
     from images.layers.own import SUITE
 
@@ -191,7 +193,7 @@ def run_suite(
         stack_bytes=_STACK_BYTES,
         timeout_s=asked.timeout_s,
     )
-    by = runner.name  # asked now: an engine that has gone later must not cost the report
+    by = runner.name  # queried now: an engine that stops later must not cost the report
     lines = _Lines(console)
     try:
         result = runner.run(job, lines.pass_on)
@@ -210,8 +212,8 @@ def run_suite(
 
 
 class _Lines:
-    """What an image writes to standard error as it runs, as far as it is shown: so many lines, each
-    so long. The end of all of it is kept by who runs the image.
+    """What an image writes to standard error while it runs, for display: limited in lines and in
+    line length. The runner keeps the end of the whole output.
     """
 
     def __init__(self, console: Console) -> None:
@@ -232,7 +234,7 @@ class _Lines:
 def _refuse_untrue(
     report: Mapping[str, Any], exit_code: int, asked: SuiteRequest, expect: Mapping[str, Any]
 ) -> None:
-    """Hold a report against its own checks, and against what was asked for."""
+    """Check a report against its own checks, and against the request."""
     claimed = report["verdict"]
     if "comparison" in report:
         raise BadReportError("it has a comparison, which was not requested")
@@ -256,7 +258,7 @@ class Recomputed:
 def recompute(
     report: Mapping[str, Any], words: Sequence[str], expect: Mapping[str, Any]
 ) -> Recomputed:
-    """The verdict by this version's suite, which runs here and not in the image. `words` are the
+    """The verdict of this version's suite, which runs here and not in the image. `words` are the
     suite's options. BadReportError: the report is malformed, or of another run.
     """
     with scratch_directory() as made:
@@ -285,10 +287,10 @@ def in_numbers(report: Mapping[str, Any]) -> str:
 
 
 def read_report(stdout: str) -> dict[str, Any] | None:
-    """The report in what the suite wrote, or None: the last JSON object that begins and ends on a
-    line of its own. An entrypoint may print its banner before it (those of nvidia/cuda do).
+    """The report in the suite's output, or None: the last JSON object that begins and ends on a
+    separate line. An entrypoint may print its banner before it (those of nvidia/cuda do).
 
-    The text is searched once, from its end: it is the image's, and may be made to be slow to read.
+    The text is searched once, from its end: the image controls it, and could make it slow to parse.
     """
     if len(stdout) > _REPORT_CHARACTERS:
         raise BadReportError(
@@ -326,7 +328,7 @@ def _is_too_deep(value: object) -> bool:
 
 
 def _double(text: str) -> float:
-    """JSON has numbers only, and a report only those that a double can hold."""
+    """JSON has one number type; a report may hold only numbers that fit a double."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(text)
@@ -334,14 +336,14 @@ def _double(text: str) -> float:
 
 
 def report_bytes(report: Mapping[str, Any]) -> bytes:
-    """The report as a file holds it and --json prints it."""
+    """The report in the form that a file holds and --json prints."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     return f"{printable_json(text)}\n".encode()
 
 
 def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What the checks have shown, and what none has: a check that did not run, or that had to
-    make do with the CPU, has shown nothing of the GPU.
+    """What the checks have shown, and what none has: a check that did not run, or that fell back to
+    the CPU, has shown nothing about the GPU.
     """
     shown: list[str] = []
     missing: list[str] = []
@@ -355,7 +357,7 @@ def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
-    """What a person types next."""
+    """The command to type next."""
     words = ["docker", "run", "--rm", "-it"]
     words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(gpus, [])
     words += ["--shm-size", "1g"]

@@ -1,4 +1,4 @@
-"""The checks of each framework, cheap to dear. A family's own file lists its checks as `CHECKS`."""
+"""The checks of each framework, cheapest first. Each family's file lists its checks as `CHECKS`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PYTORCH = (
 
 
 def _in_order(checks: Iterable[Check]) -> Tuple[Check, ...]:
-    """By level, and within one level as they were listed."""
+    """Sort by level, and keep the listed order within a level."""
     return tuple(sorted(checks, key=lambda check: LEVELS.index(check.level)))
 
 

@@ -1,7 +1,7 @@
-"""How far a result may lie from the truth: rounding explains so much, and no more.
+"""How far a result may be from the truth: the error that rounding explains.
 
-A check computes in some dtype, computes the same in float64 from the *rounded* inputs, and hands
-the distance in as a `Reading`. What is left to explain is the rounding of the sums and of the
+A check computes in some dtype, computes the same in float64 from the *rounded* inputs, and passes
+the distance as an `AccuracyReading`. The rest must come from rounding of the sums and of the
 result, and for that there are bounds. Nothing here imports a framework.
 """
 
@@ -21,7 +21,7 @@ _CPU_FIX = "build the image again; try another machine: the CPU or its memory ma
 _TF32_CAUSE = "the error is as large as TF32's, which was turned off"
 _TF32_FIX = "unset NVIDIA_TF32_OVERRIDE; where it is not set, build the image again from its lock"
 _TF32_GAIN = 10.0  # measured: TF32's error is about 1000 times that of fp32
-_TF32_BAND = (5e-5, 9e-4)  # measured: 2.9e-4 with rounded factors, 7.7e-4 with cut ones
+_TF32_BAND = (5e-5, 9e-4)  # measured: 2.9e-4 with rounded factors, 7.7e-4 with truncated ones
 _BF16_BAND = (1.5e-3, 5e-3)  # measured: 2.3e-3
 
 
@@ -29,8 +29,8 @@ _BF16_BAND = (1.5e-3, 5e-3)  # measured: 2.3e-3
 class Rounding:
     """Unit roundoffs, 2**-p for p bits of significand: of the factors, of the sum, of the result.
 
-    The factors count only where the hardware rounds them by itself, as TF32 does: a reference is
-    made from the inputs as they were given to the device.
+    The factors count only where the hardware itself rounds them, as with TF32: the reference is
+    computed from the inputs as the device gets them.
     """
 
     factors: float
@@ -38,7 +38,7 @@ class Rounding:
     result: float
 
 
-# Tensor cores cut bits off their sums instead of rounding them, so one bit less is counted there
+# Tensor cores truncate their sums instead of rounding them, so one bit less is assumed there
 # (Fasi, Higham, Mikaitis, Pranesh 2021). For fp8 Hopper's tensor cores keep about 14 bits of a sum
 # (DeepSeek-V3 report 2024, section 3.5.2), and the result comes in bf16.
 ROUNDINGS: Dict[str, Rounding] = {
@@ -53,18 +53,18 @@ ROUNDINGS: Dict[str, Rounding] = {
 
 @dataclass(frozen=True)
 class AccuracyReading:
-    """One result beside its float64 reference, as `compare` measured it; or the error instead."""
+    """One result compared with its float64 reference by `compare`; or the error instead."""
 
     what: str  # "509x1021x253", "3x3 grouped: gradient by weight"
     dtype: str  # a key of ROUNDINGS
-    terms: int  # how many products each answer is the sum of
+    terms: int  # how many products are summed per element
     error: float = math.nan
     worst: float = math.nan
     gpu: Optional[int] = None  # None: the CPU
     slack: float = 1.0  # what the algorithm may lose beyond a plain sum
-    peak: float = 2.0  # how many times the allowed the worst element may be off
+    peak: float = 2.0  # the worst element's limit, as a multiple of `allowed`
     raised: Optional[str] = None
-    sums: Optional[float] = None  # their unit roundoff, where it is not the usual one of the dtype
+    sums: Optional[float] = None  # their unit roundoff, if not the dtype's usual one
 
     @property
     def allowed(self) -> float:
@@ -73,7 +73,7 @@ class AccuracyReading:
 
     @property
     def off(self) -> float:
-        """How many times the allowed the distance is, by the norm or by the worst element."""
+        """The error as a multiple of the allowed one, by the norm or by the worst element."""
         if not (math.isfinite(self.error) and math.isfinite(self.worst)):
             return math.inf
         return max(self.error, self.worst / self.peak) / self.allowed
@@ -88,11 +88,11 @@ class AccuracyReading:
 def tolerance(dtype: str, terms: int, slack: float = 1.0, sums: Optional[float] = None) -> float:
     """The largest ratio of the norms of error and reference that rounding explains.
 
-    The roundings of a sum of `terms` random products go as their square root (Higham and Mary
-    2019, "A New Approach to Probabilistic Rounding Error Analysis"). Two rounded factors count as
-    sqrt(2) of one. All of it is doubled, for libraries that sum in an unlucky order. Measured for
-    1024 terms, by this: fp32 0.06, fp16 and bf16 0.21, TF32 0.21 to 0.55 (rounded, or cut off).
-    And what is to be found: TF32 in place of fp32 75, sums in fp16 4.8, in bf16 1.2.
+    The rounding error of a sum of `terms` random products grows with their square root (Higham and
+    Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis"). Two rounded factors count
+    as sqrt(2) of one. The total is doubled, for libraries that sum in an unlucky order. Measured
+    for 1024 terms, divided by this: fp32 0.06, fp16 and bf16 0.21, TF32 0.21 to 0.55 (rounded, or
+    truncated). Faults that must be found: TF32 in place of fp32 75, sums in fp16 4.8, in bf16 1.2.
     """
     unit = ROUNDINGS[dtype]
     summed = math.sqrt(terms) * (unit.sums if sums is None else sums)
@@ -101,10 +101,11 @@ def tolerance(dtype: str, terms: int, slack: float = 1.0, sums: Optional[float] 
 
 
 def compare(got: Any, reference: Any) -> Tuple[float, float]:
-    """The error by the norm, and the worst element's by its size plus the root mean square.
+    """The norm of the error relative to the reference, and the worst element's relative error.
 
-    Both are arrays of float64 of one shape: torch's on the CPU, or NumPy's. The second number
-    finds one wrong element among a million, which the first does not see.
+    The worst element's is relative to its size plus the root mean square. Both arguments are
+    float64 arrays of the same shape: torch's on the CPU, or NumPy's. The second number finds one
+    wrong element among a million, which the first misses.
     """
     if tuple(got.shape) != tuple(reference.shape):
         raise ValueError("{} is not {}".format(tuple(got.shape), tuple(reference.shape)))
@@ -115,7 +116,7 @@ def compare(got: Any, reference: Any) -> Tuple[float, float]:
 
 
 def number(value: float) -> Union[float, str]:
-    """JSON has no NaN and no infinity."""
+    """The value for JSON, as text if it is NaN or infinite."""
     return value if math.isfinite(value) else repr(value)
 
 
@@ -125,9 +126,9 @@ def judge_products(
     tf32_gpus: Sequence[int] = (),
     tf32_override: Optional[str] = None,
 ) -> Outcome:
-    """Matrix products. `left_out` has the dtypes that were not tried, each with the reason.
+    """Judge matrix products. `left_out` has the dtypes that were not tried, each with the reason.
 
-    `tf32_gpus` are those that have TF32: there a "tf32" reading must show that it was in effect,
+    `tf32_gpus` are those that have TF32: there a "tf32" reading must show that TF32 was used,
     unless `tf32_override`, the value of NVIDIA_TF32_OVERRIDE, turns it off.
     """
     outcome = judge_accuracy("products", readings, left_out)
@@ -148,7 +149,7 @@ def judge_products(
 def judge_convolution(
     readings: Sequence[AccuracyReading], left_out: Optional[Mapping[str, str]] = None
 ) -> Outcome:
-    """Convolutions, forward and both gradients."""
+    """Judge convolutions, forward and both gradients."""
     return judge_accuracy("convolutions", readings, left_out)
 
 
@@ -191,7 +192,7 @@ def _row(reading: AccuracyReading) -> Tuple[Cell, ...]:
 
 
 def _worst_of_each(readings: Sequence[AccuracyReading]) -> List[AccuracyReading]:
-    """Of each dtype and kind the one that is furthest off: what comes after a comma is its case."""
+    """The worst reading of each dtype and kind; text after a comma in `what` is the case."""
     found: Dict[Tuple[str, str], AccuracyReading] = {}
     for reading in readings:
         key = reading.dtype, reading.what.partition(",")[0]
@@ -203,7 +204,7 @@ def _worst_of_each(readings: Sequence[AccuracyReading]) -> List[AccuracyReading]
 def _without_tf32(
     readings: Sequence[AccuracyReading], cards: Sequence[int]
 ) -> List[AccuracyReading]:
-    """The TF32 readings of the first card where none of them shows TF32.
+    """The TF32 readings of the first card where no reading shows that TF32 was used.
 
     One that does is enough: for a shape that fits no tile a library may choose another kernel.
     """

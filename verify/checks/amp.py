@@ -1,8 +1,8 @@
-"""Mixed precision: autocast and the gradient scaler train as well as fp32 does, and what they gain.
+"""Mixed precision: whether autocast and the gradient scaler train as well as fp32, and their gain.
 
 fp16 has 5 bits of exponent: small gradients vanish unless the loss is scaled up. The scaler finds
-the scale by trying, and skips each step that overflows; here it starts far too high on purpose, so
-it has to show that. bf16 has the range of fp32 and needs no scaler.
+the scale by trial and skips each step that overflows; here it starts far too high on purpose, so
+that it must skip some. bf16 has the range of fp32 and needs no scaler.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class MixedRun:
 
     dtype: str  # "fp32", "fp16", "bf16"
     losses: Tuple[float, ...]
-    computed_in: str  # the dtype that the layers' results really had
-    finite: bool = True  # every weight at the end
+    computed_in: str  # the actual dtype of the layers' results
+    finite: bool = True  # whether every weight is finite at the end
     skipped: Tuple[int, ...] = ()  # the steps that the scaler skipped
-    overflows: bool = False  # the first scale was too large on purpose: some step must be skipped
+    overflows: bool = False  # the first scale was too large on purpose: a step must be skipped
     seconds: Tuple[float, ...] = ()  # of each step of a larger model
-    peak_bytes: Optional[int] = None  # of that model's step; None where it cannot be counted
+    peak_bytes: Optional[int] = None  # of that model's step; None if it cannot be measured
 
 
 def check_amp(context: Context) -> Outcome:
@@ -57,7 +57,7 @@ def check_amp(context: Context) -> Outcome:
 
 
 def _unfit(dtype: str, place: Place) -> Optional[str]:
-    """Why this dtype has no mixed precision here."""
+    """Why mixed precision with this dtype is not possible here."""
     import torch
 
     if dtype == "bf16" and place.is_gpu and (place.capability or (0, 0)) < (8, 0):
@@ -95,7 +95,7 @@ class _Trained(NamedTuple):
 
 
 def _train(dtype: str, place: Place, steps: int) -> _Trained:
-    """Plain SGD: Adam divides by the gradients' size, and a wrong scale would not be seen."""
+    """Train with plain SGD: Adam divides by the gradients' size, which would hide a wrong scale."""
     import torch
 
     torch.manual_seed(7)
@@ -129,7 +129,7 @@ def _time_wide(
 
     inputs = torch.randn(rows, width, device=place.device)
     step = _Step(dtype, place, _network((width,) * 7).to(place.device), 2.0**10)
-    step.take(inputs, inputs)  # the first one brings the optimiser's memory
+    step.take(inputs, inputs)  # the first step allocates the optimiser's memory
     peak = place.peak_bytes(lambda: step.take(inputs, inputs))
     return place.seconds(lambda: step.take(inputs, inputs), repeats=repeats), peak
 
@@ -156,7 +156,7 @@ class _Step:
         self.computed_in = "nothing"
 
     def take(self, inputs: Any, target: Any) -> Any:
-        """Take the step; the loss before it."""
+        """Take the step and return the loss before it."""
         import torch
 
         self._optimiser.zero_grad(set_to_none=True)
@@ -172,7 +172,7 @@ class _Step:
 
 
 def _autocast(kind: str, dtype: Any, *, enabled: bool) -> Any:
-    """Autocast refuses float32 as its dtype, even where it is not enabled."""
+    """An autocast context; autocast refuses float32 as its dtype even if it is not enabled."""
     import contextlib
 
     import torch
@@ -181,7 +181,7 @@ def _autocast(kind: str, dtype: Any, *, enabled: bool) -> Any:
 
 
 def _scaler(place: Place, *, enabled: bool, first_scale: float) -> Any:
-    """torch.amp.GradScaler since 2.3; before, CUDA's alone."""
+    """torch.amp.GradScaler since 2.3; before, only CUDA's."""
     import torch
 
     general: Optional[Callable[..., Any]] = getattr(torch.amp, "GradScaler", None)
@@ -193,7 +193,7 @@ def _scaler(place: Place, *, enabled: bool, first_scale: float) -> Any:
 def judge_amp(
     runs: Sequence[MixedRun], device: str, left_out: Optional[Mapping[str, str]] = None
 ) -> Outcome:
-    """Every dtype's loss falls as that of fp32 does, computed in the dtype that was asked for."""
+    """Whether each dtype's loss falls as in fp32 and was computed in the requested dtype."""
     left_out = left_out or {}
     plain = next((run for run in runs if run.dtype == "fp32"), None)
     mixed = [run for run in runs if run.dtype != "fp32"]
@@ -252,7 +252,7 @@ def _lagging(run: MixedRun, plain: MixedRun) -> "Optional[Tuple[str, str]]":
 
 
 def _pack(mixed: Sequence[MixedRun], plain: Optional[MixedRun], device: str) -> Dict[str, Any]:
-    """What a CPU gains says nothing of a GPU: its numbers stand in the table alone."""
+    """The measurements. A CPU's gain says nothing about a GPU, so it is only in the table."""
     if plain is None:
         return {}
     metrics = [metric for run in mixed for metric in _gains(run, plain) if device == "cuda"]

@@ -1,4 +1,4 @@
-"""Attention by each of torch's backends: forward and gradients against the formula in float64."""
+"""Attention with each of torch's backends: forward and gradients against the float64 formula."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from verify.checks.precision import Results, kind_of, set_tf32
 from verify.model.check import Context, Outcome, Status
 
 Shape = Tuple[int, int, int, int]  # batch, heads, length, width of a head
-# 510 fits no tile. An odd length would do so too, but there torch 2.1 writes behind its buffers in
-# bf16 on a CPU (pytorch issue 132871).
+# 510 is no multiple of a tile. Nor is an odd length, but there torch 2.1 writes past its buffers
+# in bf16 on a CPU (pytorch issue 132871).
 _SHAPES: Mapping[str, Tuple[Shape, ...]] = {
     "quick": ((2, 4, 128, 64),),
     "standard": ((2, 4, 128, 64), (1, 4, 510, 64)),
     "full": ((2, 4, 128, 64), (1, 4, 510, 64), (2, 8, 1024, 128)),
 }
 _DTYPES = ("fp32", "fp16", "bf16")
-# By the name of each in torch.nn.attention.SDPBackend, and before 2.3 as an argument of sdp_kernel.
+# Names in torch.nn.attention.SDPBackend, and before 2.3 arguments of sdp_kernel.
 _BACKENDS = {
     "flash": ("FLASH_ATTENTION", "enable_flash"),
     "efficient": ("EFFICIENT_ATTENTION", "enable_mem_efficient"),
     "cudnn": ("CUDNN_ATTENTION", None),
     "math": ("MATH", "enable_math"),
 }
-# What torch and cuDNN say where a backend has no kernel: pytorch issues 140930, 138340.
+# Messages of torch and cuDNN if a backend has no kernel: pytorch issues 140930, 138340.
 _NO_KERNEL = re.compile(
     r"No available kernel|No viable backend|No execution plans support the graph"
     r"|No valid (execution plans|engine configs)|unable to find an engine|STATUS_NOT_SUPPORTED",
@@ -42,7 +42,7 @@ _PARTS = ("", ", gradient by query", ", gradient by key", ", gradient by value")
 
 @dataclass(frozen=True)
 class ForcedBackend:
-    """The backend that alone was allowed, and the one that ran."""
+    """The only backend that was allowed, and the one that ran."""
 
     asked: str
     ran: str
@@ -102,7 +102,7 @@ def _try_each(
 def _choose(
     given: _Given, true: Sequence[Any], mine: AccuracyReading, *, causal: bool
 ) -> List[AccuracyReading]:
-    """The readings of what a user gets, who leaves the choice of the backend to torch."""
+    """The readings with torch's own choice of backend, as a user gets it by default."""
     import torch
 
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -119,7 +119,7 @@ def _force(
     *,
     causal: bool,
 ) -> List[AccuracyReading]:
-    """The readings of one backend; none where it cannot do this."""
+    """The readings of one backend; empty if it does not support this case."""
     import torch
 
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -137,13 +137,13 @@ def _force(
         raise
     ran = backend_of(result)
     if mine.gpu is None and backend != ran == "math" and not _has_choice(given, causal=causal):
-        return []  # torch 2.0 has one backend on a CPU, and takes it whatever is allowed
+        return []  # torch 2.0 has one backend on a CPU and uses it whatever is allowed
     forced.append(ForcedBackend(backend, ran, mine.dtype))
     return [_read(mine, *row) for row in zip(_PARTS, (result, *gradients), true)]
 
 
 def _has_choice(given: _Given, *, causal: bool) -> bool:
-    """Whether another backend than the plain one serves here, where all are allowed."""
+    """Whether torch chooses another backend than the plain one if all are allowed."""
     import torch
 
     query, key, value = (x.detach().requires_grad_() for x in given[:3])
@@ -157,7 +157,7 @@ def _read(mine: AccuracyReading, part: str, got: Any, true: Any) -> AccuracyRead
 
 
 def allow_only(backend: str) -> Any:
-    """A context in which attention may use this backend alone; None where torch has no such."""
+    """A context in which attention may use only this backend; None if torch does not have it."""
     import torch
 
     name, argument = _BACKENDS[backend]
@@ -172,7 +172,7 @@ def allow_only(backend: str) -> Any:
 
 
 def backend_of(result: Any) -> str:
-    """The backend that made a result, as autograd recorded it."""
+    """The backend that computed a result, as autograd recorded it."""
     left, seen = [result.grad_fn], set()
     while left:
         node = left.pop()
@@ -183,13 +183,13 @@ def backend_of(result: Any) -> str:
         if match:
             return match.group(1).lower()
         left += [parent for parent, _ in node.next_functions]
-    return "math"  # which is made of many small operations
+    return "math"  # it consists of many small operations
 
 
 def _there_and_back(
     attend: Callable[..., Any], query: Any, key: Any, value: Any, back: Any
 ) -> Tuple[Any, ...]:
-    """The result and the gradients by the three inputs."""
+    """The result and the gradients with respect to the three inputs."""
     import torch
 
     inputs = tuple(numbers.detach().requires_grad_() for numbers in (query, key, value))
@@ -216,7 +216,7 @@ def judge_attention(
     forced: Sequence[ForcedBackend],
     left_out: Optional[Mapping[str, str]] = None,
 ) -> Outcome:
-    """Rounding explains every reading, and no backend stood in for another."""
+    """Whether rounding explains every reading, and no backend replaced another."""
     if not readings and not left_out:
         left_out = {"every dtype": "no backend has a kernel for it, not even math"}
     outcome = judge_accuracy("attention results", readings, left_out)

@@ -1,8 +1,8 @@
-"""Bandwidth between GPUs by message size, as nccl-tests counts it.
+"""Bandwidth between GPUs by message size, defined as in nccl-tests.
 
-Algorithm bandwidth is bytes by seconds. Bus bandwidth makes it comparable with what a link can do,
-whatever the number n of ranks: times 2(n-1)/n for all-reduce, times (n-1)/n for all-gather, whose
-bytes are those that each rank ends up with (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+Algorithm bandwidth is bytes divided by seconds. Bus bandwidth is comparable with a link's speed for
+any number n of ranks: times 2(n-1)/n for all-reduce, times (n-1)/n for all-gather, whose bytes are
+those that each rank ends up with (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LARGEST = {
     "nccl": {"quick": 1 << 20, "standard": 1 << 26, "full": 1 << 28},
     "gloo": {"quick": 1 << 16, "standard": 1 << 22, "full": 1 << 24},
 }
-SMALLEST, STEP = 16, 4  # bytes; each size is so many times the one before
+SMALLEST, STEP = 16, 4  # bytes; the factor from one size to the next
 REPEATS, WARM_UP = 7, 3
-SMALL = 1 << 18  # up to here one call is too short to time by itself
+SMALL = 1 << 18  # up to this size one call is too short to time by itself
 
 
 def check_bandwidth(context: Context) -> Outcome:
-    """Time all-reduce and all-gather on every GPU, or over the loopback where there is none."""
+    """Time all-reduce and all-gather on every GPU, or over the loopback if there is none."""
     broken, team = ranks.find_team(context)
     if broken:
         return broken
@@ -43,7 +43,7 @@ def check_bandwidth(context: Context) -> Outcome:
 
 
 def watched(context: Context, team: Team, work: Callable[[], World]) -> Outcome:
-    """Judge what `work` measures, with the links' counters before and after it."""
+    """Judge what `work` measures, with the links' error counters before and after it."""
     before = context.machine.state() if team.backend == "nccl" else State()
     world = work()
     seen = context.machine.state() if team.backend == "nccl" else State()
@@ -70,7 +70,7 @@ def _measure(rank: Rank, wanted: Sequence[int]) -> List[Dict[str, Any]]:
 
 
 def _timed(rank: Rank, make: Callable[[Rank, int], Tuple[int, Any]], size: int) -> Dict[str, Any]:
-    """Seconds of one call. Small ones are timed by the dozen, or the clock would be measured."""
+    """Seconds of one call. Small calls are timed in batches: one is too short for the clock."""
     calls = calls_of(size)
     moved, call = make(rank, size)
 
@@ -89,7 +89,7 @@ def calls_of(size: int) -> int:
 
 
 def _all_reduce(rank: Rank, size: int) -> Tuple[int, Callable[[], object]]:
-    """Zeros: their sum stays what it is, however often it is taken."""
+    """Sums zeros, so that repeated sums do not overflow."""
     import torch
     import torch.distributed as dist
 

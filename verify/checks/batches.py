@@ -1,6 +1,6 @@
-"""The search for a batch size, done: on whatever this machine computes on, with its memory.
+"""Runs the search for a batch size on this machine's GPU or CPU and its memory.
 
-The checks and the command `verify batch` both stand on it.
+The checks and the command `verify batch` both use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verify.running.children import Child
 from verify.workloads import batching
 from verify.workloads.batching import BatchTrial, Search
 
-STEPS = 4  # what a trial makes at least; see Bench
+STEPS = 4  # the fewest in a trial; see Bench
 LATE_S = 120.0  # a cold start of CUDA, and a step that is slower than all before it
 LOOK_LIMIT_S = 180.0
 GB = 1e9
@@ -26,7 +26,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Mode:
-    """One precision: what was chosen, and the search."""
+    """One precision: the chosen settings, and the search."""
 
     precision: str
     gpu: Optional[str]
@@ -34,8 +34,8 @@ class Mode:
 
 
 def look() -> Tuple[Optional[Outcome], Place]:
-    """Where to run, found out in a child: this process forks, so it must not start CUDA. Refused:
-    there is nowhere.
+    """Where to run, found in a child: this process forks, so it must not start CUDA. Raises
+    Refused if there is no device.
     """
 
     def work() -> Dict[str, Any]:
@@ -59,7 +59,7 @@ def run(
     resolution: float = 0.0,
     tell: Callable[[str, BatchTrial], None] = lambda *_: None,
 ) -> Mode:
-    """Search one precision. Raises Refused where the model cannot be made or trained."""
+    """Search one precision. Raises Refused if the model cannot be built or trained."""
     bencher, trials = Bencher(job, place), []  # type: Tuple[Bencher, List[BatchTrial]]
     deadline = time.monotonic() + seconds
 
@@ -91,7 +91,7 @@ def run(
 def refuse(
     trials: Sequence[BatchTrial], batch: int, available: Optional[int], share: float
 ) -> Optional[BatchTrial]:
-    """On the CPU nothing refuses memory but the kernel, by a kill: so a guess is made before."""
+    """A trial refused by estimate. For the CPU, where the kernel kills instead of refusing."""
     wanted = batching.predicted_bytes(trials, batch)
     if wanted is None or available is None or wanted <= available * share:
         return None
@@ -101,7 +101,7 @@ def refuse(
 
 
 def measured(modes: Sequence[Mode], model: str) -> Dict[str, Any]:
-    """The searches in the shapes that reports know: metrics, tables, plots."""
+    """The searches as metrics, tables and plots for reports."""
     metrics: List[Metric] = []
     tables, lines = [], []
     for mode in modes:

@@ -1,10 +1,10 @@
 """Training steps of a model at a batch size, in a child process that may run out of memory.
 
-On a GPU one child makes all trials: torch's allocator refuses before anything is spoilt, and what
-it gives back afterwards can be used again, so a CUDA context for each trial would only cost time.
-Where an error is none of those, the child ends and with it the search. On the CPU each trial has a
-child of its own: memory that malloc keeps would count for the next one, and where the guess was
-wrong after all, the kernel's out-of-memory killer takes that child and nothing else.
+On a GPU one child runs all trials: torch's allocator refuses before anything breaks, and memory
+that it frees afterwards can be used again, so a CUDA context per trial would only cost time. Any
+other error ends the child and the search. On the CPU each trial has its own child: memory that
+malloc keeps would count for the next trial, and if the estimate was wrong, the kernel's
+out-of-memory killer ends only that child.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from verify.running.children import Child, Ending
 from verify.workloads import models
 from verify.workloads.batching import BatchTrial
 
-TIMED_S = 1.0  # how long the timed steps take at least, so that a utilisation can be read
+TIMED_S = 1.0  # the least duration of the timed steps, so that utilisation can be read
 SAMPLE_S = 0.2
 _MEMORY = re.compile(
     r"out of memory|can't allocate memory|ALLOC_FAILED|Unable to find a valid cuDNN algorithm"
     r"|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION|Cannot allocate memory"
 )
-# cuDNN says so where its workspace does not fit any more, and where it has no kernel at all.
+# cuDNN's message if its workspace does not fit, and also if it has no kernel at all.
 _NO_ENGINE = re.compile(r"(GET|FIND) was unable to find an engine")
 
 
-class Refused(Exception):  # noqa: N818  # it is an answer: the model or the machine cannot be used
-    """The model could not be made or trained; the message says why."""
+class Refused(Exception):  # noqa: N818  # an answer: the model or machine is unusable
+    """The model could not be built or trained; the message says why."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, and with how much of the memory that is free at the start."""
+    """What to train, and which share of the initially free memory to use."""
 
     model: str  # a name in models.NAMED, or MODULE:CALLABLE
     amp: bool = False
@@ -56,12 +56,12 @@ class Job:
 
 
 def out_of_memory(text: str) -> bool:
-    """Whether an error's text says that there was no memory left."""
+    """Whether an error's text says that memory ran out."""
     return _MEMORY.search(text) is not None
 
 
 def load(name: str) -> models.Model:
-    """The model that a name stands for, or Refused."""
+    """The model with this name. Raises Refused."""
     if name in models.NAMED:
         return models.NAMED[name]()
     module, _, attribute = name.partition(":")
@@ -75,7 +75,7 @@ def load(name: str) -> models.Model:
 
 
 def interpret(made: Any, name: str) -> models.Model:
-    """What the user's callable returned, as a Model."""
+    """The user's callable's return value as a Model. Raises Refused."""
     import torch
 
     if hasattr(made, "module") and hasattr(made, "make_batch"):
@@ -93,7 +93,7 @@ def interpret(made: Any, name: str) -> models.Model:
 
 
 def default_loss(module: Any, batch: Tuple[Any, Any]) -> Any:
-    """What the module gives if that is a loss, else cross entropy (whole numbers) or squares."""
+    """The module's output if it is a loss, else cross entropy (integer targets) or mean squares."""
     import torch
 
     inputs, target = batch
@@ -101,7 +101,7 @@ def default_loss(module: Any, batch: Tuple[Any, Any]) -> Any:
         output = module(**inputs)
     else:
         output = module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
-    found = getattr(output, "loss", None)  # as Hugging Face's models give it
+    found = getattr(output, "loss", None)  # as Hugging Face's models return it
     output = output if found is None else found
     if output.dim() == 0:
         return output
@@ -135,7 +135,7 @@ class Bench:
         self._cap()
 
     def facts(self) -> Dict[str, Any]:
-        """What was chosen here, for the report."""
+        """The settings chosen here, for the report."""
         import torch
 
         name = torch.cuda.get_device_name(self._place.index) if self._place.is_gpu else None
@@ -143,7 +143,7 @@ class Bench:
         return {"gpu": name, "precision": short[self._dtype]}
 
     def trial(self, batch: int) -> BatchTrial:
-        """Some whole training steps. Not enough memory is an answer, other errors are Refused."""
+        """Run some whole training steps. Lack of memory is a result; other errors raise Refused."""
         try:
             found = self._measure(batch)
         except Exception as error:
@@ -154,7 +154,7 @@ class Bench:
                 raise Refused(said) from error
             found = BatchTrial(batch, fits=False, reason=said)
         self._fitted = self._fitted or found.fits
-        # Not before the error is gone: its traceback holds every tensor of the step.
+        # Only once the error is gone: its traceback holds every tensor of the step.
         self._optimiser.zero_grad(set_to_none=True)
         self._place.release()
         return found
@@ -207,7 +207,7 @@ class Bench:
         return torch.autocast(self._place.kind, dtype=self._dtype)
 
     def _cap(self) -> None:
-        """On a GPU the allocator itself keeps to the share; on the CPU a guess is made before."""
+        """Limit the GPU's allocator to the share; on the CPU memory is estimated before a trial."""
         import torch
 
         if self._place.is_gpu:
@@ -230,7 +230,7 @@ def _scaler(torch: Any) -> Any:
 
 @contextlib.contextmanager
 def utilization(place: Place) -> Iterator[List[float]]:
-    """The GPU's utilisation in percent while the block runs; none where NVML does not tell."""
+    """The GPU's utilisation in percent while the block runs; empty if NVML does not report it."""
     samples: List[float] = []
     done = threading.Event()
 
@@ -241,7 +241,7 @@ def utilization(place: Place) -> Iterator[List[float]]:
                 return
             samples.append(float(gpu.utilization_percent))
 
-    thread = threading.Thread(target=watch, daemon=True)  # NVML may hang; nobody waits for that
+    thread = threading.Thread(target=watch, daemon=True)  # NVML may hang; nothing waits for it
     if place.is_gpu:
         thread.start()
     try:
@@ -253,7 +253,7 @@ def utilization(place: Place) -> Iterator[List[float]]:
 
 
 class Bencher:
-    """The other end: asks a child for trials, and makes a new child where one is needed."""
+    """The parent's end: requests trials from a child, and starts a new child when needed."""
 
     def __init__(self, job: Job, place: Place) -> None:
         self._job, self._place = job, place
@@ -262,7 +262,7 @@ class Bencher:
         self.facts: Dict[str, Any] = {}
 
     def measure(self, batch: int, limit_s: float) -> BatchTrial:
-        """One trial. Raises Refused where the model cannot be made or trained."""
+        """Run one trial. Raises Refused if the model cannot be built or trained."""
         if self._child is None:
             self._start()
             self.facts = self._ask(None, limit_s)
@@ -309,10 +309,10 @@ def _lost(job: Job, batch: Optional[int], ending: Ending) -> Dict[str, Any]:
 
 
 def _serve(job: Job, place: Place, pipe: Any) -> None:
-    """The child: a bench, and an answer to each question until nobody asks."""
+    """The child: create a bench and answer requests until the pipe is closed."""
     if not place.is_gpu:
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # whoever has to go, it is this process
+            file.write("1000")  # if memory runs out, the kernel kills this process first
     try:
         pipe.recv()
         bench = Bench(job, place)

@@ -1,4 +1,4 @@
-"""Collectives: processes add up across GPUs (NCCL) and across plain processes (gloo)."""
+"""Collectives: sums across GPUs (NCCL) and across CPU processes (gloo)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ELEMENTS = {"quick": 1 << 10, "standard": 1 << 20, "full": 1 << 26}
 
 
 def check_gloo(context: Context) -> Outcome:
-    """Two processes on the CPU: proves torch.distributed, the loopback and the store."""
+    """Run two processes on the CPU: this tests torch.distributed, the loopback and the store."""
     elements = _ELEMENTS["standard" if context.level == "full" else context.level]
     return _check(Team("gloo", 2), elements)
 
 
 def check_nccl(context: Context) -> Outcome:
-    """One process for each GPU. This process forks them, so it must not start CUDA itself."""
+    """Run a process per GPU. This process forks them, so it must not start CUDA itself."""
     looked = Child(lambda: _look(context)).wait(LIMIT_S["nccl"])
     if not looked.returned:
         return judge_ranks([looked], "nccl", _ELEMENTS[context.level])
@@ -42,7 +42,7 @@ def _check(team: Team, elements: int) -> Outcome:
 
 
 def _all_reduce(elements: int) -> Callable[[Rank], object]:
-    """Each rank gives rank + 1; each must get world * (world + 1) / 2 everywhere."""
+    """Each rank contributes rank + 1; each must get world * (world + 1) / 2 everywhere."""
 
     def work(rank: Rank) -> Dict[str, Any]:
         import torch
@@ -61,7 +61,7 @@ def _all_reduce(elements: int) -> Callable[[Rank], object]:
 def judge_ranks(
     endings: Sequence[Ending], backend: str, elements: int, traces: Sequence[Trace] = ()
 ) -> Outcome:
-    """Whether every rank came back with the known sum."""
+    """Whether every rank returned the known sum."""
     world = World(Team(backend, len(endings)), tuple(endings), tuple(traces))
     size = len(endings)
     measured = {"backend": backend, "ranks": size, "bytes": elements * 4, "seconds": world.seconds}

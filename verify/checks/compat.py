@@ -1,8 +1,8 @@
-"""libcuda: the host's own, or cuda-compat in its place, which few cards allow.
+"""libcuda: the host's own, or cuda-compat in its place, which few cards support.
 
-The kernel module's version stands in /proc; libcuda.so.1 is a link to a file named by its own. The
-two are equal on a plain host. A newer libcuda over an older kernel module is forward compatibility
-(the package cuda-compat), allowed on data-centre GPUs; an older one is allowed nowhere. See
+The kernel module's version is in /proc; libcuda.so.1 links to a file with its own version in the
+name. Normally the two are equal. A newer libcuda on an older kernel module is forward compatibility
+(the package cuda-compat), supported on data-centre GPUs; an older libcuda never works. See
 https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
 """
 
@@ -20,17 +20,17 @@ from verify.running.symptoms import explain
 
 @dataclass(frozen=True)
 class LoadedLibrary:
-    """The libcuda that a program gets here, and the kernel module below it."""
+    """The libcuda that a program gets here, and the kernel module's version."""
 
-    path: Optional[str] = None  # the mapped file, links followed
+    path: Optional[str] = None  # the mapped file, links resolved
     version: Optional[str] = None
     kernel: Optional[str] = None
     answer: driver.CudaDriver = field(default_factory=lambda: driver.CudaDriver(found=False))
-    cards: Tuple[str, ...] = ()  # by NVML
+    cards: Tuple[str, ...] = ()  # from NVML
 
 
 def check_compat(context: Context) -> Outcome:
-    """Load libcuda as any program would, start it, and see which file it was."""
+    """Load libcuda as any program would, initialise it, and see which file was loaded."""
     machine = context.machine
     answer = driver.read(machine.load)
     path = machine.libcuda()
@@ -40,13 +40,13 @@ def check_compat(context: Context) -> Outcome:
 
 
 def version_in(path: str) -> Optional[str]:
-    """libcuda.so.535.104.05 is 535.104.05; libcuda.so.1 does not say."""
+    """The version in a file name: libcuda.so.535.104.05 has 535.104.05, libcuda.so.1 has none."""
     match = re.search(r"libcuda\.so\.(\d+\.[\d.]+)$", path)
     return match.group(1) if match else None
 
 
 def judge_compat(seen: LoadedLibrary) -> Outcome:
-    """Whether libcuda and the kernel module go together; CUDA's own answer decides."""
+    """Whether libcuda and the kernel module work together; CUDA's own answer decides."""
     measured: Dict[str, Any] = {
         "libcuda": seen.path,
         "version": seen.version,
@@ -105,7 +105,7 @@ def _judge_error(
 
 
 def _is_compat(seen: LoadedLibrary) -> bool:
-    """By its folder's name, or by being newer than the kernel module."""
+    """Whether libcuda is cuda-compat: by its folder's name, or newer than the kernel module."""
     newer = bool(seen.version and seen.kernel and _numbers(seen.version) > _numbers(seen.kernel))
     return newer or "/compat/" in (seen.path or "")
 

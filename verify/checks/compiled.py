@@ -1,7 +1,7 @@
-"""torch.compile and a Triton kernel of our own: what they compile must run, and give the truth.
+"""torch.compile and a custom Triton kernel: compiled code must run and give right results.
 
-torch.compile falls back to plain Python in many ways and says little of it. So the graphs that it
-hands to the compiler are counted, the calls of what came back, and the kernels that were generated.
+torch.compile falls back to plain Python in many ways and hardly reports it. So this counts the
+graphs that it passes to the compiler, the calls of the compiled code, and the generated kernels.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from verify.running.children import scratch
 from verify.running.symptoms import explain, last_words
 
 CALLS = 2
-_ROWS, _COLUMNS = 257, 1023  # no whole number of any tile
-_SLACK = 8.0  # tanh, sin and exp are two or three roundings off each
+_ROWS, _COLUMNS = 257, 1023  # not a multiple of any tile
+_SLACK = 8.0  # tanh, sin and exp each lose two or three roundings
 _TRITON_SINCE = (7, 0)
 _TURNED_OFF = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 _TOO_NEW = re.compile(
@@ -56,19 +56,19 @@ def multiply(left, right, result, SIZE: tl.constexpr):
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """What one compiler made. For a kernel that is called by hand nothing is counted: None."""
+    """One compiler's result. For a kernel that is called directly the counts are None."""
 
     by: str  # "inductor", "Triton"
     readings: Tuple[AccuracyReading, ...]
-    graphs: Optional[int] = None  # handed to the compiler
-    calls: Optional[int] = None  # of what it made of them; CALLS were to be
+    graphs: Optional[int] = None  # passed to the compiler
+    calls: Optional[int] = None  # of the compiled code; CALLS are expected
     kernels: Optional[int] = None  # generated
     seconds: float = 0.0  # compiling and the first call
     turned_off: Tuple[str, ...] = field(default_factory=tuple)  # variables that turn it off
 
 
 def check_compile(context: Context) -> Outcome:
-    """Compile a small training step with inductor, and on a GPU a kernel of our own with Triton."""
+    """Compile a small training step with inductor, and on a GPU a custom kernel with Triton."""
     import torch
 
     if not hasattr(torch, "compile"):
@@ -86,7 +86,7 @@ def check_compile(context: Context) -> Outcome:
 
 
 def why_not(place: Place, folder: str) -> Optional[Outcome]:
-    """The skip where something that compiling needs is not there."""
+    """A skip if something that compiling needs is missing."""
     said = "torch.compile cannot work here: {}"
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
         what = "no directory for programs: {} is mounted noexec".format(os.path.dirname(folder))
@@ -107,7 +107,7 @@ def why_not(place: Place, folder: str) -> Optional[Outcome]:
 
 
 def _compile_in(folder: str, place: Place) -> Outcome:
-    """Every file goes into the folder, since a home may be read-only, or hold older kernels."""
+    """Compile with every file in the folder: a home may be read-only or have older kernels."""
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
         os.environ[name] = folder
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of processes takes longer to start
@@ -124,7 +124,7 @@ def _compile_in(folder: str, place: Place) -> Outcome:
 
 
 def _attempt(by: str, place: Place, work: Callable[[Place], CompiledRun]) -> Optional[CompiledRun]:
-    """None where this Python is too new for this torch."""
+    """Run one compiler; None if this Python is too new for this torch."""
     started = time.monotonic()
     try:
         made = work(place)
@@ -146,14 +146,14 @@ def _turned_off() -> Tuple[str, ...]:
 
 
 class _Count(NamedTuple):
-    """What went through a backend of torch.compile: an entry for each."""
+    """What went through a backend of torch.compile: one entry per graph or call."""
 
     graphs: List[int]
     calls: List[int]
 
 
 def _counted_inductor(count: _Count) -> Callable[..., Any]:
-    """inductor, which is called by its name in torch's messages."""
+    """inductor with counters; torch's messages use the function's name."""
 
     def inductor(graph: Any, inputs: Any) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
@@ -171,7 +171,7 @@ def _counted_inductor(count: _Count) -> Callable[..., Any]:
 
 
 def _inductor(place: Place) -> CompiledRun:
-    """The compiled function's result and gradient beside float64."""
+    """Compare the compiled function's result and gradient with float64."""
     import torch
 
     generator = torch.Generator().manual_seed(5)
@@ -192,14 +192,14 @@ def _inductor(place: Place) -> CompiledRun:
 
 
 def _prepare() -> None:
-    """Errors must rise, nothing older be used, and the C++ headers not be compiled ahead."""
+    """Configure torch: raise errors, use no caches, and do not precompile the C++ headers."""
     from torch import _dynamo
     from torch._inductor import config, metrics
 
     _dynamo.reset()
     _dynamo.config.suppress_errors = False
     if hasattr(config, "cpp_cache_precompile_headers"):
-        config.cpp_cache_precompile_headers = False  # dearer than what it saves here
+        config.cpp_cache_precompile_headers = False  # costs more than it saves here
     metrics.reset()
 
 
@@ -211,12 +211,12 @@ def _kernels() -> Optional[int]:
 
 
 def _function(left: Any, right: Any) -> Any:
-    """Elementwise work and a reduction: what inductor fuses into kernels of its own."""
+    """Elementwise work and a reduction, which inductor fuses into generated kernels."""
     return ((left.tanh() * right + right.sin()).softmax(-1) * right).sum(-1)
 
 
 def _there_and_back(work: Callable[..., Any], *given: Any) -> Tuple[Any, Any]:
-    """The result, and the gradient by the first of the given."""
+    """The result, and the gradient with respect to the first argument."""
     import torch
 
     left = given[0].detach().requires_grad_()
@@ -230,7 +230,7 @@ def _read(what: str, found: Any, true: Any, place: Place) -> AccuracyReading:
 
 
 def _triton(place: Place, folder: str) -> CompiledRun:
-    """Small whole numbers: each answer is exact, and what lies behind the last one stays."""
+    """Run a kernel on small integers: results are exact, and memory past the end is unchanged."""
     import torch
 
     kernels = _load(folder)
@@ -267,7 +267,7 @@ def _load(folder: str) -> Any:
 
 
 def judge_compiled(found: Sequence[CompiledRun], device: str) -> Outcome:
-    """Everything was compiled, what was compiled ran, and rounding explains the answers."""
+    """Whether everything was compiled, compiled code ran, and rounding explains the results."""
     readings = [reading for one in found for reading in one.readings]
     outcome = judge_accuracy("compiled results", readings)
     counts = [
@@ -294,7 +294,7 @@ def judge_compiled(found: Sequence[CompiledRun], device: str) -> Outcome:
 
 
 def _fallen_back(one: CompiledRun) -> "Optional[Tuple[str, str, str]]":
-    """Message, cause and fix where the function ran as it was written."""
+    """Message, cause and fix if the function ran uncompiled."""
     if any(reading.raised for reading in one.readings):
         return None
     cause = "torch falls back to plain Python when it cannot trace or compile a function"

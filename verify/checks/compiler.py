@@ -1,7 +1,7 @@
-"""A C and a C++ compiler: torch.compile makes C++ for the CPU, and Triton its launcher in C.
+"""C and C++ compilers: torch.compile generates C++ for the CPU, and Triton its launcher in C.
 
-Triton compiles a small extension of Python for each driver and kernel, with `$CC`, gcc or clang (in
-that order) and Python.h (triton/runtime/build.py); inductor takes `$CXX` or g++.
+Triton compiles a small Python extension for each driver and kernel, with `$CC`, gcc or clang (in
+that order) and Python.h (triton/runtime/build.py); inductor uses `$CXX` or g++.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from verify.running.symptoms import last_words
 
 LIMIT_S = 60.0
 INSTALL = "apt-get install -y --no-install-recommends gcc g++ libc6-dev"
-ANSWER = 42  # what the compiled code must say
+ANSWER = 42  # what the compiled code must return
 
 _EXTENSION = """#include <Python.h>
 static PyObject *answer(PyObject *self, PyObject *unused) { return PyLong_FromLong(6L * 7); }
@@ -42,7 +42,7 @@ int main() {
 
 @dataclass(frozen=True)
 class CompilerTrial:
-    """What one compiler made of its source. `path` is None where there is none."""
+    """The result of one compiler. `path` is None if there is no compiler."""
 
     language: str
     path: Optional[str] = None
@@ -52,15 +52,15 @@ class CompilerTrial:
 
 @dataclass(frozen=True)
 class Promise:
-    """What in this image calls a compiler."""
+    """What in this image needs a compiler."""
 
     compiles: bool = True  # this torch has torch.compile
     triton: bool = False
-    nvcc: Optional[str] = None  # a devel image: it promises to compile
+    nvcc: Optional[str] = None  # a devel image, which must be able to compile
 
 
 def check_compiler(context: Context) -> Outcome:  # noqa: ARG001
-    """Compile an extension of Python and a C++ program, and run both."""
+    """Compile a Python extension and a C++ program, and run both."""
     folder = scratch()
     try:
         trials = (_extension(folder), _program(folder))
@@ -121,7 +121,7 @@ def _program(folder: str) -> CompilerTrial:
 
 
 def _find(variable: str, names: Sequence[str]) -> Optional[str]:
-    """The compiler that Triton and inductor would take. A word that names none is kept as it is."""
+    """The compiler that Triton and inductor would use. A name that is not found is kept as is."""
     asked = os.environ.get(variable, "").split()
     if asked:
         return shutil.which(asked[0]) or asked[0]
@@ -129,7 +129,7 @@ def _find(variable: str, names: Sequence[str]) -> Optional[str]:
 
 
 def _compile(argv: Sequence[str], source: str, text: str) -> str:
-    """Empty where it went well, else what the compiler said."""
+    """Compile; empty on success, else the compiler's message."""
     with open(source, "w", encoding="utf-8") as file:
         file.write(text)
     try:
@@ -148,9 +148,9 @@ def _compile(argv: Sequence[str], source: str, text: str) -> str:
 
 
 def judge_compiler(trials: Sequence[CompilerTrial], promise: Promise) -> Outcome:
-    """A compiler that is there must work, and in a devel image there must be one.
+    """Whether each installed compiler works; a devel image must have one.
 
-    A runtime image promises none: what will not work there is said, and is no failure.
+    A runtime image need not have one: the message says what will not work, and it is not a failure.
     """
     measured: Dict[str, Any] = {trial.language: _row(trial) for trial in trials}
     measured["triton"] = promise.triton

@@ -1,4 +1,4 @@
-"""Kernels with known answers, on each GPU. That CUDA starts is no proof that anything runs."""
+"""Kernels with known answers on each GPU. CUDA may start and yet run no kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verify.running.symptoms import explain
 
 @dataclass(frozen=True)
 class ComputeAnswer:
-    """What one GPU made of one sum whose answer is known."""
+    """One GPU's result of one computation with a known answer."""
 
     device: int
     name: str
@@ -32,7 +32,7 @@ def check_kernel(context: Context) -> Outcome:
 
 
 def check_cudnn(context: Context) -> Outcome:
-    """Convolve on each GPU, which is cuDNN's work."""
+    """Convolve on each GPU, which uses cuDNN."""
     return _check_answers(context, [("float32 convolution", _convolution)])
 
 
@@ -42,7 +42,7 @@ def _check_answers(
     absent, places = find_gpus(context)
     if absent:
         return absent
-    named = [describe(place) for place in places]  # first: a failed kernel spoils later questions
+    named = [describe(place) for place in places]  # first: after a failed kernel, queries fail too
     architectures = compiled_architectures()
     answers = [
         _answer(place, name, what, work)
@@ -73,7 +73,7 @@ def _answer(
 
 
 def _sum(device: Any) -> Tuple[int, int]:
-    """0 + 1 + ... by Gauss: the answer comes from no library."""
+    """0 + 1 + ...: Gauss's formula gives the answer without a library."""
     import torch
 
     count = 1 << 20
@@ -81,7 +81,7 @@ def _sum(device: Any) -> Tuple[int, int]:
 
 
 def _product(dtype: str) -> "Callable[[Any], tuple[int, int]]":
-    """Small whole numbers: partial sums are exact in every type and order, in TF32 too."""
+    """Small integers: partial sums are exact in every type and order, also in TF32."""
 
     def work(device: Any) -> Tuple[int, int]:
         import torch
@@ -96,9 +96,9 @@ def _product(dtype: str) -> "Callable[[Any], tuple[int, int]]":
 
 
 def _convolution(device: Any) -> Tuple[int, int]:
-    """Ones by ones: an answer is the number of cells under the window, times the channels.
+    """All ones: each element is the number of cells under the window, times the channels.
 
-    Winograd's F(4x4) and FFT, which cuDNN may choose, round on the way: so to the nearest number.
+    Winograd's F(4x4) and FFT, which cuDNN may choose, round in between, so round to integers.
     """
     import torch
 

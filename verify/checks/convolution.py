@@ -17,8 +17,8 @@ _LAYOUTS = ("contiguous", "channels_last")
 # error of a direct convolution in fp32 (Lavin and Gray 2015, "Fast Algorithms for Convolutional
 # Neural Networks", on VGG's layers). Where factors or results have fewer bits, those round first.
 _SLACK = {"fp32": 8.0, "tf32": 2.0, "fp16": 4.0, "bf16": 4.0}
-# An Arm CPU sums fp16 in fp16, one product after another: of 288 products 2.5e-3 by the norm, both
-# from torch 2.14 and from such a sum written out. No fast algorithm comes on top of that.
+# An Arm CPU sums fp16 in fp16, one product after another: for 288 products the norm of the error is
+# 2.5e-3, both in torch 2.14 and in an explicit loop. No fast algorithm comes on top of that.
 _ARM_SUMS = {"fp16": 2.0**-11}
 
 
@@ -48,7 +48,7 @@ class ConvolutionCase:
 
     @property
     def terms(self) -> Tuple[int, int, int]:
-        """How many products an answer sums: of the result, the image's gradient, the weight's."""
+        """Products per element of the result, the image's gradient and the weight's gradient."""
         cells = self.window * self.window
         forward = self.image[1] // self.groups * cells
         batch, _, height, width = self.result
@@ -76,7 +76,7 @@ _CASES = {
 
 
 def check_convolution(context: Context) -> Outcome:
-    """A reference is made once, and each place and layout is held against it."""
+    """Compute a reference once, and compare each place and layout with it."""
     broken, everywhere = places(context)
     if broken:
         return broken
@@ -106,7 +106,7 @@ def _convolve_all(dtype: str, case: ConvolutionCase, able: Sequence[Place], foun
 
 
 def sums_of(dtype: str, machine: str, *, is_gpu: bool) -> Optional[float]:
-    """The unit roundoff of the sums, where it is not the usual one of the dtype."""
+    """The unit roundoff of the sums, if it is not the dtype's usual one."""
     return None if is_gpu or machine not in ("aarch64", "arm64") else _ARM_SUMS.get(dtype)
 
 
@@ -118,7 +118,7 @@ def _compare(
     layout: str,
     mine: AccuracyReading,
 ) -> List[AccuracyReading]:
-    """The result, the gradient by the image and the one by the weight."""
+    """The result, and the gradients with respect to the image and the weight."""
     import torch
 
     set_tf32(on=mine.dtype == "tf32")
@@ -138,7 +138,7 @@ _PARTS = ("", ", gradient by image", ", gradient by weight")
 
 
 def _convolve(case: ConvolutionCase, given: Sequence[Any]) -> Tuple[Any, Any, Any]:
-    """Forward and back, with the third of the given as the gradient of the result."""
+    """Forward and back; the third element of `given` is the gradient of the result."""
     import torch
 
     image, weight = (numbers.detach().requires_grad_() for numbers in given[:2])

@@ -1,4 +1,4 @@
-"""GPUs: are they seen by all who should see them, and is there code for them?"""
+"""GPUs: whether NVML, the driver and the framework see them, and whether there is code for them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C creates one, nvidia-smi -mig
 
 
 def check_nvml(context: Context) -> Outcome:
-    """Ask NVML, which needs no framework."""
+    """Query NVML, which needs no framework."""
     machine = context.machine
     return judge_nvml(nvml.read(machine.load), len(machine.nodes()), context.expect.gpus)
 
 
 def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[ExpectedGpu]]) -> Outcome:
-    """Whether NVML works and names the GPUs that were expected."""
+    """Whether NVML works and lists the expected GPUs."""
     measured = _describe(seen)
     wanted = {"gpus": None if expected is None else [gpu.uuid or gpu.name for gpu in expected]}
     if seen.error or not seen.gpus:
@@ -94,7 +94,7 @@ def _judge_no_nvml(
 
 
 def missing(seen: Sequence[nvml.NvmlGpu], expected: Sequence[ExpectedGpu]) -> List[str]:
-    """The expected GPUs that are not there. Two of one name need two."""
+    """The expected GPUs that are missing. Two of one name need two."""
     left = list(seen)
     unseen = []
     for gpu in sorted(expected, key=lambda gpu: gpu.uuid is None):
@@ -115,7 +115,7 @@ def _same(have: nvml.NvmlGpu, want: ExpectedGpu) -> bool:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many GPUs each of them sees."""
+    """How many GPUs NVML, the driver and the framework see."""
 
     nvml: Optional[int]
     driver: driver.CudaDriver
@@ -123,11 +123,11 @@ class Counts:
     visible_devices: Optional[str] = None  # CUDA_VISIBLE_DEVICES
     uuids: Tuple[str, ...] = ()
     mig: bool = False
-    cards: Tuple[VisibleCard, ...] = ()  # as `uuids`, with their MIG devices
-    promised: Optional[int] = None  # by torch.cuda.device_count(), which asks NVML where it can
+    cards: Tuple[VisibleCard, ...] = ()  # NVML's GPUs with their MIG devices
+    promised: Optional[int] = None  # from torch.cuda.device_count(), which may use NVML
 
     def selection(self) -> Optional[Selection]:
-        """What CUDA should make of NVML's GPUs; None where that is not known."""
+        """Which of NVML's GPUs CUDA should show; None if that is not known."""
         if self.nvml is None or (self.mig and not self.cards):
             return None
         named = self.cards or tuple(VisibleCard(uuid) for uuid in self.uuids)
@@ -135,7 +135,7 @@ class Counts:
 
 
 def read_counts(framework: int, machine: Machine) -> Counts:
-    """Ask NVML and the CUDA driver; `framework` is the number that the framework gave."""
+    """Query NVML and the CUDA driver; `framework` is the framework's count."""
     seen, now = nvml.read(machine.load), machine.state()
     known = not any(gpu.mig and gpu.mig_devices is None for gpu in now.gpus)
     cards = cards_of(now) if known else ()
@@ -151,7 +151,7 @@ def read_counts(framework: int, machine: Machine) -> Counts:
 
 
 def check_count(context: Context) -> Outcome:
-    """Ask NVML, the CUDA driver and the framework."""
+    """Query NVML, the CUDA driver and the framework."""
     import torch
 
     sight = look(context)
@@ -231,7 +231,7 @@ def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[
 
 
 def _as_expected(counts: Counts, expected: int) -> bool:
-    """A plan counts cards. Of cards cut up by MIG, CUDA shows one slice whatever their number."""
+    """Whether the count is the plan's, which counts cards. With MIG, CUDA shows only one slice."""
     cut = any(card.parts for card in counts.cards)
     return expected == (counts.nvml if cut else counts.torch)
 
@@ -267,7 +267,7 @@ def check_code(context: Context) -> Outcome:
 
 
 def compiled_architectures() -> List[str]:
-    """The architectures in the framework's binaries; the public function is empty without a GPU."""
+    """The architectures in the framework's binaries; the public function needs a GPU."""
     import torch
 
     listed = list(torch.cuda.get_arch_list())
@@ -281,7 +281,7 @@ def judge_architectures(
     expected: Sequence[Optional[str]] = (),
     framework: str = "torch",
 ) -> Outcome:
-    """Whether a binary or PTX runs on each GPU, and whether the GPUs are those of the plan."""
+    """Whether a binary or PTX runs on each GPU, and whether the GPUs are the plan's."""
     said = ["{}.{}".format(*capability) for capability in capabilities]
     runs = {text: runs_by(pair, architectures) for text, pair in zip(said, capabilities)}
     wanted = sorted(text for text in expected if text)
@@ -304,11 +304,11 @@ def judge_architectures(
 
 
 def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Optional[str]:
-    """Say what runs on such a GPU: the nearest binary, else PTX, else None.
+    """What runs on a GPU of this capability: the nearest binary, else PTX, else None.
 
-    A binary runs on its own major version from its own minor on; 'a' means that capability alone,
-    'f' that family. PTX is compiled on the spot for anything as new or newer, unless it is one of
-    those two.
+    A binary runs on GPUs with its major version and the same or a higher minor; 'a' means only that
+    capability, 'f' that family. PTX without these suffixes is compiled at first use for any GPU as
+    new or newer.
     """
     binaries: List[Tuple[Tuple[int, int], str]] = []
     ptx: List[Tuple[Tuple[int, int], str]] = []

@@ -1,4 +1,4 @@
-"""What TensorFlow's and JAX's checks share: the judges' questions, in the words of each."""
+"""Judges that TensorFlow's and JAX's checks share, with each framework's own terms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verify.model.check import Context, Outcome, Status
 from verify.model.expectations import Expectations
 
 NO_DEVICE = "no CUDA-capable device is detected"
-# What each library says of itself: (function, type of its answer or of what it fills in)
+# Each library's version function: (name, type of its return value or of its output argument)
 _ASKED = {
     "libcudart": ("cudaRuntimeGetVersion", ctypes.c_int),
     "libcudnn": ("cudnnGetVersion", None),
@@ -28,15 +28,15 @@ _ASKED = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a framework is called, and what to type for a build that has CUDA."""
+    """A framework's name, and the command that installs a build with CUDA."""
 
     title: str
-    cpu_build: str  # why a build computes on the CPU only
+    cpu_build: str  # why a build computes only on the CPU
     install: str
 
 
 def see(context: Context, cuda: Optional[str], usable: int, error: Optional[str] = None) -> Sight:
-    """What is known of GPUs. Where the framework offers none, the driver itself is asked why."""
+    """What is known of GPUs. If the framework shows none, query the driver itself for the cause."""
     asked = driver.CudaDriver(found=False)
     if cuda is not None and not usable:
         asked = driver.read(context.machine.load)
@@ -53,7 +53,7 @@ def see(context: Context, cuda: Optional[str], usable: int, error: Optional[str]
 
 
 def judge_absent(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
-    """None where GPUs can be used; else a skip where nothing hints at one, or a failure."""
+    """None if GPUs can be used; else a skip if nothing hints at one, or a failure."""
     if seen.torch_cuda is None:
         return cpu_build(dialect, seen.measured(), {"gpus": seen.expected})
     return sight.judge_absent(seen)
@@ -62,17 +62,17 @@ def judge_absent(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
 def cpu_build(
     dialect: Dialect, measured: Dict[str, Any], expected: Optional[Dict[str, Any]] = None
 ) -> Outcome:
-    """The failure of an image whose framework has no CUDA."""
+    """The failure if the image's framework has no CUDA."""
     message = "CPU build of {}".format(dialect.title)
     fix = dialect.install
     return Outcome(Status.FAIL, message, dialect.cpu_build, fix, measured, expected or {})
 
 
 def judge_there(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
-    """The failure where there should be a GPU and none can be used, or the skip where others have
-    taken it; None: compute on what is there.
+    """The failure if there should be a GPU and none can be used, or the skip if other processes
+    have taken it; None: compute on the available device.
 
-    A CPU build where nothing hints at a GPU computes on: `libraries.framework` says that it is one.
+    A CPU build computes on the CPU if nothing hints at a GPU: `libraries.framework` reports it.
     """
     absent = judge_absent(seen, dialect)
     bare = seen.torch_cuda is None and not seen.hinted()
@@ -111,21 +111,21 @@ class FoundDevice:
 
 @dataclass(frozen=True)
 class FoundLibraries:
-    """What a framework says of itself. `cuda` is None for a CPU build."""
+    """A framework's own version and paths. `cuda` is None for a CPU build."""
 
     version: str
     cuda: Optional[str]
-    stray: Optional[str] = None  # where it lies, if not in the image
+    stray: Optional[str] = None  # where it is, if not in the image
     python: str = ""
 
     @classmethod
     def here(cls, version: str, cuda: Optional[str], file: str) -> FoundLibraries:
-        """With what this Python adds."""
+        """Adds this Python's version and whether the framework comes from the user's home."""
         return cls(version, cuda, from_home(file), platform.python_version())
 
 
 def judge_framework(found: FoundLibraries, expect: Expectations, dialect: Dialect) -> Outcome:
-    """The version and the Python that the plan names, a build with CUDA, and from the image."""
+    """Whether version and Python are the plan's, and the build has CUDA and is the image's."""
     wanted = {"version": expect.framework, "python": expect.python}
     measured = {"version": found.version, "cuda": found.cuda, "python": found.python}
     if found.stray:
@@ -157,9 +157,9 @@ def numbers(version: str) -> Tuple[int, ...]:
 
 
 def as_asked(version: str, asked: Optional[str]) -> bool:
-    """Whether a version is the one asked for, as far as both are told: 8.6.0 is an 8.6.
+    """Whether a version is the requested one, to the precision of both: 8.6.0 matches 8.6.
 
-    A package's version has a fourth number, its build's, which the library does not tell.
+    A package's version has a fourth number, its build's, which the library does not report.
     """
     parts, have = numbers((asked or "").partition("+")[0]), numbers(version)
     return have[: len(parts)] == parts[: max(len(have), 1)]
@@ -171,7 +171,7 @@ def judge_cudnn(
     expected: Optional[str],
     compiled: Optional[str],
 ) -> Outcome:
-    """Whether cuDNN loads, is the one of the plan, and of the major version compiled against."""
+    """Whether cuDNN loads, is the plan's, and has the major version compiled against."""
     measured, wanted = {"version": version, "compiled": compiled}, {"version": expected}
     if version is None:
         said = (error or "no version").split("\n")[0]
@@ -197,13 +197,13 @@ def judge_cudnn(
 
 
 def older(version: str, compiled: str) -> bool:
-    """Whether a library's version cannot serve what was compiled against another."""
+    """Whether a library is too old for code that was compiled against `compiled`."""
     have, need = numbers(version)[:2], numbers(compiled)[:2]
     return have[:1] != need[:1] or have < need
 
 
 def library_number(stem: str) -> Optional[int]:
-    """What a mapped library answers when asked for its version: 12090, 90800. None: not mapped."""
+    """The version number that a mapped library returns: 12090, 90800. None if it is not mapped."""
     path = next((path for name, path in mapped(read_maps()) if name == stem), None)
     if path is None:
         return None

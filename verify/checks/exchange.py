@@ -1,6 +1,6 @@
-"""Collectives between devices of one process: what each gives and must get, by NumPy.
+"""Collectives between devices of one process: each device's input and expected output, from NumPy.
 
-A framework moves the numbers; what is right, and what is measured, is the same for all of them.
+A framework moves the numbers; expected answers and measurements are the same for all frameworks.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from verify.model.check import Context, Outcome, Status
 from verify.model.measures import seconds_each
 
 LIMIT_S = {"cuda": 240.0, "cpu": 90.0}
-# Bytes, four times those of bandwidth.py: a framework starts a collective in a tenth of a
-# millisecond, which is not to count beside what a link needs for the largest message.
+# Bytes, four times those of bandwidth.py: a framework takes a tenth of a millisecond to start a
+# collective, which must be negligible compared with the largest message's time on a link.
 LARGEST = {
     "cuda": {"quick": 1 << 20, "standard": 1 << 28, "full": 1 << 30},
     "cpu": bandwidth.LARGEST["gloo"],
 }
-FEW, MANY = 4, 32  # calls that are timed as one; many where few are over in no time
+FEW, MANY = 4, 32  # calls that are timed as one; many if a few take too little time
 SHORT_S = 0.02  # twenty times what it takes to start a program
-# How XLA and TensorFlow say that they lack an operation or a dtype
+# Messages of XLA and TensorFlow if they lack an operation or a dtype
 _OTHERS = r"|UNIMPLEMENTED|not in list of allowed values|No OpKernel"
 LACKS = re.compile(UNSUPPORTED.pattern + _OTHERS)
 
-Part = Callable[[int], Any]  # what the device or the block of this number gives
-Run = Callable[[int], object]  # makes so many calls in one program, and waits for their end
-Timer = Callable[[str, int], Tuple[int, Run]]  # (operation, bytes) to the bytes that count
+Part = Callable[[int], Any]  # the input of the device or block with this number
+Run = Callable[[int], object]  # makes this many calls in one program and waits for them
+Timer = Callable[[str, int], Tuple[int, Run]]  # (operation, bytes) to (counted bytes, run)
 
 
 class Collectives(Protocol):
@@ -50,21 +50,20 @@ class Collectives(Protocol):
 
     @property
     def operations(self) -> Sequence[str]:
-        """Those that it has."""
+        """The operations that it has."""
 
     def __call__(self, name: str, dtype: str, given: List[Any]) -> List[Any]:
-        """What each device has got of what each gave, as arrays of NumPy."""
+        """Each device's output, from each device's input, as NumPy arrays."""
 
 
 def given(name: str, part: Part, i: int, n: int) -> Any:
-    """What device i of n gives; a block for each device where they are dealt out."""
+    """The input of device i of n; one block per device for operations that scatter."""
     return _blocks(part, i * n, 1, n) if name in ("reduce-scatter", "all-to-all") else part(i)
 
 
 def known(name: str, part: Part, i: int, n: int) -> Any:
-    """What device i of n must get: a broadcast comes from the last, a message from the one before.
-
-    The first is what a library would broadcast from by mistake.
+    """The expected output of device i of n: a broadcast comes from the last device, since a library
+    with a bug might use the first; a message comes from the previous device.
     """
     if name == "all-reduce":
         return sum(part(j) for j in range(n))
@@ -86,7 +85,7 @@ def _blocks(part: Part, first: int, step: int, count: int) -> Any:
 def check_operations(
     context: Context, found: "Tuple[Optional[Outcome], Team]", start: Callable[[], Collectives]
 ) -> Outcome:
-    """Every operation of `start`'s exchange, on all devices; `found` is what `find_team` gave."""
+    """Run every operation of `start`'s exchange on all devices; `found` is `find_team`'s result."""
     broken, team = found
     if broken or _alone(team):
         return broken or _one_gpu()
@@ -105,7 +104,7 @@ def _one_gpu() -> Outcome:
 
 
 def _all(rank: Rank, exchange: Collectives, elements: int) -> List[List[Dict[str, Any]]]:
-    """Each device's rows, one for each operation that the framework has and each dtype."""
+    """Each device's rows, one per operation of the framework and dtype."""
     tried = [
         _try(rank, exchange, name, dtype, elements)
         for name in exchange.operations
@@ -132,7 +131,7 @@ def _try(
 def _rounds(
     size: int, exchange: Collectives, name: str, dtype: str, elements: int
 ) -> List[Dict[str, Any]]:
-    """The same operation again with other numbers."""
+    """Repeat the operation with other numbers."""
     modulus = numbers_below(size) if name in REDUCING else COPIED
     rows: List[Dict[str, Any]] = [{"total": 0} for _ in range(size)]
     before: List[Any] = [None] * size
@@ -177,14 +176,14 @@ def _row(got: Any, right: Any, before: Any, total: int) -> Dict[str, Any]:
 def check_bandwidth(
     context: Context, found: "Tuple[Optional[Outcome], Team]", start: Callable[[], Timer]
 ) -> Outcome:
-    """Time all-reduce and all-gather by message size; `found` is what `find_team` gave."""
+    """Time all-reduce and all-gather by message size; `found` is `find_team`'s result."""
     broken, team = found
     if broken or _alone(team):
         return broken or _one_gpu()
     wanted = bandwidth.sizes(LARGEST[team.kind][context.level])
 
     def work(rank: Rank) -> List[Any]:
-        """All devices take part in each call, so that they have its times in common."""
+        """Every device takes part in each call, so all have the same times."""
         return [_measure(rank, start(), wanted)] * team.size
 
     limit_s = LIMIT_S[team.kind]

@@ -1,4 +1,4 @@
-"""Library files: each CUDA library once, and from the image's own packages."""
+"""Library files: each CUDA library must be loaded once, from the image's own packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verify.running.symptoms import explain
 
 @dataclass(frozen=True)
 class Places:
-    """Where libraries may come from, and what may have led elsewhere."""
+    """Where libraries may come from, and the variables that may lead elsewhere."""
 
     allowed: Tuple[str, ...]
     library_path: Tuple[str, ...] = ()  # LD_LIBRARY_PATH
@@ -28,17 +28,17 @@ class Places:
 
 @dataclass(frozen=True)
 class Shadow:
-    """A library on LD_LIBRARY_PATH with the name of one that the image's packages bring."""
+    """A library on LD_LIBRARY_PATH with the same name as one in the image's packages."""
 
     stem: str
     path: str
     own: str
     entry: str  # the entry of LD_LIBRARY_PATH
-    copy: bool = False  # of the same size: a copy, most likely
+    copy: bool = False  # of the same size, so most likely a copy
 
 
 def check_files(context: Context) -> Outcome:  # noqa: ARG001
-    """Have cuDNN loaded, by a convolution where there is a GPU, then read this process's map."""
+    """Load cuDNN, with a convolution if there is a GPU, then read this process's memory map."""
     import torch
 
     with contextlib.suppress(Exception):  # a cuDNN that does not load is another check's finding
@@ -50,7 +50,7 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
 
 
 def convolve() -> bool:
-    """Have cuDNN load the parts that it needs on a GPU; whether there was one."""
+    """Make cuDNN load the parts that it needs on a GPU; return whether there was one."""
     import torch
 
     try:
@@ -62,10 +62,10 @@ def convolve() -> bool:
 
 
 def places_of(framework_file: str) -> Places:
-    """The folders that the libraries of a framework, found by a file of its own, may come from."""
+    """The folders that the libraries of a framework may come from; `framework_file` locates it."""
     allowed = [os.path.dirname(os.path.dirname(os.path.realpath(framework_file)))]
     allowed += [os.path.realpath(path) for path in _site_folders()]
-    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda keeps CUDA beside Python
+    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda installs CUDA next to Python
         allowed.append(os.path.realpath(os.path.join(sys.prefix, "lib")))
     entries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return Places(
@@ -76,13 +76,13 @@ def places_of(framework_file: str) -> Places:
 
 
 def _site_folders() -> List[str]:
-    """The image's own; the user's are no part of it, though a mounted home brings them in."""
+    """The image's own site-packages, without the user's, which a mounted home may add."""
     folders = (p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
     return [folder for folder in folders if folder != site.getusersitepackages()]
 
 
 def find_shadows(places: Places) -> Tuple[Shadow, ...]:
-    """What LD_LIBRARY_PATH would put before the packages' own files, loaded already or not."""
+    """Libraries on LD_LIBRARY_PATH that would hide the packages' files, loaded already or not."""
     own: Dict[str, str] = {}
     for folder in places.allowed:
         for pattern in ("nvidia/*/lib/*.so*", "nvidia/*/lib64/*.so*"):
@@ -106,7 +106,7 @@ def judge_files(
     convolved: bool,
     shadows: Sequence[Shadow] = (),
 ) -> Outcome:
-    """Each library once, none of them a stub, all from the image's own packages."""
+    """Whether each library is loaded once, is no stub, and is from the image's own packages."""
     measured: Dict[str, Any] = {"files": [path for _, path in found], "convolved": convolved}
     measured["shadows"] = [shadow.path for shadow in shadows]
     expected = {"under": list(places.allowed)}
@@ -127,15 +127,15 @@ def judge_files(
     return Outcome(Status.PASS, message + late + beside, measured=measured, expected=expected)
 
 
-# torch finds its libraries by an RPATH, which goes before LD_LIBRARY_PATH; these are opened later
-# by NVIDIA's own libraries, which have a RUNPATH, and that goes behind it.
+# torch finds its libraries through an RPATH, which precedes LD_LIBRARY_PATH; these are opened later
+# by NVIDIA's own libraries, which have a RUNPATH, and LD_LIBRARY_PATH precedes that.
 _LATE = re.compile(r"libcudnn_\w+|libnvrtc-builtins")
 
 
 def _shadowed(
     found: "Sequence[tuple[str, str]]", shadows: Sequence[Shadow]
 ) -> "list[tuple[str, str, str]]":
-    """What is not loaded yet and will come from elsewhere when it is."""
+    """Libraries that are not loaded yet and will be loaded from elsewhere."""
     loaded = {stem for stem, _ in found}
     faults = []
     for shadow in shadows:

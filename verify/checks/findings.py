@@ -1,4 +1,4 @@
-"""What is wrong with which GPU, as one outcome: findings, their words, a table of readings."""
+"""Combines findings about GPUs into one outcome, with their messages and a table of readings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Finding:
 
 
 def judged(found: State, judge: Callable[[State], Outcome]) -> Outcome:
-    """The judgement of what NVML said, or a skip where it said nothing."""
+    """The judgement of NVML's readings, or a skip if there are none."""
     if found.error or not found.gpus:
         reason = "no NVIDIA driver library here" if not found.found else ""
         reason = reason or ("NVML fails: " + found.error if found.error else "NVML sees no GPU")
@@ -48,7 +48,7 @@ def outcome(
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Rising numbers in short: "0-3, 6"."""
+    """Ascending numbers as ranges: "0-3, 6"."""
     found: List[List[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -61,7 +61,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def table(title: str, columns: Sequence[str], gpus: Sequence[GpuState]) -> Dict[str, Any]:
-    """A row for each GPU, the columns being fields of its state."""
+    """A row per GPU; the columns are fields of its state."""
     rows = tuple(tuple(_cell(getattr(gpu, column)) for column in columns) for gpu in gpus)
     return pack(tables=[Table(title, tuple(columns), rows)])
 
@@ -77,7 +77,7 @@ def listed_numbers(rows: Sequence[GpuState]) -> str:
 
 
 def unread(found: State, rows: Sequence[GpuState], what: str) -> Outcome:
-    """The skip of a check for which no GPU reports anything."""
+    """The skip of a check if no GPU reports its values."""
     why = "; NVML refuses: " + "; ".join(found.problems[:2]) if found.problems else ""
     verb = "does" if len(rows) == 1 else "do"
     return Outcome(Status.SKIP, "{} {} not report {}{}".format(gpus(len(rows)), verb, what, why))

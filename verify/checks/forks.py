@@ -1,4 +1,4 @@
-"""Workers of a process that computes already: forked, spawned, and from a fork server.
+"""Workers of a process that has already computed: forked, spawned, and from a fork server.
 
 A CUDA context does not survive a fork, and neither does a pool of OpenMP threads. torch raises an
 error for the first and gives workers one thread for the second; both are put to the test here.
@@ -19,15 +19,15 @@ from verify.running.symptoms import explain
 from verify.workloads.samples import Sums
 
 SAMPLES = 8
-WORKERS = {"cpu": 2, "cuda": 1}  # each on a GPU takes half a gigabyte of it for a context
-FORK_S, SPAWN_S = 30.0, 90.0  # a spawned worker imports torch anew, and starts CUDA
+WORKERS = {"cpu": 2, "cuda": 1}  # each on a GPU takes half a gigabyte for a context
+FORK_S, SPAWN_S = 30.0, 90.0  # a spawned worker imports torch again and starts CUDA
 LOOK_S = 90.0
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
 @dataclass(frozen=True)
 class ForkedChild:
-    """What workers of one kind gave. `device` is where they computed."""
+    """The results of workers of one kind. `device` is where they computed."""
 
     method: str
     device: str
@@ -44,12 +44,12 @@ class ForkedChild:
 
     @property
     def is_trap(self) -> bool:
-        """CUDA in a forked worker: this must not work, and has to say so."""
+        """Whether it is CUDA in a forked worker, which must fail with an error."""
         return self.method == "fork" and self.device == "cuda"
 
 
 def check_fork(context: Context) -> Outcome:
-    """Compute here, then start workers. Each kind in a child: a hang is a result."""
+    """Compute here, then start workers. Each kind runs in a child, since a hang is a result."""
     looked = Child(lambda: _look(context)).wait(LOOK_S)
     if not looked.returned:
         raise RuntimeError("looking for a GPU: " + looked.how())
@@ -57,10 +57,10 @@ def check_fork(context: Context) -> Outcome:
         return Outcome.from_dict(looked.value["broken"])
     place = Place(**looked.value["place"])
     kinds = kinds_of(place, exclusive=looked.value["exclusive"])
-    if not place.is_gpu:  # all at a time: most of it is importing torch
+    if not place.is_gpu:  # in parallel: most of the time is importing torch
         children = [Child(_work(method, device, place)) for method, device in kinds]
         ended = [child.wait(_limit_s(kind[0])) for child, kind in zip(children, kinds)]
-    else:  # one after the other: each starts CUDA, which takes memory
+    else:  # one by one: each starts CUDA, which takes memory
         ended = [Child(_work(*kind, place)).wait(_limit_s(kind[0])) for kind in kinds]
     found = [read(*kind, ending) for kind, ending in zip(kinds, ended)]
     return judge_started(found, place.kind)
@@ -69,7 +69,7 @@ def check_fork(context: Context) -> Outcome:
 def kinds_of(place: Place, *, exclusive: bool) -> "List[Tuple[str, str]]":
     """The ways of starting workers, and where each computes.
 
-    A GPU in an exclusive compute mode lets this process in and no worker, by its owner's wish.
+    A GPU in an exclusive compute mode admits this process and no worker, as its owner configured.
     """
     there = "cpu" if exclusive else place.kind
     kinds = [("fork", "cpu"), ("spawn", there), ("forkserver", there)]
@@ -95,7 +95,7 @@ def _work(method: str, device: str, place: Place) -> Any:
 
 
 def _start(method: str, device: str, place: Place) -> List[int]:
-    """Compute in this process, so that there is a context and there are threads; then load."""
+    """Compute in this process, so that it has a context and threads; then load with workers."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -115,7 +115,7 @@ def _start(method: str, device: str, place: Place) -> List[int]:
 
 
 def _remove_semaphores() -> None:
-    """They have names in /dev/shm unless all is forked, and this child ends without an exit."""
+    """Remove named semaphores from /dev/shm: this child ends without Python's normal exit."""
     gc.collect()
     util._run_finalizers(0)  # type: ignore[attr-defined]  # noqa: SLF001  # as at an exit
 
@@ -131,14 +131,14 @@ def read(method: str, device: str, ending: Ending) -> ForkedChild:
 
 
 def in_short(error: str) -> str:
-    """An error in one line; of one that came with a worker's traceback, what the worker raised."""
+    """An error in one line; if it has a worker's traceback, the worker's error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)] if "Traceback" in error else []
     return raised[-1] if raised else " ".join(lines)
 
 
 def judge_started(found: Sequence[ForkedChild], device: str) -> Outcome:
-    """Every kind of worker computes rightly; CUDA after a fork ends in an error, and no hang."""
+    """Whether each kind of worker computes correctly; CUDA after a fork must raise and not hang."""
     measured = {"device": device, "workers": [asdict(one) for one in found]}
     expected = {"right": SAMPLES}
     for one in found:

@@ -1,4 +1,4 @@
-"""Products timed through TensorFlow or JAX: the same measurement, whoever launches the kernels."""
+"""Matrix products timed through TensorFlow or JAX, with the same measurement for both."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from verify.device.telemetry import State
 from verify.model.check import Context, Outcome
 from verify.model.measures import median
 
-BATCH_S = 0.1  # what is timed as one: waiting for the device is nothing beside it
-WARM_UP_S = 0.25  # clocks need that long to come up
+BATCH_S = 0.1  # one timed batch: the wait for the device is negligible
+WARM_UP_S = 0.25  # the clocks' ramp-up time
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 _ROOM = 2 << 30  # bytes for three matrices: enough for the largest size in float64
 _CPU_ROOM = 64 << 20
@@ -39,7 +39,7 @@ class MatmulDevice(Protocol):
     def seconds(
         self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
     ) -> List[float]:
-        """Seconds of each call, as the mean of `calls`."""
+        """Seconds per call, each the mean of `calls` calls."""
 
     def synchronize(self) -> None:
         """Return when all work is done."""
@@ -52,7 +52,7 @@ Product = Callable[[str, int], Callable[[], object]]  # (dtype, size) -> one pro
 def check(
     context: Context, places: Sequence[AnyDevice], product: Callable[[AnyDevice], Product]
 ) -> Outcome:
-    """Each dtype on each device, beside the card's own figures."""
+    """Time each dtype on each device, and compare with the card's own figures."""
     rates: List[MeasuredRate] = []
     cards: List[RatedCard] = []
     notes: Dict[str, None] = {}
@@ -75,7 +75,7 @@ def check(
 def _attempt(
     place: MatmulDevice, index: int, dtype: str, make: Product, repeats: int
 ) -> Union[MeasuredRate, str]:
-    """The rate, or why there is none: no kernel for this dtype, most likely."""
+    """The rate, or why there is none: most likely this dtype has no kernel."""
     try:
         return measure(place, index, dtype, make, repeats)
     except Exception as problem:
@@ -83,7 +83,7 @@ def _attempt(
 
 
 def dtypes(capability: Optional[Tuple[int, int]]) -> Tuple[str, ...]:
-    """What a device has units for: fp16 from 6.0, TF32 and bf16 from 8.0."""
+    """The dtypes that a device has units for: fp16 from 6.0, TF32 and bf16 from 8.0."""
     if capability is None:
         return ("fp32", "bf16")
     found = ["fp64", "fp32"]
@@ -95,7 +95,7 @@ def dtypes(capability: Optional[Tuple[int, int]]) -> Tuple[str, ...]:
 def measure(
     place: MatmulDevice, index: int, dtype: str, make: Product, repeats: int
 ) -> MeasuredRate:
-    """TFLOP/s of a square product, by batches. A product of two n x n is 2 n^3 operations."""
+    """TFLOP/s of a square product, per batch. A product of two n x n is 2 n^3 operations."""
     tried = 1024 if place.is_gpu else SIZES[0]
     once = min(place.seconds(make(dtype, tried), repeats=2, warm_up=2))
     cells = (_ROOM if place.is_gpu else _CPU_ROOM) // (3 * _BYTES[dtype])
@@ -117,7 +117,7 @@ def _card(
     work: Callable[[], object],
     free: State,
 ) -> RatedCard:
-    """The card with its state before and under the load."""
+    """The card, with its state before and under load."""
     before = same_gpu.match(index, None, visible, free.gpus)
     each = median(place.seconds(work, repeats=3, warm_up=1))
     seen = watch.under(work, place.synchronize, each, context.machine.state)

@@ -1,4 +1,4 @@
-"""What GPU memory got wrong: ECC errors, retired pages, remapped rows."""
+"""GPU memory errors: ECC errors, retired pages, remapped rows."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MEMORY_COLUMNS = (
 
 
 def check_memory(context: Context) -> Outcome:
-    """Ask each GPU what its memory got wrong."""
+    """Read each GPU's memory errors."""
     return judged(context.machine.seen(), judge_memory)
 
 
 def judge_memory(found: State) -> Outcome:
-    """No lost data, no reset due, no reason to return the card.
+    """Whether there is no lost data, no reset due, and no reason to return the card.
 
-    What row remapping has repaired is reported and not judged: the card works as before.
+    Errors that row remapping has repaired are reported and not judged: the card works as before.
     """
     measured = table("Memory errors", _MEMORY_COLUMNS, found.gpus)
     expected = {"ecc_uncorrected": 0, "pending": False, "remap_failed": False}

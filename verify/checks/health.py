@@ -1,6 +1,6 @@
-"""Health: memory errors, throttling, heat, modes and the NVSwitch fabric, by NVML.
+"""Health: memory errors, throttling, heat, modes and the NVSwitch fabric, from NVML.
 
-Each check reads everything anew, in a child of its own, and judges one part of it.
+Each check reads everything again in its own child and judges one part of it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from verify.checks.xids import LOG
 from verify.device.telemetry import GpuState, State
 from verify.model.check import Check, Context, Outcome, Status, gpus
 
-LOW_CLOCK = 0.7  # of the highest clock: less than boost clocks fall to under a full load
-BUSY = 50  # percent; below it a card's clocks say nothing of what holds them
-NEAR_C = 5  # degrees below its limit at which a card that does nothing is told of
+LOW_CLOCK = 0.7  # of the highest clock: lower than boost clocks fall under full load
+BUSY = 50  # percent; below it a card's clocks do not show what limits them
+NEAR_C = 5  # degrees below its limit from which an idle card is reported
 READINGS, APART_S = 3, 0.3  # hw_slowdown also shows for a moment when clocks change
 SLOWED = {
     "hw_thermal_slowdown": "too hot: the GPU's hardware halves its clocks",
@@ -37,7 +37,7 @@ _POWER = "check the power supply, its cables and the chassis' power limit"
 
 
 def check_clocks(context: Context) -> Outcome:
-    """Look once, and where a card is slowed down, again: only what stays is a finding."""
+    """Read once, and again if a card is slowed down: only a lasting slowdown is a finding."""
     readings = [context.machine.state()]
     while _slowed(readings[-1].gpus) and len(readings) < READINGS:
         context.machine.pause(APART_S)
@@ -50,7 +50,7 @@ def _slowed(rows: Sequence[GpuState]) -> bool:
 
 
 def judge_clocks(readings: Sequence[State]) -> Outcome:
-    """No GPU is held back by heat or by its power supply in every reading."""
+    """Whether no GPU is slowed down by heat or its power supply in every reading."""
     rows = readings[-1].gpus
     columns = ("index", "clock_sm_mhz", "clock_sm_max_mhz", "clock_memory_mhz", "throttle_reasons")
     measured = table("Clocks", columns, rows)
@@ -77,9 +77,9 @@ def _clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
 
 
 def _as_designed(gpu: GpuState, reason: str) -> bool:
-    """Whether the card only keeps to its limits: a laptop's GPU does so on battery and when it is
-    hot, a card at rest lowers its clocks anyway, and any card's driver takes some clock away near
-    its target temperature.
+    """Whether the slowdown is by design: a laptop's GPU slows down on battery and when it is hot,
+    an idle card lowers its clocks anyway, and any card's driver lowers clocks a little near its
+    target temperature.
     """
     if is_laptop(gpu) or "gpu_idle" in (gpu.throttle_reasons or ()):
         return True
@@ -88,7 +88,7 @@ def _as_designed(gpu: GpuState, reason: str) -> bool:
 
 
 def is_laptop(gpu: GpuState) -> bool:
-    """By its name: GeForce RTX 4090 Laptop GPU, Quadro T2000 Mobile, Max-Q, GeForce MX330."""
+    """From its name: GeForce RTX 4090 Laptop GPU, Quadro T2000 Mobile, Max-Q, GeForce MX330."""
     return re.search(r"Laptop|Mobile|with Max-Q|GeForce MX\d|\dM\b", gpu.name or "") is not None
 
 
@@ -111,12 +111,12 @@ def _clock_words(gpu: GpuState) -> List[str]:
 
 
 def check_temperature(context: Context) -> Outcome:
-    """Ask each GPU how hot it is, and where it slows itself down."""
+    """Read each GPU's temperature, and at which one it slows itself down."""
     return judged(context.machine.seen(), judge_temperature)
 
 
 def judge_temperature(found: State) -> Outcome:
-    """Every GPU is below the temperature at which it slows down."""
+    """Whether every GPU is below the temperature at which it slows down."""
     measured = table(
         "Heat", ("index", "temperature_c", "slowdown_c", "slowdown_margin_c"), found.gpus
     )
@@ -136,7 +136,7 @@ def judge_temperature(found: State) -> Outcome:
 
 
 def degrees_left(gpu: GpuState) -> Optional[int]:
-    """Degrees until the card slows itself down: as it says (Ada and later), or by its limit."""
+    """Degrees until the card slows down: as it reports (Ada and later), or from its limit."""
     if gpu.slowdown_margin_c is not None:
         return gpu.slowdown_margin_c
     if gpu.temperature_c is None or not gpu.slowdown_c:
@@ -155,7 +155,7 @@ def _heat(gpu: GpuState, left: Optional[int]) -> str:
 
 
 def check_mode(context: Context) -> Outcome:
-    """Ask each GPU who may use it."""
+    """Read each GPU's compute mode."""
     return judged(context.machine.seen(), lambda found: judge_mode(found, mps=_mps()))
 
 
@@ -166,7 +166,7 @@ def _mps() -> bool:
 
 
 def judge_mode(found: State, *, mps: bool = False) -> Outcome:
-    """CUDA programs may start on every GPU."""
+    """Whether CUDA programs may start on every GPU."""
     columns = ("index", "compute_mode", "persistence", "mig", "recovery", "inforom_corrupt")
     measured = {**table("Modes", columns, found.gpus), "mps": mps}
     findings = [f for gpu in found.gpus for f in _mode_findings(gpu)]
@@ -188,7 +188,7 @@ def judge_mode(found: State, *, mps: bool = False) -> Outcome:
 
 
 def _taken(taken: Sequence[GpuState], measured: Mapping[str, Any]) -> Outcome:
-    """GPUs that let one process in, and somebody's is: in use, and at no fault."""
+    """The skip for GPUs that admit one process and have one: in use, and not faulty."""
     said = [
         "GPU {} accepts one process at a time, and process {} uses it".format(
             gpu.index, ", ".join(str(process.pid) for process in gpu.processes or ())
@@ -225,12 +225,12 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
 
 
 def check_fabric(context: Context) -> Outcome:
-    """Ask each GPU whether it has joined the fabric."""
+    """Read whether each GPU has joined the fabric."""
     return judged(context.machine.seen(), judge_fabric)
 
 
 def judge_fabric(found: State) -> Outcome:
-    """Every GPU that is part of an NVSwitch fabric has joined it."""
+    """Whether every GPU that is part of an NVSwitch fabric has joined it."""
     measured = table(
         "Fabric", ("index", "fabric_state", "fabric_status", "fabric_health"), found.gpus
     )

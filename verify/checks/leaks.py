@@ -1,4 +1,4 @@
-"""Memory that training takes and does not give back, on the device and on the host."""
+"""Memory leaks of training, on the device and on the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verify.model.measures import Plot, median, pack
 from verify.workloads.models import small_net
 
 BATCH = 8
-WARM_UP = 20  # cuDNN's choices, the allocator's pools and the optimiser's state are made here
+WARM_UP = 20  # cuDNN's choices, allocator pools and optimiser state are created here
 # A step allocates and frees the same blocks, so torch's count on a GPU does not move at all; its
 # smallest block is 512 bytes. The host's count moves by pages and by malloc's arenas: measured on
 # a CPU, 100 steps without a leak have a slope below 6 kB a step.
@@ -29,7 +29,7 @@ class MemorySeries:
 
 
 def check_leak(context: Context) -> Outcome:
-    """Train, and read after each step what is held."""
+    """Train, and read the held memory after each step."""
     broken, place = find(context)
     if broken is not None:
         return broken
@@ -40,7 +40,7 @@ def _train(place: Place, steps: int) -> List[MemorySeries]:
     import torch
 
     if not place.is_gpu:
-        torch.set_num_threads(1)  # where CPUs are shared, threads that wait for each other crawl
+        torch.set_num_threads(1)  # on shared CPUs threads that wait for each other are slow
     torch.manual_seed(7)
     model = small_net()
     module = model.module.to(place.device)
@@ -55,8 +55,8 @@ def _train(place: Place, steps: int) -> List[MemorySeries]:
 def watch(
     step: Callable[[], object], held: Callable[[], Optional[int]], steps: int
 ) -> List[MemorySeries]:
-    """What is held after each step, once those of the warm-up are over. `held` gives the bytes that
-    the framework has taken of its GPU, None where it has none or does not tell.
+    """The held memory after each step past the warm-up. `held` returns the bytes that the framework
+    has taken of its GPU, or None if it has no GPU or does not report it.
     """
     device: List[int] = []
     host: List[int] = []
@@ -71,7 +71,7 @@ def watch(
 
 
 def _step(model: Any, module: Any, optimiser: Any, place: Place) -> None:
-    """A function, so that nothing of a step outlives it by a name."""
+    """One step, in its own function so that no variable keeps its tensors alive."""
     optimiser.zero_grad()
     model.loss(module, model.make_batch(BATCH, place.device)).backward()
     optimiser.step()
@@ -79,9 +79,9 @@ def _step(model: Any, module: Any, optimiser: Any, place: Place) -> None:
 
 
 def slope(held: Sequence[float]) -> float:
-    """Bytes a step: the median of the slopes between all pairs (Theil and Sen).
+    """Bytes per step: the median of the slopes between all pairs (Theil and Sen).
 
-    A single jump, of whatever height, does not move it; a steady leak does.
+    A single jump of any height does not change it; a steady leak does.
     """
     pairs = ((i, j) for j in range(len(held)) for i in range(j))
     slopes = [(held[j] - held[i]) / (j - i) for i, j in pairs]
@@ -89,7 +89,7 @@ def slope(held: Sequence[float]) -> float:
 
 
 def judge_leak(found: Sequence[MemorySeries], device: str) -> Outcome:
-    """Whether what is held grows with the steps."""
+    """Whether the held memory does not grow with the steps."""
     slopes = {series.what: slope(thinned(series.held)) for series in found}
     measured: Dict[str, Any] = {
         "device": device,
@@ -116,7 +116,7 @@ def judge_leak(found: Sequence[MemorySeries], device: str) -> Outcome:
 
 
 def thinned(held: Sequence[int], most: int = 200) -> List[float]:
-    """Every n-th reading, at the pace of a step: pairs grow with the square."""
+    """Every n-th reading, scaled to growth per step: the number of pairs is quadratic."""
     every = max(1, -(-len(held) // most))
     kept = [float(value) for value in held[::every]]
     first = kept[0] if kept else 0.0

@@ -1,4 +1,4 @@
-"""Libraries: are the ones in use the ones that were locked, and do they work together?"""
+"""Libraries: whether those in use are the locked ones, and whether they work together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REBUILD = "build the image again from its lock, with nothing installed afterward
 
 
 def check_framework(context: Context) -> Outcome:
-    """Read what torch and Python say of themselves."""
+    """Read the versions that torch and Python report."""
     import torch
 
     return judge_framework(
@@ -44,7 +44,7 @@ def judge_framework(
     *,
     stray: Optional[str] = None,
 ) -> Outcome:
-    """Version, CUDA tag and Python. A build without a tag is told by the CUDA it was made with."""
+    """Judge version, CUDA tag and Python. Without a tag, the CUDA of torch's build counts."""
     base, _, local = version.partition("+")
     tag = local or ("cu" + cuda.replace(".", "") if cuda else "cpu")
     minor = ".".join(python.split(".")[:2])
@@ -84,7 +84,7 @@ def _compare(rows: "Sequence[tuple[str, str, Optional[str]]]", measured: Dict[st
 
 
 def check_cuda(context: Context) -> Outcome:
-    """Ask torch what it was compiled with, and the mapped libcudart what it is."""
+    """Compare the CUDA that torch was compiled with and the version of the mapped libcudart."""
     import torch
 
     return judge_cuda(torch.version.cuda, _runtime_version(), context.expect.cuda)
@@ -100,7 +100,7 @@ def _runtime_version() -> Optional[int]:
 
 
 def judge_cuda(compiled: Optional[str], runtime: Optional[int], expected: Optional[str]) -> Outcome:
-    """Compiled for what was asked, running on the same major version and no older minor."""
+    """Whether torch was compiled for the expected CUDA and runs on its major, no older minor."""
     measured = {"compiled": compiled, "runtime": None if runtime is None else cuda_text(runtime)}
     wanted = {"cuda": expected}
     if compiled is None:
@@ -129,14 +129,14 @@ def cuda_text(number: int) -> str:
 
 
 def _cpu_build() -> Optional[str]:
-    """What keeps a CPU build from having cuDNN and NCCL: it is the cause, not their absence."""
+    """Why a CPU build has no cuDNN and NCCL: the build is the cause, not their absence."""
     import torch
 
     return None if torch.version.cuda else "Torch not compiled with CUDA enabled"
 
 
 def check_cudnn(context: Context) -> Outcome:
-    """Ask cuDNN, which loads it."""
+    """Query cuDNN's version, which loads it."""
     import torch
 
     number, error = None, _cpu_build()
@@ -148,19 +148,19 @@ def check_cudnn(context: Context) -> Outcome:
 
 
 def judge_cudnn(number: Optional[int], error: Optional[str], expected: Optional[str]) -> Outcome:
-    """Whether cuDNN loaded, and which it is."""
+    """Whether cuDNN loaded and has the expected version."""
     version = None if number is None else cudnn_text(number)
     return _judge_library("cuDNN", version, error, expected)
 
 
 def cudnn_text(number: int) -> str:
-    """8500 is 8.5.0 and 90100 is 9.1.0: NVIDIA widened the major version's place at 9."""
+    """8500 is 8.5.0 and 90100 is 9.1.0: NVIDIA changed the encoding with version 9."""
     major, rest = divmod(number, 1000 if number < 10000 else 10000)
     return "{}.{}.{}".format(major, rest // 100, rest % 100)
 
 
 def check_nccl(context: Context) -> Outcome:
-    """Ask NCCL, which torch has linked."""
+    """Query NCCL's version, which torch links."""
     version, error = None, _cpu_build()
     try:
         from torch.cuda import nccl
@@ -172,7 +172,7 @@ def check_nccl(context: Context) -> Outcome:
 
 
 def nccl_text(version: Any) -> str:
-    """(2, 14, 3), 21403 and, before 2.9, 2708 are how torch has said it."""
+    """The version from torch's forms: (2, 14, 3), 21403 and, before 2.9, 2708."""
     if isinstance(version, int):
         major, rest = divmod(version, 1000 if version < 10000 else 10000)
         version = (major, rest // 100, rest % 100)
@@ -203,7 +203,7 @@ def _numbers(version: str) -> Tuple[int, ...]:
 
 
 def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
-    """Hand an array to torch and back."""
+    """Convert an array to torch and back."""
     import importlib.util
 
     if importlib.util.find_spec("numpy") is None:
@@ -223,7 +223,7 @@ def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
 def judge_numpy(
     version: Optional[str], error: Optional[str], total: Optional[float], title: str = "torch"
 ) -> Outcome:
-    """Whether 0+1+2+3+4 came back as 10. `title` is what the framework is called."""
+    """Whether 0+1+2+3+4 came back as 10. `title` is the framework's name."""
     measured, expected = {"numpy": version, "sum": total}, {"sum": 10.0}
     if version is None and error is None:
         message = "NumPy is not installed"

@@ -1,4 +1,4 @@
-"""Links: what PCIe, NVLink and peer access between the GPUs can do and do, by NVML."""
+"""Links: what PCIe, NVLink and peer access between the GPUs can do and do, from NVML."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NVLINK_GBS = {
     "9": 25.0,
     "10": 50.0,
 }
-# The least share of a link that messages of 64 MiB and more must reach, far below what sound
-# machines do: over NVLink 0.5 at 32 MiB (8 A100) and 0.86 at 100 MB (8 H100), through the host 0.43
+# The least share of a link that messages of 64 MiB and more must reach, far below healthy
+# machines: over NVLink 0.5 at 32 MiB (8 A100) and 0.86 at 100 MB (8 H100), through the host 0.43
 # and more of a slot (8 RTX 4090, 4 V100), all in tests/data/verify/recorded/rates.json; through a
 # switch 0.6. Nothing is published for B200 at this size.
 LEAST_SHARE = {"nvlink": 0.3, "switch": 0.25, "host": 0.05}
@@ -38,14 +38,14 @@ class Link:
 
     words: str
     gbs: float
-    share: float  # large messages that reach less of it are a finding
+    share: float  # large messages that reach less than this are a finding
     nvlink: bool = False
 
 
 def slowest_link(seen: State, size: int) -> Optional[Link]:
-    """What limits a ring through so many GPUs; None where that cannot be told.
+    """The link that limits a ring through `size` GPUs; None if it is unknown.
 
-    NVLink counts where it joins every pair. Else some hop goes over PCIe.
+    It is NVLink if that joins every pair. Otherwise some hop goes over PCIe.
     """
     paths = [pair.path or "" for pair in seen.pairs]
     known = len(seen.gpus) == size > 1 and len(_pairs(seen)) == size * (size - 1) // 2
@@ -61,7 +61,7 @@ def _pairs(seen: State) -> "set[Tuple[int, int]]":
 
 
 def _nvlink(seen: State, paths: Sequence[str]) -> Optional[Link]:
-    """By the bonded links of a pair, 4 of "NV4"; a plain "NV" does not tell their number."""
+    """From the bonded links of a pair, 4 for "NV4"; a plain "NV" does not say their number."""
     speeds = [link_gbs(gpu, one) for gpu in seen.gpus for one in gpu.nvlinks if one.active]
     counts = [int(path[2:]) for path in paths if path[2:].isdigit()]
     known = [speed for speed in speeds if speed]
@@ -73,7 +73,7 @@ def _nvlink(seen: State, paths: Sequence[str]) -> Optional[Link]:
 
 
 def link_gbs(gpu: GpuState, link: NvLink) -> Optional[float]:
-    """GB/s of one NVLink in one direction: as the driver states it, else by the kind of GPU."""
+    """GB/s of one NVLink in one direction: as the driver reports it, else by GPU generation."""
     capability = gpu.compute_capability or ""
     known = NVLINK_GBS.get(capability) or NVLINK_GBS.get(capability.partition(".")[0])
     return link.gbs or known
@@ -107,15 +107,15 @@ def _pcie(seen: State, paths: Sequence[str]) -> Optional[Link]:
 
 
 def check_peers(context: Context) -> Outcome:
-    """Ask what lies between the GPUs and whether they reach each other's memory."""
+    """Read how the GPUs are connected and whether they can access each other's memory."""
     return judge_peers(context.machine.seen())
 
 
 def judge_peers(seen: State) -> Outcome:
-    """Whether GPUs that are made to reach each other do.
+    """Whether GPUs that should have peer access have it.
 
-    Over PCIe many machines cannot: GeForce cards since Ada, virtual machines. That costs speed and
-    nothing else, so it is told. Over NVLink, or switched off by hand, it is a fault.
+    Over PCIe many machines have none: GeForce cards since Ada, virtual machines. That costs only
+    speed, so it is reported. With NVLink, or if a user turned it off, it is a fault.
     """
     return judged(seen, _judge_peers)
 

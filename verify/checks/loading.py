@@ -1,4 +1,4 @@
-"""Data loading: workers that deliver every sample, as fast as this container can."""
+"""Data loading: whether workers deliver every sample, and how fast in this container."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BATCH = 8
 MOST_WORKERS = 32
 EPOCH_S = 0.4  # how long a timed epoch should take
 GUESS = 300.0  # samples/s, before anything is known; measured on one core: about 500
-NEAR = 0.05  # within this share of the best is as good
+NEAR = 0.05  # a rate within this share of the best is as good
 HANG_S = 30.0  # for one batch; DataLoader gives up then
 CHILD_S = 90.0
 LOOK_S = 90.0
-BUDGET_S = {"quick": 10.0, "standard": 40.0, "full": 120.0}  # no further count of workers after it
+BUDGET_S = {"quick": 10.0, "standard": 40.0, "full": 120.0}  # then no more worker counts are tried
 
-# What torch's own "exited unexpectedly" and "timed out" were about. Newer torch reserves before it
-# writes: a worker without room in /dev/shm then says so, and is not heard of any more.
+# The causes behind torch's own "exited unexpectedly" and "timed out". Newer torch reserves before
+# it writes: a worker without room in /dev/shm then reports that, and nothing more comes from it.
 _TELLING = re.compile(
     r"unable to allocate shared memory.{0,60}No space left on device"
     r"|killed by signal: [\w ]+|Unexpected bus error[\w ]*|Too many open files"
@@ -68,12 +68,12 @@ _TROUBLE = (
 
 @dataclass(frozen=True)
 class LoadedSamples:
-    """What came through a DataLoader with so many workers."""
+    """What a DataLoader with a number of workers delivered."""
 
     workers: int
     pinned: bool = False
     rates: Tuple[float, ...] = ()  # samples/s of each timed epoch
-    first_s: float = 0.0  # until the first batch: the workers' start
+    first_s: float = 0.0  # until the first batch, with the workers' start
     samples: int = 0  # of an epoch
     missing: int = 0
     doubled: int = 0
@@ -83,7 +83,7 @@ class LoadedSamples:
 
     @property
     def rate(self) -> float:
-        """Samples a second, the median."""
+        """Samples per second, the median."""
         return median(self.rates) if self.rates else 0.0
 
     def trouble(self) -> Optional[str]:
@@ -96,7 +96,7 @@ class LoadedSamples:
 
 
 def check_workers(context: Context) -> Outcome:
-    """Load with more and more workers. This process forks, so it must not start CUDA itself."""
+    """Load with increasing numbers of workers. This process forks, so it must not start CUDA."""
     looked = Child(lambda: _look(context)).wait(LOOK_S)
     if not looked.returned:
         raise RuntimeError("looking for a GPU: " + looked.how())
@@ -110,8 +110,8 @@ def check_workers(context: Context) -> Outcome:
 
 
 def most_workers(cpus: int, shm_bytes: Optional[int]) -> int:
-    """How many workers to try: one for each CPU, no more than any job uses, and as many as have
-    room in /dev/shm for the batches that each fetches ahead (a hundred fill a gigabyte).
+    """How many workers to try: one per CPU, at most MOST_WORKERS, and at most as many as have room
+    in /dev/shm for the batches that each prefetches (a hundred fill a gigabyte).
     """
     each = BATCH * SAMPLE_BYTES * (PREFETCH + 1)
     room = MOST_WORKERS if shm_bytes is None else shm_bytes // 2 // each
@@ -132,7 +132,7 @@ def _look(context: Context) -> Dict[str, Any]:
 
 
 def _load_all(place: Place, most: int, context: Context) -> Iterator[LoadedSamples]:
-    """Each count of workers, then pinned memory for the best of them; after trouble no more."""
+    """Try each number of workers, then pinned memory with the best; stop after a failure."""
     deadline = time.monotonic() + BUDGET_S[context.level]
     repeats = context.pick(2, 3, 7)
     done: List[LoadedSamples] = []
@@ -159,7 +159,7 @@ def counts(most: int) -> List[int]:
 
 
 def epoch_size(workers: int, rate: float) -> int:
-    """Samples of an epoch: some time's worth, and the same number of batches for each worker."""
+    """Samples per epoch: enough for EPOCH_S, and the same number of batches for each worker."""
     each = max(1, workers)
     batches = max(4 * each, math.ceil(rate * EPOCH_S / BATCH))
     return BATCH * each * math.ceil(batches / each)
@@ -178,7 +178,7 @@ def _in_child(
 
 
 def _how(ending: Ending) -> str:
-    """How a child was lost, with the line that tells most of its worker's end."""
+    """How a child was lost, with the line that best explains its worker's end."""
     said = in_short(ending.how())
     told = _TELLING.search(ending.output)
     words = told.group() if told else "" if ending.raised else last_words(ending.output)
@@ -189,7 +189,7 @@ def _load(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) 
     import torch
     from torch.utils.data import DataLoader
 
-    torch.set_num_threads(1)  # as in a worker, so that it is fair to no workers at all
+    torch.set_num_threads(1)  # as in a worker, for a fair comparison with no workers
     images = Images(size)
     loader = DataLoader(
         images,
@@ -217,19 +217,19 @@ def _load(workers: int, size: int, repeats: int, place: Place, *, pinned: bool) 
         rate = size / (time.perf_counter() - start)
         found = count([int(i) for i in numbers], replace(found, rates=(*found.rates, rate)))
     del loader
-    gc.collect()  # ends the workers, and removes their semaphores where those have names
+    gc.collect()  # ends the workers and removes their named semaphores
     return found
 
 
 def _delivered(loader: Any, place: Place, *, pinned: bool) -> Iterator[Any]:
-    """Batches where training would have them: on the GPU, by a copy that pinning lets overlap."""
+    """Batches on the device: on a GPU through a copy that can overlap if memory is pinned."""
     for pictures, numbers in loader:
         there = pictures.to(place.device, non_blocking=pinned) if place.is_gpu else pictures
         yield there, numbers
 
 
 def count(numbers: Sequence[int], found: LoadedSamples) -> LoadedSamples:
-    """Add to a reading what an epoch's numbers say: each from 0 on once, and in order."""
+    """The reading, with an epoch's numbers checked: each from 0 on once, and in order."""
     missing = len(set(range(found.samples)) - set(numbers))
     doubled = len(numbers) - len(set(numbers))
     disordered = list(numbers) != sorted(numbers)
@@ -237,7 +237,7 @@ def count(numbers: Sequence[int], found: LoadedSamples) -> LoadedSamples:
 
 
 def recommend(rates: Mapping[int, float]) -> int:
-    """The smallest number of workers that is as good as the best: each one costs memory."""
+    """The fewest workers that are as good as the best: each one costs memory."""
     best = max(rates.values(), default=0.0)
     return min((n for n, rate in rates.items() if rate >= best * (1 - NEAR)), default=0)
 
@@ -245,7 +245,7 @@ def recommend(rates: Mapping[int, float]) -> int:
 def judge_workers(
     loaded: Sequence[LoadedSamples], cpus: int, quota: Optional[float], device: str
 ) -> Outcome:
-    """Whether every sample came; the pace is for information."""
+    """Whether every sample came; the rate is for information."""
     plain = {one.workers: one.rate for one in loaded if not one.pinned and one.rates}
     best = recommend(plain)
     measured: Dict[str, Any] = {
@@ -285,7 +285,7 @@ def _gain(rates: Mapping[int, float]) -> str:
 
 
 def _slow(rates: Mapping[int, float], cpus: int, quota: Optional[float]) -> str:
-    """Where more workers bring little, the likely reason."""
+    """The likely reason if more workers gain little."""
     alone, many = rates.get(1, 0.0), max(rates)
     if many < 2 or not alone or max(rates.values()) > alone * (1 + 0.5 * (min(many, cpus) - 1)):
         return ""
@@ -336,7 +336,7 @@ def _numbers(loaded: Sequence[LoadedSamples]) -> Dict[str, Any]:
 
 @dataclass(frozen=True)
 class MovedBatch:
-    """Full-sized batches from workers, all held at a time."""
+    """Full-sized batches from workers, all held at the same time."""
 
     workers: int
     batches: int
@@ -346,7 +346,7 @@ class MovedBatch:
 
 
 def check_batch(context: Context) -> Outcome:  # noqa: ARG001
-    """Fill /dev/shm as a usual job does: keep every batch that the workers may have ready."""
+    """Fill /dev/shm as a usual job does: keep every batch that the workers may prefetch."""
     workers = usual_need().workers
     batches = workers * PREFETCH + 1
     ending = Child(lambda: asdict(_move(workers, batches))).wait(CHILD_S)
@@ -371,7 +371,7 @@ def _move(workers: int, batches: int) -> MovedBatch:
 
 
 def judge_moved(moved: MovedBatch, batches: int) -> Outcome:
-    """Whether every batch came, and came whole."""
+    """Whether every batch came, with the right content."""
     measured = {**asdict(moved), "batch_bytes": Batches.BYTES}
     expected = {"batches": batches, "wrong": 0}
     size = "{} batches of {:.1f} MB from {} workers".format(

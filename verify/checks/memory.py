@@ -1,4 +1,4 @@
-"""Memory: who holds it, whether it keeps what is written, whether training gives it back."""
+"""Memory: who holds it, whether it keeps what is written, whether training frees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from verify.device.telemetry import GpuProcess, State
 from verify.model.check import Check, Context, Outcome, Status, gpus
 from verify.running.children import Child
 
-NOTED = 0.9  # what is free of a GPU, as a share: below it, others are named
+NOTED = 0.9  # the free share of a GPU's memory: below it, other processes are named
 ENOUGH = 0.5  # below it, the check fails
 MODEL = "resnet50"
 MAXIMUM = {"cuda": 4096, "cpu": 4}
@@ -28,18 +28,18 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """One GPU's memory: by CUDA, and who held some of it before this process started CUDA."""
+    """One GPU's memory from CUDA, and who held some of it before this process started CUDA."""
 
     device: int
     name: str
     free: int
     total: int
-    others: Optional[Tuple[GpuProcess, ...]] = None  # None: NVML does not tell
+    others: Optional[Tuple[GpuProcess, ...]] = None  # None: NVML does not report
     shared: bool = False  # with the CPU: then the page cache is not counted as free
 
     @property
     def share(self) -> float:
-        """What is free."""
+        """The free share."""
         return self.free / self.total if self.total else 0.0
 
     def who(self) -> str:
@@ -64,8 +64,8 @@ def _holding(process: GpuProcess) -> str:
 
 
 def check_free(context: Context) -> Outcome:
-    """What each GPU has free; and, beside it, what the container may take of the host."""
-    before = state.read()  # this process is not among the GPU's users yet
+    """Read each GPU's free memory, and what the container may take of the host's."""
+    before = state.read()  # this process does not use the GPU yet
     broken, place = find(context)
     if broken is not None:
         return broken
@@ -76,7 +76,7 @@ def check_free(context: Context) -> Outcome:
 
 
 def none_visible() -> Outcome:
-    """The skip of a machine without GPUs; beside it what the container may take of the host."""
+    """The skip without GPUs, with what the container may take of the host's memory."""
     return Outcome(Status.SKIP, "no GPU visible", None, START_WITH_GPUS, measured=_host())
 
 
@@ -86,7 +86,7 @@ def _held(place: Place, before: State) -> HeldMemory:
     free, total = torch.cuda.mem_get_info(place.index)
     gpu = same_gpu.find(place.index, before.gpus)
     name = str(torch.cuda.get_device_name(place.index))
-    shared = gpu is not None and gpu.memory_total_bytes is None  # GB10: it has none of its own
+    shared = gpu is not None and gpu.memory_total_bytes is None  # GB10 has no memory of its own
     return HeldMemory(
         place.index, name, int(free), int(total), gpu.processes if gpu else None, shared
     )
@@ -102,9 +102,9 @@ def _host() -> Dict[str, Any]:
 
 
 def read_before(context: Context) -> "Tuple[List[HeldMemory], str]":
-    """What each GPU has free before the framework starts, and why nothing is told where that is so.
+    """Each GPU's free memory before the framework starts, or why it is unknown.
 
-    A child asks CUDA, since it cannot be asked here without starting it; NVML names the others.
+    A child queries CUDA, since a query here would start CUDA; NVML names the other processes.
     """
     before = state.read()
     looked = Child(lambda: _rooms(context)).wait(LOOK_LIMIT_S)
@@ -143,8 +143,8 @@ def judge_before(held: Sequence[HeldMemory], error: str, takes: str) -> Outcome:
 def judge_free(held: Sequence[HeldMemory]) -> Outcome:
     """Whether every GPU has at least half its memory free, and who holds the rest.
 
-    Less is no fault of the GPU: others use it. But it cannot be tested beside them, so that there
-    is no verdict.
+    Less is not a fault of the GPU: others use it. But it cannot be tested meanwhile, so there is no
+    verdict.
     """
     measured = {"device": "cuda", "memory": [one.as_dict() for one in held]}
     expected = {"free_share": ENOUGH}
@@ -167,7 +167,7 @@ def judge_free(held: Sequence[HeldMemory]) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def check_batch(context: Context) -> Outcome:  # noqa: ARG001  # it is of one level
+def check_batch(context: Context) -> Outcome:  # noqa: ARG001  # it has one level
     """The largest and the fastest batch of a large network, without and with AMP."""
     broken, place = batches.look()
     if broken is not None:
@@ -177,7 +177,7 @@ def check_batch(context: Context) -> Outcome:  # noqa: ARG001  # it is of one le
         for amp in (False, True):
             job = Job(MODEL, amp=amp)
             room = MAXIMUM[place.kind]
-            # To a sixteenth: a check's time is short, and `verify batch` finds the last sample.
+            # To 1/16: a check has little time, and `verify batch` finds the exact size.
             modes.append(batches.run(job, place, maximum=room, seconds=SECONDS, resolution=1 / 16))
     except Refused as error:
         fix = "see training.loss and devices.convolution"

@@ -1,4 +1,4 @@
-"""Reads NCCL's own log (NCCL_DEBUG=INFO): its telling line, how far it came, what way data went.
+"""Reads NCCL's own log (NCCL_DEBUG=INFO): its key warning, how far it got, its transports.
 
 The lines are as NCCL 2.7 to 2.27 write them: `host:pid:tid [gpu] file.cc:line NCCL WARN text` and
 `host:pid:tid [gpu] NCCL INFO text`.
@@ -10,7 +10,7 @@ import re
 from typing import List, Optional, Tuple
 
 WIDTH = 300
-# Said on every machine without InfiniBand or a network plugin, and by ranks that lost another.
+# Printed on every machine without InfiniBand or a network plugin, and by ranks that lost another.
 _HARMLESS = re.compile(
     r"libibverbs|libmlx5|NET/Plugin|libnccl-net|libnccl-tuner|NET/IB : No device"
 )
@@ -30,7 +30,7 @@ _PHASES = (
 
 
 def telling(log: str) -> str:
-    """The first warning that is no mere echo of another rank's end, or an empty text."""
+    """The first warning that does not just echo another rank's end, or an empty text."""
     warnings = [line for line in _lines(log) if "NCCL WARN" in line]
     warnings = [line for line in warnings if not _HARMLESS.search(line)]
     own = [line for line in warnings if not _AFTERMATH.search(line)]
@@ -38,12 +38,12 @@ def telling(log: str) -> str:
 
 
 def phase(log: str) -> Optional[str]:
-    """How far NCCL came, in words that follow "hang"; None where it wrote nothing of it."""
+    """How far NCCL got, in words that follow "hang"; None if the log does not show it."""
     return next((words for sign, words in _PHASES if sign in log), None)
 
 
 def transports(log: str) -> Tuple[str, ...]:
-    """The ways that channels between GPUs took: P2P, SHM (host memory), NET, ..."""
+    """The transports of the channels between GPUs: P2P, SHM (host memory), NET, ..."""
     return tuple(sorted(set(_CHANNEL.findall(log))))
 
 

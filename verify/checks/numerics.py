@@ -1,6 +1,6 @@
 """Numerics: products, convolutions, attention and compiled kernels against known answers.
 
-The readings are made in modules of their own; the judges are named here for all frameworks.
+Separate modules take the readings; this module names the judges for all frameworks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which NVLinks are up, and what their error counters say."""
+"""Which NVLinks are up, and what their error counters show."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from verify.device.telemetry import GpuState, State
 from verify.model.check import Context, Outcome, Status
 from verify.model.measures import Table, pack
 
-# The counters run since the driver was loaded, so that only their growth says something. DCGM calls
+# The counters run since the driver was loaded, so only their growth is meaningful. DCGM calls
 # a link bad from 100 CRC errors within a second (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR).
 NVLINK_ERRORS = 100
-MANY_LINKS = 12  # of a machine: enough that one with errors beside others without is no chance
+MANY_LINKS = 12  # enough links that a single one with errors is no coincidence
 APART_S = 1.0
-# Boards by their names. The SXM boards of H100, H200 and later do not have SXM in their names.
+# Boards by name. The SXM boards of H100, H200 and later do not have SXM in their names.
 WIRED = re.compile(r"SXM|HBM3|\b(H800|H200|H20|GH200|G?B[23]00)\b")
 BRIDGED = re.compile(r"PCIe|NVL$")  # H100 PCIe, H100 NVL, H200 NVL: bridges join two or four
 SWITCHED = re.compile(r"\bG?B[23]00\b")  # sold on boards and in racks with NVSwitches only
@@ -23,7 +23,7 @@ SWITCH_PATHS = ("PIX", "PXB")
 
 
 def check_nvlink(context: Context) -> Outcome:
-    """Ask for each NVLink's state and error counters, twice where a counter is not 0."""
+    """Read each NVLink's state and error counters, twice if a counter is not 0."""
     wanted = [gpu.spec.nvlink if gpu.spec else None for gpu in context.expect.gpus or ()]
     first = context.machine.seen()
     later = first
@@ -34,12 +34,12 @@ def check_nvlink(context: Context) -> Outcome:
 
 
 def judge_nvlink(seen: State, before: Optional[State] = None, *, expected: bool = False) -> Outcome:
-    """Whether the links that must be up are up, and count no errors while we look.
+    """Whether the links that must be up are up, and count no errors between two readings.
 
-    Which must be up: on boards whose links are wired (SXM and what hangs on NVSwitches) those that
-    another GPU of the kind has, and all of them where no virtual machine hides the far ends. Cards
-    with bridges use as many as there are bridges. In MIG mode NVML reports links as down, those of
-    the GPUs beside it too (DCGM, DcgmTopology.cpp), so nothing is judged.
+    On boards with wired links (SXM, and GPUs on NVSwitches), those links must be up that another
+    GPU of the same kind has up, and all of them unless a virtual machine hides the far ends. Cards
+    with bridges use as many links as there are bridges. In MIG mode NVML reports links as down,
+    also those of neighbouring GPUs (DCGM, DcgmTopology.cpp), so nothing is judged.
     """
     return judged(seen, lambda found: _judge_nvlink(found, before or found, expected=expected))
 
@@ -84,8 +84,9 @@ def _nvlink_findings(gpu: GpuState, seen: State) -> List[Finding]:
 
 
 def _fewer_than_its_twins(gpu: GpuState, have: int, most: int) -> bool:
-    """Bridged cards: one of the links of a bridge. Wired boards: any. A part of a V100's mesh in a
-    virtual machine is uneven by design, since links to the GPUs left out are down.
+    """Whether missing links are a fault: on bridged cards some of a bridge's links, on wired boards
+    any. A part of a V100 mesh in a virtual machine is uneven by design, since links to the GPUs
+    that are left out are down.
     """
     mesh = (gpu.compute_capability or "").startswith(("6.", "7."))
     if not is_wired(gpu):
@@ -94,7 +95,7 @@ def _fewer_than_its_twins(gpu: GpuState, have: int, most: int) -> bool:
 
 
 def _must_be_up(gpu: GpuState, seen: State, have: int) -> bool:
-    """Whether a link that is down is a fault by itself, whatever the other GPUs have."""
+    """Whether a link that is down is a fault by itself, independent of the other GPUs."""
     if SWITCHED.search(gpu.name or "") and have:
         return True  # its links all go to NVSwitches: some are up, so the switches are there
     alone = len(seen.gpus) == 1 and not have
@@ -102,7 +103,7 @@ def _must_be_up(gpu: GpuState, seen: State, have: int) -> bool:
 
 
 def is_wired(gpu: GpuState) -> bool:
-    """Whether the GPU's NVLinks are wired to others on its board, rather than by bridges."""
+    """Whether the GPU's NVLinks are wired on its board and do not go through bridges."""
     fabric = gpu.fabric_state in ("not-started", "in-progress", "completed")
     name = gpu.name or ""
     return fabric or (WIRED.search(name) is not None and BRIDGED.search(name) is None)
@@ -132,7 +133,7 @@ def error_findings(gpu: GpuState, before: State) -> List[Finding]:
 
 
 def _odd_link(linked: Sequence[GpuState]) -> List[Finding]:
-    """The one link of a machine that has counted many errors, where all the others have none.
+    """The one link of a machine that has counted many errors while all others have none.
 
     Of 5,760 links of a rack swept with all counters at zero, the only one with 505 recoveries died
     soon after (marin-community/marin issue 9086).

@@ -1,7 +1,7 @@
-"""Every collective that training is made of, with answers that are known beforehand.
+"""Every collective that training uses, with answers that are known in advance.
 
-What a rank gives depends on the rank, the place in the message and the round, so that an answer of
-another rank, in another order, or left over from the round before is not taken for the right one.
+A rank's input depends on the rank, the position in the message and the round, so that another
+rank's answer, a wrong order, or data from the previous round is detected.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ ELEMENTS = {  # of a rank's part
 ROUNDS = 2
 REDUCING = ("all-reduce", "reduce-scatter")
 POISON = -1  # in every buffer before its first round; no answer is negative
-# What stands where the right numbers should
+# What a buffer contains instead of the right numbers
 NOT_WRITTEN = "was not written"
 BEFORE = "has the result of the previous call"
 MISPLACED = "has the right numbers in wrong places"
 OTHER = "has other numbers"
-STEP_S = 0.05  # how much later each rank comes to the barrier than the one before
-COPIED = 127  # numbers that are only moved: up to here all of them are exact in bfloat16
-UNSUPPORTED = re.compile(  # how torch's backends say that they lack an operation or a dtype
+STEP_S = 0.05  # delay between the ranks' arrivals at the barrier
+COPIED = 127  # numbers that are only moved: up to this all are exact in bfloat16
+UNSUPPORTED = re.compile(  # messages of torch's backends without an operation or a dtype
     r"no support|not (currently |yet )?(supported|implemented)|does ?n[o']t support|[Uu]nsupported|"
     r"Invalid scalar type|no backend type"
 )
 
-Part = Callable[[int], Any]  # what the rank or the block of this number gives
-Into = Callable[[int], Any]  # the receive buffer, of so many parts
-Operation = Callable[[Rank, Part, Into], Tuple[Any, Any]]  # what came, what is right
+Part = Callable[[int], Any]  # the input of the rank or block with this number
+Into = Callable[[int], Any]  # the receive buffer with this many parts
+Operation = Callable[[Rank, Part, Into], Tuple[Any, Any]]  # received, expected
 
 
 def check_operations(context: Context) -> Outcome:
-    """Run every collective on every GPU, or with two processes where there is no GPU."""
+    """Run every collective on every GPU, or with two processes if there is no GPU."""
     broken, team = ranks.find_team(context)
     if broken:
         return broken
@@ -73,7 +73,7 @@ def _try(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
 
 
 def _rounds(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
-    """The same operation again into the same buffers, with other numbers."""
+    """Repeat the operation with the same buffers and other numbers."""
     import torch
 
     device, kind = rank.place.device, getattr(torch, dtype)
@@ -101,7 +101,7 @@ def numbers_below(size: int) -> int:
 
 
 def numbers(places: Any, number: int, turn: int, modulus: int) -> Any:
-    """What a part gives, by the place, its number and the round: of torch's places, or NumPy's."""
+    """A part's values from position, part number and round; `places` is a torch or NumPy array."""
     return (places * 3 + number * 5 + turn) % modulus + 1
 
 
@@ -117,7 +117,7 @@ def _parts(elements: int, modulus: int, turn: int, kind: Any, device: Any) -> Pa
 
 
 def _kind(got: Any, known: Any, before: Any) -> str:
-    """What stands where the right numbers should."""
+    """What the buffer contains instead of the right numbers."""
     at = got != known
     if bool((got[at] == POISON).all()):
         return NOT_WRITTEN
@@ -156,7 +156,7 @@ def _reduce_scatter(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
 
 
 def _broadcast(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    """From the last rank: the first is what a library would take by mistake."""
+    """From the last rank, since a library with a bug might use the first."""
     import torch.distributed as dist
 
     root = rank.team.size - 1
@@ -166,7 +166,7 @@ def _broadcast(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
 
 
 def _send(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    """Each to the next, in a ring."""
+    """Each rank sends to the next, in a ring."""
     import torch.distributed as dist
 
     size = rank.team.size
@@ -191,11 +191,11 @@ def _all_to_all(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
 
 
 def _barrier(rank: Rank) -> Dict[str, Any]:
-    """The ranks come one after the other; behind the barrier all of them must have come."""
+    """The ranks arrive one after the other; after the barrier all must have arrived."""
     import torch.distributed as dist
 
     rank.at("barrier")
-    dist.barrier()  # the library's first one may set things up
+    dist.barrier()  # the library may initialise at its first barrier
     time.sleep(rank.index * STEP_S)
     with open(_mark(rank, rank.index), "w", encoding="utf-8"):
         pass
@@ -252,7 +252,7 @@ def judge_operations(world: World) -> Outcome:
 
 
 def _lacking(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The operations that lack every dtype, then the others by what they lack."""
+    """The operations without any dtype, then the others with the dtypes they lack."""
     by_operation: Dict[str, List[str]] = {}
     for row in rows:
         if "unsupported" in row:
@@ -272,7 +272,7 @@ def _wrong(team: Team, rank: int, row: Mapping[str, Any]) -> str:
 
 
 def blame(backend: str) -> Tuple[str, str]:
-    """The cause and the fix of answers that are wrong."""
+    """The cause and the fix of wrong answers."""
     if backend == "nccl":
         return "data was corrupted or lost between GPUs", P2P_FIX
     return "{} is broken".format(backend), "build the image again from its lock"

@@ -1,14 +1,13 @@
-"""Is a card as fast as its class and its twins? Rates beside figures, and why one falls short.
+"""Whether a card is as fast as its specification and its twins, and why it is not.
 
-The floors are far below what sound cards reach, so that less is a fault and no matter of taste.
-Large products reach 60 to 95 % of a figure and copies within memory 70 to 95 %: published readings
-are in tests/data/verify/recorded/rates.json. Where the power limit is the only thing that holds a
-card (75 W cards cannot keep their clocks through large products), the floor is lower.
+The floors are far below what healthy cards reach, so a lower rate is clearly a fault. Large
+products reach 60 to 95 % of a figure and copies within memory 70 to 95 %: published readings are in
+tests/data/verify/recorded/rates.json. If only the power limit slows a card (75 W cards cannot keep
+their clocks through large products), the floor is lower.
 
-A rate is shown without a verdict where the figure does not apply: a part of a card (MIG, vGPU), a
-laptop (its maker sets the power), a power limit that somebody lowered, a card that others use; for
-copies from and to the host also a virtual machine, confidential computing and memory that the CPU
-shares.
+A rate is shown without a verdict if the figure does not apply: a part of a card (MIG, vGPU), a
+laptop (its maker sets the power), a lowered power limit, a card that others use; for copies from
+and to the host also a virtual machine, confidential computing and memory shared with the CPU.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from verify.model.expectations import ExpectedGpu, Spec
 from verify.model.measures import Metric, Plot, Table, median, of_samples, pack
 
 FLOOR = {"gemm": 0.5, "memory_copy": 0.6, "h2d_pinned": 0.5, "d2h_pinned": 0.5}
-POWER_FLOOR = 0.25  # for products, where the card is at its power limit and nothing else is wrong
-# Of what its twins do: equal cards of one machine differ by some 8 % and rarely by more than 10 %
-# (Sinha et al., "Not All GPUs Are Created Equal", SC 2022, over five clusters). Of two it is not
-# known which is the usual one, so that more is let pass.
+POWER_FLOOR = 0.25  # for products, if the card is at its power limit and nothing else is wrong
+# Share of its twins' rate: equal cards of one machine differ by some 8 % and rarely by more than
+# 10 % (Sinha et al., "Not All GPUs Are Created Equal", SC 2022, over five clusters). With two cards
+# it is not known which is the normal one, so the limit is looser.
 TWIN_FLOOR, PAIR_FLOOR = 0.85, 0.7
-_AMONG_PEERS = ("gemm", "memory_copy")  # copies depend on the socket that each card hangs on
-USUAL_LINK = 0.7  # of a link's figure: sound machines copy at 75 to 90 %
-CEILING = 1.05  # more than this of a figure is an error, of the measurement or of the figure
+_AMONG_PEERS = ("gemm", "memory_copy")  # copies depend on each card's CPU socket
+USUAL_LINK = 0.7  # of a link's figure: healthy machines copy at 75 to 90 %
+CEILING = 1.05  # a higher share means that the measurement or the figure is wrong
 _AT_EASE = ("gpu_idle", "sw_power_cap")
 
 
 @dataclass(frozen=True)
 class MeasuredRate:
-    """What one card did of one thing, sample by sample, and its figure for that."""
+    """One card's rate in one metric, sample by sample, and its figure for that."""
 
-    metric: str  # a key of FLOOR where it is judged
+    metric: str  # a key of FLOOR if it is judged
     gpu: int
     samples: Tuple[float, ...]
     unit: str
@@ -67,14 +66,14 @@ class MeasuredRate:
 
 @dataclass(frozen=True)
 class RatedCard:
-    """A card and its state while it was under the load; the state is None without NVML."""
+    """A card and its state under load; the state is None without NVML."""
 
     index: int  # the framework's number
     name: str = ""
     state: Optional[GpuState] = None
     spec: Optional[Spec] = None
-    busy: Optional[str] = None  # who was on it before us
-    confidential: bool = False  # confidential computing: what leaves the card is encrypted
+    busy: Optional[str] = None  # who used it before this process
+    confidential: bool = False  # confidential computing: transfers from the card are encrypted
 
 
 def spec_of(
@@ -90,7 +89,7 @@ def spec_of(
 
 
 def _plain(name: str) -> str:
-    """Drivers before about 495 leave the maker's name out."""
+    """The name without the maker's, which drivers before about 495 leave out."""
     return name[len("NVIDIA ") :] if name.startswith("NVIDIA ") else name
 
 
@@ -103,7 +102,7 @@ def judge_rates(
     plots: Sequence[Plot] = (),
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """Whether each card is as fast as its class and as its peers; elsewhere the numbers alone."""
+    """Whether each card is as fast as its specification and its twins; else only the numbers."""
     measured: Dict[str, Any] = {"device": device}
     measured.update(pack([_metric(rate, cards) for rate in rates], [_table(rates, cards)], plots))
     expected = {"least_share": {rate.metric: FLOOR[rate.metric] for rate in rates if _judged(rate)}}
@@ -129,7 +128,7 @@ def judge_rates(
 def _shared(
     card: RatedCard, told: Sequence[str], measured: Dict[str, Any], expected: Dict[str, Any]
 ) -> Outcome:
-    """A slow card that somebody else uses, too: there is no verdict on it."""
+    """The skip for a slow card that other processes use too: there is no verdict on it."""
     message = "GPU {} is in use ({}): {}".format(card.index, card.busy, "; ".join(told))
     cause = "other processes use part of it"
     fix = "end what runs on the GPU (nvidia-smi lists it), and run again"
@@ -141,7 +140,7 @@ def _judged(rate: MeasuredRate) -> bool:
 
 
 def unjudged(metric: str, card: Optional[RatedCard]) -> Optional[str]:
-    """Why a card's figure does not apply to its rate, in words; None where it does."""
+    """Why a card's figure does not apply to its rate, in words; None if it does."""
     state = card.state if card else None
     if card is None or state is None:
         return None
@@ -171,7 +170,7 @@ def _too_slow(rate: MeasuredRate, card: Optional[RatedCard]) -> bool:
 
 
 def _at_power_limit(card: RatedCard) -> bool:
-    """The card's usual power limit holds it, and nothing else does."""
+    """Whether the card's default power limit slows it, and nothing else does."""
     if card.state is None or card.state.throttle_reasons is None or lowered(card.state):
         return False
     reasons = set(card.state.throttle_reasons)
@@ -191,7 +190,7 @@ def _slow(
 def _behind(
     rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard]
 ) -> "Optional[tuple[MeasuredRate, MeasuredRate]]":
-    """A card that falls behind its twins, and the usual one of them."""
+    """A card that is slower than its twins, and the typical one of them."""
     for rate in rates:
         if rate.metric not in _AMONG_PEERS or rate.gpu not in cards:
             continue
@@ -242,14 +241,14 @@ def _outrun(
 
 
 def _three(value: float) -> str:
-    """Three digits, and never a power of ten."""
+    """Three digits without an exponent."""
     return "{:.0f}".format(value) if value >= 100 else "{:.3g}".format(value)
 
 
 def _summary(
     rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard], device: str, what: str
 ) -> List[str]:
-    """The first card's rates, with the others' count where there are more."""
+    """The first card's rates, with the number of other cards."""
     first = rates[0].gpu
     texts = ", ".join(rate.words() for rate in rates if rate.gpu == first)
     if device == "cpu":

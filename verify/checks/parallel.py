@@ -1,4 +1,4 @@
-"""Parallel training: the same steps on several devices give what one device gives."""
+"""Parallel training: the same steps on several devices must give the result of one device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verify.model.check import Check, Context, Outcome, Status, gpus
 LIMIT_S = {"gloo": 90.0, "nccl": 180.0}
 CPU_STAGES = 3  # one of them has a neighbour on both sides
 _WRAPPER = re.compile(r"(_fsdp_wrapped_module|_fpw_module|module)\.")
-# What FSDP says on a CPU where it is made for GPUs: all of it before torch 2.1, gloo's part after.
+# FSDP's messages on a CPU if it supports only GPUs: all of it before torch 2.1, gloo's part after.
 _LACKING = re.compile(
     r"not (currently )?(supported|implemented)|does ?n[o']t support|no support|[Uu]nsupported|"
     r"NVIDIA driver|CUDA"
@@ -24,7 +24,7 @@ _LACKING = re.compile(
 
 
 def check_data(context: Context) -> Outcome:
-    """One process feeds every GPU: torch.nn.DataParallel."""
+    """Train with one process for all GPUs: torch.nn.DataParallel."""
     absent, places = find_gpus(context)
     if absent:
         return absent
@@ -50,7 +50,7 @@ def _data_parallel(places: Sequence[Place], count: int) -> Dict[str, Any]:
 
 
 def check_ddp(context: Context) -> Outcome:
-    """A process for each GPU, each with the whole model: DistributedDataParallel."""
+    """Train with a process per GPU, each with the whole model: DistributedDataParallel."""
     return _check(context, "DistributedDataParallel", _ddp)
 
 
@@ -66,7 +66,7 @@ def _train(
     team: Team,
     layers: int = 2,
 ) -> Outcome:
-    """Train together, and on the first rank's own device alone: a model of so many layers."""
+    """Train together, and on the first rank's device alone: a model with `layers` layers."""
     count = steps.STEPS[context.level]
 
     def both(rank: Rank) -> Dict[str, Any]:
@@ -79,10 +79,10 @@ def _train(
 
 
 def judge_ranks(what: str, world: World) -> Outcome:
-    """Compare the ranks with the reference, which the first of them brought.
+    """Compare the ranks with the reference, which the first rank computed.
 
-    A rank's run may hold a part of the weights or the losses only ("whole": false): then the ranks'
-    parts together are one run. "held" is how many of the "total" weights the rank kept for itself.
+    A rank's run may have only a part of the weights or losses ("whole": false): then the ranks'
+    parts together are one run. "held" is how many of the "total" weights the rank kept.
     """
     team = world.team
     measured: Dict[str, Any] = {"device": team.kind, "ranks": team.size, "seconds": world.seconds}
@@ -102,7 +102,7 @@ def judge_ranks(what: str, world: World) -> Outcome:
 
 
 def _joined(runs: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
-    """The stages' weights together, and the losses of the one that computes them."""
+    """The weights of all stages, and the losses of the stage that computes them."""
     weights = {name: numbers for run in runs for name, numbers in run["weights"].items()}
     return {"weights": weights, "losses": [loss for run in runs for loss in run["losses"]]}
 
@@ -110,7 +110,7 @@ def _joined(runs: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
 def _judge_shards(
     what: str, runs: Sequence[Dict[str, Any]], measured: Dict[str, Any]
 ) -> Optional[Outcome]:
-    """Whether each rank kept its part only, and all parts together are the whole."""
+    """Whether each rank kept only its part, and all parts together are complete."""
     held = [run["held"] for run in runs if "held" in run]
     total = runs[0].get("total", 0)
     measured.update({"held": held, "weights": total} if held else {})
@@ -141,7 +141,7 @@ def _own(rank: Rank, count: int) -> "List[tuple[Any, Any]]":
 
 
 def check_fsdp(context: Context) -> Outcome:
-    """A process for each GPU, each with a part of the model: fully_shard, or its predecessor."""
+    """Train with a process per GPU, each with a part of the model: fully_shard, or FSDP before."""
     try:
         import torch.distributed.fsdp  # noqa: F401  # once, before the ranks are forked
     except ImportError as error:
@@ -163,7 +163,7 @@ def _fsdp(rank: Rank, count: int) -> Dict[str, Any]:
 
 
 def _fully_shard(rank: Rank, count: int, shard: Any) -> Dict[str, Any]:
-    """torch 2.6 and newer: each weight is a DTensor, split over the ranks."""
+    """Since torch 2.6: each weight is a DTensor, split over the ranks."""
     from torch.distributed.device_mesh import init_device_mesh
 
     model = steps.model(rank.place)
@@ -182,7 +182,7 @@ def _fully_shard(rank: Rank, count: int, shard: Any) -> Dict[str, Any]:
 
 
 def _flat_shards(rank: Rank, count: int) -> Dict[str, Any]:
-    """Before: FullyShardedDataParallel, which keeps all weights in one flat tensor."""
+    """Before torch 2.6: FullyShardedDataParallel, which keeps all weights in one flat tensor."""
     import torch
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -202,7 +202,7 @@ def _flat_shards(rank: Rank, count: int) -> Dict[str, Any]:
 
 
 def check_stages(context: Context) -> Outcome:
-    """A model in parts, each on a device of its own: activations go on, gradients come back."""
+    """Train a model in parts, each on its own device: activations go on, gradients come back."""
     broken, team = ranks.find_team(context)
     if broken:
         return broken
@@ -213,8 +213,8 @@ def check_stages(context: Context) -> Outcome:
 
 
 def _stage(rank: Rank, count: int) -> Dict[str, Any]:
-    """One linear layer of the model, with the tanh behind it: a rank between two others takes what
-    comes from both.
+    """One linear layer of the model with the following tanh: a rank between two others receives
+    from both.
     """
     import torch
     import torch.distributed as dist

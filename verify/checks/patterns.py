@@ -1,7 +1,7 @@
-"""GPU memory, word by word: what was written must be what is read, at every address at once.
+"""Tests GPU memory word by word: every word must read back as written.
 
-The word at index i is i times an odd constant: no two words are equal, so an address line that is
-stuck or crossed shows as well as a bit. The complement follows, so that each bit has been both.
+The word at index i is i times an odd constant: no two words are equal, so a stuck or crossed
+address line shows up as well as a bad bit. The complement follows, so each bit has been 0 and 1.
 Everything is written before anything is read.
 """
 
@@ -17,12 +17,12 @@ from verify.model.check import Context, Outcome, Status
 
 WORD = 8  # bytes
 CHUNK = 1 << 30  # bytes taken at a time, so that fragments are tested too
-BLOCK = 1 << 23  # words compared at a time: 64 MB more are needed for what they should be
+BLOCK = 1 << 23  # words compared at a time: the expected words need 64 MB more
 ON_CPU = 256 << 20
-NO_COUNT = 8 << 30  # bytes of a GPU to test where nobody says how many are free
+NO_COUNT = 8 << 30  # bytes of a GPU to test if the free amount is unknown
 SHARES = (0.1, 0.5, 0.9)  # of what is free, by level
 GB = 1e9
-ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 by the golden ratio, as a signed word
+ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed word
 _MASK = (1 << 64) - 1
 FIX = (
     "look at health.memory and at nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU, and take it out"
@@ -38,13 +38,13 @@ class KeptBlocks:
     name: str
     bytes: int
     wrong_words: int = 0
-    offset: Optional[int] = None  # bytes into what was tested
-    expected: Optional[str] = None  # hexadecimal, as the bits are what tells
+    offset: Optional[int] = None  # bytes from the start of the tested memory
+    expected: Optional[str] = None  # hexadecimal, to show the bits
     found: Optional[str] = None
 
 
 def check_pattern(context: Context) -> Outcome:
-    """On each GPU, or in a little of the CPU's memory where nothing hints at a GPU."""
+    """Test each GPU, or a little of the CPU's memory if nothing hints at a GPU."""
     broken, place = find(context)
     if broken is not None:
         return broken
@@ -86,7 +86,7 @@ def write_and_read(place: Place, size: int) -> KeptBlocks:
 
 
 def take(place: Place, size: int) -> List[Any]:
-    """So many bytes in chunks of words; fewer where the device has no more to give."""
+    """Allocate `size` bytes in chunks of words; fewer if the device runs out of memory."""
     import torch
 
     chunks: List[Any] = []
@@ -98,7 +98,7 @@ def take(place: Place, size: int) -> List[Any]:
         except RuntimeError as error:
             if "out of memory" not in str(error) or not chunks:
                 raise
-            chunks.pop()  # room for what the words should be
+            chunks.pop()  # room for the expected words
             place.release()
             break
         left -= count
@@ -106,7 +106,7 @@ def take(place: Place, size: int) -> List[Any]:
 
 
 def _numbered(chunks: Sequence[Any]) -> List[Tuple[int, Any]]:
-    """Each chunk with the number of its first word."""
+    """Each chunk with the index of its first word."""
     firsts = [0]
     for chunk in chunks:
         firsts.append(firsts[-1] + chunk.numel())
@@ -120,7 +120,7 @@ def write(chunk: Any, first: int, *, inverted: bool) -> None:
 
 
 def read(chunk: Any, first: int, inverted: bool) -> List[Tuple[int, int, str, str]]:  # noqa: FBT001
-    """Where blocks are wrong: (number of words, bytes of offset, expected, found)."""
+    """The wrong blocks: (number of words, offset in bytes, expected, found)."""
     import torch
 
     faults = []
@@ -144,11 +144,11 @@ def _make(block: Any, first: int, *, inverted: bool) -> Any:
     return block.bitwise_not_() if inverted else block
 
 
-# Where a framework's arrays cannot be written to: block by block, each an array of its own
+# For frameworks whose arrays are immutable: each block is its own array
 
 
 class BlockDifference(NamedTuple):
-    """What a block holds beside what it should."""
+    """How a block differs from its expected content."""
 
     words: int  # how many are wrong
     at: int  # the first of them
@@ -162,14 +162,14 @@ def keep(
     read: Callable[[Any, int, bool], BlockDifference],
 ) -> KeptBlocks:
     """Write and read a pattern and its complement in as many blocks as `kept.bytes` has, or fewer
-    where the device has no more to give.
+    if the device runs out of memory.
 
-    `write` gives a block of BLOCK words from the number of the first, `read` compares it.
+    `write` returns a block of BLOCK words, given the first index; `read` compares it.
     """
     blocks: List[Any] = [None] * max(1, kept.bytes // (BLOCK * WORD))
     for inverted in (False, True):
         for i in range(len(blocks)):
-            blocks[i] = None  # the one before goes first: there need not be room for both
+            blocks[i] = None  # free the previous one first: there may not be room for both
             try:
                 blocks[i] = write(i * BLOCK, inverted)
             except Exception as error:
@@ -196,7 +196,7 @@ def cpu_room() -> int:
 
 
 def pattern(first: int, count: int) -> Any:
-    """The words from this one on, by NumPy."""
+    """`count` words from index `first` on, from NumPy."""
     import numpy as np
 
     words = np.arange(first, first + count, dtype=np.uint64) * np.uint64(ODD & _MASK)
@@ -208,7 +208,7 @@ def _hex(word: int) -> str:
 
 
 def judge_patterns(tested: Sequence[KeptBlocks], kind: str) -> Outcome:
-    """Whether every word came back."""
+    """Whether every word read back as written."""
     measured = {"device": kind, "tested": [asdict(one) for one in tested]}
     expected = {"wrong_words": 0}
     for one in tested:
@@ -236,7 +236,7 @@ def judge_patterns(tested: Sequence[KeptBlocks], kind: str) -> Outcome:
 
 
 def _bits(one: KeptBlocks) -> str:
-    """How the two words differ: a single bit points at a cell, many at an address line."""
+    """How the two words differ: one bit suggests a memory cell, many an address line."""
     if one.expected is None or one.found is None:
         return "unknown bits"
     count = bin(int(one.expected, 16) ^ int(one.found, 16)).count("1")

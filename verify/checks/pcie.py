@@ -1,4 +1,4 @@
-"""How wide and fast each GPU's PCIe link is, judged by its twins and by what it could be."""
+"""How wide and fast each GPU's PCIe link is, compared with its twins and its maximum."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from verify.model.measures import Table, pack
 
 # GB/s of one PCIe lane in one direction, by generation: transfers a second x coding / 8 (PCI-SIG).
 PCIE_LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-BUSY_PERCENT = 50  # from here a card has its link at full speed
+BUSY_PERCENT = 50  # from this load on a card runs its link at full speed
 
 
 def check_pcie(context: Context) -> Outcome:
-    """Ask for each GPU's PCIe link as it is now."""
+    """Read the current state of each GPU's PCIe link."""
     return judge_pcie(context.machine.seen())
 
 
 def judge_pcie(seen: State) -> Outcome:
-    """Whether GPUs of one kind have equal links, at full speed where they work.
+    """Whether GPUs of one kind have equal links, at full speed under load.
 
-    NVML's maximum says little: it is that of the slot, or x16 for a card with 8 lanes (RTX 4060),
-    boards share a slot's lanes (A16), and desktops split them. So a narrow link is reported, and a
-    fault only where most of a machine's equal GPUs have more lanes, or where one or two are left.
-    An idle card's link runs at a lower generation.
+    NVML's maximum is unreliable: it is the slot's, or x16 for a card with 8 lanes (RTX 4060),
+    boards share a slot's lanes (A16), and desktops split them. So a narrow link is reported, and is
+    a fault only if most of a machine's equal GPUs have more lanes, or if only one or two lanes are
+    left. An idle card's link runs at a lower generation.
     """
     return judged(seen, _judge_pcie)
 
@@ -61,14 +61,14 @@ def _pcie_findings(gpu: GpuState, known: Sequence[GpuState]) -> List[Finding]:
 
 
 def width_fault(gpu: GpuState) -> Optional[str]:
-    """The lanes of a link that has fewer than NVML's maximum for it, in words; else None."""
+    """Words on a link that has fewer lanes than NVML's maximum for it; else None."""
     if not _below(gpu.pcie_width, gpu.pcie_width_max):
         return None
     return "PCIe x{} of x{}".format(gpu.pcie_width, gpu.pcie_width_max)
 
 
 def _starved(gpu: GpuState) -> Optional[str]:
-    """The words for a card with one or two lanes where it could have eight and more: a riser, or
+    """Words on a card with one or two lanes that could have eight or more: it is on a riser or in
     the wrong slot. Four are usual (A16, a Thunderbolt or OCuLink box), and work.
     """
     starved = (gpu.pcie_width or 8) <= 2 and (gpu.pcie_width_max or 0) >= 8 and not gpu.c2c_links

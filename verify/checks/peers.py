@@ -1,7 +1,7 @@
 """Copies between GPUs, compared bit by bit.
 
-With the IOMMU or PCIe ACS in the way, some machines let one GPU copy into another's memory, report
-success, and damage the data.
+On some machines with the IOMMU or PCIe ACS enabled, a GPU copies to another's memory, reports
+success, and corrupts the data.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from verify.model.measures import Table, median, of_samples, pack
 ELEMENTS = {"quick": 1 << 16, "standard": 1 << 23, "full": 1 << 26}  # of 8 bytes
 TURNS = {"quick": 1, "standard": 2, "full": 8}
 REPEATS = 5
-_ODD = 0x9E3779B97F4A7C1  # odd, so that each place's number is its own, in all 64 bits
+_ODD = 0x9E3779B97F4A7C1  # odd, so that each position's number is unique in all 64 bits
 
 
 @dataclass(frozen=True)
 class PeerCopy:
-    """What became of copies from one GPU to another."""
+    """The result of copies from one GPU to another."""
 
     source: int
     target: int
@@ -34,12 +34,12 @@ class PeerCopy:
 
     @property
     def gbs(self) -> float:
-        """GB/s of the middle one of the timed copies."""
+        """GB/s of the median timed copy."""
         return self.bytes / median(self.seconds) / 1e9 if self.seconds else 0.0
 
 
 def check_copies(context: Context) -> Outcome:
-    """Copy between each two GPUs, both ways."""
+    """Copy between each pair of GPUs, in both directions."""
     absent, places = find_gpus(context)
     if absent:
         return absent
@@ -77,7 +77,7 @@ def _copies(source: Place, target: Place, elements: int, turns: int) -> PeerCopy
 
 
 def _pattern(elements: int, salt: int, place: Place) -> Any:
-    """Made on the GPU itself, so what it is compared with never went over a link."""
+    """The pattern, generated on the GPU itself, so the reference never crossed a link."""
     import torch
 
     return (torch.arange(elements, dtype=torch.int64, device=place.device) + salt) * _ODD
@@ -90,7 +90,7 @@ def _reaches(source: Place, target: Place) -> bool:
 
 
 def judge_copies(copies: Sequence[PeerCopy]) -> Outcome:
-    """Whether every copy came whole."""
+    """Whether every copy arrived intact."""
     rows = [{**asdict(c), "seconds": median(c.seconds), "gbs": c.gbs} for c in copies if c.seconds]
     measured: Dict[str, Any] = {"device": "cuda", "copies": rows}
     expected = {"wrong": 0}

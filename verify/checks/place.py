@@ -1,7 +1,7 @@
-"""Where a PyTorch check runs: on a GPU, or on the CPU where nothing hints at a GPU.
+"""Where a PyTorch check runs: on a GPU, or on the CPU if nothing hints at a GPU.
 
-All that differs between the two stands here, so that a check's own code is the same on both, and
-what was tried on a CPU is what runs on a GPU.
+All differences between the two are here, so that a check's own code is the same on both, and code
+tested on a CPU is the code that runs on a GPU.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Place:
             torch.cuda.synchronize(self.index)
 
     def seconds(self, work: Callable[[], object], *, repeats: int, warm_up: int = 3) -> List[float]:
-        """Seconds of each call: by CUDA's own events on a GPU, by the clock on the CPU.
+        """Seconds of each call: from CUDA events on a GPU, from the clock on the CPU.
 
-        Events lie in the stream beside the work, so the time that Python needs to launch a kernel
-        counts only where the device had to wait for it.
+        Events are in the same stream as the work, so the time that Python needs to launch a kernel
+        counts only if the device had to wait for it.
         """
         import torch
 
@@ -77,7 +77,7 @@ class Place:
         return [start.elapsed_time(stop) / 1000 for start, stop in pairs]
 
     def peak_bytes(self, work: Callable[[], object]) -> Optional[int]:
-        """The most memory that torch held during the work; None on the CPU, which has no count."""
+        """The peak memory that torch held during the work; None on the CPU, where it is unknown."""
         import torch
 
         if not self.is_gpu:
@@ -98,9 +98,9 @@ class Place:
 
 
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """The first GPU, or the CPU; and a failure instead where there should be a GPU and is none.
+    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none.
 
-    A CPU build where nothing hints at a GPU computes on: that it is one, `libraries.cuda` tells.
+    A CPU build computes on the CPU if nothing hints at a GPU: `libraries.cuda` reports it.
     """
     sight = look(context)
     absent = judge_absent(sight)
@@ -111,7 +111,7 @@ def find(context: Context) -> Tuple[Optional[Outcome], Place]:
 
 
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU; or the skip or failure of a check that has no meaning without one."""
+    """Every GPU; or the skip or failure of a check that needs one."""
     sight = look(context)
     absent = judge_absent(sight)
     return absent, () if absent else tuple(Place("cuda", i) for i in range(sight.usable))

@@ -12,19 +12,19 @@ SIZE = 512  # of the square matrices that are multiplied, in float32
 
 @dataclass(frozen=True)
 class PlacedOp:
-    """Where matrix products ran. Devices as TensorFlow ends their names: "GPU:0"."""
+    """Where matrix products ran. Devices are named like the end of TensorFlow's names: "GPU:0"."""
 
     asked: str
     eager: str  # of an operation for the device
     graph: Dict[str, str]  # of a compiled function's operations for the device
     unasked: str  # of an operation that names no device
     default: str  # where that should be
-    held_bytes: Optional[int] = None  # by how much the device's memory grew
+    held_bytes: Optional[int] = None  # growth of the device's memory
     needed_bytes: int = SIZE * SIZE * 4
 
 
 class Elsewhere(NamedTuple):
-    """Why a framework runs work on another device, and what to do."""
+    """Why a framework runs work on another device, and the fix."""
 
     cause: str
     fix: str
@@ -32,7 +32,7 @@ class Elsewhere(NamedTuple):
 
 
 def judge_placement(placed: PlacedOp, kind: str, elsewhere: Elsewhere) -> Outcome:
-    """Whether eager work, a graph's work and work that names no device ran where they should."""
+    """Whether eager work, a graph's work and work without a named device ran where they should."""
     measured = {
         "device": kind,
         "eager": placed.eager,

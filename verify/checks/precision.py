@@ -1,4 +1,4 @@
-"""PyTorch's dtypes by their short names, where they can be had, and how readings are gathered."""
+"""PyTorch's dtypes by short name, which devices have them, and the collection of readings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NAMES = {
     "bf16": "bfloat16",
     "fp8": "float8_e4m3fn",
 }
-_SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}  # the compute capability that brought it
-# What torch says where a dtype has no kernel. Anything else that it raises is a failure.
+_SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}  # the first compute capability with it
+# torch's messages if a dtype has no kernel. Any other error is a failure.
 _NOT_THERE = re.compile(
     r"not implemented for|not[ _]supported|only supported|unsupported|could not run .aten::"
     r"|could not create a primitive",
@@ -40,7 +40,7 @@ def has(dtype: str, place: Place) -> bool:
 
 
 def why_not(dtype: str, place: Place) -> Optional[str]:
-    """Why a dtype is not tried in a place."""
+    """Why a dtype is not tried on a device."""
     import torch
 
     if not hasattr(torch, NAMES[dtype]):
@@ -57,7 +57,7 @@ def why_not(dtype: str, place: Place) -> Optional[str]:
 
 
 def sums_in_bf16(version: str, config: str) -> bool:
-    """Whether the CPU's products of bf16 are summed in bf16, by torch's own account of its build.
+    """Whether the CPU sums products of bf16 in bf16, from torch's own build information.
 
     Before 2.1 only oneDNN sums them in fp32, and it needs AVX-512 for bf16:
     https://github.com/pytorch/pytorch/issues/83863, fixed by pull request 96074.
@@ -68,8 +68,8 @@ def sums_in_bf16(version: str, config: str) -> bool:
 
 
 def sum_in_fp32() -> None:
-    """Forbid sums in fp16 and bf16, which torch allows by default where it splits a product by its
-    terms: with 64 parts they reach beyond what the rounding of one sum explains.
+    """Forbid sums in fp16 and bf16, which torch allows by default when it splits a product by its
+    terms: with 64 parts their error exceeds what the rounding of one sum explains.
     """
     import torch
 
@@ -80,7 +80,7 @@ def sum_in_fp32() -> None:
 
 
 def set_tf32(*, on: bool) -> None:
-    """Allow or forbid TF32. A check has a process of its own, so nothing is to be put back."""
+    """Allow or forbid TF32. A check has its own process, so nothing needs to be restored."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = on
@@ -88,28 +88,28 @@ def set_tf32(*, on: bool) -> None:
 
 
 def places(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU, or the CPU; and the failure instead where there should be a GPU and is none."""
+    """Every GPU, or the CPU; or the failure if there should be a GPU and there is none."""
     broken, first = find(context)
     return broken, find_gpus(context)[1] if first.is_gpu else (first,)
 
 
 class Results(NamedTuple):
-    """What a check gathers on its way: readings, and for each dtype left out the reason."""
+    """What a check collects: readings, and the reason for each dtype that it leaves out."""
 
     readings: List[AccuracyReading]
     left_out: Dict[str, str]
 
     def able(self, dtype: str, everywhere: Tuple[Place, ...]) -> List[Place]:
-        """The places that have a dtype; why the others have not is noted."""
+        """The places that have a dtype; notes why the others do not."""
         reasons = {place: why_not(dtype, place) for place in everywhere}
         for reason in filter(None, reasons.values()):
             self.left_out.setdefault(dtype, reason)
         return [place for place, reason in reasons.items() if reason is None]
 
     def add(self, work: Callable[[], List[AccuracyReading]], doomed: AccuracyReading) -> None:
-        """Add the readings that the work makes; or `doomed` with the error, or the reason why not.
+        """Add the work's readings; or `doomed` with the error, or the reason for leaving it out.
 
-        A CPU may lack a dtype. Of a GPU's dtypes only fp8 depends on more than its capability.
+        A CPU may lack a dtype. Of a GPU's dtypes only fp8 depends on more than the capability.
         """
         try:
             self.readings.extend(work())

@@ -22,17 +22,17 @@ from verify.model.check import Context, Outcome
 
 Shape = Tuple[int, int, int]  # rows, terms, columns: (m, k) @ (k, n)
 _WHOLE: Shape = (512, 1024, 512)
-_SHAPES: Tuple[Shape, ...] = (_WHOLE, (509, 1021, 253), (8, 4096, 24))  # whole, cut, thin tiles
+_SHAPES: Tuple[Shape, ...] = (_WHOLE, (509, 1021, 253), (8, 4096, 24))  # whole, partial, thin tiles
 _LARGE: Dict[str, Tuple[Shape, ...]] = {
     "quick": (),
     "standard": ((1024, 1024, 1024),),
     "full": ((2048, 4096, 2048),),
 }
-_EXACT = 4  # so many rows and columns of each reference are summed again without rounding
+_EXACT = 4  # rows and columns of each reference that are summed again without rounding
 
 
 def check_matmul(context: Context) -> Outcome:
-    """A reference is made once, and each place is held against it."""
+    """Compute a reference once, and compare each place with it."""
     broken, everywhere = places(context)
     if broken:
         return broken
@@ -54,7 +54,7 @@ def _usual_errors(place: Place) -> Dict[str, float]:
     """The error of products as torch sums them by default, which may be in fp16 or bf16."""
     import torch
 
-    rows, terms, columns = 8, 65536, 24  # thin and long: a library splits it by terms
+    rows, terms, columns = 8, 65536, 24  # thin and long, so that a library splits it by terms
     found = {}
     for dtype in ("fp16", "bf16"):
         if not has(dtype, place):
@@ -68,13 +68,13 @@ def _usual_errors(place: Place) -> Dict[str, float]:
 
 
 def _shapes(dtype: str, context: Context, first: Place) -> Tuple[Shape, ...]:
-    """TF32 and fp8 by whole tiles only: elsewhere a library may choose a kernel without them."""
+    """The shapes; TF32 and fp8 get whole tiles only: else a library may choose another kernel."""
     large = _LARGE[context.level if first.is_gpu else context.pick("quick", "quick", "standard")]
     return (_WHOLE, *large) if dtype in ("tf32", "fp8") else (*_SHAPES, *large)
 
 
 def _multiply(dtype: str, shape: Shape, able: Sequence[Place], found: Results) -> None:
-    """One product on each place; a large one on the first place alone."""
+    """One product on each place; a large one only on the first place."""
     import torch
 
     rows, terms, columns = shape
@@ -108,7 +108,7 @@ def _product(
 
 
 def _scaled(left: Any, right: Any) -> Any:
-    """The one product of fp8 numbers that torch has; it wants the right one column by column."""
+    """torch's only product of fp8 numbers; the right matrix must be column-major."""
     import torch
 
     one = torch.ones((), device=left.device)
@@ -122,7 +122,7 @@ def _scaled(left: Any, right: Any) -> Any:
 def _check_reference(
     left: Any, right: Any, reference: Any, doomed: AccuracyReading
 ) -> AccuracyReading:
-    """Some answers without rounding: products of fp32 fit into float64, and fsum is exact."""
+    """Check some answers without rounding: products of fp32 fit into float64, and fsum is exact."""
     import torch
 
     rows = [left[i].tolist() for i in range(min(_EXACT, left.shape[0]))]

@@ -1,8 +1,8 @@
-"""Ranks: forked processes that form one torch.distributed world, and what to say when one is lost.
+"""Ranks: forked processes that form one torch.distributed world, and reports of lost ranks.
 
-Each rank runs in a child with a time limit, says what it is at, and has NCCL log into a file, so
-that a hang is told with the step it stood in and with NCCL's own words. JAX and TensorFlow have all
-devices in one process: there one child works for all ranks.
+Each rank runs in a child with a time limit, notes its current step, and lets NCCL log to a file, so
+that a hang is reported with its step and NCCL's own messages. JAX and TensorFlow have all devices
+in one process: there one child works for all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ P2P_FIX = (
     "try NCCL_P2P_DISABLE=1: if that mends it, switch PCIe ACS and the IOMMU off in the host's BIOS"
     " (or boot with iommu=pt)"
 )
-# A rank that says so lost another one: it is not the one that fell.
+# A rank with this message lost another one: it did not fail itself.
 _ECHO = re.compile(
     r"[Cc]onnection closed by|Connection reset|Broken pipe|remote process exited|"
     r"Socket [Tt]imeout|ncclRemoteError"
@@ -38,8 +38,8 @@ _ECHO = re.compile(
 
 @dataclass(frozen=True)
 class Team:
-    """The ranks of a world. NCCL joins GPUs and gloo processes on the CPU; JAX and TensorFlow join
-    devices of the CPU by themselves, and their own names stand here.
+    """The ranks of a world. NCCL connects GPUs, and gloo processes on the CPU; JAX and TensorFlow
+    connect CPU devices themselves, and then their names are used here.
     """
 
     backend: str
@@ -61,7 +61,7 @@ class Team:
 
     @property
     def note(self) -> str:
-        """What the team could not show, to end a message with."""
+        """What the team could not test, as the end of a message."""
         if self.kind == "cpu":
             return "; NCCL not tested"
         return "; " + ONE_GPU if self.size == 1 else ""
@@ -81,17 +81,17 @@ class Rank:
         return Place(self.team.kind, self.index if self.team.kind == "cuda" else 0)
 
     def at(self, step: str) -> None:
-        """Note what it does next, for the case that it does not come back."""
+        """Note the next step, in case the rank does not return."""
         path = _step_path(self.folder, self.index)
         count = _step(_read(path))[0] + 1
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write("{} {}".format(count, step))
-        os.replace(path + ".new", path)  # whenever the rank is killed, one of the two is whole
+        os.replace(path + ".new", path)  # if the rank is killed, one of the two is complete
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a rank left behind: how many steps it began, the last of them, and NCCL's log."""
+    """A rank's traces: how many steps it began, the last of them, and NCCL's log."""
 
     count: int = 0
     step: str = ""
@@ -109,19 +109,19 @@ class World:
 
     @property
     def lost(self) -> bool:
-        """Whether a rank did not come back with a value."""
+        """Whether a rank did not return a value."""
         return not self.endings or any(not ending.returned for ending in self.endings)
 
     @property
     def values(self) -> List[Any]:
-        """What the ranks handed back, in their order."""
+        """The ranks' return values, in order."""
         if self.together:
             return list(self.endings[0].value)
         return [ending.value for ending in self.endings]
 
     @property
     def seconds(self) -> float:
-        """How long the slowest lived."""
+        """How long the slowest rank ran."""
         return round(max((e.seconds for e in self.endings), default=0.0), 3)
 
 
@@ -131,10 +131,10 @@ Look = Callable[[Context], Dict[str, Any]]
 def find_team(
     context: Context, look: Optional[Look] = None, on_cpu: str = "gloo"
 ) -> Tuple[Optional[Outcome], Team]:
-    """Every GPU, or as many on the CPU where nothing hints at a GPU; or what is wrong.
+    """Every GPU, or CPU ranks if nothing hints at a GPU; or the outcome that says what is wrong.
 
-    A child looks: this process forks ranks afterwards, so it must not start CUDA itself. `look` is
-    another framework's way to do that, and `on_cpu` what joins the CPU's devices there.
+    A child counts GPUs: this process forks ranks afterwards, so it must not start CUDA itself.
+    `look` is another framework's way to count, and `on_cpu` names what connects CPU devices there.
     """
     looked = Child(lambda: (look or _look)(context)).wait(LOOK_LIMIT_S)
     if not looked.returned:
@@ -151,7 +151,7 @@ def _look(context: Context) -> Dict[str, Any]:
 
 
 def looked(broken: Optional[Outcome], count: int) -> Dict[str, Any]:
-    """What a `Look` hands back: what is wrong, or how many GPUs there are."""
+    """A `Look`'s return value: what is wrong, or how many GPUs there are."""
     return {"broken": broken and broken.as_dict(), "gpus": count}
 
 
@@ -169,7 +169,7 @@ def run(team: Team, work: Callable[[Rank], object], limit_s: float) -> World:
 
 
 def run_together(team: Team, work: Callable[[Rank], List[Any]], limit_s: float) -> World:
-    """Start one process that has all the devices; `work` gives each device's value."""
+    """Start one process with all devices; `work` returns each device's value."""
     folder = scratch()
     try:
         rank = Rank(0, team, folder)
@@ -198,7 +198,7 @@ def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:
 
 
 def _set_environment(rank: Rank) -> None:
-    """All is on this machine, so the loopback will do. What the user has set stays."""
+    """Set the variables of a world on the loopback. What the user has set is kept."""
     os.environ.setdefault("NCCL_DEBUG", "INFO")
     os.environ.setdefault("NCCL_DEBUG_FILE", _log_path(rank.folder, rank.index))
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -222,8 +222,8 @@ def _join(rank: Rank) -> None:
 def _leave(rank: Rank) -> None:
     """Leave when no rank needs this one any more.
 
-    NCCL is shut down as a program should. Gloo is not: on a busy machine its ends may wait for one
-    another for ever, and the process is about to end anyway.
+    NCCL is shut down normally. Gloo is not: on a busy machine its ranks may wait for each other
+    forever, and the process is about to end anyway.
     """
     if rank.team.backend == "gloo":
         while any(_step(_read(path))[1] != _LEAVING for path in _step_paths(rank)):
@@ -273,7 +273,7 @@ def judge_lost(
     measured: Optional[Mapping[str, Any]] = None,
     expected: Optional[Mapping[str, Any]] = None,
 ) -> Outcome:
-    """The failure where a rank was lost: which one fell first, where, and why."""
+    """The failure if a rank was lost: which one failed first, where, and why."""
     lost = [(i, ending) for i, ending in enumerate(world.endings) if not ending.returned]
     traces = world.traces or (Trace(),) * len(world.endings)
     rank = _first(lost, traces)
@@ -297,7 +297,7 @@ def _together(ending: Ending, trace: Trace) -> str:
 
 
 def _who(rank: int, lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]) -> str:
-    """Which rank fell, how and where; or that all of them hang at the same step."""
+    """Which rank failed, how and where; or that all of them hang at the same step."""
     ending, step = dict(lost)[rank], traces[rank].step
     where = ", at " + step if step else ""
     if len(traces) == len(lost) > 1 and all(e.timed_out for _, e in lost):
@@ -310,9 +310,9 @@ def _who(rank: int, lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace])
 
 
 def _first(lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]) -> int:
-    """The rank to blame: one that fell by itself, else the hanging one that is furthest behind.
+    """The rank to blame: one that failed by itself, else the hanging one that is furthest behind.
 
-    A rank that only says that it lost another is the last to blame.
+    A rank that only reports that it lost another is blamed last.
     """
 
     def order(row: Tuple[int, Ending]) -> Tuple[int, int, float]:
@@ -344,7 +344,7 @@ def _explain(
 
 
 def _outputs(rank: int, lost: Sequence[Tuple[int, Ending]]) -> List[str]:
-    """What the rank to blame wrote, else what the others did that do not merely echo its end."""
+    """The blamed rank's output, or else that of others that do not merely echo its end."""
     own = [ending.output for i, ending in lost if i == rank and ending.output]
     others = [e.output for _, e in lost if e.output and not _ECHO.search(e.raised or "")]
     return own or others

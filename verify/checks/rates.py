@@ -1,7 +1,7 @@
-"""How fast this device multiplies, copies and is copied to. The measuring half of `speed.py`.
+"""Measures how fast this device multiplies, copies, and transfers; `speed.py` judges the rates.
 
-Random numbers throughout: on zeros a card draws less power, keeps higher clocks, and seems faster
-than it is with anybody's data.
+All inputs are random numbers: on zeros a card draws less power, keeps higher clocks, and seems
+faster than it is with real data.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from verify.model.measures import median
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
 GIB = 1 << 30
-WARM_UP_S = 0.25  # clocks need that long to come up, and to come down again under the load
-BATCH_S = 0.05  # what is timed as one: launches and the clock's resolution are nothing beside it
+WARM_UP_S = 0.25  # the time clocks take to rise, and to fall again under load
+BATCH_S = 0.05  # one timed batch: launches and the clock's resolution are negligible
 
 
 def batched(
@@ -26,7 +26,7 @@ def batched(
     least_s: float = BATCH_S,
     warm_s: float = WARM_UP_S,
 ) -> Tuple[List[float], float]:
-    """Seconds of one call, from `repeats` batches, and how long the first look said it takes."""
+    """Seconds per call, from `repeats` batches, and the first estimate of a call's time."""
     first = min(place.seconds(work, repeats=2, warm_up=2))
     launches = max(1, math.ceil(least_s / max(first, 1e-7)))
     warm_up = max(1, math.ceil(warm_s / (launches * max(first, 1e-7)))) if place.is_gpu else 0
@@ -43,7 +43,7 @@ def batched(
 
 
 def gemm(place: Place, dtype: str, *, repeats: int, longest_s: float) -> "Tuple[List[float], int]":
-    """TFLOP/s of a square product, by batches, and its size: the largest that takes `longest_s`."""
+    """TFLOP/s of a square product, per batch, and its size: the largest within `longest_s`."""
     tried = 1024 if place.is_gpu else SIZES[0]
     seconds = min(place.seconds(product(place, dtype, tried), repeats=2, warm_up=2))
     size = pick_size(tried, seconds, longest_s, _room(place) // (3 * _BYTES[dtype]))
@@ -58,9 +58,9 @@ def gemm_at(place: Place, dtype: str, size: int, *, repeats: int) -> List[float]
 
 
 def pick_size(tried: int, seconds: float, longest_s: float, cells: int) -> int:
-    """The largest size that should take no longer than that and has room for its cells.
+    """The largest size that should take at most `longest_s` and whose cells fit in memory.
 
-    A small product wastes a part of the device, so that the time of a larger one is overestimated.
+    A small product wastes part of the device, so the time of a larger one is overestimated.
     """
     fitting = [
         size
@@ -71,7 +71,7 @@ def pick_size(tried: int, seconds: float, longest_s: float, cells: int) -> int:
 
 
 def operands(place: Place, dtype: str, size: int) -> Tuple[Any, Any]:
-    """Two random square matrices; for fp8 the right one lies by columns, as cuBLASLt wants it."""
+    """Two random square matrices; for fp8 the right one is column-major, as cuBLASLt requires."""
     import torch
 
     left, right = (torch.randn((size, size), device=place.device) for _ in range(2))
@@ -89,7 +89,7 @@ def product(place: Place, dtype: str, size: int) -> Callable[[], object]:
     if dtype == "fp8":
         one = torch.ones((), device=place.device)
         scaled: Any = torch._scaled_mm  # noqa: SLF001  # there is no public name for it
-        # The maker's figure is that of sums kept in the tensor cores, as training forward has it.
+        # The maker's figure is for sums kept in the tensor cores, as in training's forward pass.
         fast = "use_fast_accum" in str(torch.ops.aten._scaled_mm.default._schema)  # noqa: SLF001
         more = {"use_fast_accum": True} if fast else {}
         kind = torch.bfloat16
@@ -110,7 +110,7 @@ _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 
 
 def dtypes(place: Place) -> Tuple[str, ...]:
-    """What this device has units for: TF32 and bf16 from 8.0 on, fp8 from 8.9, fp16 from 7.0."""
+    """The dtypes that this device has units for: fp16 from 7.0, TF32 and bf16 8.0, fp8 8.9."""
     import torch
 
     capability = place.capability
@@ -124,7 +124,7 @@ def dtypes(place: Place) -> Tuple[str, ...]:
 
 
 def with_tf32(*, on: bool) -> Callable[[], None]:
-    """Set whether float32 products may be rounded to TF32; gives what restores the setting."""
+    """Set whether float32 products may be rounded to TF32; returns a function that restores it."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -133,7 +133,7 @@ def with_tf32(*, on: bool) -> Callable[[], None]:
 
 
 def _room(place: Place) -> int:
-    """Bytes that may be taken: a part of what is free."""
+    """Bytes that may be allocated: a part of the free memory."""
     import torch
 
     if place.is_gpu:
@@ -153,12 +153,12 @@ def memory_copy(place: Place, *, repeats: int) -> "Tuple[List[float], int]":
 
 
 def copy_bytes(room: int, cache: int) -> int:
-    """Far more than the cache holds, and at least 1 GiB, as far as there is room."""
+    """A size far above the cache's, and at least 1 GiB, if there is room."""
     return max(1 << 20, min(room, max(GIB, 8 * cache)))
 
 
 def copy_within(place: Place, size: int) -> Callable[[], object]:
-    """One copy of so many random bytes from one buffer to another."""
+    """One copy of `size` random bytes from one buffer to another."""
     import torch
 
     source = torch.randn(size // 4, device=place.device)
@@ -178,7 +178,7 @@ WAYS = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
 
 
 def transfer_sizes(most: int) -> Tuple[int, ...]:
-    """4 KiB and on by fours, up to the most."""
+    """Sizes from 4 KiB up to `most`, each four times the previous one."""
     return tuple(4096 * 4**i for i in range(20) if 4096 * 4**i <= most)
 
 
@@ -196,7 +196,7 @@ def transfers(
 
 
 def transfer(place: Place, way: str, size: int) -> Callable[[], object]:
-    """One copy; of pinned memory it does not wait for the one before. Links care for no content."""
+    """One copy; with pinned memory it is asynchronous. The content does not affect a link."""
     import torch
 
     pinned = way.endswith("pinned")
@@ -211,7 +211,7 @@ def transfer(place: Place, way: str, size: int) -> Callable[[], object]:
 
 
 def train_step(place: Place, model: Any, batch: int, *, repeats: int) -> List[float]:
-    """Seconds of a forward and backward pass and an optimiser's step, on so many samples."""
+    """Seconds of a forward and backward pass and an optimiser's step on `batch` samples."""
     found = _train_steps(place, model, batch, repeats)
     place.release()
     return found

@@ -1,7 +1,7 @@
-"""A request for more memory than there is: it must be refused, and work must go on after it.
+"""A request for more memory than there is must be refused, and work must continue afterwards.
 
-Training asks for too much every day, with a batch that is too large. What reacts to that (a smaller
-batch, a search for the largest one) needs an error that says so, and a device that still computes.
+Training often requests too much, with a batch that is too large. Code that handles this (with a
+smaller batch, or a search for the largest) needs a clear error, and a device that still computes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from verify.model.check import Context, Outcome, Status
 from verify.running.symptoms import explain, kind
 
 NO_ADDRESS = 1 << 55  # bytes: more than x86-64 and aarch64 have addresses for, however it is asked
-TIMES = 2  # what is asked of a GPU, as a multiple of all its memory
+TIMES = 2  # the request to a GPU, as a multiple of all its memory
 SIZE = 256  # rows of the product with a known answer
-# What may stay held of a refused request, as a share of it: none does, but a library's workspace
-# that is made at the first product afterwards counts too (cuBLAS takes 32 MiB on an H100).
+# The share of a refused request that may stay held: none should, but a library's workspace that is
+# created at the first product afterwards counts too (cuBLAS takes 32 MiB on an H100).
 KEPT = 0.01
 GB = 1e9
 # As torch says it on a CPU, TensorFlow on both, and NumPy; "memory" in symptoms.py has the others.
@@ -28,18 +28,18 @@ _AGAIN = "try another version of the framework; look at devices.kernel"
 
 @dataclass(frozen=True)
 class MemoryRequest:
-    """What became of the request, and of a product with a known answer after it."""
+    """The result of the request, and of a product with a known answer after it."""
 
     size: int  # bytes that were asked for
     refused: Optional[str] = None  # the error; None: it was granted
     wrong: int = 0  # answers of the product
     total: int = 0
     raised: Optional[str] = None  # why there is no product
-    kept: Optional[int] = None  # bytes held more than before; None where nobody counts
+    kept: Optional[int] = None  # additional bytes held afterwards; None if unknown
 
 
 def check_recovery(context: Context) -> Outcome:
-    """Ask the first GPU for twice its memory, or the CPU for more than it has addresses for."""
+    """Request twice the first GPU's memory, or more than the CPU has addresses for."""
     broken, place = find(context)
     return broken or judge_recovery(_ask(place), place.kind)
 
@@ -70,8 +70,8 @@ def attempt(
     multiply: Callable[[Any, Any], Any],
     held: Callable[[], Optional[int]],
 ) -> MemoryRequest:
-    """Ask by `ask`, then multiply two of NumPy's arrays by `multiply`, as the framework does it."""
-    _product(multiply)  # what libraries take at their first product is taken
+    """Request memory with `ask`, then multiply two NumPy arrays with the framework's `multiply`."""
+    _product(multiply)  # so that libraries have allocated their first-use memory
     before = held()
     refused = _refusal(ask)
     try:
@@ -84,7 +84,7 @@ def attempt(
 
 
 def _refusal(ask: Callable[[], object]) -> Optional[str]:
-    """A function, so that what was granted is given back at its end."""
+    """The refusal; in its own function, so that granted memory is freed when it returns."""
     try:
         ask()
     except Exception as error:
@@ -97,7 +97,7 @@ def _said(error: Exception) -> str:
 
 
 def _product(multiply: Callable[[Any, Any], Any]) -> Tuple[int, int]:
-    """Small whole numbers: partial sums are exact in every type and order, in TF32 too."""
+    """Small integers: partial sums are exact in every type and order, also in TF32."""
     import numpy as np
 
     rows, columns = np.arange(SIZE)[:, None], np.arange(SIZE)[None, :]
@@ -107,12 +107,12 @@ def _product(multiply: Callable[[Any, Any], Any]) -> Tuple[int, int]:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether an error says that memory is short."""
+    """Whether an error says that memory ran out."""
     return kind(text) == "memory" or _SHORT.search(text) is not None
 
 
 def judge_recovery(asked: MemoryRequest, device: str) -> Outcome:
-    """Whether it was refused as it should be, and the device computes rightly afterwards."""
+    """Whether it was refused as it should be, and the device computes correctly afterwards."""
     measured: Dict[str, Any] = {
         "device": device,
         "asked_bytes": asked.size,

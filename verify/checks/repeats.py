@@ -15,7 +15,7 @@ _CPU_FIX = "set OMP_DYNAMIC=FALSE and MKL_CBWR=COMPATIBLE; build the image again
 
 @dataclass(frozen=True)
 class Repeat:
-    """The weights of one run beside those of another: how many numbers differ, and by how much."""
+    """Two runs' weights compared: how many numbers differ, and by how much."""
 
     differing: int
     total: int
@@ -24,7 +24,7 @@ class Repeat:
 
     @classmethod
     def of(cls, first: Sequence[Any], second: Sequence[Any]) -> Repeat:
-        """Of two lists of arrays, torch's on the CPU or NumPy's. NaN differs from itself."""
+        """Compare two lists of arrays, torch's on the CPU or NumPy's. NaN differs from itself."""
         differing = total = 0
         largest, finite = 0.0, len(first) == len(second)
         for one, other in zip(first, second):
@@ -56,11 +56,11 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ResumedRun:
-    """A run that went on from a checkpoint beside the one that was never interrupted."""
+    """A run that resumed from a checkpoint, compared with an uninterrupted one."""
 
     repeat: Repeat
-    moved: bool  # the steps after the checkpoint changed the weights: else nothing was shown
-    lost: Tuple[str, ...] = ()  # what did not come back as it was saved: "model", "optimizer", ...
+    moved: bool  # whether steps after the checkpoint changed the weights, else it proves nothing
+    lost: Tuple[str, ...] = ()  # parts that were not restored as saved: "model", "optimizer", ...
     bytes: int = 0
     how: str = "saved and loaded"  # in words: "torch.load, weights only"
 
@@ -91,7 +91,7 @@ def _beside(free: Optional[Repeat]) -> str:
 
 
 def judge_checkpoint(resumed: ResumedRun, device: str) -> Outcome:
-    """Training that goes on from a checkpoint must end in the same bits."""
+    """Training that resumes from a checkpoint must end in the same bits."""
     repeat = resumed.repeat
     measured = {
         "device": device,

@@ -1,7 +1,7 @@
-"""PyTorch training run again: twice from one seed, and on from a checkpoint.
+"""PyTorch training repeated: twice from one seed, and resumed from a checkpoint.
 
-The network holds what makes runs differ: sums in no fixed order (index_add), dropout on the device,
-noise on the CPU, a schedule, and an optimiser that remembers.
+The network has what makes runs differ: sums in no fixed order (index_add), dropout on the device,
+noise on the CPU, a schedule, and an optimiser with state.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ROWS, _TOKENS, _WIDTH = 32, 16, 32
 
 
 def check_determinism(context: Context) -> Outcome:
-    """Train twice as it comes, and twice with determinism asked for."""
-    # cuBLAS reads it when it starts: with several workspaces, streams may share its sums' order.
+    """Train twice with the defaults, and twice with determinism requested."""
+    # cuBLAS reads this when it starts: with several workspaces the order of sums may vary.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     broken, place = find(context)
     if broken:
@@ -40,7 +40,7 @@ def _ask_for_determinism(*, asked: bool) -> None:
     import torch
 
     torch.use_deterministic_algorithms(asked)
-    torch.backends.cudnn.benchmark = False  # it would choose by the clock
+    torch.backends.cudnn.benchmark = False  # it would choose kernels by timing
     torch.backends.cudnn.deterministic = asked
 
 
@@ -51,7 +51,7 @@ def _trained(place: Place, steps: int) -> List[Any]:
 
 
 class _Run:
-    """A model in training, and all that a checkpoint of it must hold."""
+    """A model in training, and all that its checkpoint must contain."""
 
     def __init__(self, place: Place, seed: int) -> None:
         import torch
@@ -64,7 +64,7 @@ class _Run:
         self._schedule = torch.optim.lr_scheduler.StepLR(self._optimiser, step_size=3, gamma=0.9)
 
     def go(self, first: int, last: int) -> None:
-        """Take the steps of these numbers: a step's data hang on its number alone."""
+        """Take the steps with these numbers: a step's data depend only on its number."""
         import torch
 
         device = self._place.device
@@ -91,11 +91,11 @@ class _Run:
         return self._model["head"](torch.cat([sums, seen], 1))
 
     def weights(self) -> List[Any]:
-        """Copies of all, on the CPU."""
+        """Copies of all weights, on the CPU."""
         return [weight.detach().cpu().clone() for weight in self._model.parameters()]
 
     def state(self) -> Dict[str, Any]:
-        """A copy of everything, on the CPU: what a checkpoint holds."""
+        """A copy of everything that a checkpoint contains, on the CPU."""
         import torch
 
         random = {"cpu": torch.get_rng_state()}
@@ -145,7 +145,7 @@ def _network() -> Any:
 
 
 def check_checkpoint(context: Context) -> Outcome:
-    """Save in the middle of training, restore into other objects, go on: the same bits."""
+    """Save during training, restore into new objects and continue: the bits must be the same."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     broken, place = find(context)
     if broken:
@@ -180,7 +180,7 @@ def _resume(place: Place, path: str, steps: int) -> ResumedRun:
 
 
 def _load(path: str) -> Tuple[Any, str]:
-    """By the loader that runs no code from the file; torch 1.13's cannot read a float."""
+    """Load with weights_only, which runs no code from the file; torch 1.13's can't read a float."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""Room for workers: /dev/shm, open files, processes. What is too small here fails hours later."""
+"""Room for workers: /dev/shm, open files, processes. Low limits make training fail hours later."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PATTERN = bytes(range(256)) * 4096  # 1 MiB
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """What a usual training job asks for: up to four workers, batches of 32 images of 224 x 224."""
+    """The needs of a usual training job: up to four workers, batches of 32 images of 224 x 224."""
 
     workers: int
     gpus: int = 0
@@ -48,17 +48,17 @@ class MemoryNeed:
 
     @property
     def nccl_bytes(self) -> int:
-        """Where there is more than one GPU, and these have to go through the host."""
+        """NCCL's need if there are several GPUs and they must communicate through the host."""
         return self.gpus * NCCL_CONNECTIONS * NCCL_SEGMENT if self.gpus > 1 else 0
 
     @property
     def shm_bytes(self) -> int:
-        """All of /dev/shm that is used at a time."""
+        """All that is used in /dev/shm at the same time."""
         return self.loader_bytes + self.nccl_bytes
 
     @property
     def files(self) -> int:
-        """Open files: torch hands each tensor over as a file descriptor."""
+        """Open files: torch passes each tensor as a file descriptor."""
         in_flight = (self.workers * PREFETCH + 1) * TENSORS
         return OWN_FILES + self.workers * WORKER_FILES + in_flight
 
@@ -68,7 +68,7 @@ class MemoryNeed:
         return OWN_THREADS + self.cpus + self.workers * WORKER_THREADS
 
     def shm_words(self) -> str:
-        """How the need comes about."""
+        """What the need consists of, in words."""
         said = "{} workers with {} batches of {:.1f} MiB each and the one in use need {:.0f} MiB"
         batches = PREFETCH, Batches.BYTES / MIB, self.loader_bytes / MIB
         nccl = ", and NCCL {:.0f} MiB".format(self.nccl_bytes / MIB) if self.nccl_bytes else ""
@@ -83,19 +83,19 @@ def usual_need() -> MemoryNeed:
 
 @dataclass(frozen=True)
 class Shm:
-    """The folder now. `size` is None where there is none; `wrote` where writing was not tried."""
+    """The folder's state. `size` is None if it does not exist; `wrote` if writing was not tried."""
 
     size: Optional[int]
     free: int = 0
     error: Optional[str] = None  # why it cannot be used
-    full: bool = False  # the error was that there is no room after all
+    full: bool = False  # the error was a lack of space
     wrote: Optional[int] = None
     damaged: bool = False
     own: bool = True  # a file system of its own, and not a folder of another one
 
 
 def check_shm(context: Context) -> Outcome:  # noqa: ARG001
-    """Look at its size, and where that is enough, write as much as will be needed."""
+    """Check its size, and if that is enough, write as much as will be needed."""
     need = usual_need()
     found = _look()
     if found.size is not None and min(found.size, found.free) >= need.shm_bytes:
@@ -113,13 +113,13 @@ def _look() -> Shm:
 
 
 def _affordable(size: int) -> int:
-    """Files there are memory, and the container's limit counts them: half of what is left."""
+    """Half of the memory left: files there are memory and count for the container's limit."""
     available = limits.memory_available(limits.read())
     return size if available is None else min(size, available // 2)
 
 
 def _try(found: Shm, size: int) -> Shm:
-    """Reserve (which refuses, where writing to a mapping dies of SIGBUS), write, read, remove."""
+    """Reserve (which fails cleanly; a mapped write would raise SIGBUS), write, read, remove."""
     path = os.path.join(SHM, "verify-{}".format(os.getpid()))
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -190,7 +190,7 @@ def judge_shm(found: Shm, need: MemoryNeed) -> Outcome:
 
 @dataclass(frozen=True)
 class MemoryRoom:
-    """Limits as they stand (None: none), and what could really be had at a time."""
+    """The current limits (None: no limit), and how many could actually be used at a time."""
 
     files_soft: Optional[int]
     files_hard: Optional[int]
@@ -230,7 +230,7 @@ def _finite(value: int) -> Optional[int]:
 
 
 def _open(count: int) -> "tuple[int, Optional[str]]":
-    """How many files can be open at a time, up to so many, besides those that are."""
+    """How many more files can be open at a time, up to `count`."""
     files: List[int] = []
     try:
         while len(files) < count:
@@ -244,7 +244,7 @@ def _open(count: int) -> "tuple[int, Optional[str]]":
 
 
 def _start(count: int) -> "tuple[int, Optional[str]]":
-    """How many threads can run at a time, up to so many."""
+    """How many threads can run at a time, up to `count`."""
     done = threading.Event()
     threads: List[threading.Thread] = []
     try:
@@ -262,7 +262,7 @@ def _start(count: int) -> "tuple[int, Optional[str]]":
 
 
 def judge_room(room: MemoryRoom, need: MemoryNeed) -> Outcome:
-    """Whether a usual job has files and processes enough; a low limit above that is told."""
+    """Whether a usual job has enough files and processes; a low limit above that is reported."""
     measured = asdict(room)
     expected = {"files": need.files, "processes": need.processes, "workers": need.workers}
 

@@ -1,7 +1,7 @@
-"""Is there a GPU, and does CUDA start on it? Every check that needs one asks here first.
+"""Whether there is a GPU and CUDA starts on it. Every check that needs one calls this first.
 
-Neither `torch.cuda.device_count()` nor `is_available()` will do: both may answer from NVML alone,
-on a machine where no kernel can run. The question is put to the CUDA runtime, by starting it.
+Neither `torch.cuda.device_count()` nor `is_available()` is enough: both may use only NVML, on a
+machine where no kernel can run. So this starts the CUDA runtime itself.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Sight:
     """What is known of GPUs without having run a kernel."""
 
     torch_cuda: Optional[str]  # None: a CPU build
-    usable: int  # what the CUDA runtime offers once started
+    usable: int  # GPUs that the started CUDA runtime shows
     error: Optional[str] = None  # why it did not start
     nodes: int = 0
     nvml: int = 0
     expected: Optional[int] = None
-    driver: bool = False  # libcuda is there and answered something else than "no device"
+    driver: bool = False  # libcuda exists and did not return "no device"
 
     def measured(self) -> Dict[str, Any]:
         """For the report."""
         return {"usable": self.usable, "device_nodes": self.nodes, "nvml": self.nvml}
 
     def hinted(self) -> str:
-        """Why there ought to be a GPU, or an empty text."""
+        """Why there should be a GPU, or an empty text."""
         if self.expected:
             return "{} expected".format(self.expected)
         if self.nvml:
@@ -74,20 +74,20 @@ def look(context: Context) -> Sight:
 
 
 def short(error: str) -> str:
-    """The telling part of torch's long sentences: CUDA's own words, without advice."""
+    """The key part of torch's long messages: CUDA's own text, without advice."""
     line = error.partition("\n")[0].partition(" Please ")[0]
     return line[line.find("Error ") :] if re.search(r"Error \d+: ", line) else line
 
 
 def is_taken(error: str) -> bool:
-    """Whether CUDA says that others use every GPU, each of which lets one process in: there is no
-    fault, and nothing can be tested beside them.
+    """Whether CUDA says that others use every GPU and each admits one process: there is no fault,
+    and nothing can be tested meanwhile.
     """
     return re.search(r"busy or unavailable|Error 46\b|DEVICES_UNAVAILABLE", error) is not None
 
 
 def judge_absent(sight: Sight) -> Optional[Outcome]:
-    """None where GPUs can be used; else a skip where nothing hints at one, or a failure."""
+    """None if GPUs can be used; else a skip if nothing hints at one, or a failure."""
     measured, expected = sight.measured(), {"gpus": sight.expected}
     if sight.torch_cuda is None:
         cause, fix = explain("Torch not compiled with CUDA enabled")

@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 
 from verify.device.telemetry import GpuState
 
-# (throttle reason, cause, what to do); the first that holds is told
+# (throttle reason, cause, fix); the first that applies is reported
 _THROTTLED = (
     (
         ("hw_thermal_slowdown", "sw_thermal_slowdown"),
@@ -29,8 +29,8 @@ _THROTTLED = (
         "on the host: run nvidia-smi -rac and nvidia-smi -rgc to reset the clocks",
     ),
 )
-LOW_CLOCK = 0.7  # of the highest clock: less than boost clocks fall to under a full load
-LOWERED = 0.9  # of the default power limit: less than this was set by somebody
+LOW_CLOCK = 0.7  # of the highest clock: lower than boost clocks fall under full load
+LOWERED = 0.9  # of the default power limit: below this a user has lowered it
 
 
 def why_slow(metric: str, state: Optional[GpuState]) -> Tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Speed: arithmetic, memory and copies beside what the card should do; CPU against GPU."""
+"""Speed: arithmetic, memory and copies against the card's figures; CPU against GPU."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from verify.model.check import Check, Context, Outcome, Status
 from verify.model.measures import Metric, Plot, Table, median, of_samples, pack
 from verify.workloads import models
 
-BATCHES = {"small": 64, "large": 4}  # samples a step, the same on the CPU and on a GPU
+BATCHES = {"small": 64, "large": 4}  # samples per step, the same on the CPU and on a GPU
 
 
 def find(context: Context) -> "Tuple[Optional[Outcome], Tuple[Place, ...]]":
-    """Every GPU, or the CPU where nothing hints at one."""
+    """Every GPU, or the CPU if nothing hints at one."""
     broken, place = find_place(context)
     if broken or not place.is_gpu:
         return broken, (place,)
@@ -70,7 +70,7 @@ def _products(context: Context, place: Place) -> "Tuple[List[MeasuredRate], List
 
 
 def _load(place: Place, found: Sequence[MeasuredRate]) -> Callable[[], object]:
-    """What trains most networks: bf16, and fp32 on older cards."""
+    """The load of most training: bf16 products, and fp32 on older cards."""
     heavy = [rate for rate in found if rate.label == "bf16"] or list(found)
     return rates.product(place, heavy[-1].label, heavy[-1].size)
 
@@ -87,7 +87,7 @@ def _with_figure(rate: MeasuredRate, card: Optional[RatedCard]) -> MeasuredRate:
 def describe(
     context: Context, place: Place, make: Callable[[], Callable[[], object]], free: State
 ) -> Optional[RatedCard]:
-    """The card with its state under the load that `make` makes, and who was on it before; None for
+    """The card with its state under the load that `make` creates, and who used it before; None for
     the CPU.
     """
     import torch
@@ -145,7 +145,7 @@ def check_copies(context: Context) -> Outcome:
     cards: List[RatedCard] = []
     plots: List[Plot] = []
     for place in places:
-        few = sizes if place.index == 0 else sizes[-1:]  # the line over all sizes for one card
+        few = sizes if place.index == 0 else sizes[-1:]  # the curve over all sizes for one card
         load = partial(rates.transfer, place, "h2d_pinned", min(max(sizes), 1 << 26))
         with near(place, free):
             some, plot = _transfers(context, place, few)
@@ -176,9 +176,9 @@ def _transfers(
 def link_gbs(metric: str, card: Optional[RatedCard]) -> Optional[float]:
     """GB/s that the card's link to the host can do in one direction.
 
-    By the lanes that it has, since NVML's maximum may be more than the card's own, and by the
-    highest generation, which it must come up to under load. None for pageable memory, which is
-    copied twice, and where no link is known. On a GH200 or GB200 copies go over C2C, not PCIe.
+    From its current lanes, since NVML's maximum may exceed the card's own, and the highest
+    generation, which it must reach under load. None for pageable memory, which is copied twice, and
+    if no link is known. On a GH200 or GB200 copies go over C2C, not PCIe.
     """
     gpu = card.state if card else None
     if gpu is None or not metric.endswith("pinned"):
@@ -191,7 +191,7 @@ def link_gbs(metric: str, card: Optional[RatedCard]) -> Optional[float]:
 
 @contextlib.contextmanager
 def near(place: Place, free: State) -> Iterator[None]:
-    """Run on the CPUs that the card hangs on, where the kernel names them and we may."""
+    """Run on the CPUs closest to the card, if the kernel names them and allows it."""
     gpu = same_gpu.find(place.index, free.gpus)
     allowed = os.sched_getaffinity(0)
     local = _local_cpus(gpu.bus_id if gpu else None) & allowed
@@ -204,7 +204,7 @@ def near(place: Place, free: State) -> Iterator[None]:
 
 
 def _local_cpus(bus_id: Optional[str]) -> "Set[int]":
-    """From /sys. NVML prints eight digits of a domain, the kernel four."""
+    """The CPUs from /sys. NVML prints eight digits of the PCI domain, the kernel four."""
     if not bus_id:
         return set()
     path = "/sys/bus/pci/devices/{}/local_cpulist".format(bus_id[-12:].lower())
@@ -216,7 +216,7 @@ def _local_cpus(bus_id: Optional[str]) -> "Set[int]":
 
 
 def cpus_of(text: str) -> "Set[int]":
-    """The numbers of a list as the kernel prints it: "0-3,8". Raises ValueError."""
+    """The numbers in a kernel CPU list: "0-3,8". Raises ValueError."""
     found: Set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -240,7 +240,7 @@ class TimedSteps:
 
     @property
     def faster(self) -> Optional[float]:
-        """How many times as fast the GPU is."""
+        """The GPU's speed as a multiple of the CPU's."""
         return median(self.cpu) / median(self.gpu) if self.gpu else None
 
 

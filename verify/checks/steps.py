@@ -1,7 +1,7 @@
 """The same few training steps in several ways, and the judge that compares them.
 
-All is float64: sums in another order then differ by some 1e-13, while a gradient that is lost,
-summed instead of averaged, or of another rank's data moves a weight by 1e-3 and more.
+All is float64: a different order of sums then changes weights by some 1e-13, while a gradient that
+is lost, summed instead of averaged, or from another rank's data changes a weight by 1e-3 and more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Weights = Mapping[str, Sequence[float]]
 
 
 def model(place: Place, layers: int = 2) -> Any:
-    """The same model in every process: so many linear layers, at even places, and tanh between."""
+    """The same model in every process: `layers` linear layers, at even indices, tanh between."""
     import torch
 
     torch.manual_seed(7)
@@ -61,7 +61,7 @@ def loss_of(output: Any, target: Any) -> Any:
 
 
 def optimiser(parameters: Any) -> Any:
-    """With momentum: a step that went wrong once stays to be seen."""
+    """SGD with momentum, so that the effect of a single wrong step stays visible."""
     import torch
 
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -70,7 +70,7 @@ def optimiser(parameters: Any) -> Any:
 def train(
     forward: Any, data: "Sequence[Tuple[Any, Any]]", parameters: Optional[Any] = None
 ) -> List[float]:
-    """Take a step for each batch; the losses."""
+    """Take a step for each batch and return the losses."""
     steps = optimiser(forward.parameters() if parameters is None else parameters)
     losses = []
     for inputs, target in data:
@@ -83,7 +83,7 @@ def train(
 
 
 def alone(place: Place, count: int, ranks: int, layers: int = 2) -> Dict[str, Any]:
-    """What one device makes of the ranks' data together."""
+    """One device's result for the data of all ranks together."""
     whole = model(place, layers)
     before = weights_of(whole)
     losses = train(whole, batches(count, BATCH * ranks, place))

@@ -1,4 +1,4 @@
-"""Training: forward, backward and an optimiser's steps make a small model better."""
+"""Training: forward, backward and an optimiser's steps must improve a small model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_TF32 = 1e-2  # a larger gap than factors of 11 bits make
 
 
 def check_loss(context: Context) -> Outcome:
-    """Train on the first GPU, or on the CPU where nothing hints at a GPU."""
+    """Train on the first GPU, or on the CPU if nothing hints at a GPU."""
     broken, place = find(context)
     return broken or judge_loss(_train(place.device, STEPS[context.level]), place.kind)
 
@@ -58,7 +58,7 @@ def _train(device: Any, steps: int) -> List[float]:
 
 
 def judge_loss(losses: Sequence[float], device: str) -> Outcome:
-    """Finite all along, and smaller by the factor in the end."""
+    """Whether all losses are finite, and the last is smaller by the factor."""
     measured: Dict[str, Any] = {"device": device, "steps": len(losses)}
     expected = {"factor": FACTOR}
     if not losses:
@@ -88,7 +88,7 @@ def _where(device: str) -> str:
 
 @dataclass(frozen=True)
 class TrainingSteps:
-    """fp32 steps on the device beside the same steps in float64 on the CPU."""
+    """fp32 steps on the device compared with the same steps in float64 on the CPU."""
 
     losses: Tuple[float, ...]
     reference: Tuple[float, ...]  # the losses in float64
@@ -101,14 +101,14 @@ class TrainingSteps:
     def allowed(self) -> float:
         """What rounding explains, of the drift and of each loss.
 
-        A drift is by the way, and each step adds to both alike: as one gradient's error is to the
-        gradient, so is the drift. That needs a smooth model and few steps.
+        Drift is relative to the way, and each step adds to both alike, so it equals the relative
+        error of one gradient. That needs a smooth model and few steps.
         """
         return tolerance("fp32", self.terms, _SLACK)
 
     @property
     def loss_gap(self) -> float:
-        """The largest distance of a loss from the reference, by the reference."""
+        """The largest difference of a loss from the reference, relative to the reference."""
         gaps = [abs(a - b) / abs(b) if b else math.inf for a, b in zip(self.losses, self.reference)]
         gaps = [gap if math.isfinite(gap) else math.inf for gap in gaps]
         return max(gaps) if len(self.losses) == len(self.reference) and gaps else math.inf
@@ -198,7 +198,7 @@ def _weights(model: Any) -> Any:
 
 
 def judge_same(steps: TrainingSteps, device: str) -> Outcome:
-    """Losses and weights as in float64, but for what rounding explains."""
+    """Whether losses and weights are as in float64, except for what rounding explains."""
     measured = {
         "device": device,
         "steps": len(steps.losses),
@@ -219,7 +219,7 @@ def judge_same(steps: TrainingSteps, device: str) -> Outcome:
 
 
 def _apart(steps: TrainingSteps, device: str) -> "Optional[Tuple[str, str, str]]":
-    """Message, cause and fix, if the two runs are further apart than rounding takes them."""
+    """Message, cause and fix, if the two runs are further apart than rounding explains."""
     if not steps.losses or not steps.way:
         return "the steps did not change any weight", "the optimiser's steps have no effect", AGAIN
     if steps.drift <= steps.allowed and steps.loss_gap <= steps.allowed:

@@ -1,4 +1,4 @@
-"""Versions: the CUDA libraries in use belong to one CUDA, and are what their packages say."""
+"""Versions: the CUDA libraries in use must belong to one CUDA and match their packages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status
 from verify.model.measures import Table, pack
 
-# These are numbered as the CUDA that they come with; the rest (cuFFT, cuRAND, ...) count their own.
+# These have the version of their CUDA; the rest (cuFFT, cuRAND, ...) have their own numbering.
 _AS_CUDA = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink")
 _OF_ONE_CAST = (("libcublas", "libcublasLt"), ("libcudnn", "libcudnn_"))
 
 
 @dataclass(frozen=True)
 class Library:
-    """One mapped library: what it says of itself, and what its package's metadata says."""
+    """One mapped library: its own version, and its package's metadata."""
 
     stem: str
     path: str
@@ -34,7 +34,7 @@ class Library:
 
 
 def check_versions(context: Context) -> Outcome:
-    """Have cuDNN loaded, then ask each mapped library for its version."""
+    """Load cuDNN, then query each mapped library's version."""
     import torch
 
     with contextlib.suppress(Exception):  # a cuDNN that does not load is another check's finding
@@ -69,7 +69,7 @@ def _read(stem: str, path: str, owners: Mapping[str, Tuple[str, str]]) -> Librar
 
 
 def own_version(stem: str, library: Any) -> Optional[str]:
-    """What the library says it is. None of these functions needs a GPU or a driver."""
+    """The version that the library reports. None of these functions needs a GPU or a driver."""
     ask = _ASK.get("libcudnn" if stem.startswith("libcudnn") else stem)
     if ask is None:
         return None
@@ -158,7 +158,7 @@ def _cuda_of(stem: str, library: Any) -> Optional[str]:
 
 
 def judge_versions(found: Sequence[Library], cuda: Optional[str]) -> Outcome:
-    """Whether each is what its package says, and all belong to the CUDA of the plan."""
+    """Whether each matches its package, and all belong to the plan's CUDA."""
     measured = pack(tables=[_table(found)]) if found else {}
     expected = {"cuda": cuda}
     if not found:
@@ -184,7 +184,9 @@ def _table(found: Sequence[Library]) -> Table:
 
 
 def _replaced(found: Sequence[Library]) -> "List[tuple[str, str, str]]":
-    """As far as both tell it: cuDNN 8.5.0 is its package's 8.5.0.96, nvrtc 11.7 is 11.7.99."""
+    """Libraries whose version is not their package's, to the precision of both: cuDNN 8.5.0 matches
+    8.5.0.96, nvrtc 11.7 matches 11.7.99.
+    """
     faults = []
     for row in found:
         if row.version and row.package_version and not _same(row.version, row.package_version):
@@ -221,7 +223,7 @@ def _of_another_cuda(found: Sequence[Library], cuda: Optional[str]) -> "List[tup
 
 
 def _of_two_casts(found: Sequence[Library]) -> "List[tuple[str, str, str]]":
-    """Files that make one library must be of one version."""
+    """Files of one library must have the same version."""
     faults = []
     for whole, part in _OF_ONE_CAST:
         head = next((row for row in found if row.stem == whole and row.version), None)

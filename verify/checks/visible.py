@@ -89,7 +89,7 @@ def select(value: Optional[str], cards: Sequence[VisibleCard]) -> Selection:
 
 
 def _twice(entries: Sequence[str], *, named: bool) -> Optional[str]:
-    """An entry that stands there before, of those up to the list's end; GPU 7 of 2 counts too."""
+    """A repeated entry, among those up to the list's end; nonexistent GPUs count too."""
     seen: List[object] = []
     for entry in entries:
         number = _number(entry)
@@ -207,7 +207,7 @@ def _reason(entry: str, cards: Sequence[VisibleCard]) -> Tuple[str, str]:
 
 
 def _nearest(entry: str, uuids: Sequence[str]) -> str:
-    """The UUID that was meant, most likely: compared with as much of each as was written."""
+    """The UUID that was most likely meant, compared on as many characters as were written."""
     heads: Dict[str, str] = {uuid[: max(len(entry), 8)].lower(): uuid for uuid in uuids if uuid}
     wanted = entry.lower()
     near = difflib.get_close_matches(wanted, list(heads), 1, 0.7)
@@ -230,7 +230,7 @@ def _notes(value: str, *, named: bool) -> Tuple[str, ...]:
 
 @dataclass(frozen=True)
 class VisibleSettings:
-    """What the environment says of GPUs; None is a variable that is not set."""
+    """The variables that select GPUs; None is a variable that is not set."""
 
     visible: Optional[str] = None  # CUDA_VISIBLE_DEVICES
     order: Optional[str] = None  # CUDA_DEVICE_ORDER
@@ -246,7 +246,7 @@ class VisibleSettings:
 
 
 def check_visible(context: Context) -> Outcome:
-    """Read the environment beside NVML's list."""
+    """Compare the environment with NVML's list."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
     environ = context.machine.environ()
     settings = VisibleSettings(*(environ.get(name) for name in names))

@@ -1,4 +1,4 @@
-"""torchvision: made for this very torch, and its compiled operators compute."""
+"""torchvision: whether it was built for this torch, and whether its compiled operators work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT = (3, 0, 2)  # by falling score
 
 @dataclass(frozen=True)
 class Vision:
-    """What there is of torchvision. `version` is None where it is not installed."""
+    """The installed torchvision. `version` is None if it is not installed."""
 
     version: Optional[str] = None
     needs: Optional[str] = None  # the torch that its metadata asks for
@@ -33,7 +33,7 @@ class Vision:
 
 
 def check_vision(context: Context) -> Outcome:
-    """Import torchvision, and ask two of its compiled operators for known answers."""
+    """Import torchvision, and run two of its compiled operators with known answers."""
     import torch
 
     if importlib.util.find_spec("torchvision") is None:

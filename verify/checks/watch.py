@@ -1,7 +1,7 @@
-"""A card watched while it works, and looked at before: what its rates are judged by.
+"""Reads a card's state before and during work; its rates are judged with these readings.
 
-A state that is read after the work says nothing: a card rests within milliseconds. So a thread
-reads NVML (ctypes lets other threads run) while this one keeps the card busy.
+A state read after the work is useless: a card is idle within milliseconds. So a thread reads NVML
+(ctypes lets other threads run) while this one keeps the card busy.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ T = TypeVar("T")
 def under(
     work: Callable[[], object], finish: Callable[[], object], each_s: float, read: Callable[[], T]
 ) -> List[T]:
-    """Readings taken while `work` runs again and again; it takes `each_s` and is waited for by
-    `finish`. At least one reading.
+    """Readings, at least one, taken while `work` runs repeatedly; one call takes `each_s`, and
+    `finish` waits for it.
     """
     readings: List[T] = []
     over = threading.Event()
@@ -47,7 +47,7 @@ def under(
             for _ in range(calls):
                 work()
             finish()
-            if not thread.is_alive():  # what reads has failed
+            if not thread.is_alive():  # the reader has failed
                 break
     finally:
         over.set()
@@ -58,8 +58,8 @@ def under(
 def merged(readings: Sequence[GpuState]) -> Optional[GpuState]:
     """One card's state under load, out of several readings.
 
-    Those in which it rested are left out where there are others. A throttle reason counts where it
-    stands in half of them: one also shows for a moment when clocks change.
+    Idle readings are left out if there are others. A throttle reason counts if it is in half of
+    them: reasons also appear for a moment when clocks change.
     """
     if not readings:
         return None
@@ -83,8 +83,8 @@ def _middle(values: Sequence[Optional[int]]) -> Optional[int]:
 
 
 def before(machine: Machine) -> State:
-    """The machine before we use it. NVML's load is that of the last second, which may have been our
-    own, so that a loaded card without a process is looked at again.
+    """The machine before this process uses it. NVML's load is the last second's, which may have
+    been this suite's own, so a loaded card without a process is read again.
     """
     seen = machine.state()
     if any(
@@ -96,13 +96,13 @@ def before(machine: Machine) -> State:
 
 
 def in_use(machine: Machine) -> Optional[str]:
-    """The first GPU that somebody uses, and who, in words."""
+    """The first GPU that is in use, and who uses it, in words."""
     found = ((gpu.index, busy(gpu)) for gpu in before(machine).gpus)
     return next(("GPU {}: {}".format(index, who) for index, who in found if who), None)
 
 
 def busy(gpu: Optional[GpuState]) -> Optional[str]:
-    """Who is on a card, in words, as it was before we used it; None where it is free.
+    """Who used a card before this process, in words; None if it was free.
 
     A desktop draws on a card without being in its list of compute processes, and hardly loads it.
     """

@@ -1,4 +1,4 @@
-"""The kernel log: what the driver reported of our GPUs (Xid) and NVSwitches (SXid)."""
+"""The kernel log: the driver's reports about visible GPUs (Xid) and NVSwitches (SXid)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _uptime_s() -> Optional[float]:
 
 
 def judge_log(log: Log, found: State, now_s: Optional[float] = None) -> Outcome:
-    """No Xid that is the card's, the link's or the driver's fault, on a GPU that is ours."""
+    """Whether no visible GPU has an Xid that is the card's, the link's or the driver's fault."""
     if log.error is not None:
         said = "the kernel log cannot be read here ({})".format(log.error)
         fix = "read it on the host: dmesg | grep -E 'S?Xid'"

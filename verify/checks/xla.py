@@ -1,4 +1,4 @@
-"""XLA, read by TensorFlow and JAX: its compiled functions are right, and really compiled."""
+"""XLA through TensorFlow and JAX: its functions must be correct, and really compiled."""
 
 from __future__ import annotations
 

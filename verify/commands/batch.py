@@ -50,7 +50,7 @@ example: verify batch --model train:model --amp
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command, and give the exit code."""
+    """Run the command and return the exit code."""
     options = parse(list(sys.argv[2:] if argv is None else argv))
     job = Job(options.model, memory_share=options.memory_share)
     try:
@@ -74,7 +74,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _load() -> None:
-    """Import torch once, for every child."""
+    """Import torch once for all children."""
     try:
         FRAMEWORKS["pytorch"].load()
     except Exception as error:
@@ -96,7 +96,7 @@ def _search_all(job: Job, place: Place, options: argparse.Namespace) -> List[Mod
 
 
 def document(modes: Sequence[Mode], options: argparse.Namespace, place: Place) -> Dict[str, Any]:
-    """The answer for machines."""
+    """The result as JSON."""
     rows = [{"precision": mode.precision, **mode.search.as_dict()} for mode in modes]
     return {
         "schema": 1,
@@ -110,7 +110,7 @@ def document(modes: Sequence[Mode], options: argparse.Namespace, place: Place) -
 
 
 def page(modes: Sequence[Mode], options: argparse.Namespace, place: Place) -> str:
-    """The answer for people."""
+    """The result as text."""
     gpu = next((mode.gpu for mode in modes if mode.gpu), None)
     head = "{}, {}{}".format(options.model, place.words, " ({})".format(gpu) if gpu else "")
     lines = [head]
@@ -154,7 +154,7 @@ def _say(message: str) -> int:
 
 
 def parse(argv: List[str]) -> argparse.Namespace:
-    """The options, or a UsageError."""
+    """The options. Raises UsageError."""
     parser = Parser(
         prog="verify batch",
         description="Find the largest batch size that fits in memory, and the fastest (PyTorch).",
@@ -209,7 +209,7 @@ def _is_path(name: str) -> bool:
 
 
 def _number(kind: Callable[[str], Any], low: float, high: float) -> Callable[[str], Any]:
-    """An option's number between two bounds."""
+    """A parser for an option's number between two bounds."""
 
     def read(text: str) -> Any:
         with contextlib.suppress(ValueError):

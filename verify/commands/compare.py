@@ -14,7 +14,7 @@ from verify.reports import compare, shape, told
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare two reports and give the exit code."""
+    """Compare two reports and return the exit code."""
     options = _parser().parse_args(list(argv))
     reports = [shape.read(path) for path in (options.baseline, options.report)]
     found = compare.compare(reports[0], reports[1], options.tolerance)
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def tolerance(text: str) -> float:
-    """A share such as 0.05; for argparse."""
+    """Parse a share such as 0.05, for argparse."""
     value = float(text)
     if not (math.isfinite(value) and 0 <= value < 1):
         raise ValueError
@@ -47,7 +47,7 @@ def _parser() -> Parser:
 
 
 def add_tolerance(parser: Parser) -> None:
-    """The option that every command which compares has."""
+    """Add the option that all comparing commands have."""
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",

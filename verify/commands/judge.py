@@ -1,7 +1,7 @@
 """`verify judge REPORT`: recompute the verdict of a report from its checks.
 
 The suite inside an image is untrusted code, so its report is only a claim. This command recomputes
-the verdict outside the image, by the same rules, from the checks and the options of the run. Exit
+the verdict outside the image with the same rules, from the checks and the options of the run. Exit
 codes: those of the verdict; 1 if the report claims a different verdict; 2 if it is malformed or
 belongs to another run.
 """
@@ -37,7 +37,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """What the run was to do: the command line of the suite, and its expectations."""
+    """What the run was asked to do: the suite's command line and its expectations."""
 
     level: str
     only: Optional[str] = None
@@ -46,7 +46,7 @@ class JudgeRequest:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Recompute the verdict and print it beside the one that the report claims."""
+    """Recompute the verdict and print it with the one that the report claims."""
     options = _parser().parse_args(list(argv))
     report = shape.read(options.report)
     expect = cli.read_expectations(options.expect)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 def recompute(
     report: Report, lists: Mapping[str, Sequence[Check]], asked: JudgeRequest
 ) -> Tuple[str, str]:
-    """The verdict by the suite's rules, and why; UsageError where the report is of another run.
+    """The verdict by the suite's rules, and why. Raises UsageError for a report of another run.
 
     `report` has the shape of the schema.
     """
@@ -95,9 +95,7 @@ def _same(what: str, said: object, asked: object) -> None:
 
 
 def _results(report: Report, checks: Sequence[Check]) -> List[Result]:
-    """The checks that were asked for with what the report says of each; it says neither more nor
-    less.
-    """
+    """The requested checks with the report's outcomes; the report must have exactly these."""
     rows: Dict[str, CheckRow] = {row["id"]: row for row in report["checks"]}
     twice = [
         name for name, count in Counter(r["id"] for r in report["checks"]).items() if count > 1
@@ -125,7 +123,7 @@ def _outcome(row: CheckRow) -> Outcome:
 
 
 def _on_the_gpus_given(result: Result, environment: Environment, expect: Expectations) -> Result:
-    """The result, unless it claims GPUs that the run did not have, or has not seen those it had."""
+    """The result, unless it claims GPUs that the run did not have, or misses some that it had."""
     if not (result.check.gpu and result.proven()) or expect.gpus is None:
         return result
     if not expect.gpus:

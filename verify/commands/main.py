@@ -27,7 +27,7 @@ from verify.running.children import Child
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
 _SILENCE_S = 60.0
-_RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode take a second each, three times
+_RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode start three times, a second each
 
 _EPILOG = """commands (each has its own --help):
   verify batch --model NAME    find the largest and the fastest batch size
@@ -36,7 +36,7 @@ _EPILOG = """commands (each has its own --help):
   verify render REPORT         convert a report to HTML, Markdown, ...
   verify judge REPORT          recompute the verdict of a report
 """
-# Each is a module of this package with a `main(argv) -> int`, imported only when it is asked for.
+# Each is a module of this package with a `main(argv) -> int`, imported only when it is called.
 COMMANDS = ("batch", "compare", "judge", "monitor", "render")
 
 
@@ -44,7 +44,7 @@ def main(
     argv: Optional[Sequence[str]] = None,
     checks: Optional[Mapping[str, Sequence[Check]]] = None,
 ) -> int:
-    """Run the suite, or the command that is named, and give the exit code."""
+    """Run the suite or the named command, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if words and words[0] in COMMANDS:
@@ -55,7 +55,7 @@ def main(
         return _say(str(error), USAGE)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone; the rest has no reader either
+    except BrokenPipeError:  # the reader of our output is gone, so the rest is not needed
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return INTERRUPTED
     except Exception as error:
@@ -68,7 +68,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     machine = _machine(options.replay_device)
     checks = [check for check in lists[framework] if check.replays or not machine.recorded]
     chosen, required = choose(checks, options.level, options.only, options.require)
-    if options.list:  # after the names were checked, so that a caller can have them checked
+    if options.list:  # after the names were checked, so that a caller can check names with it
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
     emulator = expect.emulator or environment.emulator()
@@ -92,7 +92,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     else:
         show(report.table(document), colour=True)
     problems += render.write_all(files, document)
-    if problems:  # told last: what was found is worth more than where it could not be written
+    if problems:  # printed last: the results matter more than files that could not be written
         raise UsageError("; ".join(problems))
     return report.exit_code(document)
 
@@ -109,8 +109,8 @@ def _machine(path: Optional[str]) -> Machine:
 
 
 def _shared(machine: Machine) -> Optional[str]:
-    """Who is on a GPU before the run. A driver that hangs is what the checks will tell of."""
-    from verify.checks import watch  # with all checks: a command on reports has no need of them
+    """Who uses a GPU before the run. If the driver hangs, the checks will report it."""
+    from verify.checks import watch  # imports all checks; commands on reports do not need them
 
     ending = Child(lambda: watch.in_use(machine)).wait(environment.DRIVER_LIMIT_S)
     return ending.value if ending.returned else None
@@ -127,7 +127,7 @@ def _record(path: str, machine: Machine) -> None:
 
 
 def all_checks() -> Mapping[str, Sequence[Check]]:
-    """Imported here: a command that works on reports has no need of them."""
+    """All checks by framework; imported here, since commands on reports do not need them."""
     from verify.checks import CHECKS
 
     return CHECKS
@@ -138,7 +138,7 @@ def choose(
 ) -> Tuple[List[Check], Tuple[str, ...]]:
     """The checks to run, and the ids of those whose skip is a failure.
 
-    What is required runs at every level; required but left out by --only is a contradiction.
+    Required checks run at every level; a required check that --only leaves out is an error.
     """
     required = _ids(checks, "--require", require)
     if only is None:
@@ -182,14 +182,14 @@ def _run(checks: Sequence[Check], context: Context, required: Sequence[str]) -> 
 
 
 def _tells_each_check() -> bool:
-    """Whether somebody looks on: a terminal, or `provision`, which shows the lines at its own. In a
-    log what failed is enough, and now and then a line that it goes on.
+    """Whether to print a line per check: on a terminal, or for `provision`, which shows the lines
+    on its own terminal. A log gets only failures, and a sign of progress now and then.
     """
     return sys.stderr.isatty() or bool(os.environ.get(PROGRESS))
 
 
 def read_expectations(path: Optional[str]) -> expectations.Expectations:
-    """What the image should be; nothing where no file is named."""
+    """What the image should be; no expectations without a file."""
     if path is None:
         return expectations.Expectations()
     try:

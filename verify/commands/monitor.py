@@ -1,7 +1,7 @@
 """`verify monitor -- COMMAND`: run a command, watch GPUs, CPU and disk, and report what limits it.
 
-The command uses our terminal and open files, gets our signals, and sets our exit code. Processes
-that it leaves behind are not ended.
+The command shares this process's terminal and open files, receives its signals, and sets its exit
+code. Processes that the command leaves running are not killed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from verify.monitoring.view import View
 
 NOT_FOUND, NOT_RUNNABLE, OF_SIGNALS = 127, 126, 128
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.05, 3600
-STOP_LIMIT_S = 3.0  # for a sample that is being taken when the command ends
-_FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent to all in the foreground
+STOP_LIMIT_S = 3.0  # for a sample in progress when the command ends
+_FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent to the whole foreground
 _PASSED_ON = {
     signal.SIGINT,
     signal.SIGTERM,
@@ -44,7 +44,7 @@ _PASSED_ON = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """The command line's options."""
 
     command: Sequence[str]
     interval_s: float = 1.0
@@ -55,7 +55,7 @@ class Options:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Watch the command, or sum up a recording; the exit code is the command's."""
+    """Watch the command and return its exit code, or summarise a recording."""
     asked = _parser().parse_args(list(argv))
     command = asked.command[1:] if asked.command[:1] == ["--"] else asked.command
     if asked.replay:
@@ -81,7 +81,7 @@ class Watch:
         self._view = View(sys.stderr.fileno()) if terminal else None
 
     def run(self) -> int:
-        """Start, watch, sum up."""
+        """Start the command, watch it and print the summary."""
         _default_child_signals()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
         try:
@@ -112,7 +112,7 @@ class Watch:
             self._view.draw(sample)
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> int:
-        """Pass signals on until the command has ended, which is noticed at once."""
+        """Forward signals until the command ends, which is noticed at once."""
         awaited = _PASSED_ON | {signal.SIGCHLD}
         while process.poll() is None:
             told = signal.sigwaitinfo(awaited)
@@ -124,7 +124,7 @@ class Watch:
         return OF_SIGNALS - code if code < 0 else code
 
     def _stop_too(self, process: "subprocess.Popen[bytes]", told: Any) -> None:
-        """Ctrl-Z stops the command, so it stops us; the terminal is the shell's meanwhile."""
+        """Ctrl-Z stops the command, so stop this process too; the shell has the terminal then."""
         if told.si_code != _FROM_KERNEL:
             _send(process, signal.SIGTSTP)
         with self._view.away() if self._view is not None else contextlib.nullcontext():
@@ -157,7 +157,7 @@ class Watch:
         _tell("\n" + words.page(self._run, found, head, self._notes))
 
     def _cannot_start(self, error: OSError) -> int:
-        """As a shell says it, and with its exit codes."""
+        """Report it as a shell does, with a shell's exit codes."""
         name, why = self._options.command[0], error.strerror or str(error)
         missing = isinstance(error, FileNotFoundError) and not os.path.exists(name)
         if isinstance(error, FileNotFoundError):
@@ -170,7 +170,7 @@ class Watch:
 
 
 def _start(command: Sequence[str], mask: Any) -> "subprocess.Popen[bytes]":
-    """Open files stay open and blocked signals are given back: the command is as if run alone."""
+    """Keep open files and restore blocked signals, so that the command runs as if alone."""
     return subprocess.Popen(
         command,
         close_fds=False,
@@ -179,7 +179,7 @@ def _start(command: Sequence[str], mask: Any) -> "subprocess.Popen[bytes]":
 
 
 def _default_child_signals() -> None:
-    """Who ignores SIGCHLD is not told of an end, and loses the exit code."""
+    """Reset SIGCHLD: a process that ignores it does not get its child's exit code."""
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -203,12 +203,12 @@ def _ending(code: int) -> str:
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    except (AttributeError, ValueError):  # closed, before us or by us
+    except (AttributeError, ValueError):  # closed, by the caller or by this process
         return False
 
 
 def _tell(text: str) -> None:
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed: nobody reads it
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -216,7 +216,7 @@ def _tell(text: str) -> None:
 def _recorder(options: Options) -> Recorder:
     started = time.time()
     head: Dict[str, Any] = {
-        "command": _name(options.command),  # its arguments may hold what is secret
+        "command": _name(options.command),  # its arguments may contain secrets
         "interval_s": options.interval_s,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
     }
@@ -225,7 +225,7 @@ def _recorder(options: Options) -> Recorder:
 
 
 def _open(option: str, path: Optional[str]) -> Optional[IO[str]]:
-    """Written line by line, so that a run that is cut short leaves what it had measured."""
+    """Open a file that is written line by line, so that an aborted run keeps its measurements."""
     if path is None:
         return None
     try:
@@ -235,7 +235,7 @@ def _open(option: str, path: Optional[str]) -> Optional[IO[str]]:
 
 
 def _replay(path: str, document: Optional[str]) -> int:
-    """Sum up a recording, as text and as JSON where that is asked for."""
+    """Summarise a recording as text, and as JSON if requested."""
     try:
         samples = read(path)
     except FormatError as error:

@@ -27,7 +27,7 @@ FORMATS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the files that were asked for."""
+    """Write the requested files."""
     options = _parser().parse_args(list(argv))
     files = targets(options)
     check_targets(files)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def add_options(parser: Parser) -> None:
-    """The options that the suite has too."""
+    """Add the options that the suite also has."""
     for name, told in FORMATS.items():
         parser.add_argument("--" + name, metavar="FILE", help="write " + told)
     parser.add_argument("--baseline", metavar="FILE", help="earlier report (JSON) to compare with")
@@ -55,7 +55,7 @@ def targets(options: argparse.Namespace) -> Dict[str, str]:
 
 
 def check_targets(files: Mapping[str, str]) -> None:
-    """Find out before the work is done that one cannot be written, or would be written twice."""
+    """Fail before the work is done if a file cannot be written or would be written twice."""
     seen: Dict[str, str] = {}
     for name, path in files.items():
         other = seen.setdefault(os.path.realpath(path), name)
@@ -70,14 +70,14 @@ def baseline(options: argparse.Namespace) -> Optional[Report]:
 
 
 def with_comparison(report: Report, earlier: Optional[Report], tolerance: float) -> Report:
-    """The report, and what became of it since the earlier one."""
+    """The report, with a comparison to the earlier one."""
     if earlier is None:
         return report
     return {**report, "comparison": compare.compare(earlier, report, tolerance)}
 
 
 def write_all(files: Mapping[str, str], report: Report) -> List[str]:
-    """Write each file. One that cannot be written does not keep the others from it."""
+    """Write each file. If one cannot be written, the others still are."""
     problems = []
     for name, path in files.items():
         text = importlib.import_module("verify.reports." + name).render(report)

@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_writable(option: str, path: str) -> None:
-    """Find out before the work is done, not after."""
+    """Check before the work is done that the file can be written."""
     if os.path.lexists(path) and (os.path.ismount(path) or not os.path.isfile(path)):
         said = "{} {}: not a regular file; choose another name"
         raise UsageError(said.format(option, path))
@@ -32,7 +32,7 @@ def check_writable(option: str, path: str) -> None:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Write all of it or nothing: a reader never sees half of a file."""
+    """Write a file atomically: a reader never sees half of it."""
     partial = _partial(path)
     try:
         with open(partial, "w", encoding="utf-8", newline="\n") as file:
@@ -47,9 +47,9 @@ _COLOURS = {"PASS": "32", "FAIL": "31", "ERROR": "31", "SKIP": "33", "Verdict": 
 
 
 def show(text: str, *, colour: bool = False) -> None:
-    """Write to standard output what prints and what its encoding has, and "?" for the rest: names
-    in reports come from others, and must not steer a terminal. On one, the words that lines begin
-    with are coloured, unless NO_COLOR is set (no-color.org).
+    """Write to standard output, with "?" for characters that are not printable or not in its
+    encoding: names in reports are untrusted and must not control a terminal. On a terminal the
+    words that lines begin with are coloured, unless NO_COLOR is set (no-color.org).
     """
     encoding = sys.stdout.encoding or "utf-8"
     safe = printable(text).encode(encoding, "replace").decode(encoding)
@@ -65,12 +65,12 @@ def _coloured(match: "re.Match[str]") -> str:
 
 
 def printable(text: str) -> str:
-    """The text with "?" for what does not print, but line ends, tabs and no-break spaces."""
+    """The text with "?" for unprintable characters except newlines, tabs and no-break spaces."""
     return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
 
 
 def _partial(path: str) -> str:
-    """Beside the file, since only then is it replaced in one step. Its name ends in no suffix that
-    a collector of *.prom or *.xml would pick up.
+    """A temporary path in the file's folder, so that the rename is atomic. It does not end in a
+    suffix that a collector of *.prom or *.xml would pick up.
     """
     return "{}.{}.partial".format(path, os.getpid())

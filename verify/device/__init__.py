@@ -1,5 +1,5 @@
-"""What this machine says of itself: NVML, the kernel's log, memory and process limits, the driver.
+"""Reads this machine: NVML, the kernel's log, memory and process limits, the driver.
 
 In: nothing, or a recording. Out: frozen values (`telemetry`, `nvml_types`). `machine.Machine` is
-the one seam to hardware; `recording` replays one. Imports nothing else of the suite.
+the one seam to hardware; `recording` replays one. Imports nothing else from the suite.
 """

@@ -1,7 +1,7 @@
-"""What CUDA itself says is free of each GPU, by ctypes and without a framework.
+"""Reads each GPU's free memory from CUDA itself, through ctypes and without a framework.
 
-A framework that takes memory at its start (TensorFlow, JAX) cannot be asked afterwards what was
-free before. This starts CUDA on every GPU, so it is for a process that ends then.
+A framework that takes memory when it starts (TensorFlow, JAX) cannot report afterwards what was
+free before. This starts CUDA on every GPU, so call it in a process that ends afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """One GPU's memory, by CUDA's own number of it: CUDA_VISIBLE_DEVICES is allowed for."""
+    """One GPU's memory. The index is CUDA's, so CUDA_VISIBLE_DEVICES is taken into account."""
 
     index: int
     name: str
@@ -22,16 +22,16 @@ class GpuMemory:
     total: int
 
     def as_dict(self) -> Dict[str, Any]:
-        """To hand it to another process."""
+        """As JSON, to pass to another process."""
         return asdict(self)
 
 
-class CudaMemoryError(Exception):  # it is an answer: CUDA does not tell
-    """CUDA did not tell; the message says which call failed and how."""
+class CudaMemoryError(Exception):  # an answer: CUDA does not report it
+    """CUDA did not report its memory; the message says which call failed and how."""
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> List[GpuMemory]:
-    """Each GPU that CUDA shows. Raises Unread."""
+    """Each GPU that CUDA shows. Raises CudaMemoryError."""
     try:
         library = load("libcuda.so.1")
     except OSError as error:
@@ -58,7 +58,7 @@ def _room(library: Any, index: int) -> GpuMemory:
 
 
 def uuid_text(raw: bytes) -> str:
-    """Sixteen bytes as NVML writes them: GPU-8-4-4-4-12."""
+    """Sixteen bytes in NVML's format: GPU-8-4-4-4-12."""
     digits = raw.hex()
     cuts = (0, 8, 12, 16, 20, 32)
     return "GPU-" + "-".join(digits[a:b] for a, b in zip(cuts, cuts[1:]))

@@ -1,6 +1,6 @@
-"""Asks the CUDA driver itself, by ctypes: the answer that no framework has put a gloss on.
+"""Queries the CUDA driver directly through ctypes, so no framework interprets its answer.
 
-cuInit ruins a process for forking, so this is read in a check's own child only.
+A process that has called cuInit must not fork, so only a check's own child calls this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: an answer, not a fault
 
 @dataclass(frozen=True)
 class CudaDriver:
-    """What libcuda said. `count` is None where it could not be asked."""
+    """What libcuda returned. `count` is None where libcuda could not be queried."""
 
     found: bool
     version: Optional[str] = None
@@ -23,7 +23,7 @@ class CudaDriver:
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDriver:
-    """Load libcuda, start it, count its devices."""
+    """Load libcuda, initialise it and count its devices."""
     try:
         library = load("libcuda.so.1")
     except OSError as error:

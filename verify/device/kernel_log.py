@@ -1,7 +1,7 @@
 """The NVIDIA driver's own error reports (Xid lines) in the kernel's log, and what each means.
 
-The log is read without waiting, from /dev/kmsg or by syslog(2). A container may do neither as a
-rule; that is no error of the image.
+The log is read without blocking, from /dev/kmsg or through syslog(2). Containers are usually
+allowed neither; that is not an error of the image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 READ_ALL, SIZE = 3, 10  # SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER
 RECORD_BYTES = 8192  # the kernel cuts a record at about 1000 bytes
-MAX_RECORDS = 1_000_000  # a log that is written faster than it is read would have no end
+MAX_RECORDS = 1_000_000  # a log that grows faster than it is read would never end
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 _XID = re.compile(
     r"(?P<kind>S?Xid) \((?:PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
@@ -26,7 +26,7 @@ _XID = re.compile(
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the log, and its age in seconds since the machine started."""
+    """A line of the log, and when it was written, in seconds since the machine started."""
 
     text: str
     since_start_s: Optional[float] = None
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Log:
-    """What could be read. `error` says why nothing could."""
+    """The lines that could be read. `error` says why none could."""
 
     lines: Tuple[Line, ...] = ()
     source: Optional[str] = None
@@ -53,13 +53,13 @@ class Event:
 
     @property
     def name(self) -> str:
-        """As the log has it: "Xid 79"."""
+        """As the log writes it: "Xid 79"."""
         return "{} {}".format("SXid" if self.switch else "Xid", self.number)
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What an Xid says. `told` ones need no repair of the card."""
+    """What an Xid means. Those with `told` are only reported: the card needs no repair."""
 
     what: str
     fix: str
@@ -137,7 +137,7 @@ _UNKNOWN = Meaning(
 
 
 def meaning(event: Event) -> Meaning:
-    """What an event says and asks for."""
+    """What an event means and how to fix it."""
     if event.switch:
         return _of_switch(event)
     if event.number != RECOVERY:
@@ -173,13 +173,13 @@ def events(lines: Sequence[Line]) -> Tuple[Event, ...]:
 
 
 def address(text: str) -> Tuple[int, int, int]:
-    """A PCI address in any of its spellings, as numbers."""
+    """A PCI address in any format, as numbers."""
     domain, bus, device = text.partition(".")[0].split(":")
     return int(domain, 16), int(bus, 16), int(device, 16)
 
 
 def read() -> Log:
-    """The kernel's log by whichever way is open."""
+    """The kernel's log, from whichever source this process may read."""
     reasons: List[str] = []
     ways: Tuple[Tuple[str, Callable[[], List[Line]]], ...] = (
         ("/dev/kmsg", lambda: list(read_kmsg())),
@@ -194,7 +194,7 @@ def read() -> Log:
 
 
 def read_kmsg(path: str = "/dev/kmsg") -> Iterator[Line]:
-    """Each record that is there now."""
+    """Each record that is in the log now."""
     device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         for _ in range(MAX_RECORDS):
@@ -214,7 +214,7 @@ def read_kmsg(path: str = "/dev/kmsg") -> Iterator[Line]:
 
 
 def parse_record(record: str) -> Line:
-    """A record of /dev/kmsg: "priority,sequence,microseconds,flags;text", and lines of a device."""
+    """A record of /dev/kmsg: "priority,sequence,microseconds,flags;text", and device lines."""
     head, _, text = record.partition(";")
     fields = head.split(",")
     since = None
@@ -224,7 +224,7 @@ def parse_record(record: str) -> Line:
 
 
 def read_syslog() -> List[Line]:
-    """All of the ring buffer, as dmesg reads it."""
+    """The whole ring buffer, as dmesg reads it."""
     library = ctypes.CDLL(None, use_errno=True)
     size = _klogctl(library, SIZE, None, 0)
     buffer = ctypes.create_string_buffer(max(size, 1))
@@ -246,7 +246,7 @@ def _klogctl(
 
 
 def parse_syslog(text: str) -> List[Line]:
-    """Lines as syslog(2) has them: "<6>[  12.345678] text"."""
+    """Lines as syslog(2) returns them: "<6>[  12.345678] text"."""
     found = []
     for line in text.splitlines():
         match = re.match(r"(?:<\d+>)?(?:\[ *(\d+\.\d+)\] )?(.*)", line)

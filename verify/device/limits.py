@@ -1,8 +1,8 @@
-"""What the kernel lets this container have: CPUs, memory, processes. Control groups v1 and v2.
+"""The kernel's limits for this container: CPUs, memory, processes. Control groups v1 and v2.
 
-A group's limit holds for all groups below it, so the smallest one on the way up counts. Inside a
-container the way up ends at the container's own group, or (v1, host's group names) is not there at
-all: then the mount's root is the container's own.
+A group's limit applies to all groups below it, so the smallest one among a group and its parents
+counts. In a container the topmost visible group is the container's own. With v1 and the host's
+group names the path may not exist in the container: then the mount's root is its own group.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _FOLDER = "sys/fs/cgroup"
 
 @dataclass(frozen=True)
 class Limits:
-    """None: no limit, or it cannot be read."""
+    """None means that there is no limit, or that it cannot be read."""
 
     cpus: Optional[float] = None  # the quota, in CPUs: 1.5 is one and a half
     memory_bytes: Optional[int] = None
-    memory_used_bytes: Optional[int] = None  # without the page cache that would be given back
+    memory_used_bytes: Optional[int] = None  # without page cache that can be reclaimed
     processes: Optional[int] = None  # threads count too
     processes_now: Optional[int] = None
 
@@ -47,13 +47,13 @@ def read(root: str = "/") -> Limits:
 
 
 def cpus(limits: Limits) -> int:
-    """How many processes can compute at a time: by affinity and by quota, rounded up."""
+    """How many processes can compute at a time, from affinity and quota, rounded up."""
     allowed = len(os.sched_getaffinity(0))
     return allowed if limits.cpus is None else max(1, min(allowed, math.ceil(limits.cpus)))
 
 
 def memory_available(limits: Limits, root: str = "/") -> Optional[int]:
-    """Bytes that can be taken before the kernel kills somebody: of the machine, of the group."""
+    """Bytes that are left before the kernel kills a process: of the machine, of the group."""
     lines = (_text(os.path.join(root, "proc/meminfo")) or "").splitlines()
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     if limits.memory_bytes is not None and limits.memory_used_bytes is not None:
@@ -62,7 +62,7 @@ def memory_available(limits: Limits, root: str = "/") -> Optional[int]:
 
 
 def resident_bytes(field: str) -> int:
-    """VmRSS (now) or VmHWM (at most so far; in a forked child, since the fork)."""
+    """VmRSS (now) or VmHWM (the peak; in a forked child, since the fork)."""
     with open("/proc/self/status", encoding="utf-8") as file:
         rows = dict(line.split(":", 1) for line in file)
     return int(rows[field].split()[0]) * 1024
@@ -79,7 +79,7 @@ def group_paths(text: str) -> Dict[str, str]:
 
 
 def _folders(root: str, paths: Dict[str, str], controller: str) -> List[str]:
-    """Every folder from this process's group up to the mount, of whichever version has it."""
+    """Every folder from this process's group up to the mount, in v1 or v2, whichever has it."""
     base = os.path.join(root, _FOLDER)
     found: List[str] = []
     for mount, path in (
@@ -98,7 +98,7 @@ def _tightest(
     limit: Callable[[str], Optional[int]],
     used: Callable[[str], Optional[int]],
 ) -> Tuple[Optional[int], Optional[int]]:
-    """The group with the least room, by its limit and what it holds."""
+    """The group with the least room left: its limit and its use."""
     rows = [(limit(folder), used(folder)) for folder in folders]
     known = [(top, held) for top, held in rows if top is not None]
     return min(known, key=lambda row: row[0] - (row[1] or 0), default=(None, None))

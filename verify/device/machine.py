@@ -1,6 +1,6 @@
-"""What the suite asks a machine outside the framework: driver libraries, device nodes, the log.
+"""What the suite reads from a machine outside the framework: driver libraries, nodes, the log.
 
-Checks take it from their context, so that a recorded machine can stand in its place.
+Checks take it from their context, so that a recorded machine can replace it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KERNEL_FILE = "/proc/driver/nvidia/version"
 class Machine:
     """The machine that this runs on."""
 
-    recorded: Optional[str] = None  # the day of the recording that stands in for it
+    recorded: Optional[str] = None  # the date of the recording, if it is one
     _seen: Optional[State] = None
 
     def load(self, name: str) -> Any:
@@ -41,13 +41,13 @@ class Machine:
         return state.read(self.load)
 
     def seen(self) -> State:
-        """All that NVML measures, as it was when this process first asked."""
+        """All that NVML measured when this process first called this."""
         if self._seen is None:
             self._seen = self.state()
         return self._seen
 
     def pause(self, seconds: float) -> None:
-        """Wait between two readings of what may have changed meanwhile."""
+        """Wait between two readings of something that may change."""
         time.sleep(seconds)
 
     def nodes(self) -> List[str]:
@@ -55,7 +55,7 @@ class Machine:
         return device_nodes()
 
     def environ(self) -> Mapping[str, str]:
-        """The variables that steer which GPUs a program sees."""
+        """The variables that control which GPUs a program sees."""
         return {name: os.environ[name] for name in ENVIRON if name in os.environ}
 
     def log(self) -> Log:
@@ -63,7 +63,7 @@ class Machine:
         return kernel_log.read()
 
     def libcuda(self) -> Optional[str]:
-        """The file of the libcuda that this process has loaded, links followed."""
+        """The libcuda file that this process has loaded, links resolved."""
         path = next((path for stem, path in mapped(read_maps()) if stem == "libcuda"), None)
         return os.path.realpath(path) if path else None
 
@@ -77,7 +77,7 @@ class Machine:
 
 
 def device_nodes() -> List[str]:
-    """The GPUs' device nodes that this container was given."""
+    """The GPU device nodes that this container has."""
     return sorted(path for path in glob.glob("/dev/nvidia*") if re.search(r"nvidia\d+$", path))
 
 

@@ -1,4 +1,4 @@
-"""Which CUDA library files this process has mapped: what is in use, whatever was installed."""
+"""Which CUDA library files this process has mapped: those in use, not those installed."""
 
 from __future__ import annotations
 

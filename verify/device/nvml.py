@@ -1,7 +1,7 @@
-"""Reads NVML by ctypes, since an image has no pynvml. Errors come back as data.
+"""Reads NVML through ctypes, since an image has no pynvml. Errors are returned as data.
 
-NVML sees every GPU whatever CUDA_VISIBLE_DEVICES says, and answers where CUDA cannot start: what it
-says proves that the driver's management library works, and no more.
+NVML sees every GPU whatever CUDA_VISIBLE_DEVICES says, and works where CUDA cannot start: its
+answers prove only that the driver's management library works.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TEXT = 96  # the longest of NVML's text buffers
 
 @dataclass(frozen=True)
 class NvmlGpu:
-    """A GPU as NVML names it. What it would not tell is None."""
+    """A GPU as NVML describes it. What NVML does not report is None."""
 
     name: Optional[str] = None
     uuid: Optional[str] = None
@@ -28,7 +28,7 @@ class NvmlGpu:
 
 @dataclass(frozen=True)
 class Nvml:
-    """All that was read. `found` is whether there is such a library at all."""
+    """All that was read. `found` is whether the library exists at all."""
 
     found: bool
     driver: Optional[str] = None
@@ -39,7 +39,7 @@ class Nvml:
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
-    """Load NVML and ask it everything."""
+    """Load NVML and query everything."""
     try:
         library = load(LIBRARY)
     except OSError as error:
@@ -63,14 +63,14 @@ def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
 
 
 def is_there(error: OSError) -> bool:
-    """Whether a library that could not be loaded is there at all: it may be damaged."""
+    """Whether a library that could not be loaded exists: then it may be damaged."""
     return "cannot open shared object file" not in str(error)
 
 
 class Session:
-    """NVML's functions, each answering None instead of failing; the first error is kept.
+    """NVML's functions, each returning None instead of failing; the first error is kept.
 
-    `answers` are the error numbers that tell something of the GPU and nothing of trouble.
+    `answers` are the error numbers that describe the GPU and are not problems.
     """
 
     def __init__(self, library: Any, answers: Collection[int] = (NOT_SUPPORTED,)) -> None:
@@ -78,7 +78,7 @@ class Session:
         self._answers = answers
         self.problems: List[str] = []
         self.failures: Dict[int, str] = {}  # GPUs that cannot be opened, with NVML's reason
-        self.closed = 0  # GPUs that this process may not open, as under Slurm: they are others'
+        self.closed = 0  # GPUs that this process may not open: under Slurm, those of other jobs
 
     @property
     def error(self) -> Optional[str]:
@@ -90,7 +90,7 @@ class Session:
         return hasattr(self.library, name)
 
     def call(self, name: str, *arguments: Any) -> Optional[int]:
-        """Call a function: None when it went well, else NVML's error number."""
+        """Call a function. Returns None on success, else NVML's error number."""
         try:
             code = int(getattr(self.library, name)(*arguments))
         except AttributeError:
@@ -104,14 +104,14 @@ class Session:
         return code
 
     def text(self, name: str, *arguments: Any) -> Optional[str]:
-        """The answer of a function that fills a buffer."""
+        """The text that a function writes to a buffer."""
         buffer = ctypes.create_string_buffer(_TEXT)
         if self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT)) is not None:
             return None
         return buffer.value.decode("utf-8", "replace")
 
     def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> Optional[int]:
-        """The answer of a function that stores one number behind its last argument."""
+        """The number that a function stores through its last argument."""
         value = kind()
         unread = self.call(name, *arguments, ctypes.byref(value))
         return None if unread is not None else int(value.value)
@@ -128,8 +128,8 @@ class Session:
     def handles(self) -> List[Optional[ctypes.c_void_p]]:
         """A handle for each GPU; None for one that NVML cannot open: `failures` says why.
 
-        nvmlDeviceGetCount_v2 counts GPUs too that this process may not open. CUDA does not show
-        them, and neither do we.
+        nvmlDeviceGetCount_v2 also counts GPUs that this process may not open. CUDA does not show
+        them, and neither does this method.
         """
         quiet = Session(self.library, (*self._answers, NO_PERMISSION))
         found: List[Optional[ctypes.c_void_p]] = []
@@ -160,7 +160,7 @@ class Session:
         return None if unread else bool(current.value)
 
     def gpus(self) -> Tuple[NvmlGpu, ...]:
-        """Each GPU as NVML names it."""
+        """Each GPU as NVML describes it."""
         return tuple(
             NvmlGpu(failure=self.failures.get(i)) if handle is None else self._gpu(handle)
             for i, handle in enumerate(self.handles())

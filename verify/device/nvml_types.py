@@ -10,8 +10,8 @@ from verify.device.telemetry import GpuProcess
 
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 2, 3, 4, 6, 7
 FUNCTION_NOT_FOUND, CORRUPTED_INFOROM, VERSION_MISMATCH, DEPRECATED = 13, 14, 25, 26
-GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999  # said of the GPU, whatever was asked
-# What tells something of a GPU or of a driver's age, and nothing of trouble.
+GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999  # about the GPU, whatever was queried
+# Return codes that describe a GPU or an old driver, and are not problems.
 ANSWERS = (
     NOT_SUPPORTED,
     NOT_FOUND,
@@ -23,7 +23,7 @@ ANSWERS = (
 
 MAX_NVLINKS = 36
 NOT_AVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-# NVML_FI_DEV_...: what nvmlDeviceGetFieldValues is asked for
+# NVML_FI_DEV_...: fields for nvmlDeviceGetFieldValues
 # MB/s of the NVLink in `scope`; number of C2C links; MB/s of the C2C link in `scope`
 NVLINK_SPEED, C2C_LINKS, C2C_SPEED = 164, 170, 172
 SLOWDOWN_TLIMIT = 194
@@ -67,7 +67,7 @@ THROTTLE = {
 }
 NVLINK_ERRORS = (0, 1, 2, 3)  # replay, recovery, CRC of flits, CRC of data
 FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
-# (shift, what it means) of the two-bit parts of a fabric health mask; 1 says that it is so
+# (shift, meaning) of the two-bit parts of a fabric health mask; 1 means true
 FABRIC_FAULTS = (
     (0, "bandwidth is degraded"),
     (2, "routes are being recovered"),
@@ -75,7 +75,7 @@ FABRIC_FAULTS = (
     (6, "access timeouts are being recovered from"),
 )
 FABRIC_SUMMARIES = {2: "the driver calls it unhealthy", 3: "its capacity is limited"}
-FABRIC_CONFIGURATION = (8, 0xF)  # (shift, mask): 0 not told, 1 right, else wrong
+FABRIC_CONFIGURATION = (8, 0xF)  # (shift, mask): 0 not reported, 1 right, else wrong
 
 
 class NvmlMemory(ctypes.Structure):
@@ -99,7 +99,7 @@ class Utilization(ctypes.Structure):
 
 
 class Pci(ctypes.Structure):
-    """nvmlPciInfo_t; before its third version the bus id was the short one alone."""
+    """nvmlPciInfo_t; before its third version it had only the short bus id."""
 
     _fields_ = [
         ("short_bus_id", ctypes.c_char * 16),
@@ -119,7 +119,7 @@ class Margin(ctypes.Structure):
 
 
 class Field(ctypes.Structure):
-    """nvmlFieldValue_t; its union is read as the signed number that the temperature limits are."""
+    """nvmlFieldValue_t; its union is read as a signed number, as temperature limits are."""
 
     _fields_ = [
         ("id", ctypes.c_uint),
@@ -164,7 +164,7 @@ class Fabric3(ctypes.Structure):
 
 
 class Histogram(ctypes.Structure):
-    """nvmlRowRemapperHistogramValues_t: banks of memory by the spare rows that they have left."""
+    """nvmlRowRemapperHistogramValues_t: memory banks counted by spare rows left."""
 
     _fields_ = [(name, ctypes.c_uint) for name in ("max", "high", "partial", "low", "none")]
 
@@ -192,12 +192,12 @@ class Confidential(ctypes.Structure):
 
 
 def versioned(kind: Any, version: int) -> Any:
-    """A structure that says which version of itself it is, by nvml.h's NVML_STRUCT_VERSION."""
+    """A structure with its version set, as nvml.h's NVML_STRUCT_VERSION encodes it."""
     return kind(version=ctypes.sizeof(kind) | version << 24)
 
 
 def throttle_names(bits: int) -> Tuple[str, ...]:
-    """The reasons in a mask of nvmlClocksEventReasons; one that nvml.h has no name for is told."""
+    """The reasons in a mask of nvmlClocksEventReasons, including bits without a name in nvml.h."""
     known = [name for bit, name in THROTTLE.items() if bits & bit]
     rest = bits & ~sum(THROTTLE)
     return (*known, "0x{:x}".format(rest)) if rest else tuple(known)
@@ -210,8 +210,8 @@ STRIDES = (16, 24, 32)  # nvmlProcessInfo_v1_t, _v2_t, and the one of drivers 53
 def unpack_processes(raw: bytes, count: int) -> Tuple[GpuProcess, ...]:
     """The entries of a buffer that was blank before NVML wrote them.
 
-    The layout changed under one function's name: 535.43 made nvmlProcessInfo_t longer and 535.98
-    took that back. So how long an entry is shows by how much was written, not by the name.
+    The layout changed under the same function name: 535.43 made nvmlProcessInfo_t longer and 535.98
+    reverted that. So the size of an entry follows from how much was written, not from the name.
     """
     written = len(raw.rstrip(BLANK))
     stride = next((s for s in STRIDES if s * count >= written), max(STRIDES))
@@ -220,7 +220,7 @@ def unpack_processes(raw: bytes, count: int) -> Tuple[GpuProcess, ...]:
 
 
 def fabric_faults(mask: int, summary: int = 0) -> Tuple[str, ...]:
-    """What a fabric health mask complains of, and the driver's own summary of it."""
+    """The faults in a fabric health mask, and the driver's own summary."""
     found = [words for shift, words in FABRIC_FAULTS if mask >> shift & 3 == 1]
     if summary in FABRIC_SUMMARIES:
         found.append(FABRIC_SUMMARIES[summary])

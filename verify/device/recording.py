@@ -1,4 +1,4 @@
-"""A machine's answers, written down and given again: `verify --record-device`, `--replay-device`.
+"""Records and replays a machine's answers: `verify --record-device`, `--replay-device`.
 
 A recording is JSON:
 
@@ -8,9 +8,9 @@ A recording is JSON:
      "libraries": {NAME: {"error": TEXT} or {"lacks": [FUNCTION], "calls": [CALL]}}}
 
 A CALL is [FUNCTION, [ARGUMENT], RETURNED, [ANSWER]]. An argument is a number, null, "@N" for the
-N-th handle that the library gave out, or memory: its size and what it held in hex ("8:01000000"),
-of texts and lists of processes the size alone. An answer is what the call wrote into each memory,
-in hex, or "@N". UUIDs are replaced by numbered ones; serial numbers are never asked for.
+N-th handle that the library returned, or memory: its size and its content in hex ("8:01000000");
+for texts and lists of processes only the size. An answer is what the call wrote to each memory, in
+hex, or "@N". UUIDs are replaced with numbered ones; serial numbers are never read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from verify.device.machine import Machine
 
 KIND = "gpu-provision machine"
 MAX_BYTES = 64 << 20
-_NOT_FOUND = 13  # NVML_ERROR_FUNCTION_NOT_FOUND: a call that the recorded machine was never asked
+_NOT_FOUND = 13  # NVML_ERROR_FUNCTION_NOT_FOUND: for a call that was not recorded
 _POINTER = 1 << 20  # handles of a replay, which are never followed
 _UUID = re.compile(rb"(GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _CLUSTER_AT = {"nvmlDeviceGetGpuFabricInfo": 0}  # where the fabric's UUID begins, if not at 4
@@ -36,14 +36,14 @@ _PROGRAM = re.compile(r"\bname=[^,]*")  # of the program that an Xid hit
 
 
 class RecordingError(Exception):
-    """A file that is no recording of a machine."""
+    """The file is not a valid recording of a machine."""
 
 
 # What goes into a call and comes out of it
 
 
 def _memory(argument: Any) -> Any:
-    """The ctypes object that a call may write to, of an argument; None for a plain value."""
+    """The ctypes object in an argument that a call may write to; None for a plain value."""
     if hasattr(argument, "_obj"):  # byref()
         return argument._obj  # noqa: SLF001
     return argument if isinstance(argument, ctypes.Array) else None
@@ -54,7 +54,7 @@ def _is_text(memory: Any) -> bool:
 
 
 def _describe(argument: Any, handles: Mapping[int, str]) -> Any:
-    """An argument as it stands in a recording."""
+    """An argument as a recording stores it."""
     memory = _memory(argument)
     if memory is None:
         value = getattr(argument, "value", argument)
@@ -70,7 +70,7 @@ def _key(name: str, described: List[Any]) -> str:
 
 
 class _Pointers(Dict[int, str]):
-    """The handles of a replay: a pointer says which it is."""
+    """The handles of a replay: the pointer's value encodes the handle's number."""
 
     def get(self, pointer: Any, default: Any = None) -> Any:
         """The handle's name."""
@@ -79,7 +79,7 @@ class _Pointers(Dict[int, str]):
 
 
 class _Recorded:
-    """A library that passes each call on and keeps its answer."""
+    """A library that forwards each call and records its answer."""
 
     def __init__(self, library: Any, kept: Dict[str, List[Any]]) -> None:
         self._library, self._kept = library, kept
@@ -134,7 +134,7 @@ class _TextFunction:
 
 
 def take(machine: Machine) -> Dict[str, Any]:
-    """Ask a machine everything once and write it down. Starts CUDA: call it in a child."""
+    """Query everything from a machine once and record it. Starts CUDA: call it in a child."""
     libraries: Dict[str, Any] = {}
 
     def load(name: str) -> Any:
@@ -165,7 +165,7 @@ def take(machine: Machine) -> Dict[str, Any]:
 
 
 def redacted(document: Mapping[str, Any]) -> Dict[str, Any]:
-    """A recording without what names one machine: UUIDs, the fabric's cluster, programs' names."""
+    """A recording without what identifies a machine: UUIDs, fabric cluster, program names."""
     numbers: Dict[bytes, int] = {}
 
     def number(match: Any) -> bytes:
@@ -206,7 +206,7 @@ def _clean_call(call: Any, number: Callable[[Any], bytes]) -> List[Any]:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """A recording as it stands in a file: a line for each call."""
+    """A recording as text for a file: one line per call."""
     head = {name: part for name, part in document.items() if name != "libraries"}
     libraries = [
         "{}: {}".format(json.dumps(n), _dumped(x)) for n, x in document["libraries"].items()
@@ -226,12 +226,12 @@ def _dumped(library: Mapping[str, Any]) -> str:
 
 
 class _Replayed:
-    """A library that gives the answers of a recording, each call's in their order."""
+    """A library that returns the answers of a recording, for each call in recorded order."""
 
     def __init__(self, library: Mapping[str, Any]) -> None:
         self._answers: Dict[str, List[Tuple[int, List[str]]]] = {}
         self._names = set()
-        self._texts: List[bytes] = []  # what was handed out as char * must stay
+        self._texts: List[bytes] = []  # keeps memory alive that was returned as char *
         for name, described, code, answers in library["calls"]:
             self._names.add(name)
             self._answers.setdefault(_key(name, described), []).append((code, answers))
@@ -289,7 +289,7 @@ class Replay(Machine):
         raise OSError(said or name + ": cannot open shared object file: not recorded")
 
     def pause(self, seconds: float) -> None:
-        """A recording does not change while one waits."""
+        """Do not wait: a recording does not change."""
 
     def nodes(self) -> List[str]:
         """The recorded device nodes."""
@@ -306,7 +306,7 @@ class Replay(Machine):
         return Log(lines, log["source"], log["error"])
 
     def libcuda(self) -> Optional[str]:
-        """The recorded file."""
+        """The recorded path."""
         return self._document["libcuda"]  # type: ignore[no-any-return]
 
     def kernel_module(self) -> Optional[str]:
@@ -341,7 +341,7 @@ def parse(document: Any) -> Replay:
 
 
 def _check(document: Mapping[str, Any]) -> None:
-    """Raise where something is not what the docstring of this module says."""
+    """Raise if the document is not as the docstring of this module describes."""
     texts = [document["recorded"], *document["nodes"], *document["environ"].values()]
     log = document["log"]
     texts += [text for text in (log["source"], log["error"]) if text is not None]

@@ -9,7 +9,7 @@ from verify.device.telemetry import GpuState
 
 
 def find(index: int, gpus: Sequence[GpuState]) -> Optional[GpuState]:
-    """NVML's GPU for torch's, by UUID; None where that cannot be known."""
+    """NVML's GPU for torch's index; None where that cannot be known."""
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)  # since torch 2.4
@@ -17,9 +17,9 @@ def find(index: int, gpus: Sequence[GpuState]) -> Optional[GpuState]:
 
 
 def match(index: int, uuid: Any, visible: int, gpus: Sequence[GpuState]) -> Optional[GpuState]:
-    """By UUID; without one by number, where every GPU is visible and all are of one kind.
+    """Match by UUID; without one by index, if every GPU is visible and all are of one kind.
 
-    CUDA puts the fastest first unless CUDA_DEVICE_ORDER says otherwise; NVML goes by the bus.
+    CUDA puts the fastest first unless CUDA_DEVICE_ORDER says otherwise; NVML sorts by bus id.
     """
     if uuid is not None:
         wanted = str(uuid).replace("GPU-", "")

@@ -1,7 +1,7 @@
-"""Reads all that NVML measures of each GPU and each pair of GPUs, by ctypes.
+"""Reads all that NVML measures of each GPU and each pair of GPUs, through ctypes.
 
-What this driver does not have (an older one)
-or this GPU cannot do is None; any other refusal stands in `State.problems`. Nothing is raised.
+A value that this driver (an older one) or this GPU does not support is None; any other refusal is
+in `State.problems`. Nothing is raised.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from verify.device.topology import bus_id, field, read_fabric, read_nvlinks, rea
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> State:
-    """Load NVML and ask it everything. Errors come back as data; a hang is the caller's matter."""
+    """Load NVML and read everything. Errors are returned as data; the caller handles a hang."""
     session, failed = _open(load)
     if session is None:
         return failed
@@ -75,7 +75,7 @@ class Live:
         self._fixed: Dict[int, Dict[str, Any]] = {}
 
     def gpus(self, chosen: Optional[Sequence[int]] = None) -> Tuple[GpuState, ...]:
-        """The GPUs of these numbers, or all: name, load, memory, power, heat and clocks."""
+        """The GPUs with these indices, or all: name, load, memory, power, heat and clocks."""
         numbers = range(len(self._handles)) if chosen is None else chosen
         return tuple(self._gpu(i) for i in numbers if i < len(self._handles))
 
@@ -88,7 +88,7 @@ class Live:
         return GpuState(index, **self._fixed[index], **_moving(session, handle))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Shut NVML down."""
         if self._session is not None:
             self._session.call("nvmlShutdown")
             self._session, self._handles = None, []
@@ -125,7 +125,7 @@ def _gpu(session: Session, index: int, handle: Optional[ctypes.c_void_p]) -> Gpu
 
 
 def _failure(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
-    """NVML's words for a GPU that it opened and that answers nothing more."""
+    """NVML's message for a GPU that it opened but that no longer responds."""
     code = session.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(NvmlMemory()))
     return session.error_text(code) if code in (GPU_IS_LOST, RESET_REQUIRED, UNKNOWN) else None
 
@@ -192,7 +192,7 @@ def _modes(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
 
 
 def _recovery(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
-    """What is to be done; drivers before 570 have two flags for it."""
+    """The recovery action that is due; drivers before 570 have two flags for it."""
     action = field(session, handle, RECOVERY_ACTION)
     if action is not None:
         return _word(RECOVERY, action)
@@ -261,7 +261,7 @@ def _throttle(session: Session, handle: ctypes.c_void_p) -> Optional[Tuple[str, 
 
 
 def _slowdown_margin(session: Session, handle: ctypes.c_void_p) -> Optional[int]:
-    """Ada and later tell how far they are from their limit, and where below it they slow down."""
+    """Ada and later report how far they are from their limit, and where below it they slow down."""
     margin = session.fill("nvmlDeviceGetMarginTemperature", versioned(Margin, 1), handle)
     if margin is None:
         return None
@@ -270,7 +270,7 @@ def _slowdown_margin(session: Session, handle: ctypes.c_void_p) -> Optional[int]
 
 
 def _retired(session: Session, handle: ctypes.c_void_p) -> Optional[int]:
-    """Pages retired for either cause; asked without a buffer, NVML tells the number alone."""
+    """Pages retired for either cause; without a buffer, NVML returns only the number."""
     total = None
     for cause in (0, 1):  # several single-bit errors, a double-bit error
         count = ctypes.c_uint(0)
@@ -324,7 +324,7 @@ def _watts(milliwatts: Optional[int]) -> Optional[float]:
 
 
 def _word(words: Sequence[str], number: Optional[int]) -> Optional[str]:
-    """The word for a number of nvml.h; the number itself where it is newer than this list."""
+    """The name of a number in nvml.h; the number itself where it is newer than this list."""
     return None if number is None else dict(enumerate(words)).get(number, str(number))
 
 

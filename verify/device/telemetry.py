@@ -1,7 +1,7 @@
 """What NVML measures of each GPU: memory, load, heat, clocks, errors, links. Values only.
 
-Each field is None where the driver would not tell (an older driver, a GPU without the feature).
-Units stand in the names; bytes are bytes, GB/s powers of ten.
+Each field is None where the driver does not report it (an older driver, a GPU without the feature).
+Units are in the names; bytes are bytes, GB/s powers of ten.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Optional, Tuple
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds memory of a GPU; in a container its number is the host's."""
+    """A process that holds memory of a GPU. Its pid is the host's, also in a container."""
 
     pid: int
     used_bytes: Optional[int] = None
@@ -55,7 +55,7 @@ class GpuState:
     memory_utilization_percent: Optional[int] = None
     temperature_c: Optional[int] = None
     slowdown_c: Optional[int] = None  # the temperature at which the card slows itself down
-    slowdown_margin_c: Optional[int] = None  # degrees left until then, where the card tells that
+    slowdown_margin_c: Optional[int] = None  # degrees left until then, if the card reports it
     power_w: Optional[float] = None
     power_limit_w: Optional[float] = None
     power_limit_default_w: Optional[float] = None
@@ -67,8 +67,8 @@ class GpuState:
     persistence: Optional[bool] = None
     virtualization: Optional[str] = None  # none, passthrough, vgpu, host-vgpu, host-vsga
     addressing: Optional[str] = None  # none, hmm, ats (a GPU that shares the CPU's memory)
-    display: Optional[bool] = None  # a screen shows this GPU's picture
-    recovery: Optional[str] = None  # what NVML says must be done, none where nothing
+    display: Optional[bool] = None  # this GPU drives a display
+    recovery: Optional[str] = None  # the action that NVML asks for, or "none"
     inforom_corrupt: Optional[bool] = None
     compute_mode: Optional[str] = None  # default, exclusive-process, prohibited
     ecc_enabled: Optional[bool] = None
@@ -93,16 +93,16 @@ class GpuState:
     pcie_width_max: Optional[int] = None
     nvlinks: Tuple[NvLink, ...] = ()
     fabric_state: Optional[str] = None  # not-supported, not-started, in-progress, completed
-    fabric_status: Optional[str] = None  # NVML's own word for the result, where it failed
-    fabric_health: Tuple[str, ...] = ()  # what the fabric says is wrong with this GPU's part of it
-    failure: Optional[str] = None  # NVML's words for a GPU that is lost or must be reset
+    fabric_status: Optional[str] = None  # NVML's own text for the result, if it failed
+    fabric_health: Tuple[str, ...] = ()  # faults that the fabric reports for this GPU
+    failure: Optional[str] = None  # NVML's message for a GPU that is lost or must be reset
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What lies between two GPUs. `path` is as `nvidia-smi topo -m` has it: NV4, PIX, PHB, SYS.
+    """How two GPUs are connected. `path` is as in `nvidia-smi topo -m`: NV4, PIX, PHB, SYS.
 
-    "NV" without a number is NVLink of which the driver does not tell the number of links.
+    "NV" without a number is NVLink where the driver does not report the number of links.
     """
 
     first: int
@@ -120,6 +120,6 @@ class State:
     gpus: Tuple[GpuState, ...] = ()
     pairs: Tuple[Pair, ...] = ()
     error: Optional[str] = None
-    found: bool = False  # whether there is such a library at all
-    problems: Tuple[str, ...] = ()  # what NVML refused to tell although it was read
-    confidential: Optional[bool] = None  # confidential computing is on
+    found: bool = False  # whether the library exists at all
+    problems: Tuple[str, ...] = ()  # NVML's errors for values that it did not report
+    confidential: Optional[bool] = None  # whether confidential computing is on

@@ -1,4 +1,4 @@
-"""How GPUs are connected, by NVML: NVLinks, the fabric, what lies between two of them."""
+"""How GPUs are connected, from NVML: NVLinks, the fabric, the path between each pair."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Far = Tuple[Optional[str], bool]  # the bus id at a link's other end, and wheth
 
 def read_nvlinks(session: Session, handle: ctypes.c_void_p) -> Tuple[NvLink, ...]:
     """The NVLinks of a GPU, up or down, with what each has counted."""
-    quiet = Session(session.library, (*ANSWERS, INVALID_ARGUMENT))  # a link that is not there
+    quiet = Session(session.library, (*ANSWERS, INVALID_ARGUMENT))  # for a link that does not exist
     found = []
     for link in range(MAX_NVLINKS):
         state = quiet.number("nvmlDeviceGetNvLinkState", handle, link)
@@ -56,7 +56,7 @@ def _link_errors(session: Session, handle: ctypes.c_void_p, link: int) -> Option
 
 
 def read_fabric(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
-    """Fields of GpuState that tell how a GPU stands in an NVSwitch fabric."""
+    """Fields of GpuState that describe a GPU's state in an NVSwitch fabric."""
     name, old = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"
     newer = session.has(name)
     info: Any = versioned(Fabric3, 3) if newer else Fabric()
@@ -78,7 +78,7 @@ def read_fabric(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
 def read_pairs(
     session: Session, handles: Sequence[Optional[ctypes.c_void_p]], gpus: Sequence[GpuState]
 ) -> Tuple[Pair, ...]:
-    """What lies between each two GPUs that answer."""
+    """The connection of each pair of GPUs that respond."""
     far = [_far_ends(session, h, gpu) if h else [] for h, gpu in zip(handles, gpus)]
     found = []
     for i, first in enumerate(handles):
@@ -127,13 +127,13 @@ def _p2p(
 
 
 def field(session: Session, handle: ctypes.c_void_p, number: int, scope: int = 0) -> Optional[int]:
-    """One of the values that NVML keeps by number."""
+    """The value of an NVML field, by its number."""
     field = Field(id=number, scope=scope)
     asked = session.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(field))
     return None if asked is not None or field.code else int(field.signed)
 
 
 def bus_id(pci: Any) -> Optional[str]:
-    """As NVML prints it; an older driver fills the short one alone."""
+    """The bus id as NVML prints it; an older driver fills only the short one."""
     text = (pci.bus_id or pci.short_bus_id).decode("ascii", "replace") if pci else ""
     return text or None

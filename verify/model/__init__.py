@@ -1,4 +1,4 @@
-"""The suite's values: what is expected, what a check is and found, what it measured.
+"""The suite's values: expectations, checks, their outcomes and measurements.
 
-In: the expectations' JSON. Out: frozen values. Imports `verify.device` alone.
+In: the expectations' JSON. Out: frozen values. Imports only `verify.device`.
 """

@@ -1,4 +1,4 @@
-"""The values of the suite, and the one rule that makes a verdict of them."""
+"""The values of the suite, and the rule that turns results into a verdict."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """The command line or a file it names is no use."""
+    """The command line, or a file that it names, is invalid."""
 
 
 class Status(Enum):
-    """What became of a check. A skip says why; an error means that the check itself failed."""
+    """The status of a check. A skip has a reason; an error means that the check itself broke."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -31,7 +31,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check's answer: what was found, why that is, and what to do about it."""
+    """A check's answer: what it found, the cause, and the fix."""
 
     status: Status
     message: str
@@ -41,7 +41,7 @@ class Outcome:
     expected: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> Dict[str, Any]:
-        """The outcome as it stands in the report."""
+        """The outcome as in the report."""
         return {
             "status": self.status.value,
             "message": self.message,
@@ -59,24 +59,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Context:
-    """What a check is told: what the image should be, and how thorough to be."""
+    """A check's input: what the image should be, and how thorough the check should be."""
 
     expect: Expectations = field(default_factory=Expectations)
     level: str = "standard"
     framework: str = "pytorch"
-    emulator: Optional[str] = None  # of this processor: then times say nothing
+    emulator: Optional[str] = None  # of this processor: times are then meaningless
     machine: Machine = field(default_factory=Machine)
-    gpus: int = 0  # of this machine, by NVML
-    shared: Optional[str] = None  # who was on a GPU before the run, in words
+    gpus: int = 0  # of this machine, from NVML
+    shared: Optional[str] = None  # who used a GPU before the run, in words
 
     def pick(self, quick: T, standard: T, full: T) -> T:
-        """The one for this level."""
+        """The value for this level."""
         return {"quick": quick, "standard": standard, "full": full}[self.level]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing to prove. `run` is called in a child process of its own."""
+    """One test. `run` is called in its own child process."""
 
     id: str
     title: str
@@ -84,32 +84,32 @@ class Check:
     level: str = "quick"  # the first level that runs it
     limit_s: float = 60.0
     framework: bool = True  # runs in a process that has imported the framework
-    gpu: bool = False  # without it having run on a GPU there is no verdict
-    gauge: bool = False  # measures the machine (times, memory), not what is right
-    shares: bool = False  # may run in one process with others that do, so that CUDA starts once
-    replays: bool = False  # asks nothing but its context's machine, which may be a recorded one
+    gpu: bool = False  # if it has not run on a GPU, there is no verdict
+    gauge: bool = False  # measures the machine (times, memory), not correctness
+    shares: bool = False  # may run in one process with others that share, so that CUDA starts once
+    replays: bool = False  # reads only its context's machine, which may be a recording
 
     def read_by(self, run: Callable[[Context], Outcome]) -> Check:
-        """The same question, read by another framework: its id, title and limits stand once."""
+        """The same check run with another framework: id, title and limits are defined once."""
         return replace(self, run=run)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A check and what became of it."""
+    """A check and its outcome."""
 
     check: Check
     outcome: Outcome
     seconds: float
-    lost: bool = False  # its process ran out of time or died of a signal
+    lost: bool = False  # its process timed out or died of a signal
 
     def proven(self) -> bool:
-        """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""
+        """Whether the check proved its point: a pass on the CPU proves nothing about a GPU."""
         on_cpu = self.outcome.measured.get("device") == "cpu"
         return self.outcome.status is Status.PASS and not on_cpu
 
     def as_dict(self) -> CheckRow:
-        """The result as it stands in the report."""
+        """The result as in the report."""
         row = {"id": self.check.id, "title": self.check.title, "seconds": round(self.seconds, 3)}
         return cast(CheckRow, {**row, **self.outcome.as_dict()})
 
@@ -152,7 +152,7 @@ def names(checks: Sequence[Check]) -> Dict[str, Tuple[str, ...]]:
     for check in checks:
         family = check.id.split(".")[0]
         known[family] = (*known.get(family, ()), check.id)
-    # What any machine with a GPU can run: two GPUs' checks are asked for by their own names.
+    # Checks that any machine with a GPU can run; those for two GPUs are selected by other names.
     known["gpu"] = tuple(c.id for c in checks if c.gpu and c.id in known.get("devices", ()))
     known["nccl"] = tuple(check.id for check in checks if check.id.endswith(".nccl"))
     return known

@@ -1,4 +1,4 @@
-"""What the image should be: the JSON file that comes in.
+"""What the image should be: reads the JSON file with expectations.
 
 A field that is null or missing is not checked.
 """
@@ -16,12 +16,12 @@ _VERSION = re.compile(r"\d+(\.\d+)*[0-9A-Za-z.+-]*")
 
 
 class ExpectationsError(Exception):
-    """The expectations file is no use; the message says all that is wrong with it."""
+    """The expectations file is invalid; the message lists every problem."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A card's own figures: what its maker says it can do, without sparsity."""
+    """A card's specified figures, from its maker, without sparsity."""
 
     memory_bandwidth_gbs: Optional[float] = None
     tflops: Mapping[str, float] = field(default_factory=dict)  # by "fp32", "tf32", "fp16", ...
@@ -41,7 +41,7 @@ class ExpectedGpu:
 
 @dataclass(frozen=True)
 class Expectations:
-    """What to compare with. `gpus` is None when nothing is known of them."""
+    """What to compare with. `gpus` is None when they are unknown."""
 
     framework_name: Optional[str] = None
     framework: Optional[str] = None  # its version
@@ -61,7 +61,7 @@ class Expectations:
 
 
 def parse(text: str) -> Expectations:
-    """Read expectations, or raise an error that names every problem at once."""
+    """Read expectations. Raises ExpectationsError, which names every problem at once."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -76,7 +76,7 @@ def parse(text: str) -> Expectations:
 
 
 class _Reader:
-    """Collects problems, so that a file is mended in one go."""
+    """Collects problems, so that a user can fix a file in one go."""
 
     def __init__(self) -> None:
         self.problems: List[str] = []

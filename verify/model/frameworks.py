@@ -1,4 +1,4 @@
-"""The frameworks that the suite can prove, and how a process comes to have one imported."""
+"""The frameworks that the suite can test, and how a process imports one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Mapping, Optional, Tuple
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework: what it is called, imported as and distributed as."""
+    """One framework: its name, its module and its distribution."""
 
     name: str
     title: str
@@ -21,7 +21,7 @@ class Framework:
     environment: Mapping[str, str] = field(default_factory=dict)  # set before the import
 
     def version(self) -> Optional[str]:
-        """By its metadata, since importing it is a check's work."""
+        """The version from its metadata: only checks import it."""
         from importlib import metadata
 
         for name in self.distributions:
@@ -30,10 +30,10 @@ class Framework:
         return None
 
     def load(self) -> None:
-        """Import it. A variable that the user has set stays as it is."""
+        """Import it. Variables that the user has set are kept."""
         for name, value in self.environment.items():
             os.environ.setdefault(name, value)
-        warnings.simplefilter("ignore")  # they would stand in every check's output
+        warnings.simplefilter("ignore")  # they would appear in every check's output
         importlib.import_module(self.module)
 
 
@@ -44,7 +44,7 @@ _ROWS = (
         "TensorFlow",
         "tensorflow",
         ("tensorflow", "tensorflow-cpu", "tf-nightly"),
-        # Left to itself it takes nearly all of a GPU's memory, and fills every check's output.
+        # By default it takes nearly all of a GPU's memory and fills every check's output.
         {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "1"},
     ),
     Framework(
@@ -60,10 +60,10 @@ DEFAULT = "pytorch"
 
 
 def installed() -> Tuple[str, ...]:
-    """Those that this Python could import, in the order of the table."""
+    """The frameworks that this Python could import, in the order of the table."""
     return tuple(row.name for row in _ROWS if importlib.util.find_spec(row.module) is not None)
 
 
 def choose(asked: Optional[str], expected: Optional[str]) -> str:
-    """The one to prove: as asked for, else as expected, else the first that is installed."""
+    """The framework to test: the requested one, else the expected one, else the first installed."""
     return asked or expected or next(iter(installed()), DEFAULT)

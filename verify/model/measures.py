@@ -1,6 +1,6 @@
-"""Measured numbers in the shapes that every report, plot and comparison is made from.
+"""Measured numbers in the shapes that reports, plots and comparisons use.
 
-A check puts them into `Outcome.measured` by `pack`; `report.schema.json` describes the JSON.
+A check puts them into `Outcome.measured` with `pack`; `report.schema.json` describes the JSON.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ HIGHER, LOWER = "higher", "lower"
 class Metric:
     """A number that a later run can be compared with.
 
-    `value` is the median of `repeats` measurements and `spread` their interquartile range by the
-    median: what differs by less is noise. `spec` is the card's own figure in the same unit.
+    `value` is the median of `repeats` measurements and `spread` their interquartile range divided
+    by the median: smaller differences are noise. `spec` is the card's own figure in the same unit.
     """
 
     name: str  # snake_case, the same in every run: "gemm", "h2d_pinned"
@@ -32,7 +32,7 @@ class Metric:
 
     @property
     def of_spec(self) -> Optional[float]:
-        """The share of the card's own figure, where that is known."""
+        """The share of the card's own figure, if that is known."""
         return self.value / self.spec if self.spec else None
 
     def as_dict(self) -> Dict[str, Any]:
@@ -42,7 +42,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows for people. A number is given as it was measured; whoever shows it rounds it."""
+    """Rows for people. Numbers are stored unrounded; renderers round them."""
 
     title: str
     columns: Tuple[str, ...]
@@ -77,7 +77,7 @@ class Plot:
 def pack(
     metrics: Sequence[Metric] = (), tables: Sequence[Table] = (), plots: Sequence[Plot] = ()
 ) -> Dict[str, Any]:
-    """The part of `Outcome.measured` that reports know how to draw; empty kinds are left out."""
+    """The part of `Outcome.measured` that reports can draw; empty kinds are left out."""
     kinds = {
         "metrics": [metric.as_dict() for metric in metrics],
         "tables": [table.as_dict() for table in tables],
@@ -94,7 +94,7 @@ def median(samples: Sequence[float]) -> float:
 
 
 def spread(samples: Sequence[float]) -> float:
-    """The interquartile range by the median; 0.0 for fewer than two samples."""
+    """The interquartile range divided by the median; 0.0 for fewer than two samples."""
     if len(samples) < 2:
         return 0.0
     ordered = sorted(samples)
@@ -125,7 +125,7 @@ def seconds_each(
     wait: Callable[[], object] = lambda: None,
     warm_up: int = 1,
 ) -> List[float]:
-    """Wall seconds of each of `repeats` calls; `wait` returns when the work is really done."""
+    """Wall seconds of each of `repeats` calls; `wait` returns when the work is finished."""
     for _ in range(warm_up):
         work()
     wait()

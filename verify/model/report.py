@@ -1,7 +1,7 @@
-"""A report's shape for the type checker, as `report.schema.json` has it for readers.
+"""A report's shape for the type checker; `report.schema.json` describes it for readers.
 
-Reports are JSON at both ends, of this version or a later one, so they stay what JSON makes of
-them; a test holds that these types and the schema name the same members.
+Reports are read from and written to JSON, by this version or a later one, so they stay plain dicts;
+a test checks that these types and the schema name the same members.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class FrameworkRow(TypedDict):
 
 
 class GpuRow(TypedDict):
-    """One GPU, as NVML names it."""
+    """One GPU as NVML describes it."""
 
     name: Optional[str]
     uuid: Optional[str]
@@ -114,7 +114,7 @@ class RunRow(TypedDict):
 
 
 class ChangeRow(TypedDict):
-    """A fact of the environment that is not the same."""
+    """A fact of the environment that differs."""
 
     name: str
     baseline: Optional[str]
@@ -139,7 +139,7 @@ class MetricKey(TypedDict):
 
 
 class MovedMetric(MetricKey):
-    """A number that changed by more than it may."""
+    """A number that changed by more than its allowance."""
 
     unit: str
     better: str
@@ -170,7 +170,7 @@ class MovedMetrics(TypedDict):
 
 
 class ReportComparison(TypedDict):
-    """A run beside an earlier one."""
+    """A run compared with an earlier one."""
 
     schema: int
     worse: bool
@@ -193,7 +193,7 @@ class _Report(TypedDict):
 
 
 class Report(_Report, total=False):
-    """A run of the suite. `only` names the checks that were asked for, where not all were."""
+    """A run of the suite. `only` names the requested checks, if not all were requested."""
 
     only: str
     comparison: ReportComparison

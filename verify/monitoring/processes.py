@@ -1,8 +1,8 @@
-"""What a command's processes do, by /proc: CPU time, memory, reading from storage.
+"""Reads what a command's processes do from /proc: CPU time, memory, reading from storage.
 
-A process is a *worker* where it was forked by another process of the command and runs the same
-program with the same arguments: that is how data loaders start theirs. Ranks of a launcher and
-programs of a shell run something else than their parent.
+A process is a *worker* if another process of the command forked it and it runs the same program
+with the same arguments: that is how data loaders start workers. Ranks of a launcher and programs of
+a shell run a different program than their parent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from verify.device import limits
 from verify.monitoring.samples import Host
 
-Key = Tuple[int, int]  # process id and start time: ids are used again
+Key = Tuple[int, int]  # process id and start time: ids are reused
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class WatchedProcess:
 
     @property
     def key(self) -> Key:
-        """What tells it from a later one of the same number."""
+        """Distinguishes it from a later process with the same id."""
         return self.pid, self.start
 
 
 class Tree:
-    """The processes that began with one, from sample to sample."""
+    """A process and its descendants, from sample to sample."""
 
     def __init__(self, root: int, proc: str = "/proc") -> None:
         self._root, self._proc = root, proc
@@ -49,7 +49,7 @@ class Tree:
         self._machine: Optional[Tuple[int, int]] = None
 
     def sample(self, now: float) -> Optional[Host]:
-        """All that is alive now; rates only from the second sample on. None where all is gone."""
+        """All that are alive now; rates only from the second sample on. None if none is left."""
         family = self._family()
         if not family:
             return None
@@ -82,7 +82,7 @@ class Tree:
         )
 
     def _family(self) -> List[WatchedProcess]:
-        """The root and all below it. One whose parent ended first belongs to nobody any more."""
+        """The root and its descendants. One whose parent ended first is no longer found."""
         everyone = {process.pid: process for process in self._everyone()}
         children: Dict[int, List[WatchedProcess]] = {}
         for process in everyone.values():
@@ -103,7 +103,7 @@ class Tree:
                     yield process
 
     def _cpu(self, family: List[WatchedProcess]) -> Dict[Key, int]:
-        """Ticks of each since the sample before; of a new one, all it has used."""
+        """Ticks of each process since the previous sample; of a new one, all it has used."""
         used = {p.key: p.ticks - self._ticks.get(p.key, 0) for p in family}
         self._ticks = {process.key: process.ticks for process in family}
         return used
@@ -142,7 +142,7 @@ class Tree:
         return max(grown, default=None)
 
     def _read_bytes(self, family: List[WatchedProcess]) -> Optional[int]:
-        """Bytes fetched from storage since the sample before; None where no process tells."""
+        """Bytes read from storage since the previous sample; None if no process reports it."""
         now = {process.key: self._io(process.pid) for process in family}
         told = {key: value for key, value in now.items() if value is not None}
         before, self._reads = self._reads, told
@@ -170,7 +170,7 @@ class Tree:
         return 100 * max(0, busy - before[0]) / (total - before[1])
 
     def _text(self, *parts: str) -> str:
-        """A file that may be gone by now, or not ours to read."""
+        """The text of a file; empty if it is gone or may not be read."""
         try:
             with open(os.path.join(self._proc, *parts), errors="replace") as file:
                 return file.read()
@@ -179,7 +179,7 @@ class Tree:
 
 
 def parse_stat(text: str) -> Optional[WatchedProcess]:
-    """/proc/PID/stat; the name in brackets may hold anything, brackets too."""
+    """Parse /proc/PID/stat; the name in brackets may contain anything, brackets too."""
     head, _, rest = text.rpartition(")")
     words = rest.split()
     if not head or len(words) < 22:

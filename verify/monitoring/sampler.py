@@ -1,4 +1,4 @@
-"""Takes a sample again and again, in a thread: a driver that hangs must not hold up the command."""
+"""Takes samples in a thread, so that a driver that hangs does not hold up the command."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from verify.monitoring.samples import Sample
 
 
 class Sampler:
-    """Hands samples to `take` every `interval_s`, counted from the command's start.
+    """Passes samples to `take` every `interval_s`, counted from the command's start.
 
-    The times are multiples of the interval, whatever a sample takes; those that were missed are
-    left out. `say` is told what the user should know at once.
+    The times are multiples of the interval, however long a sample takes; missed ones are skipped.
+    `say` is called with messages that the user should see at once.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Sampler:
         self.failed: Optional[str] = None
 
     def start(self) -> None:
-        """Sample from now on."""
+        """Start sampling."""
         self._thread.start()
 
     def _work(self) -> None:
@@ -72,14 +72,14 @@ class Sampler:
         return chosen
 
     def stop(self, limit_s: float) -> bool:
-        """Whether the thread has ended in this time; a hanging driver does not let it."""
+        """Stop, and return whether the thread ended in time; with a hanging driver it does not."""
         self._ended.set()
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
 
 def next_time(now: float, interval_s: float) -> float:
-    """The first multiple of the interval after now: no delay adds up, whatever was missed."""
+    """The first multiple of the interval after now, so that delays do not add up."""
     tick = math.floor(now / interval_s) + 1
     return tick * interval_s if tick * interval_s > now else (tick + 1) * interval_s
 
@@ -96,9 +96,9 @@ def why_none(failed: State) -> str:
 def choose(
     gpus: Sequence[GpuState], asked: Optional[Sequence[int]], environ: Mapping[str, str]
 ) -> Tuple[Tuple[int, ...], List[int]]:
-    """The GPUs to watch and those that were asked for in vain.
+    """The GPUs to watch, and the requested ones that do not exist.
 
-    Without --gpu: those that CUDA_VISIBLE_DEVICES shows, or all where it is not sure which.
+    Without --gpu: those that CUDA_VISIBLE_DEVICES shows, or all if that is not certain.
     """
     there = tuple(gpu.index for gpu in gpus)
     if asked is not None:

@@ -1,7 +1,7 @@
-"""One look at the GPUs and at the command's processes, and its place in a CSV or JSON file.
+"""One sample of the GPUs and the command's processes, and its format in a CSV or JSON file.
 
-The CSV's GPU columns are those of `nvidia-smi --query-gpu=... --format=csv`, so a recording of
-either is read the same way. A row is one GPU at one moment; the columns of the processes repeat.
+The CSV's GPU columns are those of `nvidia-smi --query-gpu=... --format=csv`, so recordings of both
+are read the same way. A row is one GPU at one moment; the columns of the processes repeat.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _TIME = "%Y/%m/%d %H:%M:%S"
 
 @dataclass(frozen=True)
 class Host:
-    """The command's processes since the sample before. Cores are CPU seconds by seconds."""
+    """The command's processes since the previous sample. Cores are CPU seconds per second."""
 
-    machine_percent: Optional[float] = None  # of all CPUs of the machine, by whoever
-    cores: Optional[float] = None  # that the command's processes keep busy
-    cpus: Optional[int] = None  # that they may use
+    machine_percent: Optional[float] = None  # of all CPUs of the machine, used by any process
+    cores: Optional[float] = None  # kept busy by the command's processes
+    cpus: Optional[int] = None  # available to them
     workers: Optional[int] = None  # processes forked by another one of them: they load data
     worker_cores: Optional[float] = None
-    thread_cores: Optional[float] = None  # the busiest thread of all that are no workers
-    rss_bytes: Optional[int] = None  # pages that processes share count for each of them
+    thread_cores: Optional[float] = None  # the busiest thread outside the workers
+    rss_bytes: Optional[int] = None  # shared pages count once per process
     read_bytes_s: Optional[float] = None  # from storage, not from the page cache
     waiting: Optional[bool] = None  # one of them waits for storage
 
@@ -50,7 +50,7 @@ class FormatError(ValueError):
     """A recording that cannot be read."""
 
 
-# name of the column, of the field, and how many of the column's units make one of the field's
+# column, field, and the factor from the column's unit to the field's
 _GPU_COLUMNS = (
     ("utilization.gpu [%]", "utilization_percent", 1),
     ("utilization.memory [%]", "memory_utilization_percent", 1),
@@ -83,7 +83,7 @@ HEADER = (
     _REASONS,
     *(name for name, _, _ in _HOST_COLUMNS),
 )
-# Columns that say the same by another name, in nvidia-smi of one time or another.
+# Other names of the same columns, in some versions of nvidia-smi.
 _ALIASES = {
     "gpu_name": "name",
     "clocks.sm": "clocks.current.sm",
@@ -96,12 +96,12 @@ _ALIASES = {
     "power.limit": "enforced.power.limit",
     "clocks_throttle_reasons.active": _REASONS,
 }
-# The fields that a recording keeps of a GPU.
+# The fields of a GPU that a recording keeps.
 KEPT = ("index", "name", *(field for _, field, _ in _GPU_COLUMNS), "throttle_reasons")
 
 
 def as_dict(sample: Sample) -> Dict[str, Any]:
-    """A sample as a JSON file has it."""
+    """A sample as in a JSON file."""
     return {
         "seconds": round(sample.seconds, 3),
         "gpus": [{name: getattr(gpu, name) for name in KEPT} for gpu in sample.gpus],
@@ -127,7 +127,7 @@ def _gpu_from_dict(row: Mapping[str, Any]) -> GpuState:
 
 
 def csv_rows(sample: Sample, started: float) -> Iterator[List[str]]:
-    """A row for each GPU, or one without; `started` is the command's start by the wall clock."""
+    """A row per GPU, or one row without a GPU; `started` is the command's wall-clock start."""
     moment = started + sample.seconds
     stamp = time.strftime(_TIME, time.localtime(moment))
     head = ["{}.{:03d}".format(stamp, int(moment % 1 * 1000)), "{:.3f}".format(sample.seconds)]
@@ -154,7 +154,7 @@ def _mask(gpu: Optional[GpuState]) -> str:
 
 
 class Recorder:
-    """Writes samples to files as they come, so that a long run takes no memory."""
+    """Writes samples to files as they come, so that a long run does not fill memory."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Recorder:
                 self._write(file.close)
 
     def _write(self, work: Any) -> None:
-        """A full disk ends the recording, never the run."""
+        """Write. A full disk ends the recording, never the run."""
         if self.failed is None:
             try:
                 work()
@@ -207,8 +207,8 @@ class Recorder:
 
 
 def read(path: str) -> List[Sample]:
-    """The samples of a recording: our CSV or JSON, or nvidia-smi's CSV with its header.
-    FormatError: it is neither.
+    """The samples of a recording: this module's CSV or JSON, or nvidia-smi's CSV with a header.
+    Raises FormatError if it is neither.
     """
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -224,7 +224,7 @@ def _is_json(file: IO[str]) -> bool:
 
 
 def parse_json(text: str) -> Iterator[Sample]:
-    """Our JSON; of one that was cut short, every whole line."""
+    """This module's JSON; of a truncated file, every complete line."""
     try:
         rows = json.loads(text).get("samples", [])
     except ValueError:
@@ -265,15 +265,15 @@ def parse_csv(lines: Iterable[str]) -> Iterator[Sample]:
 
 
 def _moments(header: Sequence[str], rows: Iterable[List[str]]) -> Iterator[List[Dict[str, str]]]:
-    """Rows that belong together: a GPU that comes again begins the next moment.
+    """Group rows by moment: a repeated GPU begins the next moment.
 
-    By nvidia-smi's clock the GPUs of one round differ a little; by our own they do not.
+    In nvidia-smi's output the times of one round differ a little; in this module's they do not.
     """
     moment: List[Dict[str, str]] = []
     for cells in rows:
         row = dict(zip(header, (cell.strip() for cell in cells)))
         if len(cells) < len(header) or math.isnan(_seconds(row)):
-            continue  # cut short, or the header again
+            continue  # truncated, or the header again
         later = bool(moment) and row.get("elapsed") != moment[0].get("elapsed")
         if later or _gpu_key(row) in map(_gpu_key, moment):
             yield moment
@@ -314,7 +314,7 @@ def _gpu(row: Mapping[str, str], place: int) -> GpuState:
 
 
 def _reasons(row: Mapping[str, str]) -> Optional[Tuple[str, ...]]:
-    """By the mask, or by a column for each reason."""
+    """From the mask, or from one column per reason."""
     with contextlib.suppress(ValueError):
         return throttle_names(int(row.get(_REASONS, ""), 16))
     pairs = {name.rpartition(".")[2]: value for name, value in row.items() if "_reasons." in name}
@@ -324,7 +324,7 @@ def _reasons(row: Mapping[str, str]) -> Optional[Tuple[str, ...]]:
 
 
 def _number(row: Mapping[str, str], column: str, unit: Any) -> Any:
-    """In the field's own unit; None for "[N/A]" and the like."""
+    """The number in the field's unit; None for "[N/A]" and the like."""
     match = re.match(r"-?\d+(\.\d+)?", row.get(_column(column), ""))
     if not match:
         return None
@@ -333,7 +333,7 @@ def _number(row: Mapping[str, str], column: str, unit: Any) -> Any:
 
 
 def _seconds(row: Mapping[str, str]) -> float:
-    """By the column of seconds, or by the clock; not a number where neither can be read."""
+    """From the seconds column, or from the timestamp; NaN if neither can be read."""
     with contextlib.suppress(ValueError):
         return float(row.get("elapsed", ""))
     whole, _, part = row.get("timestamp", "").partition(".")

@@ -1,7 +1,7 @@
-"""What a run was like: running totals of its samples, and the likely bottleneck with its evidence.
+"""Summarises a run: running totals of its samples, and the likely bottleneck with its evidence.
 
-The totals take the same little memory however long the run is. What is judged is the *window* from
-the first moment a GPU worked to the last one: starting up and saving results say nothing of it.
+The totals take the same little memory however long the run is. Only the *window* from the first to
+the last moment that a GPU worked is judged: starting up and saving results would distort it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ LEAST_SAMPLES = 5
 BUSY = 80.0  # percent of the time: a GPU that works less than this waits for something
 MEMORY_BUSY = 70.0  # percent: the memory is read or written nearly all the time
 MEMORY_FULL = 0.97  # of its bytes
-FULL_CLOCK = 0.9  # of the highest: what power and heat take is beyond it
-SLOWED = 0.2  # share of the samples: heat, a power brake
+FULL_CLOCK = 0.9  # of the highest: below it, power or heat limits the card
+SLOWED = 0.2  # share of the samples slowed by heat or a power brake
 AT_POWER_LIMIT = 0.5
 CORE_FULL = 0.9  # of one CPU core: a thread that never waits
 WORKERS_FULL = 0.7  # of a core each
@@ -32,14 +32,14 @@ CAP = "sw_power_cap"
 
 @dataclass
 class Gauge:
-    """The mean and the peak of what was told."""
+    """The mean and the peak of the readings."""
 
     count: int = 0
     total: float = 0.0
     peak: Optional[float] = None
 
     def add(self, value: Optional[float]) -> None:
-        """Count a reading; None is none."""
+        """Count a reading; None is ignored."""
         if value is not None:
             self.count += 1
             self.total += value
@@ -54,7 +54,7 @@ class Gauge:
 
     @property
     def mean(self) -> Optional[float]:
-        """None where nothing was told."""
+        """The mean; None without readings."""
         return self.total / self.count if self.count else None
 
 
@@ -91,7 +91,7 @@ class Totals:
         return self.gauges[name].peak
 
     def share(self, reasons: Sequence[str]) -> float:
-        """Of the samples in which one of these slowed the GPU, by the most frequent one."""
+        """The share of samples in which the most frequent of these reasons slowed the GPU."""
         most = max((self.slowed.get(reason, 0) for reason in reasons), default=0)
         return most / self.samples if self.samples else 0.0
 
@@ -193,7 +193,7 @@ class Run:
         run.pending.merge(totals)
 
     def _move_window(self, *, working: bool) -> None:
-        """What came since the last work counts once work comes again; before the first, never."""
+        """Samples after the last work count once work resumes; those before the first never do."""
         rows: List[Any] = [self, *self.gpus.values()]
         if working:
             for row in rows:
@@ -221,7 +221,7 @@ def _power(before: Optional[Sample], index: int) -> Optional[float]:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What most likely holds the run back, why that is thought, and what to try.
+    """What most likely limits the run, the evidence for it, and what to try.
 
     `kind` is one of: data, host, memory, compute, power, heat, unused, unknown.
     """
@@ -232,7 +232,7 @@ class Bottleneck:
 
 
 def judge(run: Run) -> Bottleneck:
-    """By the GPUs that worked and by what the processes did meanwhile."""
+    """Judge from the GPUs that worked and from what the processes did meanwhile."""
     if not run.gpus:
         return Bottleneck("unknown", ("no GPU was measured",))
     if run.samples < LEAST_SAMPLES:
@@ -318,7 +318,7 @@ def _of_waiting(run: Run, used: Sequence[GpuRun]) -> Bottleneck:
 
 
 def _crowded(run: Run) -> Optional[str]:
-    """Whether the CPU cores are all taken, by this program or by others."""
+    """Words on CPU cores that are all busy with this program or others; None if they are not."""
     cores, machine = run.window.mean("cores"), run.window.mean("machine")
     if cores is None or not run.cpus:
         return None
@@ -354,7 +354,7 @@ def _fullness(gpu: GpuRun) -> float:
 
 
 def _uneven(used: Sequence[GpuRun]) -> Tuple[str, ...]:
-    """GPUs that wait for each other work for unlike times."""
+    """Words on GPUs that are unequally busy, so that some wait for others."""
     means = [gpu.window.mean("utilization") or 0.0 for gpu in used]
     if max(means) - min(means) < 30:
         return ()

@@ -1,7 +1,7 @@
 """The live view: a block at the bottom of the terminal, below everything the command prints.
 
-The terminal scrolls only the rows above the block, so neither the command's output nor the block
-runs into the other. Each update is one write that leaves the cursor where the command had it.
+The terminal scrolls only the rows above the block, so the command's output and the block do not
+overwrite each other. Each update is one write that leaves the cursor where the command had it.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class View:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """The terminal is somebody else's for a while; the next sample brings the block back."""
+        """Remove the block while another program uses the terminal; the next sample restores it."""
         with self._lock:
             self._clear()
             yield
 
     def close(self) -> None:
-        """Give the whole terminal back for good, without the block."""
+        """Remove the block for good and give the whole terminal back."""
         with self._lock:
             self._clear()
             self._closed = True
@@ -124,7 +124,7 @@ class View:
     def _write(self, text: str) -> None:
         try:
             os.write(self._descriptor, text.encode("ascii", "replace"))
-        except OSError:  # the terminal has gone; the command may live on
+        except OSError:  # the terminal is gone; the command may go on
             self._shown = None
 
 

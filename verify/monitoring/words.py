@@ -1,4 +1,4 @@
-"""A run in words, 80 columns wide, and as JSON."""
+"""Formats a run as text, 80 columns wide, and as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 from verify.monitoring.summary import Bottleneck, GpuRun, Run, Totals
 
 WIDTH = 80
-_LEAST_SHARE = 0.005  # of the samples: what rounds to nothing is not told
+_LEAST_SHARE = 0.005  # of the samples: what rounds to 0 % is left out
 _SLOW_NAMES = {
     "sw_power_cap": "power limit",
     "hw_thermal_slowdown": "heat (hardware)",
@@ -94,12 +94,12 @@ def size(count: float) -> str:
 
 
 def energy(wh: float) -> str:
-    """Watt hours, with digits enough for a short run."""
+    """Watt hours, with enough digits for a short run."""
     return "{:.2f} kWh".format(wh / 1000) if wh >= 1000 else "{:.3g} Wh".format(wh)
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds; a short time with its tenths."""
+    """Hours, minutes and seconds; a short time with tenths."""
     if seconds < 60:
         return "{:.1f} s".format(seconds)
     minutes, rest = divmod(round(seconds), 60)
@@ -107,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def as_dict(run: Run, found: Bottleneck) -> Dict[str, Any]:
-    """The summary for machines; units stand in the names."""
+    """The summary for machines; units are in the names."""
     host = run.host
     return {
         "seconds": round(run.seconds, 3),

@@ -1,5 +1,5 @@
-"""A finished report in the shapes that others read: JUnit, Markdown, HTML, Prometheus, comparison.
+"""Renders a finished report: JUnit, Markdown, HTML, Prometheus, comparison.
 
-Everything here is pure: a report of `report.schema.json` comes in, a text goes out. The same
-report always gives the same text.
+Everything here is pure: a report as `report.schema.json` describes it comes in, text goes out. The
+same report always gives the same text.
 """

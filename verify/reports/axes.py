@@ -1,4 +1,4 @@
-"""Scales and ticks of the plots: from measured numbers to places on the paper."""
+"""Scales and ticks of the plots: map measured numbers to positions on the page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import List, Sequence, Tuple
 
 from verify.reports.words import number, size
 
-_MOST, _LEAST = sys.float_info.max, 1e-300  # a range below this is none: its steps underflow
+_MOST, _LEAST = sys.float_info.max, 1e-300  # a smaller range is not drawn: its steps underflow
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps `low..high` to `start..end` on the paper, by logarithm where `log` says so."""
+    """Maps `low..high` to `start..end` on the page, logarithmically with `log`."""
 
     low: float
     high: float
@@ -23,9 +23,9 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Where the value lies on the paper."""
+        """The value's position on the page."""
         low, high, here = (self._flat(v) for v in (self.low, self.high, value))
-        # Halves, so that a range from the least double to the largest does not overflow.
+        # Halves, so that a range from the lowest double to the largest does not overflow.
         share = (here / 2 - low / 2) / (high / 2 - low / 2)
         return self.start + share * (self.end - self.start)
 
@@ -34,7 +34,7 @@ class Scale:
 
 
 def span(values: Sequence[float], *, log: bool = False, zero: bool = False) -> Tuple[float, float]:
-    """The range to draw, with the zero on it where lengths are to be compared."""
+    """The range to draw; `zero` includes zero, so that lengths can be compared."""
     low, high = min(values), max(values)
     if log:
         return (low, high) if low < high else (low / 2 or low, min(high * 2, _MOST))
@@ -49,7 +49,7 @@ def span(values: Sequence[float], *, log: bool = False, zero: bool = False) -> T
 def ticks(
     low: float, high: float, count: int = 5, *, whole: bool = False
 ) -> List[Tuple[float, str]]:
-    """Round numbers on a linear axis, with their words; `whole` is for what is counted."""
+    """Round numbers on a linear axis, with their labels; `whole` is for counts."""
     rough = (high / 2 - low / 2) / count * 2
     power = math.floor(math.log10(rough))
     step = next(m for m in (1, 2, 2.5, 5, 10) if m * 10.0**power >= rough * 0.75) * 10.0**power

@@ -1,23 +1,23 @@
-"""What got worse between two reports, with the noise of the measurements allowed for.
+"""Finds what got worse between two reports, allowing for measurement noise.
 
-A metric is worse when it moved in its bad direction by more than its *allowance*, which is the
-larger of a tolerance (for what changes from one run to the next: clocks, heat, neighbours) and of
-what its own scatter explains:
+A metric is worse when it moved in its bad direction by more than its *allowance*. That is the
+larger of a tolerance (for changes between runs: clocks, heat, neighbours) and of what its own
+scatter explains:
 
     Z * sqrt(se(baseline)^2 + se(current)^2),  se = 1.2533 * sigma / sqrt(repeats)
 
 `se` is the standard error of a median of normal samples (sqrt(pi / 2) = 1.2533), relative to the
-median. `sigma` comes from the spread in the report: `measures.spread` takes the samples that lie a
-quarter from either end, and for normal samples their distance is, on average, as many sigmas as
-Blom's approximation of order statistics says (1.35 for many samples, 0.59 for four).
+median. `sigma` comes from the spread in the report: `measures.spread` takes the samples a quarter
+from either end, and for normal samples Blom's approximation of order statistics gives their average
+distance in sigmas (1.35 for many samples, 0.59 for four).
 
-With Z = 3 a metric that did not change is called worse by its scatter alone once in 700 comparisons
-where sigma is well known. Simulated with no tolerance at all, it is once in 200 or fewer from seven
-repeats on, in 100 for three or five, and in 35 for four, whose spread is the gap between two
-samples. A number that was measured once has no spread of its own; it is taken to scatter like the
+With Z = 3, if sigma is well known, an unchanged metric is called worse through scatter alone once
+in 700 comparisons. In simulations without tolerance it is once in 200 or less from seven repeats
+on, once in 100 for three or five, and once in 35 for four, whose spread is the gap between two
+samples. A number that was measured once has no spread of its own; it is assumed to scatter like the
 other one.
 
-Changes are relative to the larger of the two numbers, so that B against A mirrors A against B.
+Changes are relative to the larger of the two numbers, so that comparing B with A mirrors A with B.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ TOLERANCE = 0.05
 Z = 3.0
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
 
-# A pass that was shown on the CPU alone has proven less than one on a GPU, and more than a skip.
+# A pass only on the CPU proves less than a pass on a GPU, and more than a skip.
 _RANKS = {"pass": 0, "pass-on-cpu": 1, "skip": 2, "fail": 3, "error": 3}
 _VERDICTS = ("fit", "no-verdict", "unfit")
-_NOT_TOLD = ("started", "gpus", "driver_error")  # two runs differ in the first; the rest is words
+_NOT_TOLD = ("started", "gpus", "driver_error")  # always differs; shown by name; only text
 
 Key = Tuple[str, str, Tuple[Tuple[str, str], ...], int]
 
@@ -89,7 +89,7 @@ def _verdict(before: str, after: str) -> str:
 
 
 def _unlike(baseline: Report, current: Report) -> List[str]:
-    """Why the numbers of one say little about the other."""
+    """Why the numbers of the two runs are hard to compare."""
     pairs = [("level", baseline["level"], current["level"])]
     for name, read in (
         ("GPUs", gpu_names),
@@ -102,7 +102,7 @@ def _unlike(baseline: Report, current: Report) -> List[str]:
 
 
 def _environment(before: Environment, after: Environment) -> List[ChangeRow]:
-    """What changed around the image, or in it, and may explain the rest."""
+    """Changes around or in the image that may explain the others."""
     old, new = (
         {"gpus": gpu_names(env), **flat({k: v for k, v in env.items() if k not in _NOT_TOLD})}
         for env in (before, after)
@@ -159,7 +159,7 @@ def _metrics(baseline: Report, current: Report, tolerance: float) -> MovedMetric
 
 
 def _keyed(report: Report) -> Dict[Key, MetricRow]:
-    """Each metric by its check, name and labels; where these repeat, by its turn."""
+    """Each metric by its check, name and labels; repeated ones also by a counter."""
     found: Dict[Key, MetricRow] = {}
     for check in report["checks"]:
         for metric in metrics_of(check):
@@ -171,7 +171,7 @@ def _keyed(report: Report) -> Dict[Key, MetricRow]:
 
 
 def _same_measure(old: MetricRow, new: MetricRow) -> bool:
-    """A metric that changed its unit or its good direction is another one."""
+    """Whether unit and good direction are unchanged; otherwise it is a different metric."""
     return bool(old["unit"] == new["unit"] and old["better"] == new["better"])
 
 
@@ -194,13 +194,13 @@ def _moved(key: Key, old: MetricRow, new: MetricRow, tolerance: float) -> MovedM
 
 
 def change(old: float, new: float) -> float:
-    """How far the number moved, by the larger of the two: -0.2 where a fifth of it was lost."""
+    """The change relative to the larger of the two: -0.2 if a fifth was lost."""
     larger = max(abs(old), abs(new))
     return new / larger - old / larger if larger else 0.0
 
 
 def allowance(old: MetricRow, new: MetricRow, tolerance: float) -> float:
-    """How far it may move and still be called unchanged."""
+    """How far it may move and still count as unchanged."""
     before, after = sigma(old), sigma(new)
     if old["repeats"] == 1:
         before = after
@@ -211,7 +211,7 @@ def allowance(old: MetricRow, new: MetricRow, tolerance: float) -> float:
 
 
 def sigma(metric: MetricRow) -> float:
-    """The relative standard deviation of one sample; 0 where nothing was repeated."""
+    """The relative standard deviation of one sample; 0 without repeats."""
     repeats = int(metric["repeats"])
     if repeats < 2:
         return 0.0
@@ -219,9 +219,9 @@ def sigma(metric: MetricRow) -> float:
 
 
 def quartile_distance(repeats: int) -> float:
-    """How many sigmas lie, on average, between the samples that `measures.spread` takes.
+    """The average distance, in sigmas, between the samples that `measures.spread` takes.
 
-    Blom (1958): the i-th of n normal samples lies at the quantile (i - 0.375) / (n + 0.25).
+    Blom (1958): the i-th of n normal samples is at the quantile (i - 0.375) / (n + 0.25).
     """
     upper = repeats - repeats // 4
     return 2 * NormalDist().inv_cdf((upper - 0.375) / (repeats + 0.25))

@@ -1,7 +1,7 @@
-"""One page of HTML that asks for nothing from outside: style and plots are in it, scripts are not.
+"""One self-contained HTML page: style and plots are inline, and there are no scripts.
 
-The Content-Security-Policy forbids all but inline style, so that a text which got past the escaping
-would still load and run nothing.
+The Content-Security-Policy forbids everything except inline style, so that text that got past the
+escaping still could not load or run anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from verify.reports import style, svg, tables, told, words
 from verify.reports.markup import Markup, escape, join, link, tag
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-MOST_BARS = 32  # one chart's; a machine of 8 GPUs and 6 types has more, and all are in the table
+MOST_BARS = 32  # per chart; 8 GPUs with 6 types have more, and the table has all of them
 VERDICTS = {
     "fit": ("Fit", "All required checks passed, and the GPU checks ran on a GPU."),
     "unfit": (
@@ -23,7 +23,7 @@ VERDICTS = {
     ),
     "no-verdict": ("No verdict", "No check failed, but not all GPU checks ran on a GPU."),
 }
-# What was read without being run proves nothing of a machine, and is told as what it is.
+# An image that was only read, not run, proves nothing about a machine, and the page says so.
 READ = {
     "fit": ("Fit", "The inspection found no problem."),
     "unfit": ("Unfit", "The inspection found a problem: this image will not work correctly."),
@@ -48,7 +48,7 @@ def render(report: Report) -> str:
 
 
 def verdict_words(report: Report) -> Tuple[str, str]:
-    """The verdict, and what it says here: of a run on a machine, or of what was only read."""
+    """The verdict and its meaning, for a run on a machine or for an image that was only read."""
     only_read = all(str(check["id"]).startswith("inspect.") for check in report["checks"])
     return (READ if only_read else VERDICTS)[report["verdict"]]
 
@@ -228,7 +228,7 @@ def _check_row(check: CheckRow, i: int) -> Markup:
 
 
 def _place(check: CheckRow, i: int) -> Optional[str]:
-    """Where on the page more of the check stands, if anywhere."""
+    """The page's anchor with more about the check, if there is one."""
     if words.metrics_of(check) or words.tables_of(check) or words.plots_of(check):
         return "check-{}".format(i + 1)
     return "readings-{}".format(i + 1) if words.other_readings(check) else None
@@ -263,7 +263,7 @@ def _measured(report: Report) -> List[Markup]:
 
 
 def _drawn(check: CheckRow, i: int) -> List[Markup]:
-    """A check's plots and tables, side by side where there is room."""
+    """A check's plots and tables, side by side if there is room."""
     parts = _device_bars(check, i) + _plots(check, i) + tables.metrics(check)
     parts += [tables.table(table) for table in words.tables_of(check)]
     if not parts:
@@ -274,7 +274,7 @@ def _drawn(check: CheckRow, i: int) -> List[Markup]:
 
 
 def _other_readings(report: Report) -> List[Markup]:
-    """What has no shape to be drawn in, closed until it is wanted."""
+    """Readings without a plot or table, collapsed by default."""
     found = []
     for i, check in enumerate(report["checks"]):
         other = words.other_readings(check)
@@ -297,7 +297,7 @@ def _plots(check: CheckRow, i: int) -> List[Markup]:
 
 
 def _points(plot: PlotRow) -> Markup:
-    """Every point of a plot, one column a line."""
+    """Every point of a plot as a table, one column per line."""
     lines = [{x: y for x, y in line["points"]} for line in plot["lines"]]  # noqa: C416  typed so
     rows = [
         [x, *(line.get(x) for line in lines)] for x in sorted({x for line in lines for x in line})
@@ -307,7 +307,7 @@ def _points(plot: PlotRow) -> Markup:
 
 
 def device_groups(metrics: Sequence[MetricRow]) -> Dict[str, List[MetricRow]]:
-    """Metrics that differ in their label "device" alone, by name: the CPU beside the GPU."""
+    """Metrics that differ only in their label "device", by name: the CPU next to the GPU."""
     groups: Dict[str, List[MetricRow]] = {}
     for metric in metrics:
         if "device" in metric["labels"]:

@@ -1,4 +1,4 @@
-"""JUnit XML, as Jenkins and GitLab read it: one test case a check.
+"""JUnit XML, as Jenkins and GitLab read it: one test case per check.
 
 There is no standard; the shape is that of junit-10.xsd in Jenkins's xUnit plug-in: test suites with
 properties, and test cases that hold one of failure, error and skipped.
@@ -26,7 +26,7 @@ from verify.reports.words import (
     tables_of,
 )
 
-OUTPUT_LIMIT = 100_000  # characters of one case's output; readers keep all of them in memory
+OUTPUT_LIMIT = 100_000  # characters of one case's output; readers keep it all in memory
 _MESSAGE_LIMIT = 2_000
 _ELEMENTS = {"fail": "failure", "error": "error", "skip": "skipped"}
 
@@ -94,7 +94,7 @@ def _why(check: CheckRow) -> str:
 
 
 def _measured(check: CheckRow) -> str:
-    """All that was measured: a line a metric, a line a row, and the rest as JSON."""
+    """All measurements: one line per metric, one per table row, and the rest as JSON."""
     lines = [_metric(metric) for metric in metrics_of(check)]
     for table in tables_of(check):
         rows = [table["columns"], *([*map(_cell, row)] for row in table["rows"])]
@@ -110,7 +110,7 @@ def _measured(check: CheckRow) -> str:
 
 
 def _metric(metric: MetricRow) -> str:
-    """In full: whoever reads a log wants to compute with it."""
+    """The unrounded number: readers of a log may compute with it."""
     said = "{}: {} {}, spread {:.4f} of {}".format(
         named(metric), metric["value"], metric["unit"], metric["spread"], metric["repeats"]
     )
@@ -123,7 +123,7 @@ def _cell(cell: Any) -> str:
 
 
 def _comparison_case(suite: Element, found: ReportComparison) -> None:
-    """A regression fails a case of its own: the check that it shows in may well have passed."""
+    """Add a separate test case for regressions, since the check itself may have passed."""
     case = SubElement(suite, "testcase", name="comparison", classname="baseline", time="0.000")
     if found["worse"]:
         count = len(told.worse(found))
@@ -133,7 +133,7 @@ def _comparison_case(suite: Element, found: ReportComparison) -> None:
 
 
 def _indent(element: Element, depth: int = 0) -> None:
-    """A line an element (ElementTree's own came with Python 3.9)."""
+    """One line per element (ElementTree has its own since Python 3.9)."""
     last: Optional[Element] = None
     for child in element:
         _indent(child, depth + 1)

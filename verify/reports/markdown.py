@@ -1,7 +1,7 @@
 """Markdown for a job's summary: the verdict, what failed and why, all checks, what was measured.
 
-GitHub takes 1 MiB a step and drops a longer summary whole, so the page is cut before that, at the
-end of a line: a table that is cut there is still a table.
+GitHub accepts 1 MiB per step and drops a longer summary whole, so the page is truncated before
+that, at a line end: a table that is truncated there still renders.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def render(report: Report) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """As many whole lines as fit, and a note where some did not."""
+    """As many whole lines as fit, and a note if some did not."""
     if len(text.encode("utf-8")) <= limit:
         return text
     note = "\n\n_Truncated: the page is limited to {} kB. The JSON report is complete._\n"
@@ -44,10 +44,10 @@ def cut(text: str, limit: int) -> str:
 
 
 def escape(text: str) -> str:
-    """One line of text that no Markdown reader takes for anything but text.
+    """One line of text, escaped so that Markdown renderers show it as plain text.
 
-    A backslash before punctuation is CommonMark's own way; the entities are for what a reader
-    beyond CommonMark looks for (HTML, GitHub's formulas and its @names).
+    CommonMark's escape is a backslash before punctuation; the entities are for syntax beyond
+    CommonMark (HTML, GitHub's formulas and @names).
     """
     line = words.one_line(words.shortened(text, _TEXT_LIMIT))
     line = _FIRST.sub(r"\1\\\2", _SPECIAL.sub(lambda found: "\\" + found.group(), line))
@@ -169,7 +169,7 @@ def _metric_row(metric: MetricRow) -> List[str]:
 
 
 def _numbers(table: TableRow) -> List[int]:
-    """The columns that hold no text."""
+    """The columns without text."""
     return [
         i
         for i in range(len(table["columns"]))

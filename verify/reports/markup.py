@@ -1,4 +1,4 @@
-"""HTML and SVG that cannot be injected into: whatever is not a `Markup` is escaped."""
+"""HTML and SVG that is safe from injection: everything that is not a `Markup` is escaped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Optional, Union
 
 from verify.reports.words import clean
 
-EMPTY = ("br", "col", "meta")  # elements of HTML without an end
+EMPTY = ("br", "col", "meta")  # HTML elements without an end tag
 
 
 class Markup(str):
-    """Text that is already HTML. Only `tag`, `join` and this package's constants make it."""
+    """Text that is already HTML. Only `tag`, `join` and this package's constants create it."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ def _attribute(key: str, value: Value) -> str:
 
 
 def _text(value: Union[str, float]) -> str:
-    """A coordinate has a tenth of a unit at most: more is noise in the file."""
+    """The value as text. A coordinate gets one decimal: more only makes the file larger."""
     if isinstance(value, float):
         return "{:.1f}".format(value).rstrip("0").rstrip(".")
     return str(value)

@@ -1,8 +1,8 @@
 """Prometheus text for the textfile collector of node_exporter: point `--prometheus` at a *.prom
 file in its folder.
 
-Units are base units, as Prometheus has them: seconds, bytes, bytes per second, ratios. Every series
-carries the framework and the image, so that the files of several images can lie in one folder: the
+Units are Prometheus's base units: seconds, bytes, bytes per second, ratios. Every series has the
+framework and the image as labels, so that the files of several images can be in one folder: the
 collector refuses the same series from two files.
 """
 
@@ -37,7 +37,7 @@ Family = Tuple[str, str, Samples]
 
 
 def render(report: Report) -> str:
-    """The text, one family after the other, no series twice."""
+    """The text, one family after the other, without duplicate series."""
     environment = report["environment"]
     both = {"framework": environment["framework"]["name"], "image": environment["image"] or ""}
     lines: List[str] = []
@@ -104,7 +104,7 @@ def _states(found: str, label: str, known: Tuple[str, ...]) -> Samples:
 def _started(report: Report) -> Samples:
     try:
         when = time.strptime(report["environment"]["started"], "%Y-%m-%dT%H:%M:%SZ")
-    except ValueError:  # digits in the right places that are no date
+    except ValueError:  # digits in the right places, but not a date
         return []
     return [({}, calendar.timegm(when))]
 
@@ -122,7 +122,7 @@ def _info(report: Report) -> Dict[str, str]:
 
 
 def _metric_labels(check: str, metric: MetricRow) -> Dict[str, str]:
-    """The metric's own labels, under names that Prometheus allows and that are not ours."""
+    """The metric's own labels, under names that Prometheus allows and this module does not use."""
     labels = {"check": check, "name": metric["name"], "unit": base_unit(metric["unit"])[0]}
     for name in sorted(metric["labels"]):
         key = re.sub(r"[^a-zA-Z0-9_]", "_", name)
@@ -135,7 +135,7 @@ def _metric_labels(check: str, metric: MetricRow) -> Dict[str, str]:
 
 
 def base_unit(unit: str) -> Tuple[str, float]:
-    """The base unit, and what a number is multiplied with: ("bytes_per_second", 1e9) for GB/s."""
+    """The base unit and the factor to it: ("bytes_per_second", 1e9) for GB/s."""
     over, slash, under = unit.partition("/")
     name, factor = _base(over)
     if not slash:

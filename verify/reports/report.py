@@ -1,4 +1,4 @@
-"""The report: one document for machines, one page of 80 columns for people."""
+"""The report: JSON for machines, and a page of 80 columns for people."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def document(
     results: Sequence[Result],
     only: Optional[str] = None,
 ) -> Report:
-    """The report as `report.schema.json` describes it. What an emulator has run is not proven for
-    any processor.
+    """The report as `report.schema.json` describes it. A run under an emulator proves nothing about
+    a real processor.
     """
     found = verdict(results)
     emulated = environment.get("emulator") is not None
@@ -41,8 +41,8 @@ def document(
 
 
 def dump(report: Report) -> str:
-    """The report as JSON text. Half a pair (of a file name that is no UTF-8) has no encoding, and
-    what does not print is an escape, since the text may be read on a terminal.
+    """The report as JSON text. Lone surrogates (from file names that are not UTF-8) become U+FFFD,
+    and unprintable characters are escaped, since the text may be shown on a terminal.
     """
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     text = _HALF_PAIRS.sub("\ufffd", text)
@@ -51,7 +51,7 @@ def dump(report: Report) -> str:
 
 
 def table(report: Report) -> str:
-    """The report for people: a line a check, then what matters most, the verdict last."""
+    """The report for people: a line per check, then what matters most, the verdict last."""
     checks = report["checks"]
     lines = [*_heading(report["environment"]), ""]
     same: Dict[Tuple[Any, ...], str] = {}
@@ -69,7 +69,7 @@ def table(report: Report) -> str:
 
 
 def exit_code(report: Report) -> int:
-    """The exit code of the run: the verdict's, or a failure's where a baseline was better."""
+    """The exit code of the run: the verdict's, or a failure's if a baseline was better."""
     worse = report.get("comparison", {}).get("worse", False)
     return EXIT_CODES["unfit" if worse else report["verdict"]]
 
@@ -91,7 +91,7 @@ def _heading(environment: Environment) -> List[str]:
 
 
 def _row(check: CheckRow, same: Dict[Tuple[Any, ...], str]) -> List[str]:
-    """One check's line. A failure is told in full below, a skip here, and neither twice."""
+    """One check's line. A failure is shown in full below, a skip here, and neither twice."""
     head = "{:<5}  {:<22}".format(check["status"].upper(), check["id"]).ljust(_LEFT)
     message = words.one_line(check["message"])
     if check["status"] == "pass":
@@ -107,7 +107,7 @@ def _row(check: CheckRow, same: Dict[Tuple[Any, ...], str]) -> List[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    """As many words as fit; the report as JSON has all of them."""
+    """As many words as fit; the JSON report has all of them."""
     return textwrap.shorten(text, width, placeholder=" ...") if len(text) > width else text
 
 
@@ -142,7 +142,7 @@ def _of_spec(checks: Sequence[CheckRow]) -> List[str]:
 
 
 def _lowest(checks: Sequence[CheckRow]) -> List[Tuple[str, MetricRow]]:
-    """One metric a kind: of several GPUs the slowest, since it holds up the others."""
+    """One metric per kind: the slowest of several GPUs, since it holds up the others."""
     groups: Dict[Tuple[str, str, str], List[MetricRow]] = {}
     for check in checks:
         for metric in words.metrics_of(check):
@@ -174,7 +174,7 @@ def _named(head: str, ids: Sequence[str]) -> List[str]:
 
 
 def _wrap(head: str, text: str) -> List[str]:
-    """A path or a name that is to be copied is not cut at a hyphen."""
+    """Wrap text, but not at hyphens, so that paths and names can be copied."""
     indent = " " * len(head)
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False

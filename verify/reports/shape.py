@@ -1,8 +1,8 @@
-"""Reads a report from a file, and refuses what is none.
+"""Reads a report from a file, and refuses an invalid one.
 
-The shape is `report.schema.json`'s, walked here by the few keywords that it uses, since an image
-has no JSON Schema library. Names that the schema does not know are let pass: the report of a later
-version may say more, and what it says besides does not make the rest wrong.
+It validates against `report.schema.json` and implements only the keywords that the schema uses,
+since an image has no JSON Schema library. Names that the schema does not know are accepted: the
+report of a later version may have more, which does not invalidate the rest.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Callable, Dict, Iterator, Mapping, NoReturn
 from verify.model.check import UsageError
 from verify.model.report import Report
 
-LIMIT_BYTES = 64 * 1024 * 1024  # a report of this suite has some hundred kilobytes
+LIMIT_BYTES = 64 * 1024 * 1024  # a report of this suite has a few hundred kilobytes
 _SCHEMA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "report.schema.json")
 
 
 def read(path: str) -> Report:
-    """The report in that file. What is wrong with it is one sentence."""
+    """The report in a file. Its problem, if any, is reported in one sentence."""
     try:
         with open(path, "rb") as file:
             data = file.read(LIMIT_BYTES + 1)
@@ -34,7 +34,7 @@ def read(path: str) -> Report:
 
 
 def parse(data: bytes, name: str) -> Report:
-    """The report in those bytes; `name` is what the sentence calls them."""
+    """The report in these bytes; `name` is their name in an error message."""
     try:
         found = json.loads(data.decode("utf-8"), parse_constant=_refuse, parse_float=_double)
         problem = next(problems(found, schema()), None)
@@ -49,14 +49,14 @@ def parse(data: bytes, name: str) -> Report:
 
 @functools.lru_cache(maxsize=None)
 def schema() -> Dict[str, Any]:
-    """The schema that lies beside the suite."""
+    """The schema that ships with the suite."""
     with open(_SCHEMA, encoding="utf-8") as file:
         loaded: Dict[str, Any] = json.load(file)
     return loaded
 
 
 def problems(value: Any, rule: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """What the rule has against the value, the outermost first."""
+    """The value's violations of the rule, the outermost first."""
     for keyword, told in rule.items():
         check = _KEYWORDS.get(keyword)
         if check is not None:
@@ -77,7 +77,7 @@ def _at(where: str, said: str, *values: Any) -> str:
 
 
 def _finite(value: Any) -> bool:
-    """A number that a double can hold, as every reader of JSON does."""
+    """Whether a number fits in a double, which is what JSON readers use."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
@@ -120,7 +120,7 @@ def _enum(value: Any, told: Any, _: Mapping[str, Any], where: str) -> Iterator[s
 
 
 def _equal(value: Any, told: Any) -> bool:
-    """True is not 1 in JSON."""
+    """Equality in JSON, where true is not 1."""
     return isinstance(value, bool) is isinstance(told, bool) and bool(value == told)
 
 

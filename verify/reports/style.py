@@ -1,4 +1,4 @@
-"""The page's style. Every colour of text has a contrast of 4.5 or more on what it stands on."""
+"""The page's style. Every text colour has a contrast of 4.5 or more with its background."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ tr{break-inside:avoid}
 
 
 def sheet() -> str:
-    """The whole style sheet. Paper is always light."""
+    """The whole style sheet. Print is always light."""
     light, dark = _variables(LIGHT), _variables(DARK)
     series = "".join(
         "polyline.{0},line.{0}{{stroke:var(--{0})}}circle.{0},rect.{0}{{fill:var(--{0})}}".format(s)

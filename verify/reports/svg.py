@@ -1,7 +1,7 @@
-"""Plots as inline SVG: lines over an axis, and bars. Colours are the page's, by class.
+"""Plots as inline SVG: lines over an axis, and bars. Colours are the page's, set by class.
 
-The view box is 400 units wide, which is about a telephone's width: text of 13 units is readable
-there, and a wide screen puts the plots side by side.
+The view box is 400 units wide, about the width of a phone: text of 13 units is readable there, and
+a wide screen shows the plots side by side.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from verify.reports.words import number, one_line, percent, quantity, varying
 
 WIDTH, HEIGHT = 400, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 18, 28, 48
-SERIES = 8  # as many colours as the page has; lines beyond differ by their dashes
-MOST_DOTS = 24  # a line of more points is drawn without its dots
-BAR, LETTER = 46, 8.0  # units of height for a bar with its words; of width for a letter at most
+SERIES = 8  # the page's number of colours; further lines differ by their dashes
+MOST_DOTS = 24  # a line with more points is drawn without dots
+BAR, LETTER = 46, 8.0  # height of a bar with its label; the most width of a letter
 _DASHES = (None, "6 4", "2 3", "9 3 2 3")
 
 Point = Tuple[float, float]
-Bar = Tuple[str, float, str, int]  # name, value, the value in words, colour
+Bar = Tuple[str, float, str, int]  # name, value, the value as text, colour
 
 
 def lines(plot: PlotRow, identity: str) -> Markup:
-    """A plot of `measures.Plot`. Lines that have no point are named in the legend all the same."""
+    """A plot of `measures.Plot`. Lines without points are still named in the legend."""
     points = [(x, y) for line in plot["lines"] for x, y in line["points"]]
     if not points:
         return tag("p", "No data.", class_="quiet")
@@ -46,7 +46,7 @@ def lines(plot: PlotRow, identity: str) -> Markup:
 
 
 def legend(plot: PlotRow) -> Markup:
-    """The lines' names beside a piece of each line, as a list below the plot."""
+    """The lines' names, each with a sample of its line, as a list below the plot."""
     rows = []
     for i, line in enumerate(plot["lines"]):
         piece = tag("line", x1=1, y1=6, x2=27, y2=6, class_=_series(i), stroke_dasharray=_dash(i))
@@ -59,7 +59,7 @@ def legend(plot: PlotRow) -> Markup:
 
 
 def _told(plot: PlotRow) -> str:
-    """The plot in words, for who cannot see it."""
+    """The plot as text, for screen readers."""
     said = []
     for line in plot["lines"]:
         ys = [y for _, y in line["points"]]
@@ -112,7 +112,7 @@ def _x_ticks(across: Scale, title: str, *, whole: bool) -> List[Tuple[float, str
 
 
 def _kept_in(x: float, word: str) -> float:
-    """The middle of a word that may not leave the paper."""
+    """The middle of a label, moved so that the label stays on the page."""
     half = len(word) * LETTER / 2
     return min(max(x, half), WIDTH - half)
 
@@ -130,7 +130,7 @@ def _series(i: int) -> str:
 
 
 def _dash(i: int) -> Optional[str]:
-    """Told apart without colour too."""
+    """Dashes, so that lines can be told apart without colour."""
     return _DASHES[(i // SERIES + i) % len(_DASHES)]
 
 
@@ -141,7 +141,7 @@ def _text(x: float, y: float, words: str, class_: str, anchor: Optional[str] = N
 
 
 def bars(title: str, rows: Sequence[Bar], identity: str, full: Optional[float]) -> Markup:
-    """Horizontal bars of (name, value, words, colour). `full` is where the 100 % line stands."""
+    """Horizontal bars of (name, value, text, colour). `full` is the value of the 100 % line."""
     height = 10.0 + BAR * len(rows) + (16 if full else 0)
     top = max([value for _, value, _, _ in rows] + [full or 0.0])
     along = Scale(0.0, top * 1.04 if top > 0 else 1.0, 0, WIDTH)
@@ -174,14 +174,14 @@ def _bar(row: Bar, i: int, along: Scale) -> Markup:
 
 
 def _full_line(x: float, count: int, height: float) -> Markup:
-    """Over the bars alone, since their words reach across it."""
+    """The 100 % line, drawn only over the bars, since their labels would cross it."""
     tops = [10.0 + i * BAR + 16 for i in range(count)]
     pieces = [tag("line", x1=x, x2=x, y1=y, y2=y + 18, class_="full") for y in tops]
     return join(*pieces, _text(_kept_in(x, "100 %"), height - 4, "100 %", "tick", "middle"))
 
 
 def of_spec_rows(metrics: Sequence[MetricRow]) -> List[Bar]:
-    """The rows of a chart by share of the card's own figure."""
+    """The rows of a chart of shares of the card's own figure."""
     known = [metric for metric in metrics if metric["spec"] and metric["of_spec"] is not None]
     return [
         (name, metric["of_spec"] or 0.0, _by_spec(metric), 0)

@@ -1,4 +1,4 @@
-"""The page's tables: numbers rounded and to the right. A wide one scrolls within itself."""
+"""The page's tables: numbers are rounded and right-aligned. A wide table scrolls by itself."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from verify.reports.markup import Markup, tag
 
 
 class Aligned(str):
-    """A number already in words; it stands to the right as numbers do."""
+    """A number already formatted as text; it is right-aligned like other numbers."""
 
     __slots__ = ()
 
 
 def table(found: TableRow) -> Markup:
-    """A table of `measures.Table`, below its title."""
+    """A `measures.Table` below its title."""
     return _titled(found["title"], found["title"], found["columns"], found["rows"])
 
 
 def metrics(check: CheckRow) -> List[Markup]:
-    """A check's metrics, with the card's own figures where there are any."""
+    """A check's metrics, with the card's own figures if there are any."""
     found = words.metrics_of(check)
     if not found:
         return []
@@ -37,7 +37,7 @@ def _titled(title: str, name: str, columns: Sequence[str], rows: Sequence[Sequen
 
 
 def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Markup:
-    """A table. A column stands to the right where it holds numbers and nothing else."""
+    """A table. A column is right-aligned if it contains only numbers."""
     aligned = [
         any(_is_number(row[i]) for row in rows if i < len(row))
         and all(_is_number(row[i]) or row[i] is None for row in rows if i < len(row))
@@ -66,7 +66,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def cell_text(cell: Any) -> str:
-    """A cell of a table in words."""
+    """A table cell as text."""
     if cell is None:
         return words.NONE
     return cell if isinstance(cell, str) else words.number(cell)
@@ -88,6 +88,6 @@ def _metric_row(metric: MetricRow, *, with_spec: bool) -> List[Any]:
 
 
 def header(columns: Sequence[Tuple[str, str]]) -> Markup:
-    """A table's head, of (name, class)."""
+    """A table's header, from (name, class)."""
     cells = [tag("th", name, scope="col", class_=kind or None) for name, kind in columns]
     return tag("thead", tag("tr", *cells))

@@ -41,7 +41,7 @@ def result(found: ReportComparison) -> str:
 
 
 def unlike(found: ReportComparison) -> str:
-    """Why the numbers of one run say little about the other."""
+    """Why the numbers of the two runs are hard to compare."""
     return "The two runs are not comparable: {}.".format("; ".join(found["unlike"]))
 
 
@@ -63,7 +63,7 @@ def worse(found: ReportComparison) -> List[str]:
 
 
 def better(found: ReportComparison) -> List[str]:
-    """What got better, and the checks that failed in another way."""
+    """What got better, and the checks that fail differently."""
     return [
         *_verdict(found, "better"),
         *map(_check, found["checks"]["better"]),
@@ -73,7 +73,7 @@ def better(found: ReportComparison) -> List[str]:
 
 
 def one_sided(found: ReportComparison) -> List[str]:
-    """What one report has and the other has not."""
+    """What only one of the reports has."""
     lines = []
     checks, metrics = found["checks"], found["metrics"]
     for said, ids, keys in (
@@ -103,7 +103,7 @@ def _check(row: MovedCheck) -> str:
 
 
 def moved(row: MovedMetric) -> str:
-    """One metric's move: from where to where, by how much, and how much was allowed."""
+    """One metric's change: old and new value, by how much, and how much was allowed."""
     old, new = row["baseline"], row["current"]
     way = "more" if new > old else "less"
     step = "{} {}".format(percent(abs(new / old - 1)), way) if _ratio(old, new) else "from 0"
@@ -117,14 +117,14 @@ def _ratio(old: float, new: float) -> bool:
 
 
 def _bare(old: float, new: float, unit: str) -> str:
-    """The first number without its unit where the second one brings the same."""
+    """The first number, without its unit if the second has the same unit."""
     first, second = quantity(old, unit), quantity(new, unit)
     same = first.partition(" ")[2] == second.partition(" ")[2]
     return first.partition(" ")[0] if same else first
 
 
 def _run(run: RunRow) -> str:
-    """The digest is cut as Docker cuts it; where the images differ, they are told in full."""
+    """A run, with its digest shortened as Docker does; `around` shows differing ones in full."""
     image = ", image " + short_digest(run["image"]) if run["image"] else ""
     return "{}, {}, level {}{}".format(run["started"], run["verdict"], run["level"], image)
 

@@ -1,4 +1,4 @@
-"""How reports put numbers and texts before people: rounded, and fit to stand on a page."""
+"""Formats numbers and texts for people: rounded, and safe to show on a page."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _STEPS = {
 
 
 def clean(text: str) -> str:
-    """The text without terminal colours, and U+FFFD for what no document may hold.
+    """The text without terminal colours, and with U+FFFD for characters that are not allowed.
 
-    XML 1.0 forbids most control characters, and no encoding of Unicode holds half a pair.
+    XML 1.0 forbids most control characters, and no Unicode encoding has lone surrogates.
     """
     text = _ESCAPES.sub("", text.replace("\r\n", "\n")).replace("\r", "\n")
     return _UNFIT.sub("\ufffd", text)
 
 
 def one_line(text: str) -> str:
-    """For a place that has one line."""
+    """The text on one line."""
     return " ".join(clean(text).split())
 
 
 def shortened(text: str, limit: int) -> str:
-    """Head and tail of a text that is longer than `limit` characters."""
+    """The text; only its head and tail if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -64,7 +64,7 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number with its unit; seconds and bytes in the step that reads best."""
+    """A number with its unit; seconds and bytes with the prefix that reads best."""
     steps = _STEPS.get(unit)
     if steps is None or not value:
         return "{} {}".format(number(value), unit)
@@ -90,7 +90,7 @@ def _label(name: str, value: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as powers of two, as sizes of messages and buffers are chosen: "256 MiB"."""
+    """Bytes in powers of two, as is usual for message and buffer sizes: "256 MiB"."""
     for power, word in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 2**power:
             return "{} {}".format(number(float(count) / 2**power), word)
@@ -98,7 +98,7 @@ def size(count: float) -> str:
 
 
 def varying(metrics: Sequence[MetricRow]) -> List[str]:
-    """What tells the metrics of one chart apart, since its title can say the rest."""
+    """For each metric of a chart, the labels in which it differs; the title can say the rest."""
     if len(metrics) < 2 or len({metric["name"] for metric in metrics}) > 1:
         return [named(metric) for metric in metrics]
     same = set.intersection(*(set(metric["labels"].items()) for metric in metrics))
@@ -118,12 +118,12 @@ def counted(count: int, thing: str) -> str:
 
 
 def proven(check: CheckRow) -> bool:
-    """Whether the check showed what it is there to show: a pass on the CPU shows no GPU."""
+    """Whether the check proved its point: a pass on the CPU proves nothing about a GPU."""
     return bool(check["status"] == "pass" and check["measured"].get("device") != "cpu")
 
 
 def state(check: CheckRow) -> str:
-    """The status, with a pass on the CPU told from one on a GPU."""
+    """The status; a pass on the CPU is distinguished from one on a GPU."""
     status = str(check["status"])
     return "pass-on-cpu" if status == "pass" and not proven(check) else status
 
@@ -147,14 +147,14 @@ def plots_of(check: CheckRow) -> List[PlotRow]:
 
 
 def other_readings(check: CheckRow) -> Dict[str, Any]:
-    """What was measured besides what is drawn, and what was expected."""
+    """Readings that are not drawn, and what was expected."""
     drawn = ("metrics", "tables", "plots")
     rest = {key: value for key, value in check["measured"].items() if key not in drawn}
     return {**rest, **({"expected": check["expected"]} if check["expected"] else {})}
 
 
 def troubles(report: Report) -> List[Tuple[CheckRow, List[str]]]:
-    """Each cause of failures and errors once, with the ids of the later checks that it stopped."""
+    """Each distinct failure or error once, with the ids of later checks with the same one."""
     found: Dict[Tuple[Any, ...], Tuple[CheckRow, List[str]]] = {}
     for check in report["checks"]:
         if check["status"] in ("fail", "error"):
@@ -166,7 +166,7 @@ def troubles(report: Report) -> List[Tuple[CheckRow, List[str]]]:
 def flat(environment: Mapping[str, object]) -> Dict[str, str]:
     """The environment as names and texts: {"framework.name": "pytorch", "gpus.0.name": "A100"}.
 
-    What is null is left out.
+    Null values are left out.
     """
     return dict(leaf for name in environment for leaf in _leaves(name, environment[name]))
 
@@ -195,13 +195,13 @@ def gpu_names(environment: Environment) -> str:
 
 
 def short_digest(digest: str) -> str:
-    """As Docker cuts it: sha256:0123456789ab."""
+    """A digest shortened as Docker does: sha256:0123456789ab."""
     kind, colon, value = digest.partition(":")
     return kind + colon + value[:12]
 
 
 def framework_title(environment: Environment) -> str:
-    """The framework as its makers write it, with its version."""
+    """The framework's official name, with its version."""
     from verify.model.frameworks import FRAMEWORKS
 
     framework = environment["framework"]

@@ -1,4 +1,4 @@
-"""How checks are run: each alone, with a time limit, in processes; texts of errors explained.
+"""Runs checks, each in its own process with a time limit, and explains error texts.
 
 In: checks and a context. Out: results. Imports `verify.model` and `verify.device`.
 """

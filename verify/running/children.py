@@ -1,8 +1,8 @@
-"""Work in a forked child with a time limit: a hang, a crash or a flood of output is a result.
+"""Runs work in a forked child with a time limit: a hang, a crash or a flood of output is a result.
 
-Fork, not spawn: a process that has imported torch once (2.5 s) can then start a child for each
-check in no time. That is sound as long as nothing touches CUDA in a process that forks later, since
-a CUDA context does not survive a fork.
+It forks and does not spawn, so that a process that has imported torch once (2.5 s) can start a
+child for each check in no time. This is safe as long as a process that forks later does not touch
+CUDA, since a CUDA context does not survive a fork.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any, Callable, List, NoReturn, Optional, Sequence
 TAIL_BYTES = 4096
 EMULATION_FACTOR = 10.0  # importing torch takes 15 to 25 times as long under qemu-user
 _PR_SET_PDEATHSIG = 1
-_BROKEN = 70  # the child could not even say what went wrong
+_BROKEN = 70  # the child could not even report what went wrong
 
 
 _patience = 1.0
@@ -36,7 +36,7 @@ def be_patient(factor: float) -> None:
 
 
 def patient(limit_s: float) -> float:
-    """A limit as it is on this machine."""
+    """A limit, scaled for this machine."""
     return limit_s * _patience
 
 
@@ -54,7 +54,7 @@ class Ending:
     seconds: float = 0.0
 
     def how(self) -> str:
-        """One sentence on it."""
+        """The ending in one sentence."""
         if self.timed_out:
             return "did not finish in {:.0f} s".format(self.seconds)
         if self.signal:
@@ -65,7 +65,7 @@ class Ending:
 
 
 class Child:
-    """A forked process that does some work and hands back a JSON value."""
+    """A forked process that does some work and returns a JSON value."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._output = spool()
@@ -77,7 +77,7 @@ class Child:
         self._ending: Optional[Ending] = None
 
     def poll(self) -> Optional[Ending]:
-        """The ending, if it has ended."""
+        """The ending, or None while it runs."""
         if self._ending is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -85,7 +85,7 @@ class Child:
         return self._ending
 
     def kill(self) -> Ending:
-        """End it now, with all that it started in its group."""
+        """Kill it now, with every process in its group."""
         if self._ending is None:
             self._kill_group()
             _, status = os.waitpid(self.pid, 0)
@@ -93,7 +93,7 @@ class Child:
         return self._ending
 
     def wait(self, limit_s: float) -> Ending:
-        """Wait for the ending, for so long and no longer."""
+        """Wait for the ending; kill it after the limit."""
         deadline = time.monotonic() + patient(limit_s)
         ending = self.poll()  # it may have ended long ago, whatever time is left
         while ending is None and time.monotonic() < deadline:
@@ -128,7 +128,7 @@ class Child:
 
 
 def wait_all(children: Sequence[Child], limit_s: float, grace_s: float = 5.0) -> List[Ending]:
-    """Wait for children that need each other: once one is lost, the rest get a short grace."""
+    """Wait for children that need each other: once one is lost, the rest get a grace period."""
     deadline = time.monotonic() + patient(limit_s)
     lost = False
     while time.monotonic() < deadline:
@@ -151,7 +151,7 @@ def spool() -> IO[bytes]:
 
 
 def scratch() -> str:
-    """A folder of one's own, which the caller removes."""
+    """A new temporary folder, which the caller removes."""
     try:
         return tempfile.mkdtemp(prefix="verify-")
     except OSError:
@@ -159,7 +159,7 @@ def scratch() -> str:
 
 
 def _live(work: Callable[[], object], output: IO[bytes], result: IO[bytes]) -> NoReturn:
-    """The child's whole life. It must not return into a copy of its parent's stack."""
+    """Run the child from start to exit. It must not return into a copy of its parent's stack."""
     code = _BROKEN
     try:
         os.setpgid(0, 0)
@@ -186,7 +186,7 @@ def _attempt(work: Callable[[], object]) -> Any:
 
 
 def _redirect(output: IO[bytes]) -> None:
-    """Point the three streams away, by number: native code does not write to sys.stderr."""
+    """Redirect the three file descriptors: native code does not write to sys.stderr."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output.fileno(), 1)

@@ -1,4 +1,4 @@
-"""Where the suite runs: the facts that a report is worth little without."""
+"""Reads where the suite runs: facts that a report needs to be useful."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GPU = ("name", "uuid", "compute_capability", "mig")
 def read(
     framework: str, digest: Optional[str], emulator: Optional[str], machine: Machine
 ) -> Environment:
-    """Everything that costs no import of a framework."""
+    """Everything that can be read without importing a framework."""
     found = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "image": digest,
@@ -44,8 +44,8 @@ def read(
 
 
 def emulator() -> Optional[str]:
-    """What emulates this processor, as far as it shows: "qemu-aarch64". Under qemu-user,
-    /proc/self/exe leads to the emulated program, and other names of that link to qemu.
+    """The emulator of this processor, if it can be detected: "qemu-aarch64". Under qemu-user,
+    /proc/self/exe links to the emulated program, and other names of that link lead to qemu.
     """
     try:
         name = os.path.basename(os.readlink("/proc/thread-self/exe"))
@@ -56,7 +56,7 @@ def emulator() -> Optional[str]:
 
 
 def container() -> Optional[str]:
-    """The engine that this runs in, as far as it shows."""
+    """The container engine that this runs in, if it can be detected."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
     if os.path.exists("/run/.containerenv"):
@@ -67,7 +67,7 @@ def container() -> Optional[str]:
 
 
 def _driver(machine: Machine) -> Dict[str, Any]:
-    """NVML's view, read in a child: a driver library may hang or crash."""
+    """NVML's data, read in a child: a driver library may hang or crash."""
     ending = Child(lambda: asdict(nvml.read(machine.load))).wait(DRIVER_LIMIT_S)
     seen: Dict[str, Any] = ending.value if ending.returned else {}
     error = seen.get("error") if ending.returned else "NVML " + ending.how()

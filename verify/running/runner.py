@@ -1,8 +1,8 @@
-"""Runs checks, each in a child of its own; framework checks fork from one that imported it.
+"""Runs checks, each in its own child; framework checks fork from a child that has imported it.
 
-The parent never imports the framework and never loads a driver library, so nothing that they do can
-take the report away. Framework checks are forked from one *stage*: it imports the framework once,
-touches nothing more, and sends a JSON line for each check through a pipe.
+The parent never imports the framework and never loads a driver library, so neither can lose the
+report. Framework checks are forked from one *stage*: it imports the framework once, touches nothing
+more, and sends a JSON line for each check through a pipe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from verify.running.children import EMULATION_FACTOR, Child, Ending, be_patient,
 from verify.running.symptoms import explain, kind, last_words
 
 IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
-GPU_START_S = 3.0  # of one GPU without persistence mode: one to three seconds, in NVIDIA's forum
+GPU_START_S = 3.0  # per GPU without persistence mode: 1 to 3 s, by NVIDIA's forum
 _KEEP_S = 86400.0
 GRACE_S = 15.0  # on top of a check's own limit, which the stage keeps
 _SIGNAL_CAUSES = {
@@ -53,7 +53,7 @@ def run(
 ) -> Iterator[Result]:
     """Run the checks, those without a framework first, and yield each result as it comes.
 
-    `prepare` is what the stage does before it forks: it imports the framework, if nothing else.
+    `prepare` is what the stage does before it forks: at least, it imports the framework.
     """
     be_patient(EMULATION_FACTOR if context.emulator else 1.0)
     if context.emulator:
@@ -71,8 +71,8 @@ def run(
 
 
 def _keep(machine: Machine) -> None:
-    """Hold the driver open for the run. Without persistence mode it shuts a GPU down when nobody
-    does, and each start then takes a second or more for every GPU.
+    """Hold the driver open for the run. Without persistence mode it shuts down a GPU that no
+    process has open, and each start then takes a second or more per GPU.
     """
     with contextlib.suppress(OSError):
         if machine.load(nvml.LIBRARY).nvmlInit_v2() == 0:
@@ -93,7 +93,7 @@ def _staged(
 
 
 def as_shared(result: Result, context: Context) -> Result:
-    """What ran out of a GPU's memory beside somebody else's work shows no fault of it."""
+    """Turn a failure for lack of GPU memory into a skip if other programs use the GPU."""
     outcome = result.outcome
     bad = outcome.status in (Status.FAIL, Status.ERROR)
     told = " ".join(filter(None, (outcome.message, outcome.cause)))
@@ -109,8 +109,8 @@ def _unmeasured(emulator: str) -> Outcome:
 
 
 def _as_emulated(result: Result, context: Context) -> Result:
-    """What was lost under an emulator, to a signal or to time, is not shown to be the image's
-    fault: an emulator lacks features, has faults of its own, and is slow.
+    """Turn a check that was lost under an emulator, to a signal or a timeout, into a skip: an
+    emulator lacks features, has faults of its own and is slow, so the image may be fine.
     """
     if not (context.emulator and result.lost):
         return result
@@ -121,7 +121,7 @@ def _as_emulated(result: Result, context: Context) -> Result:
 
 
 def run_each(checks: Sequence[Check], context: Context) -> Iterator[Result]:
-    """Run each check in a child of its own, but those that share one after the other in one."""
+    """Run each check in its own child, but consecutive checks that share in one child."""
     left = list(checks)
     while left:
         if left[0].shares:
@@ -134,7 +134,7 @@ def run_each(checks: Sequence[Check], context: Context) -> Iterator[Result]:
 
 
 def limit_of(check: Check, context: Context) -> float:
-    """Seconds that a check may take here: each GPU has to be started where nothing holds it."""
+    """Seconds that a check may take here, with time to start each GPU that no process holds."""
     return check.limit_s + GPU_START_S * context.gpus
 
 
@@ -146,9 +146,9 @@ def run_check(check: Check, context: Context) -> Result:
 
 
 def _run_together(checks: Sequence[Check], context: Context) -> Iterator[Result]:
-    """Run checks in one child, as far as they pass: what failed may have spoiled the process.
+    """Run checks in one child until one fails, since a failure may have spoiled the process.
 
-    The one in which the child is lost gets the blame; those behind it have not run.
+    If the child is lost, the check that ran then is blamed; those after it have not run.
     """
     source, sink = os.pipe()
 
@@ -181,7 +181,7 @@ def _run_together(checks: Sequence[Check], context: Context) -> Iterator[Result]
 
 
 def outcome_of(check: Check, context: Context) -> Dict[str, Any]:
-    """What a check's child hands back."""
+    """What a check's child returns."""
     outcome = check.run(context)
     if not isinstance(outcome, Outcome):
         raise TypeError("the check returned {!r:.80}, not an Outcome".format(outcome))
@@ -189,7 +189,7 @@ def outcome_of(check: Check, context: Context) -> Dict[str, Any]:
 
 
 def judge_ending(ending: Ending) -> Outcome:
-    """The outcome that a check's child handed back, or one that says how it was lost."""
+    """The outcome that a check's child returned, or one that says how it was lost."""
     if ending.returned:
         return Outcome.from_dict(ending.value)
     words = last_words(ending.output)
@@ -248,8 +248,8 @@ def _serve(
     folder: str,
 ) -> None:
     """The stage: import once, then fork for each check."""
-    # What a framework leaves behind (compiled kernels, generated sources) goes with the run: a
-    # check's child ends without the clean-up that a whole program would do.
+    # Files that a framework leaves (compiled kernels, generated sources) are removed with the run:
+    # a check's child ends without the clean-up that a whole program would do.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     problem = _import_problem(prepare, FRAMEWORKS[context.framework].module)
     _send(sink, {"ready": problem is None})
@@ -270,7 +270,7 @@ def _import_problem(prepare: Callable[[], None], module: str) -> Optional[Outcom
 
 
 def judge_import(text: str, module: str) -> Outcome:
-    """A framework check's outcome where the framework cannot be imported."""
+    """A framework check's outcome if the framework cannot be imported."""
     cause, fix = explain(text)
     message = "{} cannot be imported: {}".format(module, text.replace("\n", " "))
     cause, fix = cause or text.partition("\n")[0], fix or "build the image again from its lock"
@@ -278,7 +278,7 @@ def judge_import(text: str, module: str) -> Outcome:
 
 
 def judge_stage(ending: Ending, module: str, *, imported: bool) -> Outcome:
-    """A framework check's outcome where the process that was to run it was lost."""
+    """A framework check's outcome if the process that was to run it was lost."""
     when = ("after importing " if imported else "importing ") + module
     how = "hung" if ending.timed_out else ending.how()
     words = last_words(ending.output)
@@ -309,7 +309,7 @@ class _Lines:
         self._buffer = b""
 
     def next(self, limit_s: float) -> Optional[Dict[str, Any]]:
-        """The next line, or None where it does not come."""
+        """The next line, or None if it does not come in time."""
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
             wait_s = deadline - time.monotonic()

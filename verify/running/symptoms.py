@@ -1,6 +1,6 @@
-"""What an error text means: one row a symptom, (kind, pattern, cause, fix). The first match wins.
+"""What error texts mean: one row per symptom, (kind, pattern, cause, fix). The first match wins.
 
-The kind says where the cause lies: hardware (the GPU itself), driver, build (the image), config
+The kind says where the cause is: hardware (the GPU itself), driver, build (the image), config
 (how it was started), memory, host (its limits), kernel (no code for this case), program, topology.
 """
 
@@ -235,7 +235,7 @@ def explain(text: str) -> Tuple[Optional[str], Optional[str]]:
 
 
 def kind(text: str) -> Optional[str]:
-    """Where the cause of an error text lies; None for a text of no known symptom."""
+    """The kind of an error text's cause; None for a text without a known symptom."""
     return next((kind for kind, pattern, *_ in SYMPTOMS if re.search(pattern, text)), None)
 
 

@@ -1,4 +1,4 @@
-"""What the measuring checks work on: networks, samples, sizes of batches.
+"""What the measuring checks work on: networks, samples, batch sizes.
 
 Imports nothing of the suite; a framework only inside the functions.
 """

@@ -1,4 +1,4 @@
-"""The search for a batch size, as values and one pure function: nothing here runs a network."""
+"""The search for a batch size as one pure function and its values: nothing here runs a network."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NOTHING = "not even the smallest batch fits"
 
 @dataclass(frozen=True)
 class BatchTrial:
-    """One batch size, tried: a few whole training steps, or why there were none."""
+    """One trial of a batch size: a few whole training steps, or why there were none."""
 
     batch: int
     fits: bool
     samples_per_s: Optional[float] = None  # the median of the steps
-    spread: float = 0.0  # the interquartile range by the median
+    spread: float = 0.0  # the interquartile range divided by the median
     steps: int = 0
     peak_bytes: Optional[int] = None
     utilization_percent: Optional[float] = None
@@ -31,7 +31,7 @@ class BatchTrial:
 
 @dataclass(frozen=True)
 class Search:
-    """Every trial in the order it was made, and why there was no further one."""
+    """Every trial in order, and why the search stopped."""
 
     trials: Tuple[BatchTrial, ...]
     ended: str
@@ -44,7 +44,7 @@ class Search:
 
     @property
     def fastest(self) -> Optional[BatchTrial]:
-        """The batch with the most samples a second; the smaller one where two are equal."""
+        """The batch with the most samples per second; the smaller one if two are equal."""
         timed = [trial for trial in self.trials if trial.fits and trial.samples_per_s]
         return max(timed, key=lambda t: (t.samples_per_s or 0.0, -t.batch), default=None)
 
@@ -66,11 +66,11 @@ def search(
     stop: Callable[[int, Sequence[BatchTrial]], Optional[str]] = lambda *_: None,
     resolution: float = 0.0,
 ) -> Search:
-    """Double the batch from `minimum` until it does not fit or is `maximum`, then halve the gap.
+    """Double the batch from `minimum` until it does not fit or is `maximum`, then bisect the gap.
 
-    `stop` is asked before each trial, with the batch and the trials so far, and ends the search by
-    giving a reason. The gap is closed to one sample, or to `resolution` times what fits. Each batch
-    is tried once, none is above `maximum`, and there are at most 2 log2(maximum) + 2 of them.
+    `stop` is called before each trial, with the batch and the trials so far, and ends the search if
+    it returns a reason. The gap is closed to one sample, or to `resolution` times what fits. Each
+    batch is tried once, none is above `maximum`, and there are at most 2 log2(maximum) + 2 trials.
     """
     trials: List[BatchTrial] = []
 
@@ -101,10 +101,10 @@ def search(
 
 
 def predicted_bytes(trials: Sequence[BatchTrial], batch: int) -> Optional[float]:
-    """The peak to expect, by the line through the two largest batches that were measured.
+    """The peak to expect, from the line through the two largest batches that were measured.
 
-    One alone is a bound: what does not grow with the batch is counted as if it did. None where
-    nothing was measured.
+    A single one gives an upper bound: memory that does not grow with the batch counts as if it did.
+    None without a measurement.
     """
     known = sorted((t.batch, t.peak_bytes) for t in trials if t.fits and t.peak_bytes is not None)
     if not known:
@@ -117,7 +117,7 @@ def predicted_bytes(trials: Sequence[BatchTrial], batch: int) -> Optional[float]
 
 
 def predicted_seconds(trials: Sequence[BatchTrial], batch: int, steps: int) -> Optional[float]:
-    """How long so many steps take at the pace of the largest batch so far."""
+    """How long `steps` steps take at the pace of the largest batch so far."""
     known = [t for t in trials if t.fits and t.samples_per_s]
     if not known:
         return None

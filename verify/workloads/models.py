@@ -1,6 +1,6 @@
-"""Networks to measure with, written out here: an image holds torch, and need not hold torchvision.
+"""Networks to measure with, defined here because an image with torch need not have torchvision.
 
-Each function gives a `Model` on the CPU, in training mode, in float32. Its batches are random and
+Each function returns a `Model` on the CPU, in training mode, in float32. Its batches are random and
 need no files.
 """
 
@@ -14,10 +14,10 @@ CLASSES = 1000
 
 @dataclass(frozen=True)
 class Model:
-    """A module with what it takes to train it.
+    """A module with what is needed to train it.
 
-    `make_batch(n, device)` gives (inputs, target) for n samples, on that device; `loss(module,
-    batch)` runs the module forward and gives the scalar to call backward on.
+    `make_batch(n, device)` returns (inputs, target) for n samples on that device; `loss(module,
+    batch)` runs the module forward and returns the scalar to call backward on.
     """
 
     module: Any  # torch.nn.Module
@@ -94,7 +94,7 @@ def _convolution(channels: int, width: int, window: int, stride: int) -> "Tuple[
 
 
 def _bottleneck(channels: int, width: int, stride: int) -> Any:
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut, which is the identity if it can be."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut, which is the identity if possible."""
     import torch
 
     nn = torch.nn

@@ -1,4 +1,4 @@
-"""Datasets to load from, with known samples. Plain classes: a spawned worker imports this file."""
+"""Datasets with known samples. Plain classes, since a spawned worker imports this file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 import zlib
 from typing import Any, List, Tuple
 
-STORED = 256  # the stored image is 3 x 256 x 256 bytes, as a photograph for ResNet is
+STORED = 256  # the stored image is 3 x 256 x 256 bytes, like a photograph for ResNet
 CROPPED = 224
-SOURCES = 8  # different images; a sample is one of them, cropped and turned by its number
+SOURCES = 8  # different images; a sample crops and flips one of them, by its index
 SAMPLE_BYTES = 4 * 3 * CROPPED * CROPPED
 
 
 class Images:
-    """What an image folder costs without its files: inflate (as PNG does), crop, flip, normalise.
+    """The work of an image folder without files: inflate (as PNG does), crop, flip, normalise.
 
     Sample i is (float32 image of 3 x 224 x 224, i).
     """
@@ -31,23 +31,23 @@ class Images:
         return _prepare(zlib.decompress(self._stored[index % SOURCES]), index), index
 
     def answers(self) -> "SampleAnswers":
-        """What the samples must be, by a shorter way: each source is inflated once."""
+        """What the samples must be, computed faster: each source is inflated once."""
         return SampleAnswers([zlib.decompress(stored) for stored in self._stored])
 
 
 class SampleAnswers:
-    """The right image for each number."""
+    """The right image for each index."""
 
     def __init__(self, pixels: List[bytes]) -> None:
         self._pixels = pixels
 
     def image(self, index: int) -> Any:
-        """Sample `index`, without the number."""
+        """The image of sample `index`."""
         return _prepare(self._pixels[index % SOURCES], index)
 
 
 class Batches:
-    """Whole batches of one value: batch i is 32 images of nothing but i."""
+    """Whole batches of one value: batch i is 32 images filled with i."""
 
     SHAPE = (32, 3, CROPPED, CROPPED)
     BYTES = 32 * SAMPLE_BYTES
@@ -84,19 +84,19 @@ class Sums:
 
     @classmethod
     def answer(cls, index: int) -> int:
-        """By Gauss."""
+        """The known sum, from Gauss's formula."""
         return cls.COUNT * index + cls.COUNT * (cls.COUNT - 1) // 2
 
 
 def _pixels(source: int) -> bytes:
-    """Noise of 32 levels: it shrinks to five eighths, and inflating it is work, as with a photo."""
+    """Noise of 32 levels: it compresses to 5/8, and inflating it is work, as with a photo."""
     count = 3 * STORED * STORED
     noise = random.Random(source).getrandbits(8 * count).to_bytes(count, "little")  # noqa: S311
     return noise.translate(bytes(level // 8 * 8 for level in range(256)))
 
 
 def _prepare(pixels: bytes, index: int) -> Any:
-    """Crop, flip and normalise as the sample's number says."""
+    """Crop, flip and normalise, depending on the sample's index."""
     import torch
 
     stored = torch.frombuffer(bytearray(pixels), dtype=torch.uint8)

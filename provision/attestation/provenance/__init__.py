@@ -9,7 +9,7 @@ How data flows, and which module does what:
     both            --files------>  beside the lock, or where the user wants them
     what was found  --check------>  who signed it, and whether it is of this image
 
-`public` says what of a build may be told to everybody, `errors` how a statement can be useless.
+`public` decides which data of a build may be published, `errors` how a statement can be unusable.
 What a machine proved about an image is a record (`provision.attestation.record`); it is attached
 the same way.
 """

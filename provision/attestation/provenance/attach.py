@@ -1,9 +1,9 @@
-"""Documents beside an image in a registry, and finding them there again.
+"""Attaches documents to an image in a registry, and finds them again.
 
 Each is a small manifest whose `subject` is the image's: the OCI specification's referrers, which
-go where the image goes when it is copied with its attachments. Anybody who may push to a repository
-may attach anything, so what is found is held against trusted keys, one by one, and what does not
-hold takes nothing away from what does.
+are copied with the image if it is copied with its attachments. Anybody who may push to a repository
+may attach anything, so each attachment is checked against trusted keys, and invalid ones do not
+affect valid ones.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-referrers
 """
 
@@ -48,10 +48,10 @@ from provision.attestation.signing.keys import PublicKey
 from provision.attestation.signing.reading import read_json
 
 MOST = 256
-"""So many attachments of one image are read: whoever may push could attach without end."""
+"""The most attachments of one image that are read: anybody who may push could attach any number."""
 _LARGEST = 4 << 20
 _DAMAGED = (DigestMismatchError, ImageUnreadableError, ImageNotFoundError, RegistryAnswerError)
-# From what says most about this image here to what says least.
+# From the most to the least informative result about this image here.
 _RECORDS = (
     "record-contradiction",
     "record-from-future",
@@ -79,7 +79,7 @@ class Referrers(Protocol):
         media_type: str,
         annotations: Mapping[str, str],
     ) -> Descriptor:
-        """Put it beside the image; equal content is there once."""
+        """Attach it to the image; equal content is attached only once."""
 
     def referrers(
         self, subject: Descriptor, artifact_type: str | None = None
@@ -87,7 +87,7 @@ class Referrers(Protocol):
         """What is attached to the image."""
 
     def read_artifact(self, descriptor: Descriptor) -> bytes:
-        """The content of an attachment, held against its digests."""
+        """The content of an attachment, checked against its digests."""
 
 
 def attach_bom(place: Referrers, subject: Descriptor, bom: bytes) -> Descriptor:
@@ -112,8 +112,8 @@ def attach_signed(place: Referrers, subject: Descriptor, envelope: bytes) -> Des
 def attach_provenance(
     place: Referrers, subject: Descriptor, envelope: bytes, own: PublicKey
 ) -> Descriptor:
-    """Attach the statement of a build, unless this key has stated the very same build before:
-    whoever builds every night from one lock attaches one statement, not one a night.
+    """Attach the statement of a build, unless this key has already stated the same build: nightly
+    builds from one lock attach one statement, not one a night.
     """
     trusted = {own.keyid: own}
     stated, _ = read_statement(envelope, trusted)
@@ -136,10 +136,10 @@ def find_provenance(
     trusted: Mapping[str, PublicKey],
     lock: str | None = None,
 ) -> tuple[Origin | ProvenanceError, str | None]:
-    """Judge what is stated of an image: the latest of the statements that hold, else why none does.
+    """Judge the statements about an image: the latest valid one, else why there is none.
 
-    `subjects`: the image as the place knows it, such as its index and its manifest. Gives the id of
-    the key, too.
+    `subjects`: the digests by which the place knows the image, such as its index and its manifest.
+    Also returns the id of the key.
     """
     held: list[tuple[Origin, str]] = []
     refused: list[ProvenanceError] = []
@@ -162,11 +162,11 @@ def find_record(
     trusted: Mapping[str, PublicKey],
     judged: Callable[[Statement], Judgement],
 ) -> tuple[Judgement | RecordError | None, str | None]:
-    """Judge the records attached to an image; None where there is none.
+    """Judge the records attached to an image; None if there are none.
 
-    Many machines may have proven it, each with its own driver. Of those that speak of this kind of
-    machine with this driver the latest decides, whatever it says: what was fit once may be unfit
-    now. `judged` holds one record against the image and this machine.
+    Many machines may have proven it, each with its own driver. Of those about this kind of machine
+    with this driver the latest decides, whatever its verdict: what was fit once may be unfit now.
+    `judged` checks one record against the image and this machine.
     """
     held: list[tuple[Judgement, str]] = []
     refused: list[RecordError] = []
@@ -196,8 +196,8 @@ def _record(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Statement, s
 def _contents(
     place: Referrers, subjects: Sequence[Descriptor], predicate: str
 ) -> Iterator[tuple[Descriptor, bytes]]:
-    """What is attached, as far as it can be read. Annotations are no proof: they only spare reading
-    what says of itself that it is something else.
+    """The readable attachments. Annotations prove nothing: they only save reading attachments that
+    declare another type.
     """
     left = MOST
     for subject in {one.digest: one for one in subjects}.values():

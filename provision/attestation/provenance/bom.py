@@ -1,13 +1,13 @@
 """The bill of materials of an image, from its lock: CycloneDX, as JSON.
 
 It lists what the image was made of: each wheel, the base (of a bootstrap base its Debian packages)
-and the suite that was put beside them. The same lock and base give the same bytes: there is no time
-in it, its serial number comes from the lock's digest, and everything is sorted here, whatever the
-library's own order is. Licences are not in it: they stand in the wheels, which a build from known
-layers never sees, and half a list would differ from machine to machine.
+and the suite that is installed with them. The same lock and base give the same bytes: it has no
+time, its serial number comes from the lock's digest, and everything is sorted here, whatever the
+library's own order is. It has no licences: they are in the wheels, which a build from known layers
+never reads, and a partial list would differ between machines.
 
-One format, since scanners read both: CycloneDX has a place for the sha256 and the address of what
-was downloaded, and its own library is kept by the people who keep the format.
+Only one format, since scanners read both: CycloneDX has fields for the sha256 and the URL of
+downloads, and its maintainers also maintain the library.
 https://cyclonedx.org/docs/1.6/json/
 """
 
@@ -51,12 +51,12 @@ def bill_of_materials(lock: Lock, *, debian: Sequence[str] = ()) -> bytes:
 
     made = make_outputter(_bom(lock, debian), OutputFormat.JSON, SchemaVersion.V1_6)
     document = json.loads(made.output_as_string())
-    del document["metadata"]["timestamp"]  # the library knows no document without one
+    del document["metadata"]["timestamp"]  # the library requires a version
     return (json.dumps(_sorted(document), indent=2, sort_keys=True) + "\n").encode()
 
 
 def distinct(wheels: Iterable[Wheel]) -> list[Wheel]:
-    """Each wheel once, however often and from wherever the lock names it."""
+    """Each wheel once, however often and wherever the lock names it."""
     once = {(wheel.name, wheel.version, wheel.sha256): wheel for wheel in wheels}
     return [once[key] for key in sorted(once)]
 
@@ -113,7 +113,7 @@ def _bom(lock: Lock, debian: Sequence[str]) -> Bom:
 
 
 def _image(lock: Lock) -> Component:
-    """The image by what it is for; its digest is what this document gets attached to."""
+    """The image, described by its purpose; this document is attached to its digest."""
     from cyclonedx.model.component import Component, ComponentType
 
     plan = lock.plan
@@ -173,7 +173,7 @@ def _base(plan: Plan) -> Component | None:
 
 
 def _debian_packages(debian: Iterable[str], plan: Plan) -> list[Component]:
-    """The packages by name and version; which of them are for every architecture is not known."""
+    """The packages by name and version; which are architecture-independent is unknown."""
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
@@ -228,7 +228,7 @@ def _properties(values: Mapping[str, object]) -> list[Property]:
 
 
 def _sorted(value: Any) -> Any:  # noqa: ANN401  any JSON value
-    """Every list in an order of its own: none in this document means anything by its order."""
+    """Every list sorted: no order in this document has a meaning."""
     if isinstance(value, dict):
         return {key: _sorted(item) for key, item in value.items()}
     if isinstance(value, list):

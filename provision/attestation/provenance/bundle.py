@@ -2,8 +2,8 @@
 
 https://github.com/sigstore/protobuf-specs/blob/main/protos/sigstore_bundle.proto
 https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md
-It holds our DSSE envelope as it is, and names the key as the envelope does; there is no
-certificate and no entry of a transparency log in it.
+It contains our DSSE envelope unchanged, and names the key as the envelope does; it has no
+certificate and no transparency log entry.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def bundle(envelope: bytes) -> bytes:
 
 
 def envelope_in(data: bytes) -> bytes:
-    """The envelope in a bundle; what is no bundle is given back, for its reader to judge.
+    """The envelope in a bundle; other content is returned unchanged, for its reader to judge.
 
-    The bundle around it is not signed, so nothing of it is believed: not even the key's name.
+    The bundle around it is not signed, so nothing in it is trusted, not even the key's name.
     """
     try:
         document = read_json(data)

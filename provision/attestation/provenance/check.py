@@ -1,4 +1,4 @@
-"""What a signed statement of a build is worth: who signed it, and is it of this image?"""
+"""Judges a signed statement of a build: who signed it, and is it about this image?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from provision.errors import Exit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """`code` None: stated, by a key that is trusted here, of this very image."""
+    """`code` None: stated, with a key that is trusted here, about this image."""
 
     code: str | None
     message: str
@@ -30,7 +30,9 @@ class Origin:
 
 
 def read_statement(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Provenance, str]:
-    """What a bundle or an envelope states, and the id of its key; nothing is believed unsigned."""
+    """The content of a bundle or an envelope, and the id of its key; nothing unsigned is
+    trusted.
+    """
     payload, keyid = unseal(envelope_in(data), trusted, BUILD)
     return parse_statement(payload), keyid
 
@@ -38,10 +40,10 @@ def read_statement(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Prove
 def judge(
     provenance: Provenance, *, name: str, images: Collection[str], lock: str | None = None
 ) -> Origin:
-    """Hold a statement against an image.
+    """Check a statement against an image.
 
     `images` are all digests that the image is known by (manifest, index, configuration); `lock` is
-    the sha256 of the lock that it should have been built from, where somebody knows.
+    the sha256 of the lock that it should have been built from, if known.
     """
     again = "provision build"
 
@@ -70,7 +72,7 @@ def judge(
 
 
 def missing(name: str) -> Origin:
-    """Nothing is stated of this image."""
+    """There is no statement about this image."""
     return Origin(
         code="provenance-missing",
         message=f"No provenance is attached to {name}.",
@@ -81,7 +83,7 @@ def missing(name: str) -> Origin:
 def check_to_json(
     image: str, outcome: Origin | StatementError, keyid: str | None
 ) -> dict[str, Any]:
-    """The result of a check, of the same shape whatever was found."""
+    """The result of a check; the format is always the same."""
     provenance = outcome.provenance if isinstance(outcome, Origin) else None
     wrong = None if isinstance(outcome, Origin) and outcome.stated else outcome
     return {

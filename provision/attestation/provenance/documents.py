@@ -1,6 +1,6 @@
 """The documents of one build: made together, and kept as files.
 
-By default they lie beside what they speak of: `pylock.X.cdx.json` and `pylock.X.sigstore.json`
+By default they are beside what they describe: `pylock.X.cdx.json` and `pylock.X.sigstore.json`
 beside a kept lock, `IMAGE.cdx.json` and `IMAGE.sigstore.json` beside a layout or an archive.
 """
 
@@ -25,8 +25,8 @@ STATEMENT_SUFFIX = ".sigstore.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """What is kept and attached: the bill of materials, and the signed statement, which names it.
-    `bundle` is the envelope as Sigstore's tools read it.
+    """The documents to keep and attach: the bill of materials, and the signed statement, which
+    names it. `bundle` is the envelope in the format of Sigstore's tools.
     """
 
     bom: bytes
@@ -46,14 +46,14 @@ def make_documents(
     images: Sequence[str],
     debian: Sequence[str] = (),
 ) -> Documents:
-    """Describe and state a build; `name` and `images` as `make_statement` takes them."""
+    """Describe a build and make its statement; `name` and `images` as for `make_statement`."""
     bom = bill_of_materials(lock, debian=debian)
     statement = make_statement(lock, build, name=name, images=images, bom=bom)
     return Documents(bom=bom, envelope=seal(statement, signer))
 
 
 def beside(path: Path) -> tuple[Path, Path]:
-    """Where the two documents of a lock, a layout or an archive lie."""
+    """The default paths of the two documents of a lock, a layout or an archive."""
     stem = path.name
     for suffix in (".toml", ".tar"):
         stem = stem.removesuffix(suffix) or stem
@@ -61,7 +61,7 @@ def beside(path: Path) -> tuple[Path, Path]:
 
 
 def write_document(option: str, path: Path, content: bytes) -> None:
-    """Write one whole, or leave what was there. `option` is what named the place.
+    """Write a whole document, or leave the old one. `option` is the option that named the path.
     DocumentNotWrittenError: it cannot be written.
     """
     try:

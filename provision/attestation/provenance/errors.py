@@ -1,4 +1,4 @@
-"""Statements that are no use. What a sound one is worth is a `Judgement`, never an error."""
+"""Unusable statements. The value of a valid one is a `Judgement`, never an error."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from provision.errors import Exit
 
 
 class ProvenanceError(StatementError):
-    """A statement that cannot be taken for what it says."""
+    """A statement that is not trustworthy."""
 
     code = "provenance-unreadable"
 
 
 class ProvenanceUnreadableError(ProvenanceError):
-    """It is no statement of a build as we write one, or not whole, or of a later version."""
+    """Not a statement of a build in our format, incomplete, or of a later version."""
 
 
 class ProvenanceTamperedError(ProvenanceError):
-    """The signature is not that of this content, or the content is not what was signed."""
+    """The signature does not match the content."""
 
     code = "provenance-tampered"
 
@@ -30,7 +30,7 @@ class ProvenanceUnknownKeyError(ProvenanceError):
 
 
 class DocumentNotWrittenError(Failure):
-    """A document that was asked for by name could not be kept."""
+    """A document that was requested by name could not be kept."""
 
     code = "document-not-written"
     exit_code = Exit.USAGE

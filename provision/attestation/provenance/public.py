@@ -1,7 +1,8 @@
-"""What of a build may be told to everybody: no login, no path, no name of a machine or a user.
+"""Decides which data of a build may be published: no login, no path, no name of a machine or a
+user.
 
-Documents are attached to images and outlive the machine that made them. So what goes into them is
-taken by rules of what is known to be public, and whatever fits no rule stays out.
+Documents are attached to images and outlive the machine that made them. So only data that is known
+to be public goes into them; anything that matches no rule is left out.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _LONGEST = 2048
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 _WHEEL_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-# Skopeo's and podman's words for places on this machine: what follows is a path, or a private name.
+# Skopeo's and podman's transports of this machine: a path, or a private name, follows.
 _LOCAL = ("oci", "oci-archive", "docker-archive", "docker-daemon", "containers-storage", "dir")
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~-._"
 
 
 def public_url(url: str) -> str | None:
-    """The address without login, query and fragment, where tokens are; None for what is no web
-    address: a file's tells of this machine, and helps nobody else.
+    """The URL without login, query and fragment, which may have tokens; None for other URLs: a file
+    URL reveals paths of this machine, and is useless elsewhere.
     """
     try:
         parts = urlsplit(url)
@@ -38,7 +39,7 @@ def public_url(url: str) -> str | None:
         return None
     place = f"[{host}]" if ":" in host else host
     path = quote(parts.path, safe=_PATH_CHARACTERS)
-    # A lone % would begin an escape that is none.
+    # A lone % is not a valid escape.
     path = re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", path)
     found = f"{parts.scheme}://{place}{f':{port}' if port is not None else ''}{path}"
     return found if len(found) <= _LONGEST else None
@@ -55,12 +56,12 @@ def public_reference(text: str) -> Reference | None:
 
 
 def public_name(text: str) -> str | None:
-    """What an image is called, as it was typed, unless that is a place on this machine."""
+    """The name of an image as typed, unless that is a place on this machine."""
     return text if public_reference(text) is not None else None
 
 
 def wheel_file(wheel: Wheel) -> str | None:
-    """The name of a wheel's file, which its address ends in."""
+    """The file name of a wheel, from the end of its URL."""
     try:
         name = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
     except ValueError:
@@ -92,7 +93,7 @@ def _base_name(base: Base, reference: Reference | None) -> str | None:
 
 
 def public_request(request: Request) -> dict[str, Any]:
-    """What was asked for, without what was not."""
+    """The request, without options that were not used."""
     asked: dict[str, Any] = {
         "cuda": request.cuda,
         "framework": request.framework,
@@ -111,7 +112,7 @@ def _asked_base(base: str | None) -> str | None:
 
 
 def public_requirements(texts: Sequence[str]) -> list[str]:
-    """Requirement lines; of one that names an address what is public of it, else its name alone."""
+    """Requirement lines; for one with a URL the public part of it, else only its name."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     found = []
@@ -128,7 +129,7 @@ def public_requirements(texts: Sequence[str]) -> list[str]:
 
 
 def public_options(options: Mapping[str, object]) -> dict[str, str | int | bool]:
-    """Options whose values are a switch, a number or a word; a path or an address is none."""
+    """Options whose values are a switch, a number or a word; paths and URLs are left out."""
     return {
         key: value
         for key, value in sorted(options.items())

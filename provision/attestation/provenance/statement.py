@@ -1,7 +1,7 @@
 """What was built, from which lock, by what: an in-toto statement with SLSA's build provenance.
 
 https://slsa.dev/spec/v1.1/provenance
-It is made from the lock and read back strictly, after its signature was found right.
+It is made from the lock and read back strictly, after its signature was verified.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ BUILD = StatementKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRun:
-    """One run of a builder ("oci", "docker"). `options` are what the user chose of how to build;
-    `formats` are ours, such as the version of how layers are written.
+    """One run of a builder ("oci", "docker"). `options` are the user's build options; `formats` are
+    ours, such as the version of the layer format.
     """
 
     builder: str
@@ -67,7 +67,7 @@ class BuildRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """A statement's content, as far as it is judged. `images` are the digests that it speaks of
+    """A statement's content, as far as it is judged. `images` are the digests that it names
     ("sha256:..."), `lock` and `bom` are sha256 in hex.
     """
 
@@ -116,7 +116,7 @@ def make_statement(
 
 
 def build_definition(lock: Lock, build: BuildRun) -> dict[str, Any]:
-    """What went in: equal definitions by one builder give equal images."""
+    """The inputs: equal definitions with the same builder give equal images."""
     request = {"request": public_request(build.request)} if build.request else {}
     return {
         "buildType": BUILD_TYPE,
@@ -135,7 +135,9 @@ def _lock(lock: Lock) -> dict[str, Any]:
 
 
 def _base(plan: Plan) -> list[dict[str, Any]]:
-    """A base without a digest is no resolved one; the lock still says what was asked for."""
+    """A base without a digest is not a resolved dependency; the lock still says what was
+    requested.
+    """
     base = public_base(plan.base)
     if not is_digest(base.get("digest")):
         return []
@@ -170,7 +172,7 @@ def _in_words(time: datetime) -> str:
 
 
 def parse_statement(payload: bytes) -> Provenance:
-    """The statement in a payload whose signature was found right."""
+    """The statement in a payload whose signature was verified."""
     data, predicate = BUILD.predicate(payload)
     definition = BUILD.object_at("buildDefinition", predicate.get("buildDefinition"))
     if definition.get("buildType") != BUILD_TYPE:

@@ -1,4 +1,4 @@
-"""Records that are no use. What a sound record says is a `Judgement`, never an error."""
+"""Unusable records. The content of a valid record is a `Judgement`, never an error."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from provision.attestation.signing.errors import StatementError
 
 
 class RecordError(StatementError):
-    """A record that cannot be taken for what it says."""
+    """A record that is not trustworthy."""
 
     code = "record-unreadable"
 
 
 class RecordUnreadableError(RecordError):
-    """It is no record of ours, or not whole, or of a later version."""
+    """Not a record of ours, incomplete, or of a later version."""
 
 
 class RecordTamperedError(RecordError):
-    """The signature is not that of this content."""
+    """The signature does not match the content."""
 
     code = "record-tampered"
 

@@ -1,5 +1,5 @@
-"""The machine of a record: what of it bears on the proof. No name of machine or user; of a GPU's
-UUID its hash, which says whether it is the same card and not which one it is.
+"""The machine of a record: the facts that matter for the proof. No name of machine or user; for a
+GPU's UUID its hash, which shows whether it is the same card but not which one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class RecordedGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedHost:
-    """A machine; `gpus` None: not known. `engine` is what ran the image ("docker 26.1"). What
-    stands below the GPUs is for people, and nothing is judged by it.
+    """A machine; `gpus` None: unknown. `engine` is what ran the image ("docker 26.1"). The fields
+    below the GPUs are informative, and nothing is judged by them.
     """
 
     arch: str | None
@@ -46,14 +46,16 @@ class RecordedHost:
 
     @property
     def kinds(self) -> list[tuple[str | None, str | None, bool]] | None:
-        """Its GPUs by name, capability and MIG mode, in an order that no slot number decides."""
+        """Its GPUs by name, capability and MIG mode, in an order independent of slot numbers."""
         if self.gpus is None:
             return None
         kinds = [(gpu.name, gpu.compute_capability, gpu.mig is True) for gpu in self.gpus]
         return sorted(kinds, key=json.dumps)
 
     def is_like(self, other: RecordedHost) -> bool:
-        """Whether both are one kind of machine. The driver is not of it: it can be changed."""
+        """Whether both are the same kind of machine. The driver does not count: it can be
+        changed.
+        """
         return (self.arch, self.kinds) == (other.arch, other.kinds)
 
     @property
@@ -71,7 +73,9 @@ class RecordedHost:
 
     @property
     def slug(self) -> str:
-        """The kind of machine as part of a file's name: readable, and unlike for unlike kinds."""
+        """The kind of machine as part of a file name: readable, and different for different
+        kinds.
+        """
         words = re.sub(r"[^a-z0-9]+", "-", self.gpus_in_words.lower()).strip("-")
         text = json.dumps({"arch": self.arch, "gpus": self.kinds}, sort_keys=True)
         return f"{words[:_SLUG_LENGTH].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -105,7 +109,7 @@ def _recorded_gpu(gpu: Gpu) -> RecordedGpu:
 
 
 def host_to_json(host: RecordedHost) -> dict[str, Any]:
-    """The machine as a statement holds it."""
+    """The machine in a statement's format."""
     return {
         "arch": host.arch,
         "driver": host.driver,

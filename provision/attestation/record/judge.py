@@ -1,4 +1,4 @@
-"""What a sound record is worth here and now: does it prove this image on this machine?"""
+"""Judges a valid record here and now: does it prove this image on this machine?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provision.attestation.record.statement import LEVELS, Statement
 from provision.errors import Exit
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""How far two clocks may be apart: what Kerberos allows, too.
+"""How far two clocks may differ: the same as in Kerberos.
 
 https://web.mit.edu/kerberos/krb5-latest/doc/admin/conf_files/krb5_conf.html (clockskew)
 """
@@ -19,7 +19,7 @@ https://web.mit.edu/kerberos/krb5-latest/doc/admin/conf_files/krb5_conf.html (cl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordChange:
-    """What is not as it was. `matters`: it takes the proof away."""
+    """A difference since the record. `matters`: it invalidates the proof."""
 
     what: str
     was: str | None
@@ -55,11 +55,11 @@ def judge(
     contradiction: Callable[[Statement], str | None],
     also: Collection[str] = (),
 ) -> Judgement:
-    """Hold a record against an image, this machine, and the level asked for (None: any).
+    """Check a record against an image, this machine, and the requested level (None: any).
 
-    What would make the record speak of something else comes before what it says. `also` are other
-    digests that the image is known by, such as that of its manifest. `contradiction` says where
-    the verdict is not the one that the checks in the record amount to.
+    Anything that makes the record about something else comes before its content. `also` are other
+    digests that the image is known by, such as that of its manifest. `contradiction` says if the
+    verdict differs from what the checks in the record amount to.
     """
     same = not statement.images.isdisjoint({image, *also})
     known = replace(statement, image=image) if same else statement
@@ -129,8 +129,8 @@ def missing(*, name: str, image: str, host: RecordedHost, elsewhere: bool) -> Ju
 def changes(
     statement: Statement, *, image: str, lock: str | None, host: RecordedHost
 ) -> tuple[RecordChange, ...]:
-    """Everything that is not as it was. A kernel or an engine of another version is told and takes
-    nothing away: the driver's version is that of its kernel module, and the image brings the rest.
+    """All differences. Another version of a kernel or an engine is reported but does not invalidate
+    the proof: the driver's version is that of its kernel module, and the image brings the rest.
     """
     was = statement.host
     rows = (
@@ -151,13 +151,13 @@ def changes(
 
 
 def _cards(host: RecordedHost) -> str | None:
-    """The very GPUs, in an order that no slot number decides."""
+    """The individual GPUs, in an order independent of slot numbers."""
     known = sorted(gpu.uuid_sha256[:12] for gpu in host.gpus or () if gpu.uuid_sha256)
     return ", ".join(known) or None
 
 
 def _gpus_known(host: RecordedHost) -> bool:
-    """GPUs that could not be read are like no others, not even like the same."""
+    """GPUs that could not be read equal no others, not even themselves."""
     return host.gpus is not None and all(gpu.name for gpu in host.gpus)
 
 

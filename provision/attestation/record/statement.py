@@ -47,8 +47,8 @@ RECORD = StatementKind(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """A record's content, as far as it is judged. `image` is "sha256:...", `also` are other digests
-    of the same image, `time` when the suite had ended, in UTC.
-    `checks` are rows of a report, as far as a record keeps them.
+    of the same image, `time` when the suite had ended, in UTC. `checks` are rows of a report, as
+    far as a record keeps them.
     """
 
     name: str
@@ -64,17 +64,17 @@ class Statement:
 
     @property
     def ended(self) -> datetime:
-        """`time`, to reckon with."""
+        """`time` as a datetime."""
         return datetime.strptime(self.time, _CLOCK).replace(tzinfo=timezone.utc)
 
     @property
     def images(self) -> frozenset[str]:
-        """Every digest that the record speaks of."""
+        """Every digest that the record names."""
         return frozenset({self.image, *self.also})
 
 
 def lock_digest(label: str | None) -> str | None:
-    """The digest of the lock that an image's label names, if it is one."""
+    """The digest of the lock that an image's label names, if it is valid."""
     return label if label and SHA256.fullmatch(label) else None
 
 
@@ -91,7 +91,7 @@ def make_statement(
     now: datetime,
     also: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The statement on one run of the suite.
+    """The statement about one run of the suite.
 
     `also` are other digests of the same image: an engine knows it by that of its configuration, a
     registry by that of its manifest.
@@ -144,7 +144,7 @@ def _check(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_statement(payload: bytes) -> Statement:
-    """The statement in a payload whose signature was found right."""
+    """The statement in a payload whose signature was verified."""
     data, predicate = RECORD.predicate(payload)
     if predicate.get("schema") != 1 or isinstance(predicate.get("schema"), bool):
         raise RECORD.unlike(f"predicate.schema is {predicate.get('schema')!r:.20}, not 1")
@@ -178,7 +178,7 @@ def _time(value: object) -> str:
 
 
 def _rows(checks: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The rows of `_checks`, with the status that puts them into their group."""
+    """The rows of `_checks`, each with the status of its group."""
     found: list[Mapping[str, Any]] = []
     for group, (status, *_) in _GROUPS.items():
         rows = checks.get(group)

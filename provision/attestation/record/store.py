@@ -1,4 +1,4 @@
-"""Where records lie, and reading and writing them."""
+"""Reads and writes records, and knows where they are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def records(home: Path) -> Path:
 
 
 def record_path(home: Path, image: str, host: RecordedHost) -> Path:
-    """The record of this image on this kind of machine: the latest run, whatever it said."""
+    """The record of this image on this kind of machine: the latest run, whatever its verdict."""
     return records(home) / f"{_short(image)}.{host.slug}.json"
 
 
@@ -45,21 +45,21 @@ def elsewhere(home: Path, image: str) -> bool:
 
 
 def signer_of(home: Path, key: Path | None) -> Signer:
-    """The key that was named, else this machine's own."""
+    """The named key, else this machine's own."""
     from provision.attestation.signing.keys import read_signer
 
     return read_signer(key) if key is not None else own_signer(home / "keys")
 
 
 def trusted_keys(home: Path, named: Iterable[Path]) -> dict[str, PublicKey]:
-    """Whose records are believed: this machine's own, and those of the keys named."""
+    """The keys that are trusted for records: this machine's own, and the named ones."""
     own = own_public(home / "keys")
     keys = [read_public(path) for path in named] + ([own] if own is not None else [])
     return {key.keyid: key for key in keys}
 
 
 def write_record(path: Path, statement: Mapping[str, Any], signer: Signer) -> None:
-    """Sign it and write it whole; OSError where that cannot be done."""
+    """Sign the record and write it whole; OSError if that fails."""
     from provision.output.files import write_whole
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,8 +67,8 @@ def write_record(path: Path, statement: Mapping[str, Any], signer: Signer) -> No
 
 
 def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement, str]:
-    """What a record says, and the id of its key. RecordUnreadableError: there is none that can be
-    read; other errors of records: it is not to be believed.
+    """The content of a record, and the id of its key. RecordUnreadableError: there is no readable
+    one; other errors of records: it is not trustworthy.
     """
     try:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
 """The DSSE envelope: what is signed is the payload together with its type.
 
 https://github.com/secure-systems-lab/dsse/blob/master/protocol.md
-One signature, by Ed25519; the algorithm belongs to the key and is not named in the envelope, so
-that nobody can name a weaker one.
+One Ed25519 signature; the algorithm belongs to the key and is not named in the envelope, so that
+nobody can choose a weaker one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def seal(statement: Mapping[str, Any], signer: Signer) -> bytes:
 
 
 def unseal(data: bytes, trusted: Mapping[str, PublicKey], kind: StatementKind) -> tuple[bytes, str]:
-    """The payload, and the id of the key that signed it; nothing of it is believed before."""
+    """The payload, and the id of the key that signed it; nothing is trusted before the signature is
+    verified.
+    """
     try:
         envelope = read_json(data)
     except ValueError:
@@ -74,7 +76,7 @@ def unseal(data: bytes, trusted: Mapping[str, PublicKey], kind: StatementKind) -
 
 
 def _bytes(text: object, name: str, kind: StatementKind) -> bytes:
-    """Base64 in its one canonical spelling: no other text stands for the same bytes."""
+    """Base64 in its canonical spelling: no other text encodes the same bytes."""
     if isinstance(text, str) and text.isascii():
         try:
             data = base64.b64decode(text, validate=True)

@@ -1,4 +1,4 @@
-"""Signed statements and keys that are no use. What a sound statement says is never an error."""
+"""Unusable signed statements and keys. The content of a valid statement is never an error."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from provision.errors import Exit
 
 
 class StatementError(Failure):
-    """A statement that cannot be taken for what it says, or a key that cannot be used."""
+    """A statement that is not trustworthy, or a key that cannot be used."""
 
     exit_code = Exit.USAGE
 
 
 class BadKeyError(StatementError):
-    """A key file that holds no Ed25519 key, or that others may read."""
+    """A key file without an Ed25519 key, or one that others may read."""
 
     code = "bad-record-key"

@@ -1,4 +1,4 @@
-"""The Ed25519 keys that sign records: this machine's own, made on first use, or one named."""
+"""The Ed25519 keys that sign records: this machine's own, created on first use, or a named one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAKE = "openssl genpkey -algorithm ed25519 -out KEY.pem"
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """Who can tell whether a signature is right. `keyid`: SHA-256 of the key's SPKI DER."""
+    """Verifies signatures. `keyid`: SHA-256 of the key's SPKI DER."""
 
     keyid: str
     _key: Ed25519PublicKey
@@ -43,7 +43,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Who can sign."""
+    """Creates signatures."""
 
     public: PublicKey
     _key: Ed25519PrivateKey
@@ -57,7 +57,7 @@ class Signer:
 
 
 def own_signer(folder: Path) -> Signer:
-    """This machine's key. It is made where there is none, and no other process sees half of it."""
+    """This machine's key. It is created if there is none, and no other process sees half of it."""
     private = folder / PRIVATE
     if not private.exists():
         _make(private)
@@ -70,7 +70,7 @@ def own_signer(folder: Path) -> Signer:
 
 
 def own_public(folder: Path) -> PublicKey | None:
-    """The public half of this machine's key, if it has one. The private one is not read."""
+    """The public half of this machine's key, if it has one. Does not read the private one."""
     public = folder / PUBLIC
     return read_public(public) if public.exists() else None
 
@@ -141,7 +141,7 @@ def _make(private: Path) -> None:
     try:
         with os.fdopen(number, "wb") as file:
             file.write(pem)
-        with contextlib.suppress(FileExistsError):  # another process was first, and its key serves
+        with contextlib.suppress(FileExistsError):  # another process was first, so its key is used
             os.link(name, private)
     finally:
         Path(name).unlink()

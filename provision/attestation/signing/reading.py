@@ -1,4 +1,4 @@
-"""Statements are read strictly, and each kind of statement is refused in its own words.
+"""Reads statements strictly; each kind of statement has its own error messages.
 
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 """
@@ -19,8 +19,8 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementKind:
-    """A kind of statement: its predicate's type, its name in errors ("record"), how to get a new
-    one, and the errors of its own, which are raised with a path of what is wrong.
+    """A kind of statement: its predicate type, its name in errors ("record"), how to get a new one,
+    and its own errors, which are raised with the path of what is wrong.
     """
 
     predicate_type: str
@@ -31,7 +31,7 @@ class StatementKind:
     unknown_key: type[StatementError]
 
     def unlike(self, what: str) -> StatementError:
-        """The error of what is not one of these, not whole, or of a later version."""
+        """The error for content of another kind, incomplete, or of a later version."""
         return self.unreadable(
             f"This is not a {self.name} of this version: {what}.", fix=self.renew
         )
@@ -47,7 +47,7 @@ class StatementKind:
         return data, self.object_at("predicate", data.get("predicate"))
 
     def subjects(self, statement: Mapping[str, Any], *, most: int) -> tuple[str, tuple[str, ...]]:
-        """One image under one name, by each of its digests ("sha256:...")."""
+        """One image under one name, with each of its digests ("sha256:...")."""
         rows = self.list_at("subject", statement.get("subject"))
         if not 0 < len(rows) <= most:
             raise self.unlike(f"it names no image, or more than {most} digests")
@@ -89,7 +89,7 @@ class StatementKind:
 
 
 def read_json(data: bytes) -> object:
-    """Strict JSON; ValueError for a name twice, for NaN, for what nests without end."""
+    """Strict JSON; ValueError for duplicate names, for NaN, for excessive nesting."""
     try:
         return json.loads(
             data.decode("utf-8"), object_pairs_hook=_no_name_twice, parse_constant=_no_constant

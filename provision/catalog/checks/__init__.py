@@ -1,1 +1,3 @@
-"""What must hold between the rows, a module a subject; `provision.catalog.check` calls them all."""
+"""Consistency rules between rows, one module per subject; `provision.catalog.check` calls
+them all.
+"""

@@ -1,4 +1,4 @@
-"""Rules for toolkits, driver branches, kernel modules, and the GPUs that these serve."""
+"""Rules for toolkits, driver branches, kernel modules, and the GPUs that these support."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from provision.catalog.rows import CudaDropped, DriverBranch, ForwardCompat, Gpu
 from provision.model.plan import ComputeCapability
 
 _MODULES = ("optional", "required-from-blackwell", "only")
-"""What branches did, one after the other: open kernel modules came, and became the only ones."""
+"""The states of branches in order of time: open kernel modules appeared, then became the
+only ones.
+"""
 
 
 def _newer_needs_no_less(catalog: Catalog) -> Iterator[Problem]:
-    """A newer CUDA needs at least as new a driver; rows stand oldest first."""
+    """A newer CUDA needs at least as new a driver; rows are ordered oldest first."""
     floors = [(str(row.major), row.min_driver) for row in catalog.families]
     yield from rising("newer-needs-no-less", "cuda.json families", floors)
     shipped = [(row.full, row.driver) for row in catalog.toolkits]
@@ -32,7 +34,9 @@ def _newer_needs_no_less(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _branches_rise(catalog: Catalog) -> Iterator[Problem]:
-    """Branches stand oldest first; a newer one supports no older CUDA and drives no older GPU."""
+    """Branches are ordered oldest first; a newer one supports no older CUDA and drives no older
+    GPU.
+    """
     table = "drivers.json branches"
     rows = catalog.branches
     yield from rising("branches-rise", table, [(str(r.branch), r.max_cuda) for r in rows])
@@ -91,7 +95,9 @@ def _module_faults(row: DriverBranch, open_from: ComputeCapability | None) -> It
 
 
 def _gpu_drivers(catalog: Catalog) -> Iterator[Problem]:
-    """One branch adds a chip and drives it; of one capability all GPUs name their chip."""
+    """A chip is added by one branch, which drives it; the GPUs of one capability all name their
+    chip.
+    """
     yield from doubled(
         "drivers.json branches adds", [chip for row in catalog.branches for chip in row.adds]
     )
@@ -108,7 +114,7 @@ def _gpu_drivers(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _toolkit_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A toolkit's names agree, its family is there, and its driver's branch supports it."""
+    """A toolkit's names agree, its family exists, and its driver's branch supports it."""
     for position, row in enumerate(catalog.toolkits):
         place = f"cuda.json toolkits[{position}]"
         if not row.full.startswith(f"{row.cuda}."):
@@ -171,7 +177,7 @@ def _driver_faults(row: GpuModel, catalog: Catalog) -> Iterator[str]:
 
 
 def _dropped_rows(catalog: Catalog) -> Iterator[Problem]:
-    """What a CUDA dropped, the one before it compiled for, and it does not."""
+    """A GPU that a CUDA dropped was compiled for by the CUDA before it, and is not by this one."""
     for position, row in enumerate(catalog.dropped):
         for what in _dropped_faults(row, catalog):
             place, name = f"cuda.json dropped[{position}]", f"{row.cuda} {row.generation}"
@@ -195,7 +201,7 @@ def _dropped_faults(row: CudaDropped, catalog: Catalog) -> Iterator[str]:
 
 
 def _notes(catalog: Catalog) -> Iterator[Problem]:
-    """Notes are of known branches and GPUs."""
+    """Notes are about known branches and GPUs."""
     for position, row in enumerate(catalog.highest_majors):
         place = f"drivers.json highest_majors[{position}]"
         branch = catalog.branch_of(str(row.branch))

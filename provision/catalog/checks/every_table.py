@@ -1,4 +1,4 @@
-"""Rules that hold in every table: versions can be read, rows are there once and in order."""
+"""Rules for every table: versions are valid, and rows are unique and in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from provision.catalog.tables import FILES
 
 
 def _versions_read(catalog: Catalog) -> Iterator[Problem]:
-    """Every version is one that `packaging` orders."""
+    """Every version is valid for `packaging`."""
     named: list[tuple[str, str, Sequence[str | None]]] = []
     for i, t in enumerate(catalog.toolkits):
         named.append((f"cuda.json toolkits[{i}]", t.full, (t.cuda, t.full, t.driver)))
@@ -63,7 +63,7 @@ def _versions_read(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
-    """One row a fact."""
+    """One row per fact."""
     wheels = [f"{row.version} {row.arch}" for row in catalog.tensorflow_wheels]
     tables: list[tuple[str, list[str]]] = [
         ("cuda.json families", [str(row.major) for row in catalog.families]),
@@ -98,7 +98,7 @@ def _no_duplicates(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _oldest_first(catalog: Catalog) -> Iterator[Problem]:
-    """Releases stand in the order of their versions, libraries below their CUDA major."""
+    """Releases are in the order of their versions, libraries grouped by CUDA major."""
     tables = [
         ("tensorflow.json tensorflow_releases", [r.version for r in catalog.tensorflow_releases]),
         ("tensorflow.json tensorflow_gpu", [row.version for row in catalog.tensorflow_gpu]),
@@ -119,7 +119,7 @@ def _oldest_first(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _files_dated(catalog: Catalog) -> Iterator[Problem]:
-    """A file says on which day it was drawn up."""
+    """A file states the date of its data."""
     for name in FILES:
         date = catalog.files[name].text("date")
         if not is_day(date):

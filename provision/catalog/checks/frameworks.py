@@ -26,7 +26,7 @@ _PTX_TARGET = re.compile(r"sm_\d{2,3}a?")
 
 
 def _release_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A release has builds, and its specifiers can be read."""
+    """A release has builds, and its specifiers are valid."""
     built = {row.version for row in catalog.torch}
     for position, row in enumerate(catalog.torch_releases):
         place = f"torch.json releases[{position}]"
@@ -42,7 +42,7 @@ def _release_rows(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _build_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A build agrees with its release, its toolkit, its tag, its pins and itself."""
+    """A build agrees with its release, its toolkit, its tag and its pins."""
     for position, row in enumerate(catalog.torch):
         for rule, faults in _BUILD_RULES.items():
             for what in faults(row, catalog):
@@ -56,7 +56,7 @@ def _release_known(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
 
 
 def _tag_agrees(build: TorchBuild, _: Catalog) -> Iterator[str]:
-    """cu117 is CUDA 11.7, cpu is none."""
+    """cu117 is CUDA 11.7, cpu has no CUDA."""
     expected = "cpu" if build.cuda is None else "cu" + build.cuda.replace(".", "")
     if build.tag != expected:
         yield f"tag {build.tag} of a build for CUDA {build.cuda}"
@@ -73,7 +73,7 @@ def _targets_known(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
 
 
 def _python_tags_read(build: TorchBuild, catalog: Catalog) -> Iterator[str]:
-    """Well formed, and within what the release asks for."""
+    """Well formed, and allowed by the release's requires-python."""
     release = catalog.torch_release(build.version)
     yield from wrong_python_tags(build.python_tags, release.requires_python if release else None)
 
@@ -103,7 +103,7 @@ def _pins_agree(build: TorchBuild, _: Catalog) -> Iterator[str]:
 
 
 def _one_pypi_build(catalog: Catalog) -> Iterator[Problem]:
-    """PyPI has one build a release and machine."""
+    """PyPI has one build per release and machine."""
     seen: set[tuple[str, str]] = set()
     for position, row in enumerate(catalog.torch):
         if "pypi" not in row.at:
@@ -125,7 +125,7 @@ _BUILD_RULES: dict[str, Callable[[TorchBuild, Catalog], Iterator[str]]] = {
 
 
 def _tensorflow_releases(catalog: Catalog) -> Iterator[Problem]:
-    """A release has wheels, and its toolkit could compile what it holds."""
+    """A release has wheels, and its toolkit could compile its code."""
     wheels = {row.version for row in catalog.tensorflow_wheels}
     for position, row in enumerate(catalog.tensorflow_releases):
         place = f"tensorflow.json tensorflow_releases[{position}]"
@@ -203,7 +203,7 @@ def _tensorflow_gpu(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _jax_rows(catalog: Catalog) -> Iterator[Problem]:
-    """A plugin is of a known release, and what it asks for can be read and had."""
+    """A plugin is of a known release, and its requirements are valid and satisfiable."""
     releases = {row.version for row in catalog.jax_releases}
     for position, release in enumerate(catalog.jax_releases):
         for what in wrong_python_tags(release.python_tags, None):
@@ -239,7 +239,7 @@ def _torch_pins(catalog: Catalog) -> Iterator[Problem]:
     """The cuDNN and NCCL that a PyTorch build pins are releases of the table."""
     for position, row in enumerate(catalog.torch):
         for rule, what in pin_faults(row.pins, catalog):
-            if rule != "pins-read":  # that is the business of the build's own rules
+            if rule != "pins-read":  # checked by the build's own rules
                 place, name = (
                     f"torch.json builds[{position}]",
                     f"{row.version} {row.tag} {row.arch}",

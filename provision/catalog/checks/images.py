@@ -1,4 +1,4 @@
-"""Rules for base images, what stands on them, and when they start."""
+"""Rules for base images, their systems, and their start rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CUDNN_MAJOR = re.compile(r"-cudnn(\d+)-")
 
 
 def _pythons(catalog: Catalog) -> Iterator[Problem]:
-    """Pythons stand oldest first, each with its day; every image's Python is among them."""
+    """Pythons are ordered oldest first, each with its date; every image's Python is among them."""
     table = "bases.json pythons"
     yield from rising("pythons-rise", table, [(row.python, row.python) for row in catalog.pythons])
     for position, row in enumerate(catalog.pythons):
@@ -32,7 +32,7 @@ def _pythons(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _image_rows(catalog: Catalog) -> Iterator[Problem]:
-    """An image is of a known toolkit and system, and says no cuDNN but the one in its tag."""
+    """An image has a known toolkit and system, and names no cuDNN but the one in its tag."""
     full = {row.full for row in catalog.toolkits}
     ubuntus = {f"ubuntu{row.release}" for row in catalog.ubuntu_releases}
     for position, row in enumerate(catalog.images):
@@ -55,7 +55,9 @@ def _image_faults(row: CudaImage, full: set[str], ubuntus: set[str]) -> Iterator
 
 
 def _start_rules(catalog: Catalog) -> Iterator[Problem]:
-    """A start rule is of a known CUDA, says that CUDA, and names known branches; one a system."""
+    """A start rule is for a known CUDA, states that CUDA, and names known branches; one per
+    system.
+    """
     pairs = [f"{row.cuda} {os}" for row in catalog.start_rules for os in row.os]
     yield from doubled("images.json start_rules, by system", pairs)
     full = {row.full for row in catalog.toolkits} | set(catalog.cuda_versions())

@@ -45,7 +45,7 @@ def _library_faults(
 
 
 def pin_faults(pins: Iterable[str], catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """Requirements that cannot be read, or that no known release of cuDNN or NCCL satisfies."""
+    """Requirements that cannot be parsed, or that no known release of cuDNN or NCCL satisfies."""
     known: dict[str, list[str]] = {}
     for table, rows in (("cudnn", catalog.cudnn), ("nccl", catalog.nccl)):
         for row in rows:

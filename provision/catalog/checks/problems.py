@@ -1,4 +1,6 @@
-"""What a rule of `provision.catalog.checks` says, how it calls rows, and what rules ask alike."""
+"""The problems that rules of `provision.catalog.checks` report, names of rows, and shared
+helpers.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ class Problem(NamedTuple):
 
 
 Rule: TypeAlias = Callable[[Catalog], Iterable[Problem]]
-"""What holds of a catalog. A row that breaks it has its table's place in the file put before it."""
+"""A rule for a catalog. The place of the broken row in the file is put before the problem."""
 
 
 def doubled(table: str, names: Sequence[str]) -> Iterator[Problem]:
-    """One row a fact."""
+    """One row per fact."""
     for name, count in Counter(names).items():
         if count > 1:
             position = len(names) - 1 - names[::-1].index(name)
@@ -51,7 +53,7 @@ def doubled(table: str, names: Sequence[str]) -> Iterator[Problem]:
 
 
 def rising(rule: str, table: str, rows: Sequence[tuple[str, str | None]]) -> Iterator[Problem]:
-    """(name, value) rows whose names rise, and whose values never fall; None is passed over."""
+    """(name, value) rows must have rising names, and values that never fall; None is skipped."""
     highest = Version("0")
     for position, (name, text) in enumerate(rows):
         place = f"{table}[{position}]"
@@ -64,7 +66,7 @@ def rising(rule: str, table: str, rows: Sequence[tuple[str, str | None]]) -> Ite
 
 
 def wrong_python_tags(tags: Iterable[str], requires_python: str | None) -> Iterator[str]:
-    """cp311-cp311, cp313-cp313t; and within what the release asks for."""
+    """cp311-cp311, cp313-cp313t; and allowed by the release's requires-python."""
     wanted = requires_python if requires_python and is_specifier(requires_python) else ""
     for tag in tags:
         if not _PYTHON_TAG.fullmatch(tag):
@@ -79,7 +81,7 @@ def wrong_targets(
     ptx: ComputeCapability | None,
     possible: Iterable[ComputeCapability],
 ) -> Iterator[str]:
-    """What the toolkits of CUDA X.Y, which compile for `possible`, cannot have made."""
+    """Targets that toolkits of CUDA X.Y, which compile for `possible`, cannot have produced."""
     targets = set(possible)
     if not targets:
         yield f"CUDA {cuda} has no toolkit"
@@ -92,38 +94,38 @@ def wrong_targets(
 
 
 def build_name(build: TorchBuild) -> str:
-    """How one build is called in problems and exceptions: "2.0.1 cu117 x86_64"."""
+    """How problems and exceptions name a build: "2.0.1 cu117 x86_64"."""
     return f"{build.version} {build.tag} {build.arch}"
 
 
 def modules_name(row: KernelModules) -> str:
-    """How a row of kernel modules is called in problems: "7.5", "9.0 NVIDIA GH200 480GB"."""
+    """How problems name a row of kernel modules: "7.5", "9.0 NVIDIA GH200 480GB"."""
     return " ".join(["{}.{}".format(*row.capability), *row.gpus])
 
 
 def plugin_name(row: JaxPlugin) -> str:
-    """How a plugin is called in problems and exceptions: "0.7.2 cuda12"."""
+    """How problems and exceptions name a plugin: "0.7.2 cuda12"."""
     return f"{row.version} cuda{row.cuda_major}"
 
 
 def library_name(row: CudnnRelease | NcclRelease) -> str:
-    """How a library is called in problems and exceptions: "9.1.0.70 cu12"."""
+    """How problems and exceptions name a library: "9.1.0.70 cu12"."""
     return f"{row.version} cu{row.cuda_major}"
 
 
 def rule_name(row: StartRule) -> str:
-    """How a start rule is called in problems and exceptions: "12.8.1 ubuntu24.04"."""
+    """How problems and exceptions name a start rule: "12.8.1 ubuntu24.04"."""
     return f"{row.cuda} {row.os[0]}"
 
 
 def below(one: str, other: str) -> bool:
-    """Whether one version is older; False where either is none."""
+    """Whether one version is older; False if either is invalid."""
     first, second = as_version(one), as_version(other)
     return first is not None and second is not None and first < second
 
 
 def as_version(text: str) -> Version | None:
-    """None for what is no version."""
+    """None for an invalid version."""
     try:
         return Version(text)
     except InvalidVersion:
@@ -140,7 +142,7 @@ def is_specifier(text: str) -> bool:
 
 
 def is_day(text: str) -> bool:
-    """Whether it is a day of the calendar, as "2026-11-21"."""
+    """Whether it is a valid date, such as "2026-11-21"."""
     try:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -148,5 +150,5 @@ def is_day(text: str) -> bool:
 
 
 def is_date(text: str) -> bool:
-    """Whether it is a month, a day or a moment."""
+    """Whether it is a month, a date or a timestamp."""
     return _DATE.fullmatch(text) is not None

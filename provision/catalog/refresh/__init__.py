@@ -1,14 +1,14 @@
-"""Brings the user's catalog up to date: asks indexes and registries, and says what is different.
+"""Updates the user's catalog: queries indexes and registries, and reports what is different.
 
     sources --fetch--> pages, METADATA, tags --(pure)--> Reading --compare--> changes and rows
                                                                                     |
                                       the user's copy (provision.catalog.overlay) <-+ to_overlay
 
 Each source is a module that turns pages into rows: `pytorch`, `tensorflow`, `jax` and `nvidia` of
-the default package index, `pytorch_index`, `registry`, and `redist` of NVIDIA's manifests. They
-fail one by one: what could be read counts. Nothing is written here; a fact is in `Refreshed.rows`
-only if it was read, it says where and on which day, and the catalog did not say it already. What no
-source says of a new cuDNN, NCCL, JAX plugin, toolkit or driver branch (which GPUs, which driver) is
+the default package index, `pytorch_index`, `registry`, and `redist` of NVIDIA's manifests. Each
+fails by itself: what could be read counts. Nothing is written here; a fact is in `Refreshed.rows`
+only if it was read and the catalog did not have it, with its source and the date. What no source
+says about a new cuDNN, NCCL, JAX plugin, toolkit or driver branch (which GPUs, which driver) is
 carried over from the release before it, and marked so.
 """
 
@@ -81,13 +81,14 @@ GROUPS = {
     "registry": SOURCES[7:9],
     "nvidia": SOURCES[9:],
 }
-"""Sources by whom they ask: the default package index, the PyTorch index, the image registry,
-NVIDIA's download server."""
+"""Groups of sources, by the server that they query: the default package index, the PyTorch index,
+the image registry, NVIDIA's download server.
+"""
 
 _GRACE_S = 1.0
-"""For the requests of a source to end by themselves, before it is not waited for any more."""
+"""Grace time for the requests of a source to end by themselves before it is abandoned."""
 
-# A row of the left table means nothing without one of the right.
+# A row of the left table is useless without one of the right.
 _PARENTS = {
     "builds": "releases",
     "tensorflow_wheels": "tensorflow_releases",
@@ -111,15 +112,15 @@ def refresh(
     limits: FetchLimits | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Refreshed:
-    """Ask the sources and compare their answers with the catalog, which should be the user's own.
+    """Query the sources and compare their answers with the catalog, which should be the user's own.
 
-    `sources` are names of SOURCES or GROUPS; none means all. `index`, `pytorch_index`, `registry`
-    and `nvidia` replace the default ones; `today` is the day that rows are dated by
-    ("2026-11-21"). `on_progress` hears a line for every answered request, from whichever thread,
-    one at a time. `recheck` reads METADATA of known wheels too. A source that fails is among
-    `failures`; `exit_code` is 5 only where every source that was asked failed whole.
+    `sources` are names of SOURCES or GROUPS; empty means all. `index`, `pytorch_index`, `registry`
+    and `nvidia` replace the default ones; `today` is the date of the rows ("2026-11-21").
+    `on_progress` receives a line for every answered request, from any thread, one at a time.
+    `recheck` reads METADATA of known wheels too. A source that fails is among `failures`;
+    `exit_code` is 5 only if every queried source failed completely.
 
-    RefreshOfflineError: nothing may be asked. UnknownSourceError: no such source.
+    RefreshOfflineError: the network may not be used. UnknownSourceError: no such source.
     """
     names = _chosen(sources)
     if offline:
@@ -157,7 +158,7 @@ def refresh(
         running = {name: readers.submit(_attempt, job.work) for name, job in jobs.items()}
         results = {name: _awaited(future, fetcher) for name, future in running.items()}
     finally:
-        fetcher.stop()  # what is still under way is not waited for
+        fetcher.stop()  # requests still under way are abandoned
         threads.close()
         readers.close()
     readings = [result for result in results.values() if isinstance(result, SourceReading)]
@@ -175,7 +176,7 @@ def refresh(
 
 
 def to_overlay(refreshed: Refreshed, previous: Overlay | None) -> Overlay:
-    """The user's copy with what a refresh found laid over what it held."""
+    """The user's copy updated with the rows that a refresh found."""
     from provision.catalog.refresh import store
 
     return store.to_overlay(refreshed, previous)

@@ -1,6 +1,6 @@
-"""Where the default package index is: what pip or uv is configured for, else uv's own default.
+"""Finds the default package index: what pip or uv is configured for, else uv's own default.
 
-No address is written here: what nobody configured is asked of uv, which comes with this package.
+No URL is hard-coded here: the default comes from uv, which is installed with this package.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FIX = "Name the index: --index https://HOST/simple"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """An index. `url` may hold a login; `name` is what may be shown: "PyPI", or the host."""
+    """An index. `url` may contain a login; `name` may be shown: "PyPI", or the host."""
 
     url: str
     name: str
 
 
 def default_index(index: str | None, env: Mapping[str, str]) -> Address:
-    """The index that was named; else the one that pip or uv would ask, in the order of a lock."""
+    """The named index; else the one that pip or uv would use, in the order that a lock uses."""
     builtin = _ask_uv({k: v for k, v in env.items() if not k.startswith(("UV_", "PIP_"))}, own=True)
     url = (
         index
@@ -47,7 +47,9 @@ def default_index(index: str | None, env: Mapping[str, str]) -> Address:
 
 
 def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> str | None:
-    """What uv would ask: an empty lock says it, and needs no network. `own`: its built-in one."""
+    """The index that uv would use, found by compiling an empty lock without network. `own`: its
+    default.
+    """
     from uv import find_uv_bin
 
     try:

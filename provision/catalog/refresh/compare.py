@@ -1,9 +1,9 @@
-"""What was read against what the catalog says -> changes, and the rows that are worth keeping.
+"""Compares what was read with the catalog -> changes, and the rows that are worth keeping.
 
-A column that the world may change (a new Python, a withdrawn release) is followed. One that cannot
-change after a wheel was uploaded (its CUDA, its pins) is filled where the catalog had not read it;
-where the catalog states something else, both are told and the catalog's is kept: one of the two is
-wrong, and a refresh cannot know which.
+A column that may change upstream (a new Python, a yanked release) is updated. One that cannot
+change after a wheel was uploaded (its CUDA, its pins) is filled if the catalog had not read it; if
+the catalog has another value, both are reported and the catalog's is kept: one of the two is wrong,
+and a refresh cannot know which.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UNJUDGED = frozenset({"upload_time", "upload_date", "confidence", "pairing_note
 
 _CONFIDENCES = {"glibc": "glibc_confidence", "python_tags": "python_confidence"}
 _PLACES = ("pytorch", "pypi")
-"""Where a build can be had, the place to ask first in front."""
+"""Where a build is available, the preferred place first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Compared:
 def compare(
     readings: Sequence[SourceReading], known: CurrentRows, names: Mapping[str, str]
 ) -> Compared:
-    """Compare everything that was read. `names`: what a source is called in sentences."""
+    """Compare everything that was read. `names`: how sentences name each source."""
     changes: list[tuple[str, CatalogChange]] = []
     rows: list[tuple[str, Row, tuple[str, ...]]] = []
     for table, row, sources in _joined(readings):
@@ -100,8 +100,8 @@ def compare(
 def _joined(
     readings: Sequence[SourceReading],
 ) -> list[tuple[str, dict[str, object], tuple[str, ...]]]:
-    """One row a fact, with the sources that gave it: of two that read the same column, the first
-    that was sure counts, and what is read as a part of a row before both.
+    """One row per fact, with the sources that gave it: if two read the same column, the first that
+    was sure counts, and a `Part` of a row counts before both.
     """
     rows: dict[tuple[str, str], dict[str, object]] = {}
     sources: dict[tuple[str, str], list[str]] = {}
@@ -131,7 +131,7 @@ def _joined(
 
 
 def _alone(readings: Sequence[SourceReading], known: CurrentRows) -> list[Sighting]:
-    """Parts of rows that nobody gave, once each."""
+    """Parts of rows that no source gave, once each."""
     given = {(table, ident(table, row)) for reading in readings for table, row in reading.rows}
     found: dict[tuple[str, str], Sighting] = {}
     for part in (one for reading in readings for one in reading.parts):
@@ -144,7 +144,7 @@ def _alone(readings: Sequence[SourceReading], known: CurrentRows) -> list[Sighti
 
 
 def _lost(readings: Iterable[SourceReading]) -> list[tuple[Absence, str]]:
-    """What is absent, once a row: a build that is at none of its places any more is doubtful."""
+    """What is absent, once per row: a build that none of its places lists any more is doubtful."""
     found: dict[tuple[str, str], tuple[Absence, str]] = {}
     for reading in readings:
         for gone in reading.absent:
@@ -210,7 +210,7 @@ def _change(
 
 
 def _same(before: object, after: object) -> bool:
-    """Lists are sets here: their order says nothing about the world."""
+    """Lists are compared as sets: their order means nothing upstream."""
     if isinstance(before, list) and isinstance(after, list):
         return {str(item) for item in before} == {str(item) for item in after}
     return before == after

@@ -1,8 +1,8 @@
-"""The network as a refresh uses it: parallel, bounded in time and size, and honest about faults.
+"""HTTP for a refresh: parallel, bounded in time and size, and exact about failures.
 
-No answer costs more than `Limits` says, a host that was silent is not asked again, and a login goes
-to nobody but the host that it is for. Pages are asked for anew each time: to keep them beside their
-ETags would take more room than the half megabyte that travels.
+No answer exceeds `Limits`, a host that did not answer is not queried again, and a login is sent
+only to the host that it is for. Pages are fetched again each time: caching them with their ETags
+would take more space than the half megabyte that is transferred.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOGIN_FIX = "Put the login into the index's address, or into ~/.netrc"
 
 
 class PageFetcher:
-    """Everything that goes over the network. Safe to share between threads."""
+    """All network access of a refresh. Safe to share between threads."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class PageFetcher:
 
     @property
     def asked(self) -> tuple[AnsweredRequest, ...]:
-        """Every answered request, by address."""
+        """Every answered request, by URL."""
         with self._lock:
             return tuple(sorted(self._asked, key=lambda row: (row.url, row.status, row.received)))
 
     def add_login(self, url: str) -> str:
-        """Keep the login of an address for its host, and give the address without it."""
+        """Keep the login of a URL for its host, and return the URL without it."""
         self._check(url)
         parts = urlsplit(url)
         if parts.username is not None and parts.hostname:
@@ -85,19 +85,21 @@ class PageFetcher:
         return without_login(parts)
 
     def get(self, url: str, *, accept: str, limit_bytes: int) -> Reply:
-        """A whole body, decoded. SourceError: why not."""
+        """A whole body, decoded. SourceError: why it failed."""
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         return self._ask("GET", url, headers, limit_bytes)
 
     def length(self, url: str) -> int:
-        """How many bytes a file has, by HEAD."""
+        """The size of a file in bytes, by HEAD."""
         length = self._ask("HEAD", url, {}, 0).length
         if length is None:
             raise SourceError(f"{_shown(url)} does not report its size.", fix=_LATER_FIX)
         return length
 
     def part(self, url: str, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of a file. SourceError also where only whole files are given."""
+        """The bytes [start, stop) of a file. SourceError also if the server gives whole
+        files only.
+        """
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         answer = self._ask("GET", url, headers, stop - start, part=True)
         told = answer.range
@@ -110,17 +112,17 @@ class PageFetcher:
 
     @property
     def seconds_left(self) -> float:
-        """Until the whole has taken too long."""
+        """Seconds until the overall time limit."""
         return max(self._ends - time.monotonic(), 0.0)
 
     def late(self) -> SourceError:
-        """The error of what was not done by then."""
+        """The error for work that was not done before the time limit."""
         return SourceError(
             f"The refresh as a whole took longer than {self.limits.total_s:g} s.", fix=_LATER_FIX
         )
 
     def stop(self) -> None:
-        """Let every further request fail at once, and say no more of those under way."""
+        """Make every further request fail at once, and report no more of those under way."""
         with self._lock:
             self._ends = 0.0
 
@@ -189,7 +191,7 @@ class PageFetcher:
                 self._on_asked(row)
 
     def _failure(self, trouble: BrokenOff, url: str) -> SourceError:
-        """Say what went wrong, and keep in mind who is not worth another question."""
+        """Describe what went wrong, and remember hosts that are not worth another request."""
         silent = trouble.kind in {"certificate", "name", "unreachable"}
         if trouble.kind == "late":
             silent = self._is_silent(trouble.host)
@@ -201,13 +203,13 @@ class PageFetcher:
         return SourceError(what, fix=fix, silent=silent or trouble.kind == "slow")
 
     def _is_silent(self, host: str) -> bool:
-        """A host that never answered is not waited for again; another one once."""
+        """A host that never answered is not tried again; any other host is tried once more."""
         with self._lock:
             self._late[host] = self._late.get(host, 0) + 1
             return host not in self._answered or self._late[host] > 1
 
     def _judge(self, answer: Incoming, *, part: bool) -> None:
-        """SourceError or BrokenOff where the status promises no body that was asked for."""
+        """SourceError or BrokenOff if the status does not promise the requested body."""
         status, where, host = answer.status, _shown(answer.url), host_of(answer.url)
         if status in {404, 410}:
             raise AbsentError(f"There is no {where} (HTTP {status}).", fix=_LATER_FIX)
@@ -233,5 +235,5 @@ class PageFetcher:
 
 
 def _shown(url: str) -> str:
-    """An address as it may be shown: no login, no query, no fragment."""
+    """A URL as it may be shown: no login, no query, no fragment."""
     return printable(shown_url(url), limit=200)

@@ -1,4 +1,4 @@
-"""One simple index, asked by several sources: each page once, METADATA in parallel."""
+"""One simple index, shared by several sources: each page once, METADATA in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIX = "Check that the URL is a package index, and that no proxy intercepts it: 
 
 
 class Index:
-    """Pages and METADATA of one index. `name` is what people may see: "PyPI", or its host."""
+    """Pages and METADATA of one index. `name` may be shown to users: "PyPI", or its host."""
 
     def __init__(self, url: str, name: str, fetcher: PageFetcher, threads: Threads) -> None:
         self._url = fetcher.add_login(url).rstrip("/")
@@ -32,7 +32,7 @@ class Index:
         self._pages: dict[str, Future[Page]] = {}
 
     def prefetch(self, projects: Iterable[str]) -> None:
-        """Begin to ask for these pages."""
+        """Start fetching these pages."""
         for project in projects:
             self._begin(project)
 
@@ -43,14 +43,16 @@ class Index:
         return self._begin(project).result()
 
     def pages(self, projects: Iterable[str], troubles: list[SourceError]) -> dict[str, Page]:
-        """Those of these projects that the index has, asked at once; all else is a trouble."""
+        """The pages that the index has of these projects, fetched in parallel; other errors become
+        failures.
+        """
         wanted = list(projects)
         self.prefetch(wanted)
         found = {project: self.page_or_none(project, troubles) for project in wanted}
         return {project: page for project, page in found.items() if page is not None}
 
     def page_or_none(self, project: str, troubles: list[SourceError]) -> Page | None:
-        """One project's page. None: the index has no such project, or a trouble says more."""
+        """One project's page. None: the index has no such project, or a failure says more."""
         try:
             return self.page(project)
         except AbsentError:
@@ -66,11 +68,13 @@ class Index:
     def metadata(
         self, groups: Mapping[_Key, list[LinuxWheel]], troubles: list[SourceError]
     ) -> dict[_Key, tuple[LinuxWheel, IndexMetadata]]:
-        """One METADATA a group of wheels that are one build; what cannot be read is a trouble."""
+        """One METADATA per group of wheels of one build; those that cannot be read become
+        failures.
+        """
         return self.each(groups, lambda group: _first_readable(group, self.fetcher), troubles)
 
     def peek(self, wheel: LinuxWheel, *names: str) -> Mapping[str, bytes]:
-        """Some files out of a wheel, by ranges."""
+        """Some files of a wheel, read with range requests."""
         return peek(wheel, names, self.fetcher)
 
     def each(
@@ -79,7 +83,7 @@ class Index:
         work: Callable[[_Item], _Done],
         troubles: list[SourceError],
     ) -> dict[_Key, _Done]:
-        """Do some work on every item in parallel, and collect what fails."""
+        """Run a function on every item in parallel, and collect the failures."""
         return each(self._threads, items, work, troubles)
 
     def _begin(self, project: str) -> Future[Page]:
@@ -93,7 +97,7 @@ class Index:
 
 
 def read_page(url: str, fetcher: PageFetcher) -> Page:
-    """One page of an index. SourceError: out of reach, or no such page."""
+    """One page of an index. SourceError: unreachable, or no such page."""
     answer = fetcher.get(url, accept=ACCEPT, limit_bytes=fetcher.limits.page_bytes)
     try:
         return parse_page(answer.body, answer.headers.get("content-type", ""), answer.url)
@@ -106,7 +110,7 @@ def read_page(url: str, fetcher: PageFetcher) -> Page:
 def _first_readable(
     wheels: list[LinuxWheel], fetcher: PageFetcher
 ) -> tuple[LinuxWheel, IndexMetadata]:
-    """Two tries: a damaged METADATA of one Python need not keep the release from being known."""
+    """Two tries: the release stays readable if the METADATA of one Python's wheel is damaged."""
     first, *others = best_first(wheels)[:2]
     try:
         return first, read_metadata(first, fetcher)

@@ -29,7 +29,7 @@ _EXTRA = "with-cuda"
 
 
 def plugin_projects(known: CurrentRows) -> dict[int, str]:
-    """The plugin of each CUDA major that had one, and of the next that there may be one for."""
+    """The plugin of each known CUDA major, and of the next one, which may have one."""
     majors = {row["cuda_major"] for row in known.rows("jax_plugins")}
     newest = max(known.cuda_majors, default=0)
     wanted = {major for major in majors if isinstance(major, int)} | {newest, newest + 1}

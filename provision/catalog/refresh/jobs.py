@@ -1,4 +1,4 @@
-"""The sources by name, each with the work that reads it and the words that it is cited by."""
+"""The sources by name, each with the function that reads it and its citation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from provision.catalog.refresh.registry import (
 from provision.catalog.refresh.threads import Threads
 
 INDEX_SOURCES = ("torch", "tensorflow", "jax", "cudnn", "nccl", "toolkits")
-"""Those of the default package index."""
+"""The sources on the default package index."""
 
 _READ = {
     "torch": "pages and METADATA of torch, torchvision and torchaudio",
@@ -46,7 +46,7 @@ _REGISTRY_FIX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshJob:
-    """One source, ready to be read: what sentences call it, and the text of its rows' source."""
+    """One source, ready to be read: its name in sentences, and the source text of its rows."""
 
     name: str
     text: str
@@ -55,7 +55,7 @@ class RefreshJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """What every source is made of: whom to ask, with what, and how much."""
+    """What every source is created from: URLs, the fetcher, and limits."""
 
     known: CurrentRows
     fetcher: PageFetcher
@@ -72,7 +72,7 @@ class Asking:
 def make_jobs(
     names: Sequence[str], asking: Asking
 ) -> tuple[dict[str, RefreshJob], dict[str, Failure]]:
-    """The sources by name; those whose address cannot even be found have failed already."""
+    """The sources by name; those whose URL cannot be determined have failed already."""
     jobs: dict[str, RefreshJob] = {}
     failed: dict[str, Failure] = {}
     for group, make in (

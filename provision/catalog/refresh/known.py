@@ -1,4 +1,4 @@
-"""What the catalog knows already, as columns in the spelling of the data files."""
+"""What the catalog already knows, as columns in the spelling of the data files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.overlay import IDENTITIES
 from provision.catalog.refresh.model import Row
 
-# Tables that a refresh may add to, and where the catalog keeps them.
+# Tables that a refresh may add to, and the catalog's attribute for each.
 _ATTRIBUTES = {
     "releases": "torch_releases",
     "builds": "torch",
@@ -41,12 +41,12 @@ _SPELLINGS = {
 
 
 def key_of(table: str, row: Row) -> dict[str, object]:
-    """The columns that say which fact a row is."""
+    """The columns that identify the fact of a row."""
     return {name: row[name] for name in IDENTITIES[table].keys}
 
 
 def ident(table: str, row: Row) -> str:
-    """The same as one word, to look a row up by."""
+    """The same as one string, to look a row up with."""
     return json.dumps([row.get(name) for name in IDENTITIES[table].keys])
 
 
@@ -66,12 +66,14 @@ class CurrentRows:
         return self._table(table).get(ident(table, key))
 
     def oldest(self, table: str) -> Version:
-        """The oldest version that a table goes back to: what is older is not missed."""
+        """The oldest version that a table goes back to: older versions are not reported as
+        missing.
+        """
         versions = [v for row in self.rows(table) if (v := as_version(row["version"])) is not None]
         return min(versions, default=Version("0"))
 
     def before(self, table: str, version: Version, cuda_major: int) -> Row | None:
-        """The row of the newest release of one CUDA major that is no newer than this version."""
+        """The row of the newest release of one CUDA major that is not newer than this version."""
         found = {
             v: row
             for row in self.rows(table)
@@ -100,7 +102,7 @@ class CurrentRows:
 
 
 def as_version(value: object) -> Version | None:
-    """None: no version that could be ordered."""
+    """None: not a valid version."""
     try:
         return Version(str(value))
     except InvalidVersion:
@@ -112,7 +114,7 @@ def _columns(row: Any) -> Mapping[str, object]:  # noqa: ANN401  any row
 
 
 def _spelled(column: str, value: object) -> object:
-    """(8, 6) -> "sm_86" where the data files write it so; tuples -> lists."""
+    """(8, 6) -> "sm_86" if the data files write it so; tuples -> lists."""
     spelling = _SPELLINGS.get(column)
     if spelling is None or not isinstance(value, tuple):
         return list(value) if isinstance(value, tuple) else value

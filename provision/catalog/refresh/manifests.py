@@ -1,7 +1,7 @@
 """NVIDIA's redistributable manifests: the page that lists them and `redistrib_<label>.json`. Pure.
 
-A product (nvidia-driver, cuda, cudnn) has a directory with one manifest a release. Beside what a
-manifest says of itself it holds one object a component, and in that one object a platform, whose
+A product (nvidia-driver, cuda, cudnn) has a directory with one manifest per release. Besides its
+own metadata, a manifest has one object per component, and in it one object per platform, whose
 archives may be split by CUDA ("cuda13.3"). NCCL has no such directory.
 
 Sources: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (tarballs and zip
@@ -27,19 +27,19 @@ _VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,5}", re.ASCII)
 _CUDA = re.compile(r"(?:cuda)?(\d{1,3}(?:\.\d{1,3})?)", re.ASCII)
 _DAY = re.compile(r"(\d{4})([-/]?)(\d\d)\2(\d\d)(?:[T ]\d\d:\d\d\S{0,20})?", re.ASCII)
 _LABELS_LIMIT = 1000
-# "linux-aarch64" is Jetson's, whose driver and libraries are others.
+# "linux-aarch64" is Jetson, which has a different driver and libraries.
 _ARCHS = {"linux-x86_64": "x86_64", "linux-sbsa": "aarch64"}
 
 
 class ManifestError(Exception):
-    """A text that is no manifest of this product and label; the sentence's end says why."""
+    """Not a manifest of this product and label; the end of the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One part of a release. `cudas` are those that it has archives of its own for: "13.3", "12".
+    """One component of a release. `cudas`: the CUDAs with separate archives: "13.3", "12".
 
-    `version` None: not said, or no version.
+    `version` None: missing or invalid.
     """
 
     version: str | None
@@ -49,28 +49,28 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseManifest:
-    """One release. `released` is a day, "2026-11-04"; None: not said, or said in another way."""
+    """One release. `released` is a day, "2026-11-04"; None: missing, or in another format."""
 
     label: str
     released: str | None
     components: Mapping[str, Component]
 
     def version_of(self, component: str) -> str | None:
-        """The version of one component; None where there is none, or it is not said."""
+        """The version of one component; None if the component or its version is missing."""
         found = self.components.get(component)
         return found.version if found else None
 
 
 def manifest_name(label: str) -> str:
-    """The file of one release."""
+    """The file name of one release's manifest."""
     return f"redistrib_{label}.json"
 
 
 def parse_labels(body: bytes, content_type: str, url: str) -> tuple[str, ...]:
     """The releases that the page of a directory links to, oldest first, each version once.
 
-    Signatures, other schemas (`redistrib_v2_...`), sort orders and links to elsewhere are passed
-    over. ManifestError: it is no such page.
+    Ignores signatures, other schemas (`redistrib_v2_...`), sort orders and links to elsewhere.
+    ManifestError: it is not such a page.
     """
     try:
         page = parse_page(body, content_type, url)
@@ -87,9 +87,9 @@ def parse_labels(body: bytes, content_type: str, url: str) -> tuple[str, ...]:
 
 
 def parse_manifest(body: bytes, product: str, label: str) -> ReleaseManifest:
-    """A manifest as the server sent it. What is unknown in it is passed over.
+    """A manifest as the server sent it. Unknown content is ignored.
 
-    ManifestError: no JSON object, or that of another product or release.
+    ManifestError: not a JSON object, or that of another product or release.
     """
     try:
         raw = json.loads(body)
@@ -125,7 +125,7 @@ def _component(entry: Mapping[str, object]) -> Component:
 
 
 def _cudas(entry: Mapping[str, object]) -> Iterator[str]:
-    """By the list of variants, and by the keys of the platforms that are counted."""
+    """From the list of variants, and from the keys of the platforms that the catalog covers."""
     variants = entry.get("cuda_variant")
     platforms = [entry.get(key) for key in _ARCHS]
     words = [
@@ -139,7 +139,7 @@ def _cudas(entry: Mapping[str, object]) -> Iterator[str]:
 
 
 def _day(value: object) -> str | None:
-    """Year, month and day in this order; any other order could be read in two ways."""
+    """Year, month and day in this order; any other order would be ambiguous."""
     found = _DAY.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None

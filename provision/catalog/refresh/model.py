@@ -1,4 +1,4 @@
-"""What a refresh is made of: what was asked, what was read, what that changes, what went wrong."""
+"""The values of a refresh: requests, what was read, the changes that follow, and failures."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Row: TypeAlias = Mapping[str, object]
 """A row, or some columns of one, in the spelling of the data files."""
 
 Kind: TypeAlias = Literal["new", "changed", "confirmed", "gone", "conflict"]
-"""new: the catalog had no such row. changed: the world moved on, or an unread column was read.
-confirmed: what was only likely is there. gone: what was there is not listed any more.
-conflict: the catalog states something else that cannot have moved; it is told, and not written."""
+"""new: the catalog had no such row. changed: upstream changed, or an unread column was read.
+confirmed: a likely row was found. gone: a row is no longer listed.
+conflict: the catalog has another value for a fixed fact; it is reported, not written."""
 
 
 class RefreshOfflineError(Failure):
-    """A refresh was asked for where nothing may be asked."""
+    """A refresh was requested while the network may not be used."""
 
     code = "refresh-offline"
     exit_code = Exit.UNREACHABLE
 
 
 class UnknownSourceError(BadInputError):
-    """A name that is none of the sources."""
+    """Unknown source name."""
 
     code = "unknown-source"
 
 
 class SourceError(Failure):
-    """A source, or one page of it, was out of reach, refused, or answered with something else.
+    """A source, or one of its pages, was unreachable, refused access or sent an unexpected answer.
 
-    `silent`: the host did not answer at all, so that asking it for more is of no use.
+    `silent`: the host did not answer at all, so more requests to it are pointless.
     """
 
     code = "source-unreadable"
@@ -46,12 +46,12 @@ class SourceError(Failure):
 
 
 class AbsentError(SourceError):
-    """The server answered that it has no such page."""
+    """The server answered that the page does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How long and how much. Seconds and bytes; a pause is what a server's Retry-After may ask."""
+    """Limits in seconds and bytes; a pause is the longest Retry-After that is honoured."""
 
     connect_s: float = 5.0
     read_s: float = 8.0
@@ -67,7 +67,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredRequest:
-    """One request that was answered: `received` bytes on the wire, bodies only."""
+    """One answered request: `received` bytes on the wire, bodies only."""
 
     url: str
     status: int
@@ -77,7 +77,7 @@ class AnsweredRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFailure:
-    """What kept a source from being read; `partial` where the rest of it was."""
+    """Why a source could not be read; `partial` if the rest of it could."""
 
     name: str
     message: str
@@ -89,7 +89,7 @@ class SourceFailure:
 class Absence:
     """A fact of the catalog that the source should list and does not.
 
-    `patch`: the columns that say so; None where the table has none, and it is only told.
+    `patch`: the columns that record it; None if the table has none, and it is only reported.
     """
 
     table: str
@@ -100,7 +100,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """Something that is told and not written: no row can be made of it, or it contradicts one."""
+    """A finding that is reported but not written: it makes no complete row, or contradicts one."""
 
     table: str
     key: Row
@@ -110,9 +110,9 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Columns, the key among them, of a row that takes another source to be whole.
+    """Some columns of a row, its key included; the rest has to come from another source.
 
-    They count for more than that source's. Where no source gives the row, and the catalog has none,
+    They take precedence over that source's. If no source gives the row and the catalog has none,
     `words` are shown to the user.
     """
 
@@ -123,8 +123,8 @@ class Part:
 
 @dataclass(slots=True, kw_only=True)
 class SourceReading:
-    """What one source gave. `rows`: (table, columns that were read); a None in a column says that
-    nothing was read, and fills new rows only. `notes` are worth telling and no trouble.
+    """What one source gave. `rows`: (table, columns that were read); a column with None was not
+    read, and fills new rows only. `notes` are worth reporting but are not failures.
     """
 
     source: str
@@ -136,7 +136,7 @@ class SourceReading:
     notes: list[str] = field(default_factory=list)
 
     def add(self, table: str, **columns: object) -> None:
-        """One row, as far as it was read."""
+        """Add one row, as far as it was read."""
         self.rows.append((table, columns))
 
 
@@ -144,7 +144,7 @@ class SourceReading:
 class CatalogChange:
     """One difference between the catalog and what was read.
 
-    `before` and `after` hold the columns that differ; `sentence` says it to a person.
+    `before` and `after` hold the columns that differ; `sentence` describes it.
     """
 
     table: str
@@ -157,7 +157,7 @@ class CatalogChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """The result. `rows` holds what is worth keeping: nothing that the catalog said already."""
+    """The result. `rows` holds what is worth keeping: nothing that the catalog already has."""
 
     today: str
     names: tuple[str, ...]
@@ -171,6 +171,6 @@ class Refreshed:
 
     @property
     def exit_code(self) -> int:
-        """0 where any source that was asked could be read, if only in part; else 5."""
+        """0 if at least one of the queried sources could be read, even in part; else 5."""
         failed = {failure.name for failure in self.failures if not failure.partial}
         return Exit.UNREACHABLE if failed >= set(self.names) else Exit.DONE

@@ -22,14 +22,14 @@ TOOLKIT = "cuda-toolkit"
 
 
 def library_projects(library: str, known: CurrentRows) -> dict[int, str]:
-    """ "cudnn" -> its package for each CUDA major, and for the next that there may be one for."""
+    """ "cudnn" -> its package for each CUDA major, and for the next, which may have one."""
     newest = max(known.cuda_majors, default=0)
     return {major: f"nvidia-{library}-cu{major}" for major in (*known.cuda_majors, newest + 1)}
 
 
 def read_cudnn(index: Index, known: CurrentRows) -> SourceReading:
-    """The rows of `cudnn`. Which GPUs and which driver a version takes no index says: a new one is
-    assumed to take those of the version before it.
+    """The rows of `cudnn`. No index says which GPUs and which driver a version supports: a new one
+    is assumed to support those of the version before it.
     """
     return _read_library(index, known, "cudnn", unread=("capabilities", "min_driver"))
 
@@ -41,7 +41,7 @@ def read_nccl(index: Index, known: CurrentRows) -> SourceReading:
 
 def read_toolkits(index: Index, known: CurrentRows) -> SourceReading:
     """`on_pypi` of the toolkits. A toolkit that the catalog lacks is reported, unless NVIDIA's
-    manifests give the rest of its row: the GPUs that it compiles for are not read here.
+    manifests give the rest of its row: the GPUs that it compiles for cannot be read here.
     """
     reading = SourceReading(source="toolkits")
     versions = [
@@ -76,7 +76,7 @@ def read_toolkits(index: Index, known: CurrentRows) -> SourceReading:
 
 
 def full_version(version: Version) -> str:
-    """The toolkit's own name for a release of its package: 13.0.3.0 is 13.0.3."""
+    """The toolkit version of a release of its package: 13.0.3.0 is 13.0.3."""
     release = version.release
     if len(release) == 4 and release[3] == 0:
         return ".".join(str(part) for part in release[:3])

@@ -1,7 +1,7 @@
-"""Index pages -> files. Pure, and every text is survived: what is no page raises PageError.
+"""Index pages -> files. Pure; handles any input: text that is not a page raises PageError.
 
-Both forms of the simple API: JSON (PEP 691, 700) and HTML (PEP 503, 592, 658, 714). The HTML is
-taken apart by patterns of bounded length, so that no text costs more than its length.
+Reads both forms of the simple API: JSON (PEP 691, 700) and HTML (PEP 503, 592, 658, 714). The HTML
+is parsed with patterns of bounded length, so that the time is linear in its length.
 
 Sources: https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """
@@ -18,7 +18,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 HTML_TYPE = "application/vnd.pypi.simple.v1+html"
 ACCEPT = f"{JSON_TYPE}, {HTML_TYPE};q=0.2, text/html;q=0.1"
-"""What is asked for: JSON first, which tells sizes and times."""
+"""The Accept header: JSON first, which has sizes and times."""
 
 _JSON_TYPES = frozenset({JSON_TYPE, "application/json"})
 _HTML_TYPES = frozenset({HTML_TYPE, "text/html", "application/xhtml+xml"})
@@ -31,14 +31,14 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)?")
 
 
 class PageError(Exception):
-    """A text that is no page of a simple index; the sentence's end says why."""
+    """Not a page of a simple index; the end of the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFile:
     """One file of a page. None: the page does not say.
 
-    `uploaded` is UTC, as "2026-10-28T15:17:10". `metadata`: its METADATA can be had beside it.
+    `uploaded` is UTC, as "2026-10-28T15:17:10". `metadata`: its METADATA is a separate file.
     """
 
     name: str
@@ -54,14 +54,14 @@ class PageFile:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its files in its order, each name once, and every address that it links to."""
+    """One page: its files in its order, each name once, and every URL that it links to."""
 
     files: tuple[PageFile, ...]
     links: tuple[str, ...] = ()
 
 
 def parse_page(body: bytes, content_type: str, url: str) -> Page:
-    """A page of the index as the server sent it; `url` is where it came from in the end."""
+    """A page of the index as the server sent it; `url` is its URL after redirects."""
     kind, _, rest = content_type.partition(";")
     kind = kind.strip().lower()
     if not kind:
@@ -74,7 +74,7 @@ def parse_page(body: bytes, content_type: str, url: str) -> Page:
 
 
 def parse_json(body: bytes, url: str) -> Iterator[PageFile]:
-    """PEP 691. A file entry of the wrong shape is passed over; a page of the wrong one is none."""
+    """PEP 691. Skips a malformed file entry; a malformed page raises PageError."""
     try:
         raw = json.loads(body)
     except (ValueError, RecursionError):
@@ -87,7 +87,7 @@ def parse_json(body: bytes, url: str) -> Iterator[PageFile]:
 
 
 def parse_html(text: str, url: str) -> Page:
-    """PEP 503: every link is a file, whatever it stands between; names come from the addresses."""
+    """PEP 503: every link is a file, wherever it is in the page; names come from the URLs."""
     text = _without_comments(text)
     lowered = text.lower()
     if "<html" in lowered and "</html" not in lowered:
@@ -153,7 +153,9 @@ def _html_file(address: str, attributes: Mapping[str, str]) -> PageFile | None:
 
 
 def _once(files: Iterator[PageFile], links: tuple[str, ...]) -> Page:
-    """Servers that join several indexes list a file twice; the first one counts, as for pip."""
+    """Servers that merge several indexes may list a file twice; the first one counts, as
+    for pip.
+    """
     by_name: dict[str, PageFile] = {}
     for file in files:
         by_name.setdefault(file.name, file)
@@ -195,7 +197,7 @@ def _decoded(body: bytes, parameters: str) -> str:
 
 
 def _refuse_later(version: object) -> None:
-    """A later major of the interface may mean something else by the same words (PEP 629)."""
+    """A later major of the interface may change the meaning of the same words (PEP 629)."""
     if isinstance(version, str) and version and version.partition(".")[0] != "1":
         raise PageError(f"it is of version {version[:20]!r} of the interface; 1 is understood")
 

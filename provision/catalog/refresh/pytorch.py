@@ -1,4 +1,4 @@
-"""PyTorch on the default index: its releases, its default builds, and who goes with whom."""
+"""PyTorch on the default index: its releases, its default builds and its companions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Group = dict[tuple[Version, str], list[LinuxWheel]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultBuild:
-    """What a default build is made for. `cuda` None: for CPUs."""
+    """What a default build is compiled for. `cuda` None: CPUs."""
 
     cuda: str | None
     cudnn: str | None = None
@@ -58,8 +58,8 @@ class DefaultBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companions:
-    """Which release of a companion asks for which torch by number; `newest` asks for `newest_asks`
-    ("": for none in particular).
+    """Which release of a companion requires which torch version; `newest` requires `newest_asks`
+    ("": no particular one).
     """
 
     by_torch: Mapping[str, str]
@@ -68,10 +68,10 @@ class Companions:
 
 
 def read_torch(index: Index, known: CurrentRows, *, recheck: bool) -> SourceReading:
-    """The rows of `releases` and `builds` that the default index has something to say about.
+    """The rows of `releases` and `builds` that the default index has data for.
 
-    METADATA is read of builds that the catalog does not know, or with `recheck` of all: a file that
-    was uploaded once never changes.
+    Reads METADATA of builds that the catalog does not know, or of all with `recheck`: an uploaded
+    file never changes.
     """
     reading = SourceReading(source="torch")
     index.prefetch(PROJECTS)
@@ -114,7 +114,7 @@ def read_torch(index: Index, known: CurrentRows, *, recheck: bool) -> SourceRead
 
 
 def default_builds(wheels: Iterable[LinuxWheel], oldest: Version) -> Group:
-    """Wheels by (release, machine), oldest release first; local builds and candidates left out."""
+    """Wheels by (release, machine), oldest release first; without local builds and candidates."""
     groups: Group = defaultdict(list)
     for wheel in wheels:
         version = wheel.version
@@ -124,11 +124,11 @@ def default_builds(wheels: Iterable[LinuxWheel], oldest: Version) -> Group:
 
 
 def judge_build(metadata: IndexMetadata, arch: str, python: str) -> DefaultBuild | None:
-    """What METADATA says of the build; None: it does not say.
+    """What METADATA says about the build; None: it does not say.
 
-    NVIDIA's packages are asked for: CUDA X.Y by the pin of the toolkit or its runtime. They are
-    asked for on another machine only: a CPU build. They are not named at all: PyTorch before 1.13
-    carried CUDA inside, so that nothing follows.
+    If NVIDIA's packages are required: CUDA X.Y from the pin of the toolkit or its runtime. If they
+    are required on another machine only: a CPU build. If they are not named at all: unknown, since
+    PyTorch before 1.13 bundled CUDA.
     """
     requirements = needed(metadata, arch, python=python)
     if not any(is_gpu_library(row) for row in requirements):
@@ -146,7 +146,7 @@ def judge_build(metadata: IndexMetadata, arch: str, python: str) -> DefaultBuild
 
 
 def parse_version_file(data: bytes) -> DefaultBuild | None:
-    """torch/version.py, which names the CUDA of the build; None: it does not."""
+    """torch/version.py, which names the CUDA of the build; None if it does not."""
     found = _CUDA.search(data)
     if found is None:
         return None
@@ -159,7 +159,7 @@ def judge_companions(
 ) -> Companions:
     """Metadata of a companion, by release -> which of them goes with which torch.
 
-    Only an exact pin pairs; of several the newest counts, and none that was withdrawn.
+    Only an exact pin pairs; of several the newest counts, and yanked ones never do.
     """
     withdrawn = set(yanked)
     by_torch: dict[str, str] = {}
@@ -197,7 +197,7 @@ def _read_build(
     troubles: list[SourceError],
 ) -> DefaultBuild | None:
     if key not in read:
-        return None  # that is a trouble already
+        return None  # already reported as a failure
     wheel, metadata = read[key]
     build = judge_build(metadata, key[1], python_of(wheel))
     if build is not None:
@@ -251,7 +251,7 @@ def _add_build(
 def _add_seen(
     reading: SourceReading, key: tuple[Version, str], group: list[LinuxWheel], *, tag: str
 ) -> None:
-    """A build that is known: what the page alone says of it."""
+    """A known build: only what the page itself says of it."""
     sizes = [wheel.file.size for wheel in group if wheel.file.size is not None]
     columns: dict[str, object] = {
         "version": str(key[0]),
@@ -302,7 +302,7 @@ def _add_releases(
             reading.add("releases", **columns)
             continue
         if metadata is None:
-            continue  # a release without a build that could be read
+            continue  # a release without a readable build
         notes = [pairing_note(p, str(version), companions[p]) for p in COMPANIONS if not paired[p]]
         columns |= {
             "requires_python": columns.get("requires_python"),
@@ -324,8 +324,8 @@ def _read_companions(
     recheck: bool,
     any_new: bool,
 ) -> Companions:
-    """Those newer than any that the catalog has paired; where there is a new torch (which may be
-    of an older series), those that it has not; with `recheck` all.
+    """Reads those newer than any that the catalog has paired; if there is a new torch (which may be
+    of an older series), those not yet paired; with `recheck` all.
     """
     nothing = Companions(by_torch={}, newest=None, newest_asks="")
     try:
@@ -349,7 +349,7 @@ def _read_companions(
         and (recheck or version > newest or (any_new and (version not in paired)))
     ]
     if any_new and groups and max(groups) not in wanted:
-        wanted.append(max(groups))  # for the note of a torch that has none
+        wanted.append(max(groups))  # for the note of a torch without companions
     read = index.metadata({v: best_first(groups[v]) for v in wanted}, reading.troubles)
     yanked = [v for v, group in groups.items() if all(wheel.file.yanked for wheel in group)]
     return judge_companions({v: metadata for v, (_, metadata) in read.items()}, yanked)

@@ -1,7 +1,8 @@
-"""The PyTorch index: one page a wheel tag, which says what builds there are.
+"""The PyTorch index: one page per wheel tag, which lists the builds.
 
-A tag's page also lists the wheels that lie above the tags, which have no tag of their own; the page
-above the tags lists everything, and so names tags that the catalog lacks.
+A tag's page also lists the wheels in the directory above the tags, which have no tag of their own;
+the page above the tags lists everything, and so names tags that the catalog lacks.
+
 Source of the pages' shape: github.com/pytorch/test-infra s3_management/manage.py at 027dd1349934
 """
 
@@ -36,11 +37,11 @@ _PLACEHOLDER = "{tag}"
 _PROJECT = "torch"
 
 Key = tuple[str, str, str]
-"""(release, tag, machine): what names a build."""
+"""(release, tag, machine): identifies a build."""
 
 
 def address_template(shipped: str, override: str | None) -> str:
-    """The address of a tag's index, with {tag} in it; an override is that, or what stands above."""
+    """The URL of a tag's index, with {tag} in it; an override is such a URL, or its parent."""
     if override is None:
         return shipped
     return override if _PLACEHOLDER in override else f"{override.rstrip('/')}/{_PLACEHOLDER}"
@@ -55,7 +56,9 @@ def read_pytorch_index(
     *,
     is_own: bool,
 ) -> SourceReading:
-    """The rows of `builds` that the tags' pages list. `is_own`: no mirror of it was named."""
+    """The rows of `builds` that the tags' pages list. `is_own`: PyTorch's own index, not a
+    mirror.
+    """
     reading = SourceReading(source="pytorch-index")
     template = fetcher.add_login(template.rstrip("/"))
     known_tags = list(dict.fromkeys(str(row["tag"]) for row in known.rows("builds")))
@@ -86,7 +89,7 @@ def read_pytorch_index(
 
 
 def builds_on(page: Page, tag: str, oldest: Version) -> dict[tuple[Version, str], list[LinuxWheel]]:
-    """The builds of one tag on its page, by release and machine; other files are passed over.
+    """The builds of one tag on its page, by release and machine; other files are ignored.
 
     A wheel without a local version says nothing about CUDA: those on the CPU page are CPU builds.
     """
@@ -109,7 +112,7 @@ def newer_tags(known: CurrentRows) -> tuple[str, ...]:
 
 
 def tags_among(links: Iterable[str]) -> tuple[str, ...]:
-    """The wheel tags that stand in addresses: as a directory, or as the local part of a version."""
+    """The wheel tags in URLs: as a directory, or as the local part of a version."""
     found = set()
     for link in links:
         path = urlsplit(link).path
@@ -128,7 +131,7 @@ def cuda_of_tag(tag: str) -> str | None:
 def _listed_tags(
     template: str, name: str, fetcher: PageFetcher, threads: Threads, known: CurrentRows
 ) -> tuple[str, ...]:
-    """What the page above the tags says of them, where there is one: it only adds to the known."""
+    """What the page above the tags says of them, if it exists: it only adds to the known tags."""
     root, _, rest = template.partition(f"/{_PLACEHOLDER}")
     if rest:
         return ()
@@ -142,7 +145,7 @@ def _listed_tags(
 def _read_pages(
     reading: SourceReading, indexes: Mapping[str, Index], known_tags: list[str], *, is_own: bool
 ) -> dict[str, Page]:
-    """The page of each tag. A tag that was there and is not any more has an empty one."""
+    """The page of each tag. A tag that existed and no longer does has an empty page."""
     pages: dict[str, Page] = {}
     for tag, index in indexes.items():
         troubles: list[SourceError] = []

@@ -1,9 +1,9 @@
-"""What NVIDIA's manifests tell: driver branches with the CUDA that they support, what toolkits
+"""What NVIDIA's manifests say: driver branches with the CUDA that they support, what toolkits
 shipped with, and releases of cuDNN before the package index has them.
 
-A manifest is read where its release is new, or where the catalog has no day for it; so the first
-refresh reads most of them and every further one a few. Which GPUs a new branch drives and a new
-toolkit compiles for no manifest says: both are carried over from the one before, and marked so.
+A manifest is read if its release is new, or if the catalog has no date for it; so the first refresh
+reads most of them and each later one a few. No manifest says which GPUs a new branch drives or a
+new toolkit compiles for: both are carried over from the previous one, and marked so.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PRODUCTS = {
 
 _PLACEHOLDER = "{product}"
 _MOST = 120
-"""Manifests of one product in one refresh; a later one reads the rest."""
+"""The most manifests of one product that one refresh reads; a later one reads the rest."""
 _FIX = "Check that the URL is NVIDIA's download server or a mirror of it: --nvidia URL"
 
 
 def redist_template(shipped: str, override: str | None) -> str:
-    """The address of a product's directory, with {product} in it; an override is that, or what
-    stands above the products.
+    """The URL of a product's directory, with {product} in it; an override is such a URL, or the
+    parent of the products' directories.
     """
     if override is None:
         return shipped
@@ -49,7 +49,7 @@ def redist_template(shipped: str, override: str | None) -> str:
 
 
 class Redist:
-    """The directories of one server. `name` is what people may see: "NVIDIA", or its host."""
+    """The directories of one server. `name` may be shown to users: "NVIDIA", or its host."""
 
     def __init__(self, template: str, name: str, fetcher: PageFetcher, threads: Threads) -> None:
         self._template = fetcher.add_login(template)
@@ -74,7 +74,9 @@ class Redist:
     def manifests(
         self, product: str, labels: Iterable[str], reading: SourceReading
     ) -> dict[str, ReleaseManifest]:
-        """Some of them, oldest first, read in parallel; what cannot be read is a trouble."""
+        """Some of them, oldest first, read in parallel; those that cannot be read become
+        failures.
+        """
         wanted = list(labels)
         if len(wanted) > _MOST:
             reading.notes.append(
@@ -101,7 +103,7 @@ Read = Callable[[Redist, CurrentRows, str], SourceReading]
 
 
 def read_drivers(redist: Redist, known: CurrentRows, today: str) -> SourceReading:
-    """The newest version of each branch, and branches that are new, with their cuda-compat."""
+    """The newest version of each branch, and new branches with their cuda-compat."""
     reading = SourceReading(source="driver-manifests")
     product = PRODUCTS[reading.source]
     rows = {_int(row["branch"]): row for row in known.rows("branches")}
@@ -140,7 +142,7 @@ def read_drivers(redist: Redist, known: CurrentRows, today: str) -> SourceReadin
 
 
 def read_toolkits(redist: Redist, known: CurrentRows, today: str) -> SourceReading:
-    """Release days and drivers of the toolkits, and toolkits that are new."""
+    """Release dates and drivers of the toolkits, and new toolkits."""
     reading = SourceReading(source="cuda-manifests")
     product = PRODUCTS[reading.source]
     rows = {v: row for row in known.rows("toolkits") if (v := as_version(row["full"])) is not None}
@@ -175,7 +177,7 @@ def read_cudnn(redist: Redist, known: CurrentRows, today: str) -> SourceReading:
     reading = SourceReading(source="cudnn-manifests")
     product = PRODUCTS[reading.source]
     rows = [v for row in known.rows("cudnn") if (v := as_version(row["version"])) is not None]
-    newest = max(rows, default=Version("0")).release[:3]  # a label has no fourth figure
+    newest = max(rows, default=Version("0")).release[:3]  # a label has no fourth number
     wanted = [label for label in redist.labels(product) if Version(label).release[:3] > newest]
     for manifest in redist.manifests(product, wanted, reading).values():
         version = manifest.version_of("cudnn")
@@ -199,7 +201,7 @@ READERS: Mapping[str, Read] = {
 
 
 def _is_news(label: str, row: Row | None) -> bool:
-    """Whether a branch is new, or its newest version, or the day of that."""
+    """Whether the branch, its newest version or that version's date is new."""
     latest = None if row is None else as_version(row["latest_seen"])
     if row is None or latest is None or Version(label) > latest:
         return True
@@ -209,7 +211,7 @@ def _is_news(label: str, row: Row | None) -> bool:
 def _released(
     manifest: ReleaseManifest, today: str, product: str, reading: SourceReading
 ) -> str | None:
-    """The day; None, with a note, where it cannot be read or is still to come."""
+    """The date; None, with a note, if it cannot be read or is in the future."""
     if manifest.released is None or manifest.released > today:
         said = f"is dated {manifest.released}" if manifest.released else "has no date to be read"
         reading.notes.append(f"{manifest_name(manifest.label)} of {product} {said}.")
@@ -224,7 +226,7 @@ def _add_branch(
     rows: Mapping[int, Row],
     known: CurrentRows,
 ) -> None:
-    """A branch that the catalog lacks, if its manifest names the CUDA that it is for."""
+    """Add a branch that the catalog lacks, if its manifest names the CUDA that it is for."""
     branch = _int(columns["branch"])
     compat = manifest.components.get("cuda_compat")
     cudas = [cuda for cuda in (compat.cudas if compat else ()) if "." in cuda]
@@ -241,7 +243,7 @@ def _add_branch(
         key = {"branch": branch}
         reading.seen.append(Sighting(table="branches", key=key, kind="conflict", words=words))
         return
-    # proprietary modules that went do not come back; whether others stay is not known
+    # dropped proprietary modules do not come back; whether others stay is not known
     modules = ("open_modules", "modules_source") if last["open_modules"] == "only" else ()
     carried = f"carried over from branch {before}"
     reading.add(
@@ -272,7 +274,7 @@ def _add_branch(
 
 def _toolkit_like(full: str, rows: Mapping[Version, Row]) -> dict[str, object] | None:
     """What a toolkit has in common with the one before it of the same major; None: there is none,
-    or it comes before an update of its own that is known already.
+    or an update of the same toolkit is already known.
     """
     version = Version(full)
     cuda = ".".join(full.split(".")[:2])

@@ -32,8 +32,8 @@ def python_repository(catalog: Catalog, registry: str | None) -> str:
 def read_cuda_images(
     tags: Sequence[str], name: str, known: CurrentRows, *, is_own: bool
 ) -> SourceReading:
-    """The images that a tag list shows. `is_own`: no mirror was named, so that a tag that is not
-    listed is not there; a mirror lists what somebody asked it for.
+    """The images that a tag list shows. `is_own`: not a mirror, so a tag that is not listed does
+    not exist; a mirror lists only what it has been asked for.
     """
     reading = SourceReading(source="cuda-images")
     listed = {tag: cuda for tag in tags if (cuda := cuda_of_image(tag)) is not None}
@@ -57,7 +57,7 @@ def read_cuda_images(
 def read_python_images(
     tags: Sequence[str], name: str, known: CurrentRows, *, is_own: bool
 ) -> SourceReading:
-    """The official Python images, of the Debian releases that the catalog knows."""
+    """The official Python images of the Debian releases that the catalog knows."""
     reading = SourceReading(source="python-images")
     listed = {(found[1], found[2]) for tag in tags if (found := _PYTHON_TAG.fullmatch(tag))}
     if not listed:
@@ -74,7 +74,7 @@ def read_python_images(
             reading.add("python_images", **key, confidence="confirmed")
         elif suite in suites and Version(python) >= oldest:
             reading.add("python_images", **key)
-        elif suite not in suites and Version(python) >= newest:  # it came after those known
+        elif suite not in suites and Version(python) >= newest:  # newer than the known ones
             words = f"{name} has python for {suite}, a release of Debian that the catalog lacks"
             reading.seen.append(Sighting(table="python_images", key=key, kind="new", words=words))
     if is_own:

@@ -1,7 +1,7 @@
-"""Small files out of large wheels: the METADATA beside a wheel, or ranges of the wheel itself.
+"""Reads small files from large wheels: separate METADATA, or ranges of the wheel itself.
 
-Of a wheel of half a gigabyte the table of contents travels, about a megabyte for PyTorch and three
-for TensorFlow, and the files that are wanted.
+Of a wheel of half a gigabyte only the table of contents (about a megabyte for PyTorch and three for
+TensorFlow) and the wanted files are downloaded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FIX = "Try again later, or name another index: --index URL"
 
 
 def read_metadata(wheel: LinuxWheel, fetcher: PageFetcher) -> IndexMetadata:
-    """A wheel's METADATA: beside it where the index offers that (PEP 658), else out of it.
+    """A wheel's METADATA: separately if the index offers that (PEP 658), else from the wheel.
 
-    SourceError: out of reach, not what the index promised, or another wheel's.
+    SourceError: unreachable, not what the index promised, or another wheel's.
     """
     data = _beside(wheel, fetcher) if wheel.file.metadata else _inside(wheel, fetcher)
     try:
@@ -38,7 +38,7 @@ def read_metadata(wheel: LinuxWheel, fetcher: PageFetcher) -> IndexMetadata:
 
 
 def peek(wheel: LinuxWheel, names: tuple[str, ...], fetcher: PageFetcher) -> Mapping[str, bytes]:
-    """Some files out of a wheel. SourceError: not there, damaged, or no parts are given of it."""
+    """Some files of a wheel. SourceError: missing, damaged, or the server gives no ranges."""
     from images.inspect.archive import WheelArchive
 
     limit = fetcher.limits.metadata_bytes
@@ -75,7 +75,7 @@ def _inside(wheel: LinuxWheel, fetcher: PageFetcher) -> bytes:
 
 
 class _Ranges:
-    """A wheel on a server, as `images.inspect` reads one."""
+    """A wheel on a server, with the interface that `images.inspect` reads."""
 
     def __init__(self, wheel: LinuxWheel, fetcher: PageFetcher) -> None:
         self.shown = wheel.file.name
@@ -95,4 +95,4 @@ class _Ranges:
             self.bytes_read += length
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No resources to release."""

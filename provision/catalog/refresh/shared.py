@@ -1,4 +1,4 @@
-"""What every reader of the default index does the same way."""
+"""What all readers of the default index have in common."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from provision.catalog.refresh.wheels import LinuxWheel
 def sizes_of(
     group: Sequence[LinuxWheel], index: Index, troubles: list[SourceError], *, ask: bool
 ) -> tuple[int | None, int | None]:
-    """The smallest and the largest of some wheels, in bytes; asked for where the page is silent.
+    """The smallest and the largest of some wheels, in bytes; queried if the page does not say.
 
-    (None, None) where one of them stays unknown.
+    (None, None) if one of them stays unknown.
     """
     sizes = {wheel.file.url: wheel.file.size for wheel in group}
     silent = {url: url for url, size in sizes.items() if size is None}
@@ -28,14 +28,14 @@ def sizes_of(
 
 
 def first_upload(wheels: Iterable[LinuxWheel]) -> str | None:
-    """When the first of them came to the index; None: it does not say."""
+    """When the first of them was uploaded to the index; None: it does not say."""
     return min((w.file.uploaded for w in wheels if w.file.uploaded is not None), default=None)
 
 
 def is_mirror(
     reading: SourceReading, known: Iterable[Hashable], listed: Iterable[Hashable], name: str
 ) -> bool:
-    """Whether an index has but the lesser part of what is known: there, absence means nothing."""
+    """Whether an index has only the lesser part of what is known: absence then means nothing."""
     every = set(known)
     here = len(every.intersection(listed))
     if 2 * here >= len(every):
@@ -50,9 +50,9 @@ def is_mirror(
 def carried_over(
     known: CurrentRows, table: str, version: Version, cuda_major: int, columns: Sequence[str]
 ) -> dict[str, object] | None:
-    """What is not read of a new release, from the release before it of the same CUDA major.
+    """Columns that cannot be read for a new release, from the previous one of the same CUDA major.
 
-    The columns themselves, and the text of where they come from; None: there is none before it.
+    Returns the columns and the text of where they come from; None: there is no previous release.
     """
     row = known.before(table, version, cuda_major)
     if row is None:
@@ -69,5 +69,5 @@ def carried_over(
 def note_absent(
     reading: SourceReading, table: str, row: Row, patch: Row | None, words: str
 ) -> None:
-    """A known row that is not listed any more."""
+    """Record a known row that is no longer listed."""
     reading.absent.append(Absence(table=table, key=key_of(table, row), patch=patch, words=words))

@@ -12,7 +12,7 @@ from provision.catalog.refresh.model import Refreshed, Row
 
 
 def source_key(name: str, today: str) -> str:
-    """The key of a source that was read today; each day has its own, since copies grow."""
+    """The key of a source that was read today; each date has its own, since copies grow."""
     return f"{name}-{today}"
 
 
@@ -24,9 +24,9 @@ def text_key(text: str) -> str:
 def with_sources(
     rows: Iterable[tuple[str, Row, Sequence[str]]], texts: Mapping[str, str], today: str
 ) -> tuple[dict[str, list[Row]], dict[str, str]]:
-    """Rows as the copy holds them, by table, and the texts of the keys that they name.
+    """Rows in the form of the copy, by table, and the texts of the keys that they name.
 
-    A column such as `sm_source` holds a text still; `texts` are the sources' own, by name.
+    A column such as `sm_source` still holds a text; `texts` are the sources' own, by name.
     """
     tables: dict[str, list[Row]] = {}
     sources: dict[str, str] = {}
@@ -44,7 +44,7 @@ def with_sources(
 
 
 def to_overlay(refreshed: Refreshed, previous: Overlay | None) -> Overlay:
-    """The copy with what this refresh found; what it did not touch stays, column by column."""
+    """The copy with what this refresh found; everything else stays, column by column."""
     tables: dict[str, dict[str, Row]] = {}
     for rows in (previous.tables if previous else {}, refreshed.rows):
         for table, found in rows.items():
@@ -63,10 +63,9 @@ def to_overlay(refreshed: Refreshed, previous: Overlay | None) -> Overlay:
 def refused_rows(
     tables: Mapping[str, Sequence[Row]], sources: Mapping[str, str], today: str
 ) -> dict[tuple[str, str], str]:
-    """The rows that the catalog's reader does not take, as (table, key) -> why.
+    """The rows that the catalog's reader rejects, as (table, key) -> why.
 
-    One of them would make the whole copy unreadable, so that a row that lacks what the reader
-    needs is better told than kept.
+    One of them would make the whole copy unreadable, so such a row is reported instead of kept.
     """
     refused = {}
     for table, rows in tables.items():

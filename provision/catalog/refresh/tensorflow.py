@@ -1,7 +1,7 @@
 """TensorFlow on the default index: releases, wheels, and the CUDA libraries of its extra.
 
-The wheel itself tells more than its METADATA: `build_info.py` says whether it is a CUDA build, and
-to 2.21 which CUDA and which GPUs. Of a capability list "sm_60" is binary code, "compute_90" is
+The wheel itself says more than its METADATA: `build_info.py` says whether it is a CUDA build, and
+up to 2.21 which CUDA and which GPUs. In a capability list "sm_60" is binary code, "compute_90" is
 binary code and PTX (github.com/tensorflow/tensorflow configure.py: "compute_" capabilities include
 both, "sm_" ones the binary alone).
 """
@@ -54,7 +54,7 @@ Key = tuple[Version, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelBuildInfo:
-    """What a wheel says of itself; None: it does not. `sm`: "sm_60", ...; `ptx`: "compute_90"."""
+    """What a wheel says of itself; None: not stated. `sm`: "sm_60", ...; `ptx`: "compute_90"."""
 
     is_cuda: bool
     cuda: str | None = None
@@ -65,8 +65,8 @@ class WheelBuildInfo:
 def read_tensorflow(index: Index, known: CurrentRows, *, recheck: bool) -> SourceReading:
     """The rows of `tensorflow_releases` and `tensorflow_wheels`.
 
-    METADATA and `build_info.py` are read of wheels that the catalog does not know; with `recheck`
-    the METADATA of all.
+    Reads METADATA and `build_info.py` of wheels that the catalog does not know; with `recheck` the
+    METADATA of all.
     """
     reading = SourceReading(source="tensorflow")
     groups = _group(index.wheels(PROJECT), known.oldest("tensorflow_releases"))
@@ -114,7 +114,7 @@ def read_tensorflow(index: Index, known: CurrentRows, *, recheck: bool) -> Sourc
 
 
 def stands_for(metadata: IndexMetadata, arch: str) -> tuple[str, ...]:
-    """Whose place a stub takes: a wheel that holds nothing and asks for another of this version."""
+    """The package that a stub replaces: an empty wheel that requires another of this version."""
     return tuple(
         sorted(
             name
@@ -126,7 +126,7 @@ def stands_for(metadata: IndexMetadata, arch: str) -> tuple[str, ...]:
 
 
 def parse_build_info(data: bytes) -> WheelBuildInfo | None:
-    """`build_info.py`, read and not run; None: it says nothing that is understood."""
+    """`build_info.py`, parsed and not executed; None: it has nothing usable."""
     found = _INFO.search(data.decode("utf-8", "replace"))
     try:
         with PARSING:
@@ -143,7 +143,7 @@ def parse_build_info(data: bytes) -> WheelBuildInfo | None:
 
 
 def parse_capabilities(listed: object) -> tuple[tuple[str, ...] | None, str | None]:
-    """["sm_60", "compute_90"] -> (("sm_60", "sm_90"), "compute_90"); None: not said."""
+    """["sm_60", "compute_90"] -> (("sm_60", "sm_90"), "compute_90"); None: not stated."""
     words = [word for word in listed if isinstance(word, str)] if isinstance(listed, list) else []
     found = [m for word in words if (m := re.fullmatch(r"(sm|compute)_(\d{2,3})", word))]
     numbers = sorted({int(match[2]) for match in found})
@@ -180,7 +180,7 @@ def _add_wheel(
     if stub or info is not None:
         columns["gpu"] = info is not None and info.is_cuda
     elif fresh:
-        return  # whether it is a GPU build could not be read: that is a trouble already
+        return  # whether it is a GPU build could not be read: already reported as a failure
     columns |= {"python_tags": list(cpython_tags(group)), "glibc": glibc_of(group)}
     _, largest = sizes_of(group, index, reading.troubles, ask=metadata is not None)
     if largest is not None:
@@ -252,7 +252,7 @@ def _add_release(
 
 
 def _pins(metadata: IndexMetadata, arch: str) -> tuple[str, ...]:
-    """All that the extra adds, TensorRT too where it does."""
+    """Everything that the extra adds, including TensorRT if it does."""
     return tuple(
         sorted(
             f"{canonicalize_name(r.name)}{r.specifier}" for r in needed(metadata, arch, extra=EXTRA)

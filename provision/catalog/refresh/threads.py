@@ -1,7 +1,7 @@
-"""Workers that are left behind if need be.
+"""Worker threads that can be abandoned.
 
-Neither a name look-up nor a server that sends a byte now and then can be told to hurry; whoever
-waits stops waiting, and the process can end all the same.
+Neither a DNS lookup nor a server that sends a byte now and then can be interrupted; the caller
+stops waiting, and the process can exit all the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Done = TypeVar("_Done")
 
 
 class Threads:
-    """A pool of daemon threads; `concurrent.futures` has none that a process does not wait for."""
+    """A pool of daemon threads; a process waits for those of `concurrent.futures` at exit."""
 
     def __init__(self, count: int, name: str) -> None:
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -29,7 +29,7 @@ class Threads:
             threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, work: Callable[..., _Done], *words: Any) -> Future[_Done]:  # noqa: ANN401
-        """Let one of them do it."""
+        """Queue a call for one of the threads."""
         future: Future[_Done] = Future()
 
         def run() -> None:
@@ -37,7 +37,7 @@ class Threads:
                 return
             try:
                 result = work(*words)
-            except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+            except BaseException as error:  # noqa: BLE001  raised again in the waiting thread
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -46,7 +46,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let them go home when what was submitted is done."""
+        """Let the threads end when everything that was submitted is done."""
         for _ in range(self._count):
             self._waiting.put(None)
 
@@ -61,7 +61,7 @@ def each(
     work: Callable[[_Item], _Done],
     troubles: list[SourceError],
 ) -> dict[_Key, _Done]:
-    """Do some work on every item in parallel, in their order, and collect what fails."""
+    """Run a function on every item in parallel, in their order, and collect the failures."""
     running = {key: threads.submit(_attempt, work, item) for key, item in items.items()}
     done = {key: future.result() for key, future in running.items()}
     troubles += [found for found in done.values() if isinstance(found, SourceError)]

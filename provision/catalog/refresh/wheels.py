@@ -30,15 +30,17 @@ ARCHS = ("x86_64", "aarch64")
 """The machines that the catalog knows."""
 
 PARSING = threading.Lock()
-"""Held by whoever parses Python's syntax, as a marker's strings are: until 3.11.5 the interpreter
-counts the depth of that for all threads together and fails (python/cpython issue 106905)."""
+"""Held while Python syntax is parsed (a marker's strings are): until 3.11.5 the interpreter counts
+the parser's depth for all threads together and fails (python/cpython issue 106905).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxWheel:
     """A wheel that installs on Linux. `arch` None: on any machine.
 
-    `python_tags`: "cp312-cp312", "py3-none". `glibc`: the lowest that it takes; None: not said.
+    `python_tags`: "cp312-cp312", "py3-none". `glibc`: the lowest that it supports; None: not
+    stated.
     """
 
     project: str
@@ -51,7 +53,8 @@ class LinuxWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexMetadata:
-    """A wheel's METADATA, as far as it matters here; a requirement that cannot be read is left out.
+    """A wheel's METADATA, as far as it matters here; requirements that cannot be parsed are left
+    out.
 
     `extras`: their names, normalized, and as they are written.
     """
@@ -64,13 +67,13 @@ class IndexMetadata:
 
 
 def linux_wheels(files: Iterable[PageFile], project: str) -> list[LinuxWheel]:
-    """The wheels of a project for Linux; other names on the page are none of our business."""
+    """The wheels of a project for Linux; other names on the page are ignored."""
     wheels = (read_wheel_name(file) for file in files)
     return [wheel for wheel in wheels if wheel is not None and wheel.project == project]
 
 
 def listed_versions(files: Iterable[PageFile], project: str) -> frozenset[Version]:
-    """Every version that a page has any file of, for whatever system."""
+    """Every version that a page has any file of, for any system."""
     return frozenset(
         version
         for file in files
@@ -81,7 +84,7 @@ def listed_versions(files: Iterable[PageFile], project: str) -> frozenset[Versio
 
 
 def read_wheel_name(file: PageFile) -> LinuxWheel | None:
-    """None: no wheel, or not for Linux with glibc on a machine that the catalog knows."""
+    """None: not a wheel, or not for Linux with glibc on a machine that the catalog knows."""
     try:
         name, version, _, tags = _parse_wheel(file.name)
     except (InvalidWheelFilename, InvalidVersion):
@@ -103,7 +106,7 @@ def read_wheel_name(file: PageFile) -> LinuxWheel | None:
 
 
 def _read_platform(text: str) -> tuple[str, str | None] | None:
-    """ "manylinux_2_28_x86_64" -> ("x86_64", "2.28"); "linux_x86_64" says no glibc."""
+    """ "manylinux_2_28_x86_64" -> ("x86_64", "2.28"); "linux_x86_64" names no glibc."""
     found = _PLATFORM.fullmatch(text)
     if found is None or found[3] not in ARCHS:
         return None
@@ -138,14 +141,14 @@ def sort_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def glibc_of(wheels: Iterable[LinuxWheel]) -> str | None:
-    """The glibc that is enough for every one of these wheels; None where one does not say."""
+    """The lowest glibc that suffices for all of these wheels; None if one does not name it."""
     floors = [wheel.glibc for wheel in wheels]
     known = [glibc for glibc in floors if glibc is not None]
     return max(known, key=Version) if known and len(known) == len(floors) else None
 
 
 def best_first(wheels: Iterable[LinuxWheel]) -> list[LinuxWheel]:
-    """The wheel to read on behalf of its build in front: METADATA at hand, the usual Pythons."""
+    """The wheels of a build, the best one to read first: METADATA available, the usual Pythons."""
 
     def rank(wheel: LinuxWheel) -> tuple[bool, bool, str]:
         plain = any(_CPYTHON.fullmatch(tag) and tag[-1].isdigit() for tag in wheel.python_tags)
@@ -155,7 +158,7 @@ def best_first(wheels: Iterable[LinuxWheel]) -> list[LinuxWheel]:
 
 
 def parse_metadata(data: bytes) -> IndexMetadata:
-    """The file METADATA. ValueError: it names no project or no version, so it is none."""
+    """The file METADATA. ValueError: it names no project or no version."""
     raw, _ = parse_email(data)
     name = raw.get("name")
     if not name:
@@ -188,7 +191,7 @@ def _read_requirement(text: str) -> Requirement | None:
 def needed(
     metadata: IndexMetadata, arch: str, *, extra: str = "", python: str = "3.12"
 ) -> tuple[Requirement, ...]:
-    """What an installer adds on Linux on that machine; with an extra: what the extra adds alone."""
+    """What an installer adds on Linux on that machine; with an extra: only what the extra adds."""
     environment = {
         "os_name": "posix",
         "sys_platform": "linux",
@@ -218,13 +221,13 @@ def needed(
 
 
 def python_of(wheel: LinuxWheel) -> str:
-    """A Python that the wheel is for, to read its markers by: "3.12"."""
+    """A Python that the wheel is for, to evaluate its markers with: "3.12"."""
     found = next((m for tag in wheel.python_tags if (m := _CPYTHON.fullmatch(tag))), None)
     return f"3.{found[1]}" if found else "3.12"
 
 
 def exact(requirement: Requirement) -> str | None:
-    """ "==9.1.0.70" -> "9.1.0.70"; None where several versions would do."""
+    """ "==9.1.0.70" -> "9.1.0.70"; None if several versions would match."""
     clauses = list(requirement.specifier)
     if len(clauses) == 1 and clauses[0].operator in {"==", "==="}:
         return None if clauses[0].version.endswith("*") else clauses[0].version
@@ -232,19 +235,19 @@ def exact(requirement: Requirement) -> str | None:
 
 
 def lowest(requirement: Requirement) -> str | None:
-    """The exact version, or the one lower bound that it names; None: it has none, or several."""
+    """The exact version, or the only lower bound that it names; None: it has none, or several."""
     bounds = [clause.version for clause in requirement.specifier if clause.operator == ">="]
     return exact(requirement) or (bounds[0] if len(bounds) == 1 else None)
 
 
 def named(requirements: Iterable[Requirement], prefix: str) -> Requirement | None:
-    """The requirement of "nvidia-cudnn", under that name or with "-cu12" behind it."""
+    """The requirement of "nvidia-cudnn", under that name or with the suffix "-cu12"."""
     pattern = re.compile(rf"{re.escape(prefix)}(-cu\d+)?")
     return next((r for r in requirements if pattern.fullmatch(canonicalize_name(r.name))), None)
 
 
 def is_gpu_library(requirement: Requirement) -> bool:
-    """NVIDIA's own packages."""
+    """Whether it is one of NVIDIA's own packages."""
     return canonicalize_name(requirement.name).startswith(("nvidia-", "cuda-"))
 
 
@@ -261,9 +264,9 @@ def gpu_pins(requirements: Iterable[Requirement]) -> tuple[str, ...]:
 
 
 def cuda_of(requirements: Sequence[Requirement], *, bounds: bool = False) -> str | None:
-    """CUDA X.Y by the pin of the toolkit or of its runtime; None: not said, or two are said.
+    """CUDA X.Y from the pin of the toolkit or of its runtime; None: not stated, or two are.
 
-    `bounds`: a lower bound counts as well, where a framework names what it was built with so.
+    `bounds`: a lower bound counts as well, for frameworks that name their build CUDA that way.
     """
     read = lowest if bounds else exact
     said = [text for row in requirements if _is_cuda(row) and (text := read(row)) is not None]
@@ -283,7 +286,7 @@ def _is_cuda(requirement: Requirement) -> bool:
 
 
 def is_specifier(text: str | None) -> bool:
-    """Whether an installer would understand it."""
+    """Whether an installer would accept it."""
     try:
         SpecifierSet(text or "")
     except InvalidSpecifier:

@@ -1,4 +1,4 @@
-"""What a refresh found, in words of 80 columns and as JSON."""
+"""The result of a refresh as text of 80 columns and as JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _COLUMNS = {
     "size_min_bytes": "smallest wheel",
     "yanked": "withdrawn",
 }
-# Columns that tell a person what a new row is.
+# Columns that describe a new row to the user.
 _TOLD = (
     "cuda",
     "max_cuda",
@@ -65,7 +65,7 @@ _KINDS: tuple[Kind, ...] = ("new", "changed", "confirmed", "gone", "conflict")
 
 
 def name_of(table: str, key: Row) -> str:
-    """What a person calls a fact."""
+    """How a fact is named in sentences."""
     return _NAMES[table].format_map(key)
 
 
@@ -89,7 +89,7 @@ def say_change(
 
 
 def say_seen(table: str, key: Row, words: str) -> str:
-    """One thing that is told and changes no column."""
+    """One finding that is reported and changes no column."""
     return f"{name_of(table, key)}: {words}."
 
 
@@ -99,7 +99,7 @@ def say_asked(asked: AnsweredRequest) -> str:
 
 
 def describe_changes(refreshed: Refreshed) -> str:
-    """Everything a person wants to know of a refresh, in lines of 80 columns."""
+    """The result of a refresh for the user, in lines of 80 columns."""
     lines: list[str] = []
     for kind in _KINDS:
         told = [change.sentence for change in refreshed.changes if change.kind == kind]

@@ -57,7 +57,7 @@ def _platform(one: Mapping[str, Any]) -> list[str]:
 
 
 def _size(image: Mapping[str, Any]) -> str:
-    """As its place counts: compressed layers, or what an engine has on its disk."""
+    """As its place counts: compressed layers, or the size on an engine's disk."""
     layers = image["layers"]
     size = f"{image['size_bytes'] / 1e9:.2f} GB"
     if not layers:

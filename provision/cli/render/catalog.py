@@ -30,7 +30,7 @@ class CatalogRows:
 
 
 def find(catalog: Catalog, kind: str, name: str | None) -> CatalogRows:
-    """The rows that a question means. BadInputError: no such kind, or nothing of that name."""
+    """The rows that a query matches. BadInputError: no such kind, or nothing of that name."""
     seeker = _KINDS.get(kind)
     if seeker is None:
         raise BadInputError(
@@ -61,7 +61,7 @@ def to_json(found: CatalogRows) -> dict[str, Any]:
 
 
 def describe(found: CatalogRows) -> str:
-    """One row as label and value; several as a table of what tells them apart; sources last."""
+    """One row as label and value; several as a table of the columns that differ; sources last."""
     lines: list[str] = []
     for name, rows in found.tables.items():
         if len(rows) == 1:

@@ -33,7 +33,7 @@ def describe_diagnosis(
     whole: bool = False,
     colour: bool = False,
 ) -> str:
-    """The first cause in full and the next ones in short, or all in full; last the machine."""
+    """The first cause in full and the others in short, or all in full; then the machine."""
     causes = diagnosis.causes
     lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]

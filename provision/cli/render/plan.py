@@ -24,8 +24,8 @@ _LEGEND = (
 
 
 def describe_plan(plan: Plan, *, explain: bool = False, considered: Sequence[Cell] = ()) -> str:
-    """What was decided and for which GPU what runs; with `explain` every reason and its source, and
-    what became of the builds beside the one that was chosen (`considered`).
+    """The decisions and what each GPU runs; with `explain` every reason and its source, and the
+    result for each build that was not chosen (`considered`).
     """
     lines = _refusal(plan) if plan.error else _decision(plan)
     lines += _limits(plan)
@@ -94,7 +94,7 @@ def _refusal(plan: Plan) -> list[str]:
 
 
 def _limits(plan: Plan) -> list[str]:
-    """Which hosts hold the others back."""
+    """Which hosts limit the others."""
     if plan.limited_by is None:
         return []
     said = plan.error.message if plan.error else ""

@@ -1,7 +1,7 @@
-"""What will fail in a Dockerfile, a compose file or a list of packages, before it is built.
+"""Finds what will fail in a Dockerfile, a compose file or a list of packages, before the build.
 
-`lint_file` reads a file, `lint` judges its text: the one touches the disk, the other is pure. Every
-rule has a row in `data/rules.toml`.
+`lint_file` reads a file, `lint` checks its text; only the former reads the disk, the latter is
+pure. Every rule has a row in `data/rules.toml`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 Kind: TypeAlias = Literal["dockerfile", "compose", "requirements", "pyproject", "environment"]
 LIMIT_BYTES = 1 << 18
-"""No file of these kinds that somebody writes is larger; YAML takes seconds for so much."""
+"""Larger than any hand-written file of these kinds; YAML takes seconds to parse so much."""
 
 _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("dockerfile", re.compile(r"(dockerfile|containerfile)([.-_].+)?|.+\.(docker|container)file")),
@@ -51,7 +51,9 @@ _FIX = (
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What a file is by its name alone: Dockerfile.gpu, compose.yaml, requirements-gpu.txt."""
+    """The kind of a file from its name alone: Dockerfile.gpu, compose.yaml,
+    requirements-gpu.txt.
+    """
     name = path.name.lower()
     if name.endswith(_NOT_THESE):
         return None
@@ -59,7 +61,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def is_of_a_kind(path: Path) -> bool:
-    """Whether a file is one of ours, by its name or, where it is small, by what stands in it."""
+    """Whether a file is of a supported kind, from its name or, if it is small, its content."""
     if kind_of(path) is not None:
         return True
     try:
@@ -71,14 +73,14 @@ def is_of_a_kind(path: Path) -> bool:
 
 
 def lint_file(path: Path, catalog: Catalog) -> list[LintFinding]:
-    """The findings of a file. BadInputError: it cannot be read, or is of none of the kinds."""
+    """The findings of a file. BadInputError: it cannot be read, or is of an unsupported kind."""
     return lint(str(path), _read(path), catalog)
 
 
 def lint(path: str, text: str, catalog: Catalog) -> list[LintFinding]:
-    """The findings of a text, by line. `path` is its name; where that tells no kind, the text does.
+    """The findings of a text, by line. `path` is its name; if that shows no kind, the text decides.
 
-    BadInputError: it is of none of the kinds, or is no valid YAML.
+    BadInputError: an unsupported kind, or invalid YAML.
     """
     kind = kind_of(Path(path)) or kind_of_text(text)
     if kind is None:
@@ -94,7 +96,7 @@ def lint(path: str, text: str, catalog: Catalog) -> list[LintFinding]:
 
 
 def kind_of_text(text: str) -> Kind | None:
-    """What a file is by what stands in it."""
+    """The kind of a file from its content."""
     from provision.doctor.lint.compose_rules import looks_like_compose
     from provision.doctor.lint.conda_environment import looks_like_environment
     from provision.doctor.lint.dockerfile import looks_like_dockerfile
@@ -138,9 +140,9 @@ def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[RuleH
 
 
 def _read(path: Path) -> str:
-    """The text of a file of a sensible size; what is wrong with it is a sentence."""
+    """The text of a file of a sensible size, else a sentence that says what is wrong with it."""
     try:
-        if not path.is_file():  # a device or a pipe could be read without end
+        if not path.is_file():  # a device or a pipe could be endless
             if not path.exists():
                 raise BadInputError(no_such("file", path), fix=or_nearby(path, _FIX))
             what = "it is a directory" if path.is_dir() else "it is not a regular file"

@@ -1,4 +1,4 @@
-"""Rules over the images that a Dockerfile builds from."""
+"""Rules for the images that a Dockerfile builds from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
 
 
 def judge_image(image: str, at: Position, written: str, catalog: Catalog) -> Iterator[RuleHit]:
-    """A CUDA image by its tag: there is none, it is not one, or NVIDIA has no such image.
+    """Check the tag of a CUDA image: missing, malformed, or not published by NVIDIA.
 
     `written` is the text in the file, where the change is to be made.
     """
@@ -67,7 +67,7 @@ def _newest(catalog: Catalog) -> str:
 
 
 def _nearest(base: CudaBase, catalog: Catalog) -> str | None:
-    """The newest image of the same CUDA, flavour and system, or of the newest Ubuntu of them."""
+    """The newest image of the same CUDA, flavour and system, else with the newest Ubuntu."""
     rows = [
         row
         for row in catalog.images

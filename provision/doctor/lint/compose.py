@@ -1,7 +1,7 @@
-"""A YAML file as nodes with their places: mappings, lists, texts.
+"""A YAML file as nodes with their positions: mappings, lists, texts.
 
-The file is read to a graph of nodes and no further: no tag is acted upon, and an alias is a second
-way to one node, never a copy, so a file that multiplies itself stays as small as it is written.
+The file is only parsed to a graph of nodes: tags are ignored, and an alias is another reference to
+the same node, never a copy, so a file that multiplies itself stays as small as it is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """A node of the file. What it is not, it has none of: a text has no keys, no items."""
+    """A node of the file. Accessors of another type are empty: a text has no keys and no items."""
 
     raw: Any
 
@@ -30,17 +30,17 @@ class YamlNode:
 
     @property
     def text(self) -> str | None:
-        """A scalar with variables that have a default filled in; None: it is none."""
+        """A scalar with variables that have a default filled in; None: not a scalar."""
         if self.raw.id != "scalar":
             return None
         return _VARIABLE.sub(lambda m: m[0] if m[2] is None else m[2], str(self.raw.value))
 
     def get(self, key: str) -> YamlNode | None:
-        """The value of a key, also where `<<` brings it."""
+        """The value of a key, including merged ones (`<<`)."""
         return next((value for name, value in self.pairs() if name == key), None)
 
     def key_place(self, key: str) -> Position:
-        """Where the key itself stands."""
+        """The position of the key itself."""
         if self.raw.id == "mapping":
             for name, _ in self.raw.value:
                 if name.value == key:
@@ -48,14 +48,14 @@ class YamlNode:
         return self.at
 
     def pairs(self) -> Iterator[tuple[str, YamlNode]]:
-        """Keys with their values, its own before those that are merged in."""
+        """Keys with their values, its own before merged ones."""
         seen: set[int] = set()
         waiting = [self.raw]
         while waiting:
             raw = waiting.pop(0)
             if id(raw) in seen or raw.id != "mapping":
                 continue
-            seen.add(id(raw))  # a mapping that is merged in by many ways counts once
+            seen.add(id(raw))  # a mapping that is merged in several times counts once
             for key, value in raw.value:
                 if key.id != "scalar":
                     continue
@@ -77,7 +77,7 @@ class YamlNode:
 
 
 def read_yaml(path: str, text: str, *, kind: str = "compose file") -> YamlNode | None:
-    """The document; None: it is empty. BadInputError: it is no YAML, or is nested without end."""
+    """The document; None: it is empty. BadInputError: invalid YAML, or nested too deeply."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

@@ -1,4 +1,4 @@
-"""Rules over the services of a compose file: how they get a GPU, and what they need beside it."""
+"""Rules for the services of a compose file: how they get a GPU, and what else they need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RESERVATION = """deploy:
 
 @dataclass(frozen=True)
 class Service:
-    """A service with what the rules ask of it."""
+    """A service with the properties that the rules need."""
 
     name: str
     node: YamlNode
@@ -67,7 +67,7 @@ class Service:
 
     @cached_property
     def asks(self) -> bool:
-        """Whether it asks for a GPU in any way."""
+        """Whether it requests a GPU in any way."""
         return bool(
             self.devices
             or self.node.get("gpus")
@@ -78,7 +78,7 @@ class Service:
 
     @cached_property
     def reason(self) -> str | None:
-        """Why it obviously uses GPUs; None: nothing says so."""
+        """Why it obviously uses GPUs; None: there is no sign of it."""
         if any(re.fullmatch(p, self.image) for p in table("known.toml")["image"]["gpu"]):
             return f"the image {self.image}"
         for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):

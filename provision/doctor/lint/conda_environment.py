@@ -1,4 +1,4 @@
-"""An environment.yml of conda: what conda installs, and what pip lays over it.
+"""A conda environment.yml: what conda installs, and what pip installs over it.
 
 https://docs.conda.io/projects/conda/en/latest/user-guide/tasks/manage-environments.html
 """
@@ -24,14 +24,14 @@ _PYTHON = re.compile(r"={1,2}\s*(3\.\d+)(\.[\d*]+)?(=.*)?")
 
 
 def looks_like_environment(text: str) -> bool:
-    """Whether a text has the two keys that every such file has, at its left edge."""
+    """Whether a text has the two keys that every such file has, at the left margin."""
     return all(
         re.search(rf"^{key}:", text, re.MULTILINE) for key in ("dependencies", "channels")
     ) and not re.search(r"^services:", text, re.MULTILINE)
 
 
 def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
-    """What the rules find in pip's part, in conda's, and in the two together."""
+    """What the rules find in pip's part, in conda's, and in both together."""
     root = read_yaml(path, text, kind="environment file")
     listed = list(_items(root, "dependencies"))
     packages = [(found, node.at) for node in listed if (found := _NAME.fullmatch(node.text or ""))]
@@ -74,7 +74,7 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
 def _ended_channel(
     packages: list[tuple[re.Match[str], Position]], channels: set[str | None]
 ) -> Iterator[RuleHit]:
-    """A release of PyTorch that its own channel never got."""
+    """A release of PyTorch that was never published on its own channel."""
     known = table("known.toml")["conda"]
     last = known["pytorch_channel_until"]
     for found, at in packages:

@@ -1,8 +1,8 @@
 """A Dockerfile as stages: what each is built from, its commands, its environment.
 
-Reads what the builder reads: continuation lines, comments between them, the escape directive, here
-documents, ARG before FROM, variables of ARG and ENV. An ARG has its default; one without a default
-is unknown, and so is all that is made from it.
+Supports what the builder supports: continuation lines, comments between them, the escape directive,
+here documents, ARG before FROM, variables of ARG and ENV. An ARG has its default; one without a
+default is unknown, and so is everything derived from it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class StageStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one FROM begins. `image` None: unknown, or `parent` is another stage of the file."""
+    """The stage that a FROM begins. `image` None: unknown, or `parent` is another stage of the
+    file.
+    """
 
     name: str
     image: str | None
@@ -74,7 +76,7 @@ class Stage:
 
     @property
     def lineage(self) -> tuple[Stage, ...]:
-        """The stages that it stands on, the lowest first, and itself."""
+        """The stages that it is built on, the lowest first, and itself."""
         return (*(self.parent.lineage if self.parent else ()), self)
 
     @property
@@ -91,7 +93,9 @@ class Stage:
             yield from step.commands
 
     def environment(self) -> Mapping[str, tuple[str | None, Instruction]]:
-        """What ENV leaves set in the image: the value (None: unknown) and the instruction."""
+        """The variables that ENV sets in the image: the value (None: unknown) and the
+        instruction.
+        """
         return {
             name: (value, step.instruction)
             for step in self.all_steps()
@@ -106,7 +110,7 @@ class Dockerfile:
     stages: tuple[Stage, ...]
 
     def shipped(self) -> tuple[Stage, ...]:
-        """The last stage, and those that neither another stage nor a COPY --from uses."""
+        """The last stage, and those that no other stage or COPY --from uses."""
         used = {stage.parent.line for stage in self.stages if stage.parent}
         taken = {name for stage in self.stages for name in _sources(stage)}
         return tuple(
@@ -123,9 +127,9 @@ class Dockerfile:
 
 
 def read_dockerfile(path: str, text: str) -> Dockerfile:
-    """The stages of the text; what is no instruction is passed over.
+    """The stages of the text; skips everything that is not an instruction.
 
-    BadInputError: it has more stages than anybody writes.
+    BadInputError: it has implausibly many stages.
     """
     globals_: dict[str, str | None] = {}
     stages: list[Stage] = []
@@ -190,7 +194,9 @@ def _escape(lines: list[str]) -> str:
 
 
 def _joined(lines: list[str], number: int, rest: str, column: int, escape: str) -> tuple[Text, int]:
-    """The text of an instruction that begins on line `number` (from 0), and the line behind it."""
+    """The text of an instruction that begins on line `number` (from 0), and the next line's
+    number.
+    """
     text, marks = "", [(0, number + 1, column)]
     piece = rest.rstrip()
     while piece.endswith(escape):
@@ -224,7 +230,7 @@ def _heredocs(lines: list[str], number: int, text: str, keyword: str) -> tuple[l
 
 
 def _script(lines: list[str], first: int) -> Text:
-    """A script of several lines; a backslash at an end joins two of them."""
+    """A script of several lines; a backslash at the end of one joins it with the next."""
     text, marks = "", []
     for number, line in enumerate(lines, start=first):
         marks.append((len(text), number, 1))
@@ -247,7 +253,7 @@ def _arg(
     variables: Mapping[str, str | None],
     globals_: Mapping[str, str | None],
 ) -> dict[str, str | None]:
-    """The names of an ARG with their defaults; without one a global ARG gives it."""
+    """The names of an ARG with their defaults; without a default, a global ARG gives it."""
     text = instruction.text.text
     bare = _PAIR.sub("", text).split()
     found: dict[str, str | None] = {name: globals_.get(name) for name in bare}
@@ -269,9 +275,9 @@ def _unquoted(text: str) -> str:
 
 
 def _value(text: str, variables: Mapping[str, str | None]) -> str | None:
-    """A value with its variables filled in; None: it holds one that is not known.
+    """A value with its variables filled in; None: one of them is unknown.
 
-    A name that nothing has set is empty in a Dockerfile; a PATH comes from the image below, and is
+    A variable that was never set is empty in a Dockerfile; PATH comes from the base image, and is
     left as it is written.
     """
     filled = expand(text, variables)

@@ -1,4 +1,4 @@
-"""Rules over the environment that an image leaves to its containers."""
+"""Rules for the environment that an image gives its containers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _of_stage(stage: Stage) -> Iterator[RuleHit]:
 
 
 def is_for_cuda(stage: Stage) -> bool:
-    """Whether CUDA programs run in it: an image of the driver's tools can do without both."""
+    """Whether CUDA programs run in it: an image with only the driver's tools does not need both."""
     frameworks = frozenset(table("known.toml")["python"]["frameworks"])
     installs = [pip_install(command) for command in stage.all_commands()]
     return cuda_base(stage.root_image) is not None or any(

@@ -1,7 +1,7 @@
-"""What a rule says, and the table of all rules.
+"""The findings of rules, and the table of all rules.
 
-A rule is a pure function that yields `Found`: where, what, what to type. Its code, level, title and
-links stand in `data/rules.toml`; `finding` joins the two.
+A rule is a pure function that yields a `RuleHit`: where, what, what to type. Its code, level, title
+and links are in `data/rules.toml`; `finding` joins the two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A row of the table. `level` is that of a finding which names none."""
+    """A row of the table. `level` is the default for its findings."""
 
     code: str
     level: Level
@@ -45,7 +45,7 @@ class Position:
 class RuleHit:
     """What a rule has found. `start` is the line on which the instruction begins (0: `at`'s own).
 
-    `swap` is a text of that line and what belongs there instead; None: no such simple change.
+    `swap` is a text of that line and its replacement; None: there is no such simple change.
     """
 
     rule: str
@@ -59,7 +59,7 @@ class RuleHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFinding:
-    """A finding as it is told. `replacement`: the lines `line` to `end_line` as they should be."""
+    """A finding as it is shown. `replacement`: the corrected lines `line` to `end_line`."""
 
     rule: str
     level: Level
@@ -96,7 +96,7 @@ def table(name: str) -> Mapping[str, Any]:
 
 
 def finding(found: RuleHit, path: str, lines: tuple[str, ...]) -> LintFinding:
-    """A rule's row joined to what it has found in the file of these lines."""
+    """Joins a rule's row with what it has found in the file of these lines."""
     rule = rules()[found.rule]
     return LintFinding(
         rule=rule.code,
@@ -113,7 +113,7 @@ def finding(found: RuleHit, path: str, lines: tuple[str, ...]) -> LintFinding:
 
 
 def _replacement(found: RuleHit, lines: tuple[str, ...]) -> str | None:
-    """The line with the swap made; None where the text does not stand there exactly once."""
+    """The line with the swap made; None if the text does not occur exactly once."""
     if found.swap is None or not 1 <= found.at.line <= len(lines):
         return None
     old, new = found.swap

@@ -1,4 +1,4 @@
-"""What an image's name says: a CUDA image of NVIDIA, a distribution, a Python."""
+"""What an image's name says: an NVIDIA CUDA image, a distribution, a Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUITE = re.compile(r"(?:.*/)?(?:ubuntu|debian|python):(?:.*-)?([a-z]+)(?:-\d+)?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaBase:
-    """An image of NVIDIA's; `tag` "" where none is written. What the tag does not say is None."""
+    """An image of NVIDIA's; `tag` "" if there is none. What the tag does not say is None."""
 
     name: str
     tag: str
@@ -35,7 +35,7 @@ class CudaBase:
 
 
 def cuda_base(reference: str | None) -> CudaBase | None:
-    """The CUDA image of a reference; None: it is another one, or is named by digest alone."""
+    """The CUDA image of a reference; None: another image, or one named by digest alone."""
     if reference is None or "@" in reference:
         return None
     name, _, tag = reference.partition(":")

@@ -1,6 +1,6 @@
-"""What is installed together, from wherever it is read: a requirements file, a pip command.
+"""Packages that are installed together, from any source: a requirements file, a pip command.
 
-One `Install` is one answer of an installer: packages, and where they are looked for.
+One `Install` is one resolution of an installer: packages, and where they are looked for.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FILE_FLAGS = frozenset(["-r", "--requirement", "-c", "--constraint"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPackage:
-    """A requirement and where it stands. `address`: of a direct reference, or of what has no name.
+    """A requirement and its position. `address`: the URL of a direct or unnamed reference.
 
-    `name` is normalized, "" where only an address is known.
+    `name` is normalized, "" if only a URL is known.
     """
 
     name: str
@@ -79,14 +79,16 @@ class IndexSource:
 
     @property
     def torch_tag(self) -> str | None:
-        """The tag of an index of PyTorch ("cu118", "cpu"); None: it is none, or not of one tag."""
+        """The tag of an index of PyTorch ("cu118", "cpu"); None: another index, or not of
+        one tag.
+        """
         match = re.search(table("known.toml")["python"]["index_of_pytorch"], self.url)
         return match["tag"] if match and not match["kind"] else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    """Packages that are installed together. `complete`: no other source can be at work here."""
+    """Packages that are installed together. `complete`: no other source can be involved."""
 
     packages: tuple[RequestedPackage, ...]
     at: Position
@@ -105,12 +107,12 @@ class Install:
 
     @property
     def default_index(self) -> bool:
-        """Whether the default index, and no other source, is asked."""
+        """Whether only the default index is used."""
         return self.complete and not self.sources
 
 
 def read_package(text: str, at: Position) -> RequestedPackage:
-    """A requirement as it is written; one that cannot be parsed keeps its text alone."""
+    """A requirement as it is written; one that cannot be parsed keeps only its text."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -135,7 +137,7 @@ def read_package(text: str, at: Position) -> RequestedPackage:
 
 
 def _wheel(address: str) -> Requirement | None:
-    """The pin that a wheel's address comes to; its marker, where one stands behind it, is kept."""
+    """The pin that a wheel's URL amounts to; a marker after it is kept."""
     url, _, marker = address.partition(";")
     file = unquote(url.partition("#")[0].rstrip().rpartition("/")[2])
     try:
@@ -146,7 +148,7 @@ def _wheel(address: str) -> Requirement | None:
 
 
 def pip_install(command: ShellCommand, environment: Iterable[str] = ()) -> Install | None:
-    """What a command installs with pip or uv; None: it is another command.
+    """What a command installs with pip or uv; None: another command.
 
     `environment`: names of variables that are set, some of which give pip an index.
     """
@@ -239,7 +241,7 @@ def system_install(command: ShellCommand) -> SystemPackages | None:
 
 
 def _plain_words(words: Iterable[ExpandedWord], *, conda: bool) -> Iterator[ExpandedWord]:
-    """Names without versions; flags and, of conda, the values of flags left out."""
+    """Names without versions; without flags and, for conda, without the values of flags."""
     skip = False
     for word in words:
         if skip:

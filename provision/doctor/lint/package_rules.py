@@ -1,4 +1,4 @@
-"""Rules over packages that are installed together, wherever they are written: torch, CUDA, all."""
+"""Rules for packages that are installed together, in any kind of file: torch, CUDA, and others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPANIONS = ("torchvision", "torchaudio")
 
 
 def retired_names(install: Install, _: Setting, __: Catalog) -> Iterator[RuleHit]:
-    """Packages whose name only stands for an error now."""
+    """Packages whose name is now only a stub that fails."""
     for row in table("known.toml")["retired"]:
         package = install.named(row["name"])
         if package is None or package.address:
@@ -54,7 +54,7 @@ def retired_names(install: Install, _: Setting, __: Catalog) -> Iterator[RuleHit
 
 
 def torch_pairs(install: Install, _: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """torchvision or torchaudio of another torch: each release asks for one torch exactly."""
+    """torchvision or torchaudio for another torch: each release requires exactly one torch."""
     torch = install.named("torch")
     row = catalog.torch_release(torch.release) if torch and torch.release else None
     if torch is None or row is None or row.pairing_note:
@@ -82,7 +82,7 @@ def torch_pairs(install: Install, _: Setting, catalog: Catalog) -> Iterator[Rule
 
 
 def torch_tag_unknown(install: Install, _: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """+cuXXX of a CUDA for which this release, or every release, has no wheels."""
+    """+cuXXX for a CUDA for which this release, or every release, has no wheels."""
     package = install.named("torch")
     if package is None or package.address or not package.release or not package.local:
         return
@@ -106,14 +106,14 @@ def torch_tag_unknown(install: Install, _: Setting, catalog: Catalog) -> Iterato
 
 
 def _is_newer_than_all(tag: str, catalog: Catalog) -> bool:
-    """Whether a tag is of a newer CUDA than all that the catalog has wheels for."""
+    """Whether a tag is for a newer CUDA than all wheels in the catalog."""
     return int(tag[2:]) > max(int(row.tag[2:]) for row in catalog.torch if row.cuda)
 
 
 def torch_local_without_index(
     install: Install, setting: Setting, catalog: Catalog
 ) -> Iterator[RuleHit]:
-    """+cuXXX, and nothing names the index that has it: the default index has no local versions."""
+    """+cuXXX without the index that has it: the default index has no local versions."""
     package = _tagged(install)
     if package is None or not install.default_index:
         return
@@ -129,7 +129,7 @@ def torch_local_without_index(
 
 
 def torch_index_of_another_tag(install: Install, _: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """+cu118, and the index of cu121."""
+    """+cu118 with the index of cu121."""
     package = _tagged(install)
     tags = install.torch_tags
     if package is None or not tags or package.local in tags:
@@ -159,7 +159,7 @@ def _tagged(install: Install) -> RequestedPackage | None:
 
 
 def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """A torch without CUDA where all else is for GPUs."""
+    """A torch without CUDA although everything else is for GPUs."""
     torch = install.named("torch")
     if torch is None or setting.for_cpus or not (setting.for_gpus or needs_gpu(install)):
         return
@@ -208,7 +208,9 @@ def numpy_of_another_abi(install: Install, _: Setting, catalog: Catalog) -> Iter
 
 
 def mixed_cuda(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """NVIDIA's libraries of another CUDA than torch's, or in versions that torch refuses."""
+    """NVIDIA's libraries for another CUDA than torch's, or in versions that torch does not
+    allow.
+    """
     torch = install.named("torch")
     build = _chosen_build(install, setting, catalog)
     if torch is None or build is None or build.cuda is None:
@@ -242,7 +244,7 @@ def mixed_cuda(install: Install, setting: Setting, catalog: Catalog) -> Iterator
 
 
 def no_wheel_for_python(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """A pinned framework without a wheel for the Python that it is meant for."""
+    """A pinned framework without a wheel for the target Python."""
     for name in ("torch", "tensorflow", "jaxlib"):
         package = install.named(name)
         if package is None or package.address or not package.release:
@@ -263,7 +265,7 @@ def no_wheel_for_python(install: Install, setting: Setting, catalog: Catalog) ->
 
 
 def onnxruntime_twice(install: Install, _: Setting, __: Catalog) -> Iterator[RuleHit]:
-    """Two packages that write the same files: which of them is imported is chance."""
+    """Two packages that write the same files: which of them gets imported is undefined."""
     plain, gpu = install.named("onnxruntime"), install.named("onnxruntime-gpu")
     if plain is not None and gpu is not None:
         yield RuleHit(
@@ -294,7 +296,7 @@ RULES: tuple[PackageRule, ...] = (
 
 
 def judge_install(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """What every rule finds in packages that are installed together."""
+    """Applies every rule to packages that are installed together."""
     kept = tuple(one for one in install.packages if applies_on_linux(one, catalog))
     install = Install(
         packages=_unambiguous(kept),
@@ -309,7 +311,7 @@ def judge_install(install: Install, setting: Setting, catalog: Catalog) -> Itera
 
 
 def _unambiguous(packages: Iterable[RequestedPackage]) -> tuple[RequestedPackage, ...]:
-    """Without names that come with two different pins: which one counts, markers decide."""
+    """Without names that have two different pins: markers decide which one counts."""
     packages = tuple(packages)
     pins: dict[str, set[str]] = {}
     for package in packages:
@@ -318,7 +320,7 @@ def _unambiguous(packages: Iterable[RequestedPackage]) -> tuple[RequestedPackage
 
 
 def chosen_tag(install: Install, setting: Setting, catalog: Catalog) -> str | None:
-    """The tag of the torch that will be installed: "cu118", "cpu"; None: not known, or none."""
+    """The tag of the torch that will be installed: "cu118", "cpu"; None: unknown, or no torch."""
     torch = install.named("torch")
     if torch is None:
         return None

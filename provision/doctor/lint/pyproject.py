@@ -1,6 +1,6 @@
 """A pyproject.toml: the project's dependencies with each of its groups, as one install each.
 
-uv's and Poetry's own tables say where a package is looked for; other installers do not read them.
+uv's and Poetry's own tables say where to look for a package; other installers do not read them.
 https://docs.astral.sh/uv/concepts/projects/dependencies/
 https://python-poetry.org/docs/dependency-specification/
 """
@@ -35,7 +35,9 @@ _PINNED = re.compile(r"=*\s*(\d[\w.!+-]*)")
 
 
 def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
-    """What the rules find in each install that the file describes; what two share comes twice."""
+    """What the rules find in each install that the file describes; findings in a shared part come
+    twice.
+    """
     project = Project(path, text)
     pythons = project.pythons(catalog)
     for install in project.installs(catalog):
@@ -45,7 +47,7 @@ def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]
 
 @dataclass(frozen=True)
 class Project:
-    """A pyproject.toml. Whatever is not of the kind that it should be is not there."""
+    """A pyproject.toml. Values of the wrong type count as missing."""
 
     path: str
     text: str
@@ -62,14 +64,14 @@ class Project:
         return found
 
     def table(self, *keys: str) -> Mapping[str, Any]:
-        """A table by its path; empty where there is none."""
+        """A table by its path; empty if there is none."""
         found: Any = self.document
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
         return found if isinstance(found, dict) else {}
 
     def pythons(self, catalog: Catalog) -> tuple[str, ...]:
-        """The Pythons that requires-python admits, of those that anything is known of; or none."""
+        """The known Pythons that requires-python allows; empty if it says nothing."""
         said = self.table("project").get("requires-python")
         try:
             allowed = SpecifierSet(said if isinstance(said, str) else "")
@@ -87,7 +89,7 @@ class Project:
         lists = [[], *map(self._listed, [*extras.values(), *groups.values()])]
         lists.append(self._listed(self.table("tool", "uv").get("dev-dependencies")))
         for packages in lists:
-            # with an extra or a group the project's own are installed, too
+            # with an extra or a group the project's own dependencies are installed, too
             together = [one for one in [*base, *packages] if applies_on_linux(one, catalog)]
             yield Install(
                 packages=tuple(map(self._placed, together)),
@@ -97,19 +99,19 @@ class Project:
             )
 
     def elsewhere(self, name: str) -> bool:
-        """Whether uv is told where to take a package from."""
+        """Whether uv's configuration says where to get a package."""
         return canonicalize_name(name) in self._told
 
     @cached_property
     def indexes(self) -> Mapping[str, Mapping[str, Any]]:
-        """uv's indexes by name; one without a name has the number of its place."""
+        """uv's indexes by name; one without a name is keyed by its position."""
         rows = self.table("tool", "uv").get("index")
         listed = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
         return {str(one.get("name", number)): one for number, one in enumerate(listed)}
 
     @cached_property
     def _told(self) -> Mapping[str, list[Mapping[str, Any]]]:
-        """uv's sources, by package; each has one or, by markers, several."""
+        """uv's sources, by package; each has one or, with markers, several."""
         return {
             canonicalize_name(name): [
                 one for one in (said if isinstance(said, list) else [said]) if isinstance(one, dict)
@@ -118,7 +120,7 @@ class Project:
         }
 
     def _placed(self, package: RequestedPackage) -> RequestedPackage:
-        """A package with the address that uv is told to take it from."""
+        """A package with the URL that uv's configuration gives for it."""
         for one in self._told.get(package.name, []):
             address = next((str(one[key]) for key in ("url", "git", "path") if key in one), "")
             if address or "workspace" in one:
@@ -126,7 +128,7 @@ class Project:
         return package
 
     def _sources(self, names: set[str]) -> Iterator[IndexSource]:
-        """The indexes that are asked for these packages."""
+        """The indexes that are used for these packages."""
         wanted = {
             str(one["index"])
             for name, told in self._told.items()
@@ -160,7 +162,7 @@ class Project:
         ]
 
     def _poetry(self) -> list[RequestedPackage]:
-        """Poetry's dependencies: of versions, a pin alone is understood by everybody."""
+        """Poetry's dependencies: of their versions, only a pin is understood by every installer."""
         groups = self.table("tool", "poetry", "group")
         tables = [
             self.table("tool", "poetry", "dependencies"),
@@ -208,7 +210,9 @@ class Project:
                     yield self._source(row["url"])
 
     def _at(self, written: str) -> Position:
-        """Where a text of the document stands first between quotes; else the first line."""
+        """The position of a text's first occurrence in quotes in the document; else the
+        first line.
+        """
         for quote in ('"', "'"):
             offset = self.text.find(f"{quote}{written}{quote}")
             if offset >= 0:
@@ -218,7 +222,7 @@ class Project:
 
 
 def _is_for_linux(source: Mapping[str, Any]) -> bool:
-    """Whether uv takes a source on Linux; a marker that cannot be read leaves that open."""
+    """Whether uv uses a source on Linux: true unless its marker clearly excludes it."""
     marker = str(source.get("marker", ""))
     elsewhere = re.search(
         r"(sys_platform|platform_system)\s*==\s*['\"](darwin|win32|Darwin|Windows)['\"]"
@@ -229,7 +233,7 @@ def _is_for_linux(source: Mapping[str, Any]) -> bool:
 
 
 def _companions_elsewhere(install: Install, project: Project) -> Iterator[RuleHit]:
-    """torch from an index that is asked for nothing else, and torchvision from the default one."""
+    """torch from an index that serves nothing else, and torchvision from the default one."""
     torch = install.named("torch")
     if torch is None or torch.address or not project.elsewhere("torch"):
         return

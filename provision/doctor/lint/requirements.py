@@ -25,7 +25,7 @@ _TRAILING = re.compile(r"\s+--(hash|config-settings|global-option|install-option
 def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     """What the rules find in a file; its name says whether it is meant for CPUs.
 
-    Flags of the command that reads the file can add an index, so what is missing is not certain.
+    Flags of the command that reads the file can add an index, so a missing one is not certain.
     """
     install = read_requirements(text)
     name = path.rpartition("/")[2].lower()
@@ -36,7 +36,7 @@ def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleH
 
 
 def read_requirements(text: str) -> Install:
-    """The packages and indexes of a file; lines that are neither are passed over."""
+    """The packages and indexes of a file; other lines are skipped."""
     packages: list[RequestedPackage] = []
     sources: list[IndexSource] = []
     options: set[str] = set()
@@ -69,7 +69,7 @@ def read_requirements(text: str) -> Install:
 
 
 def looks_like_requirements(text: str) -> bool:
-    """Whether every line that says something is a requirement or an option."""
+    """Whether every line with content is a requirement or an option."""
     lines = [_COMMENT.sub("", line).strip() for _, line in _logical_lines(text)]
     said = [line for line in lines if line]
     return bool(said) and all(
@@ -79,7 +79,7 @@ def looks_like_requirements(text: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with those that a backslash adds, and the number of the first."""
+    """Lines joined with their backslash continuations, and the number of the first."""
     pending, first = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         first = first or number

@@ -1,4 +1,4 @@
-"""Rules over the commands of a Dockerfile: what they install, compile and ask of a GPU."""
+"""Rules for the commands of a Dockerfile: what they install, compile and need of a GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
 
 
 def _from(step: StageStep, found: Iterator[RuleHit]) -> Iterator[RuleHit]:
-    """The same, told to begin where the instruction begins."""
+    """The same finding, with its start at the beginning of the instruction."""
     for one in found:
         yield RuleHit(
             rule=one.rule,
@@ -70,7 +70,7 @@ def _from(step: StageStep, found: Iterator[RuleHit]) -> Iterator[RuleHit]:
 
 
 def extension_of(package: RequestedPackage) -> str | None:
-    """The name of a package that compiles CUDA code when it is installed; None: it does not."""
+    """The name of a package that compiles CUDA code at installation; None: it does not."""
     known = table("known.toml")["python"]
     if package.address.endswith(".whl"):
         return None
@@ -122,7 +122,7 @@ def _nvcc_missing(view: StageView) -> Iterator[RuleHit]:
 
 
 def _devel(view: StageView) -> str:
-    """The devel image beside the one that is built from, where NVIDIA has it."""
+    """The devel image that corresponds to the base, if NVIDIA has it."""
     base = view.base
     tag = base.tag.replace(f"-{base.flavour}", "-devel") if base else ""
     return f"{base.name}:{tag}" if base and view.catalog.cuda_image(tag) else "a devel image"
@@ -165,7 +165,7 @@ def _cuda_of(tag: str | None, catalog: Catalog) -> str | None:
 
 
 def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[RuleHit]:
-    """A runtime or devel image whose CUDA nothing uses but torch, which brings its own."""
+    """A runtime or devel image whose CUDA is used only by torch, which brings its own."""
     base = view.base
     if base is None or base.flavour not in {"runtime", "devel"} or not shipped:
         return
@@ -193,7 +193,7 @@ def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[RuleHit]:
 
 
 def _compiles(view: StageView) -> bool:
-    """Whether anything could be compiled here: then the image's CUDA has a use."""
+    """Whether anything could be compiled here: then the image's CUDA is needed."""
     makers = {"nvcc", "cmake", "make", "ninja", "meson", "bazel", "cargo", "gcc", "g++"}
     return any(
         command.name in makers
@@ -336,7 +336,7 @@ def _foreign_repository(view: StageView) -> Iterator[RuleHit]:
 def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
     plain = view.base or system_of(view.stage.root_image) or python_of(view.stage.root_image)
     if not plain:
-        return  # an image of a framework may have set the list
+        return  # a framework's image may have set the list
     own = {
         _SEPARATOR.sub("-", n).lower() for n in table("known.toml")["python"]["own_architectures"]
     }

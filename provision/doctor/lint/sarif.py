@@ -13,7 +13,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def to_sarif(findings: Sequence[LintFinding], version: str) -> dict[str, Any]:
-    """One run with every rule of the table, the findings, and the changes that mend them."""
+    """One run with every rule of the table, the findings, and the changes that fix them."""
     table = list(rules().values())
     index = {rule.code: number for number, rule in enumerate(table)}
     return {

@@ -1,4 +1,4 @@
-"""What the rules over packages ask besides the packages: the Pythons, the GPUs, the index."""
+"""What package rules need besides the packages: the Pythons, the GPUs, the index."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is known beside the packages. `pythons`: those that it may be installed for ("3.12"),
-    none: not known; `whole`: no other file or flag takes part, so what is missing here is missing.
+    """What is known besides the packages. `pythons`: those that it may be installed for ("3.12"),
+    empty: unknown; `whole`: no other file or flag is involved, so what is missing here is missing.
     """
 
     for_gpus: bool = False
@@ -66,7 +66,7 @@ def python_tags(catalog: Catalog, name: str, version: str) -> frozenset[str]:
 
 
 def pythons_of_marker(package: RequestedPackage, catalog: Catalog) -> tuple[str, ...]:
-    """The Pythons that the line's own marker leaves; none where it says nothing of Python."""
+    """The Pythons that the line's own marker allows; empty if it does not mention Python."""
     marker = package.requirement.marker if package.requirement else None
     if marker is None or "python_" not in str(marker):
         return ()
@@ -74,7 +74,7 @@ def pythons_of_marker(package: RequestedPackage, catalog: Catalog) -> tuple[str,
 
 
 def known_pythons(catalog: Catalog) -> list[str]:
-    """The Pythons that a torch was ever built for: ["3.6", ..., "3.14"]."""
+    """The Pythons that any torch was ever built for: ["3.6", ..., "3.14"]."""
     tags = {tag.partition("-")[0] for row in catalog.torch for tag in row.python_tags}
     minors = sorted(int(tag[3:]) for tag in tags if re.fullmatch(r"cp3\d+", tag))
     return [f"3.{minor}" for minor in minors]
@@ -100,13 +100,13 @@ def holds(package: RequestedPackage, python: str, machine: str) -> bool:
 
 
 def applies_on_linux(package: RequestedPackage, catalog: Catalog) -> bool:
-    """Whether a line applies on x86_64 Linux with any Python that is known."""
+    """Whether a line applies on x86_64 Linux with any known Python."""
     if package.requirement is None or package.requirement.marker is None:
         return True
     return any(holds(package, python, "x86_64") for python in known_pythons(catalog))
 
 
 def capped(package: RequestedPackage, last: Version) -> bool:
-    """Whether nothing newer than `last` is admitted: a later release of any number is not."""
+    """Whether it allows nothing newer than `last`."""
     next_releases = (f"{last.major}.{last.minor}.{last.micro + 1}", f"{last.major + 1}.0")
     return not any(package.specifier.contains(version) for version in next_releases)

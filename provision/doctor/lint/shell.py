@@ -1,8 +1,8 @@
-"""Shell text as simple commands, each word with its place. Nothing is run.
+"""Shell text as simple commands, each word with its position. Nothing is run.
 
-This is no shell: it knows quotes, escapes, comments, separators and plain variables, which is what
-RUN instructions are made of. What it cannot tell (a command substitution, an unknown variable)
-stays in the word as it is written, and a rule leaves such a word alone.
+This is not a shell: it knows quotes, escapes, comments, separators and plain variables, which is
+what RUN instructions consist of. What it cannot evaluate (a command substitution, an unknown
+variable) stays in the word as it is written, and rules ignore such a word.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEADING = frozenset(
 )
 _SHELLS = frozenset(["sh", "bash", "ash", "dash", "zsh"])
 _NESTING = 3
-# A value that is longer is not followed, nor a text with so many variables that it would grow.
+# Longer values are not expanded, nor texts with so many variables that they would grow.
 VALUE_LIMIT = 1 << 12
 _VARIABLES_LIMIT = 1 << 8
 
@@ -38,7 +38,7 @@ class Text:
     marks: tuple[tuple[int, int, int], ...]
 
     def at(self, offset: int) -> Position:
-        """Where a character of the text stands in the file."""
+        """The position in the file of a character of the text."""
         index = bisect_right(self.marks, (offset, 1 << 60, 0)) - 1
         begin, line, column = self.marks[max(index, 0)]
         return Position(line, column + offset - begin)
@@ -75,7 +75,7 @@ class ShellCommand:
         return self.words[0].at
 
     def says(self, *words: str) -> bool:
-        """Whether the words after the program's name hold all of these."""
+        """Whether the words after the program's name include all of these."""
         return set(words) <= {word.text for word in self.words[1:]}
 
 
@@ -87,7 +87,7 @@ class _Raw:
 
 
 def expand(text: str, variables: Mapping[str, str | None]) -> str:
-    """The text with the variables that are known; one that is not stays as it is written."""
+    """The text with known variables expanded; unknown ones stay as they are written."""
     if text.count("$") > _VARIABLES_LIMIT:
         return text
 
@@ -110,12 +110,12 @@ def expand(text: str, variables: Mapping[str, str | None]) -> str:
 
 
 def _held(match: re.Match[str], variables: Mapping[str, str | None]) -> bool:
-    """Whether the variable is set to something that is not known."""
+    """Whether the variable is set to an unknown value."""
     return match["name"] in variables
 
 
 def _trimmed(value: str, how: str, other: str) -> str:
-    """`${name#text}` and its like, for texts without wildcards."""
+    """`${name#text}` and similar, for texts without wildcards."""
     if how[0] == "/":
         old, _, new = other.partition("/")
         return value.replace(old, new, -1 if how == "//" else 1) if old else value
@@ -123,7 +123,7 @@ def _trimmed(value: str, how: str, other: str) -> str:
 
 
 def commands(text: Text, variables: Mapping[str, str | None], depth: int = 0) -> list[ShellCommand]:
-    """The simple commands of a script, in their order; those of `sh -c '...'` are among them."""
+    """The simple commands of a script, in their order, including those of `sh -c '...'`."""
     known = dict(variables)
     found: list[ShellCommand] = []
     blocks = 0
@@ -207,7 +207,7 @@ def _split(text: str) -> Iterator[tuple[list[_Raw], str]]:
 
 
 def _unquoted(raw: str) -> str:
-    """The word as the shell would pass it on, its variables and substitutions as written."""
+    """The word as the shell would pass it on, with its variables and substitutions as written."""
     text, index = "", 0
     while index < len(raw):
         char = raw[index]

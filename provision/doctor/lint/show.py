@@ -1,4 +1,4 @@
-"""Findings for a person, and as JSON."""
+"""Findings as text, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SILENCE = "To silence one, on its line or the line before: # provision: ignore=
 
 
 def describe_findings(findings: Sequence[LintFinding], paths: tuple[str, ...]) -> str:
-    """Each with its place in front and the fix below; how many there are at the end."""
+    """Each with its position first and the fix below; the counts at the end."""
     if not findings:
         return f"No problems found in {', '.join(paths)}."
     lines: list[str] = []

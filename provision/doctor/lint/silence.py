@@ -17,7 +17,9 @@ def silenced_rules(lines: Sequence[str]) -> Mapping[int, frozenset[str]]:
 
 
 def without_silenced(found: Iterable[RuleHit], lines: Sequence[str]) -> Iterator[RuleHit]:
-    """What no comment silences. Before a long instruction a comment speaks for all of it."""
+    """The findings that no comment silences. A comment before a long instruction applies to all of
+    it.
+    """
     silenced = silenced_rules(lines)
     for one in found:
         start = one.start or one.at.line

@@ -1,4 +1,4 @@
-"""A stage of a Dockerfile, with what the rules ask of it."""
+"""A stage of a Dockerfile, with the properties that rules need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PYTHON_PIP = re.compile(r"(?:python|pip)(3\.\d+)")
 
 @dataclass(frozen=True)
 class StageView:
-    """A stage with what the rules ask of it, each worked out once."""
+    """A stage with the properties that rules need, each computed once."""
 
     stage: Stage
     catalog: Catalog
@@ -65,7 +65,7 @@ class StageView:
                 yield step, command, install
 
     def setting(self, command: ShellCommand, install: Install) -> Setting:
-        """What the rules over packages have to know of this command."""
+        """What the package rules need to know about this command."""
         said = _PYTHON_PIP.fullmatch(command.name)
         python = said[1] if said else self._python
         if not said and self._has_other_python(command):
@@ -80,7 +80,7 @@ class StageView:
 
     @cached_property
     def _python(self) -> str | None:
-        """The Python of the image, or of its distribution where nothing here speaks of another."""
+        """The Python of the image, or of its distribution if nothing here names another."""
         image = self.stage.root_image
         system = system_python_of(image)
         told = " ".join(word.text for one in self.stage.all_commands() for word in one.words)
@@ -97,7 +97,7 @@ class StageView:
 
     @cached_property
     def python_makers(self) -> frozenset[str]:
-        """Programs here that bring a Python of their own."""
+        """Programs here that install another Python."""
         makers = frozenset(["conda", "mamba", "micromamba", "pyenv", "uv", "virtualenv"])
         return makers & {one.name for one in self.stage.all_commands()}
 
@@ -105,7 +105,7 @@ class StageView:
         return bool(self.python_makers) or "/" in command.words[0].text
 
     def compiler(self) -> bool:
-        """Whether nvcc is there: in the base, or installed."""
+        """Whether nvcc is available: in the base, or installed."""
         known = table("known.toml")["system"]
         for _, packages in self.all_system:
             pattern = known["compiler" if packages.tool == "apt" else "conda_compiler"]

@@ -1,4 +1,4 @@
-"""Rules over TensorFlow and JAX among the packages that are installed together."""
+"""Rules for TensorFlow and JAX among the packages that are installed together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tensorflow_gpu(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """The newest tensorflow-gpu that is admitted is the empty one that only fails."""
+    """The newest allowed tensorflow-gpu is the empty release that only fails."""
     package = install.named("tensorflow-gpu")
     if package is None:
         return
@@ -61,7 +61,7 @@ def _admitted(setting: Setting, catalog: Catalog) -> list[TensorflowRelease]:
 
 
 def _has_extra(setting: Setting, catalog: Catalog) -> bool:
-    """Whether a release that brings CUDA can be installed; yes where no Python is known."""
+    """Whether a release that brings CUDA can be installed; true if no Python is known."""
     if not setting.pythons:
         return True
     return any(row.libraries == "extra" for row in _admitted(setting, catalog))
@@ -81,7 +81,7 @@ def _tensorflow_for(setting: Setting, catalog: Catalog) -> str:
 
 
 def jax_extra_retired(install: Install, _: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """An extra that newer releases do not have: the installer warns, and takes jax for CPUs."""
+    """An extra that newer releases do not have: the installer warns, and installs jax for CPUs."""
     known = table("known.toml")["python"]
     package = install.named("jax")
     if package is None:
@@ -108,7 +108,7 @@ def jax_extra_retired(install: Install, _: Setting, catalog: Catalog) -> Iterato
 
 
 def jax_for_cpus(install: Install, setting: Setting, _: Catalog) -> Iterator[RuleHit]:
-    """jax without an extra where all else is for GPUs."""
+    """jax without an extra although everything else is for GPUs."""
     package = install.named("jax")
     if package is None or package.extras or setting.for_cpus or not setting.for_gpus:
         return
@@ -125,14 +125,14 @@ def jax_for_cpus(install: Install, setting: Setting, _: Catalog) -> Iterator[Rul
 
 
 def jax_old_index(install: Install, _: Setting, __: Catalog) -> Iterator[RuleHit]:
-    """The page of links of old releases beside the jax of today."""
+    """The page of links of old releases together with a current jax."""
     pattern = table("known.toml")["python"]["jax_index"]
     source = next((one for one in install.sources if re.search(pattern, one.url)), None)
     package, jaxlib = install.named("jax"), install.named("jaxlib")
     if source is None or package is None:
         return
     if package.specifier or (jaxlib is not None and jaxlib.specifier):
-        return  # releases of their time are on that page and nowhere else
+        return  # releases of that time are on that page and nowhere else
     yield RuleHit(
         rule="jax-old-index",
         at=source.at,

@@ -1,4 +1,4 @@
-"""What --fix does: shipped commands run on a person's word, files kept, and the way back."""
+"""Implements --fix: runs shipped commands after confirmation, keeps changed files, and can undo."""
 
 from provision.doctor.mending.backup import kept_files, restore_command
 from provision.doctor.mending.check import check_fixes

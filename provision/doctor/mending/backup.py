@@ -1,8 +1,8 @@
-"""Files kept beside themselves before they are changed, and how they are put back. Pure texts.
+"""Copies files before they are changed, next to the originals, and restores them. Pure texts.
 
-The commands are run (and shown) like those of a fix, so that files of root can be kept and put
-back through sudo alone. A copy is written whole or not at all: first under another name, in the
-same directory, then renamed. A link is followed: the file behind it is what a fix changes.
+The commands are run (and shown) like those of a fix, so that sudo alone suffices to keep and
+restore files of root. A copy is written whole or not at all: first under another name, in the same
+directory, then renamed. A link is followed: a fix changes the file that it points to.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import PurePath
 
 from provision.doctor.mending.written import UNNAMED, written
 
-# What is no file of anybody's.
+# Paths that are not regular files of a user.
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _PATTERN = re.compile(r"[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFile:
-    """A file and its copy; `copy` is None where there was no file. `real` is the file behind it
-    where its name was a link, or led over one.
+    """A file and its copy; `copy` is None if there was no file. `real` is the resolved path if the
+    name is a link, or has one in it.
     """
 
     path: str
@@ -33,22 +33,20 @@ class KeptFile:
 
 
 def kept_files(backup: Sequence[str], home: PurePath) -> tuple[str, ...]:
-    """The files of a fix, ~ written out; some may be patterns (`is_pattern`)."""
+    """The files of a fix, with ~ expanded; some may be patterns (`is_pattern`)."""
     return tuple(
         str(home / name[2:]) if name.startswith("~/") else name for name in dict.fromkeys(backup)
     )
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a shell may expand it: it names files by * ? or [ ], and holds nothing else of a
-    shell's.
-    """
+    """Whether it is a pattern for a shell: it has * ? or [ ], and no other shell syntax."""
     return _PATTERN.fullmatch(name) is not None
 
 
 def list_command(pattern: str) -> str:
-    """It prints the files that a pattern names, and fails where a name has a line's end. They are
-    those that a command with this pattern names.
+    """Prints the files that a pattern matches, and fails if a name has a newline. They are the
+    files that a command with this pattern affects.
     """
     return (
         f"for file in {pattern}; do case $file in *'\n'*) exit 1;; esac;"
@@ -57,7 +55,7 @@ def list_command(pattern: str) -> str:
 
 
 def is_named(path: str, backup: Iterable[str]) -> bool:
-    """Whether a backup names the file (or the pattern): itself, or by a pattern in its place."""
+    """Whether a backup covers the file (or the pattern): by its own name, or with a pattern."""
     return any(
         path == name
         or (
@@ -71,8 +69,8 @@ def is_named(path: str, backup: Iterable[str]) -> bool:
 
 
 def not_kept(commands: Iterable[str], backup: Sequence[str]) -> Iterator[str]:
-    """What the commands write or remove and the backup does not name; UNNAMED where they do not
-    say it.
+    """What the commands write or remove and the backup does not cover; UNNAMED if they do not name
+    it.
     """
     for command in commands:
         for path in written(command):
@@ -89,7 +87,7 @@ THERE, ABSENT = "there", "absent"
 
 
 def look_command(path: str, sudo: str) -> str:
-    """It prints THERE, after the file behind all links, or ABSENT: an exit code could be sudo's."""
+    """Prints THERE, after the resolved path, or ABSENT: an exit code could be sudo's."""
     there = f'readlink -f "$1"; echo {THERE}'
     look = f'if test -e "$1" || test -L "$1"; then {there}; else echo {ABSENT}; fi'
     return f"{sudo}sh -c '{look}' sh {shlex.quote(path)}"
@@ -106,8 +104,8 @@ def copy_command(path: str, copy: str, sudo: str) -> str:
 
 
 def restore_command(kept: KeptFile, sudo: str) -> str:
-    """What puts a file back, or takes away one that was not there. A link is followed only where it
-    leads to the same file as before: what the fix has made a link is replaced itself.
+    """The command that restores a file, or removes one that did not exist. A link is followed only
+    if it points to the same file as before: if the fix made it a link, the link itself is replaced.
     """
     file = shlex.quote(kept.path)
     if kept.copy is None:

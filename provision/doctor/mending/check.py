@@ -1,4 +1,4 @@
-"""What must hold of every fix that may be run without a person typing it. Pure."""
+"""Rules for every fix that may be run automatically. Pure."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ASKS = (
     (re.compile(r"\bpacman\b\s+-[SRU]"), re.compile(r"--noconfirm")),
     (re.compile(r"\bdocker\b.*\bprune\b"), re.compile(r" (?:-f|--force)\b")),
 )
-# They show something, and succeed whatever it is.
+# These commands only show something, and succeed whatever it is.
 _SHOWS = frozenset(
     ["cat", "df", "du", "echo", "find", "free", "sed", "sysctl", "time", "ulimit", "uname"]
 )
 
 
 def check_fixes(knowledge: Knowledge) -> list[str]:
-    """Every broken rule, with the code of its failure: an automatic fix must be complete, ask
-    nothing, hold no word of a log, need no restart of the machine, and be provable.
+    """Every broken rule, with its failure code: an automatic fix must be complete, take no input,
+    contain no text from a log, need no reboot, and have a command that confirms it.
     """
     return [
         f"{failure.code}: {problem}"
@@ -62,7 +62,9 @@ def _problems(failure: KnownFailure) -> Iterator[str]:
 
 
 def _problems_of_check(command: str) -> Iterator[str]:
-    """It runs before anybody is asked, and before it is known whether anything is wrong."""
+    """The confirming command runs before the user is asked, and before it is known whether anything
+    is wrong.
+    """
     found = list(words(command))
     inside = {one.start for one in found for outer in found if outer.start < one.start < outer.end}
     started = [one.text for one in found if one.is_program and one.start not in inside]

@@ -12,7 +12,7 @@ from provision.doctor.model import Cause, Fix
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a cause is not mended here, and what to do instead."""
+    """Why a cause is not fixed here, and what to do instead."""
 
     why: str
     fix: str
@@ -21,10 +21,10 @@ class Refusal:
 def automatic_fixes(
     cause: Cause, knowledge: Knowledge, *, is_root: bool
 ) -> tuple[Fix, ...] | Refusal:
-    """The fixes of a cause that may be run, in order, or why there is none.
+    """The fixes of a cause that may be run, in order, or why there are none.
 
-    A fix is run only if its text stands in the shipped knowledge word for word: what a log said
-    is filled in where a pattern has named groups, and never reaches a shell.
+    A fix is run only if its text is in the shipped knowledge word for word: text from a log is
+    filled in only where a pattern has named groups, and never reaches a shell.
     """
     fixes = cause.fixes
     by_hand = [fix for fix in fixes if fix.run]
@@ -48,8 +48,8 @@ def automatic_fixes(
 
 
 def confirmed_by(cause: Cause, knowledge: Knowledge) -> str:
-    """The command that succeeds where a cause is not there, or no more; "" where there is none, and
-    where it may not be run.
+    """The command that succeeds if a cause is absent or has been fixed; "" if there is none, or it
+    may not be run.
     """
     shipped = knowledge.by_code.get(cause.code)
     if shipped is None or shipped.confirm != cause.confirm:
@@ -58,8 +58,8 @@ def confirmed_by(cause: Cause, knowledge: Knowledge) -> str:
 
 
 def other_cause(cause: Cause, output: str, knowledge: Knowledge) -> Cause | None:
-    """What the output of a confirming command that failed shows instead of the cause, if it shows
-    anything: not the cause itself, and not what follows from it.
+    """What the output of a failed confirming command shows instead of the cause, if anything: not
+    the cause itself, and not what follows from it.
     """
     from provision.doctor.diagnose import diagnose
 

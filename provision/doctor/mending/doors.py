@@ -19,13 +19,13 @@ from images.system import process
 
 Say: TypeAlias = Callable[[str], None]
 Ask: TypeAlias = Callable[[str], bool]
-# A shell text, its limit in seconds, who gets each line. The exit code; None: its time was up.
+# A shell text, its limit in seconds, the receiver of each line. The exit code; None: timed out.
 Run: TypeAlias = Callable[[str, float, Say], "int | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixEffects:
-    """`ask` is None where nobody can answer; `home` is the user's, where no sudo is needed."""
+    """`ask` is None if nobody can answer; `home` is the user's home, where no sudo is needed."""
 
     say: Say
     ask: Ask | None
@@ -38,7 +38,7 @@ class FixEffects:
 
 
 def local_doors(say: Say) -> FixEffects:
-    """The doors to this machine and to the person at its terminal."""
+    """The real I/O: this machine and the person at its terminal."""
     return FixEffects(
         say=say,
         ask=ask_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None,
@@ -50,7 +50,7 @@ def local_doors(say: Say) -> FixEffects:
 
 
 def run_in_shell(command: str, limit_s: float, on_line: Say) -> int | None:
-    """Run one command by /bin/sh, here. sudo may ask for a password at the terminal."""
+    """Run one command with /bin/sh, here. sudo may ask for a password at the terminal."""
     try:
         done = process.run(
             ["sh", "-ec", command],
@@ -65,7 +65,7 @@ def run_in_shell(command: str, limit_s: float, on_line: Say) -> int | None:
 
 
 def ask_at_terminal(question: str) -> bool:
-    """Ask; only "y" or "yes" is a yes, and the end of the input is a no.
+    """Ask; only "y" or "yes" is a yes, and end of input is a no.
 
     KeyboardInterrupt at the first Ctrl-C, whenever it comes.
     """
@@ -77,7 +77,7 @@ def ask_at_terminal(question: str) -> bool:
 
 
 def _read_line(terminal: int, signals: int) -> bytes:
-    """The line that was typed, or what of it came before the end of the input.
+    """The line that was typed, or the part of it before end of input.
 
     A signal that arrives between Python's last look for one and the read() of the system
     interrupts nothing: Python would raise KeyboardInterrupt only after the next line. So the read
@@ -99,7 +99,7 @@ def _read_line(terminal: int, signals: int) -> bytes:
 
 
 def _typed(terminal: int) -> bytes:
-    """What is there to read; nothing at the end of the input, and where the terminal is gone."""
+    """The available input; empty at end of input, and if the terminal is gone."""
     try:
         return os.read(terminal, 4096)
     except OSError:

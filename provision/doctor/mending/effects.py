@@ -1,8 +1,8 @@
-"""What a fix does to the machine, by its commands: a person is told before, and no test forgets it.
+"""What a fix does to the machine, from its commands: shown to the user first, and checked by tests.
 
 reads: nothing is changed. changes: files or settings. installs, removes: packages. restarts: a
-service, a process or a GPU. deletes: files, images, volumes. reboots: the machine. What is not
-known to change anything is taken to read.
+service, a process or a GPU. deletes: files, images, volumes. reboots: the machine. A command that
+is not known to change anything counts as reading.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Effect: TypeAlias = Literal[
 ]
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
-# What stands before the program that does it.
+# Prefix commands, before the program that does the work.
 _BEFORE = r"(?:\w+=\S*|env|xargs|timeout|nohup|sudo|-\S+|\d+[smh]?) +"
 _PACKAGES = (
     r"(?:apt-get|apt|dnf|yum|microdnf|zypper|snap|brew|conda|mamba|micromamba|npm"
@@ -26,7 +26,7 @@ _PACKAGES = (
 )
 _ENGINE = r"(?:docker|podman|nerdctl)(?: +(?:container|image|volume|system|builder|network))?"
 _UNITS = r"restart|stop|start|reload|kill|enable|disable|daemon-reload|mask|try-restart"
-# The first pattern that fits a command decides.
+# The first pattern that matches a command decides.
 _RULES: tuple[tuple[Effect, tuple[str, ...]], ...] = (
     ("reboots", (r"(?:systemctl +)?(?:reboot|poweroff)\b", r"shutdown\b", r"wsl\S* +--shutdown")),
     (
@@ -80,7 +80,7 @@ _WRITES = re.compile(r"(?<![0-9&])>{1,2} *(?!/dev/(?:null|stderr|stdout))[\"$~/.
 
 
 def effects(run: str) -> tuple[Effect, ...]:
-    """All that a shell text does, in the order of `EFFECTS`; () where it is empty."""
+    """All effects of a shell text, in the order of `EFFECTS`; () if it is empty."""
     found = {effect for line in commands(run) for effect in _of(line)}
     if len(found) > 1:
         found.discard("reads")
@@ -88,7 +88,7 @@ def effects(run: str) -> tuple[Effect, ...]:
 
 
 def _of(line: str) -> Iterator[Effect]:
-    """What each program does that a line starts, and whether the line writes to a file."""
+    """The effects of each program that a line starts, and whether the line writes to a file."""
     for word in words(line):
         if word.is_program:
             command = re.sub(rf"^(?:{_BEFORE})*", "", line[word.start :])

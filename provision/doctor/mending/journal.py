@@ -1,4 +1,4 @@
-"""What was done to mend a cause, in a file of one's own: enough to go back, days later."""
+"""The journal of a fix, in a separate file: enough to undo it days later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Result: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A command that was run; `code` is None where it did not come to its end."""
+    """A command that was run; `code` is None if it did not finish."""
 
     command: str
     code: int | None
@@ -47,15 +47,17 @@ class Journal:
 
 
 def write_journal(path: Path, journal: Journal) -> None:
-    """Whole or not at all; only the user reads it. OSError where the directory takes no file."""
+    """Writes all or nothing; only the user can read it. OSError if the directory is not
+    writable.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = {"schema": SCHEMA, **asdict(journal)}
     write_whole(path, f"{json.dumps(content, indent=1)}\n".encode(), mode=0o600)
 
 
 def read_journal(path: Path) -> Journal:
-    """A journal as written above, which nobody but the user (or root) can have written; anything
-    else is a BadInputError. It may have been moved to another directory.
+    """Read a journal written by `write_journal`, which only the user (or root) can have written;
+    anything else is a BadInputError. It may have been moved to another directory.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -105,7 +107,7 @@ def _parsed(content: Any) -> Journal:  # noqa: ANN401  JSON values are Any until
 
 
 def _foreign(status: os.stat_result) -> str:
-    """Why somebody else may have written a file; "" where nobody can have."""
+    """Why another user may have written a file; "" if nobody can have."""
     if not stat.S_ISREG(status.st_mode):
         return "it is not a regular file"
     if status.st_uid not in {os.geteuid(), 0}:

@@ -1,5 +1,5 @@
-"""Mends causes: looks whether they are here, shows, asks, keeps files, runs command by command, and
-proves the result.
+"""Fixes causes: checks whether they are present, shows the fix, asks, keeps files, runs the
+commands one by one, and checks the result.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def mend(
     journals: Path,
     assume_yes: bool = False,
 ) -> Exit:
-    """Mend each root cause in order. DONE: all are mended, or this machine did not have them.
-    HOST_UNFIT: one is not. NO_VERDICT: nothing can show the effect of the commands, or nothing here
-    agrees with a text. USAGE: nobody could be asked, or sudo is missing. INTERRUPTED: by Ctrl-C.
-    `journals` is a directory of the user's own.
+    """Fix each root cause in order. DONE: all are fixed, or this machine did not have them.
+    HOST_UNFIT: one is not. NO_VERDICT: nothing can show the effect of the commands, or no fact of
+    this machine confirms a text. USAGE: nobody could be asked, or sudo is missing. INTERRUPTED: by
+    Ctrl-C. `journals` is a directory of the user's own.
     """
     roots = [cause for cause in causes if cause.follows_from is None]
     if not roots:
@@ -63,7 +63,7 @@ def mend(
             end = _mend_cause(
                 FixJob(cause, knowledge, doors, journals, assume_yes), again=Exit.DONE in ends
             )
-        except KeyboardInterrupt:  # while nothing of ours ran
+        except KeyboardInterrupt:  # while none of our commands ran
             doors.say("Interrupted. Nothing more was changed.")
             return Exit.INTERRUPTED
         if end is None:
@@ -81,7 +81,7 @@ def mend(
 
 
 def _mend_cause(job: FixJob, *, again: bool) -> Exit | None:
-    """None where this machine does not have it. `again`: another cause was mended before."""
+    """None if this machine does not have the cause. `again`: another cause was fixed before."""
     doors = job.doors
     fixes = automatic_fixes(job.cause, job.knowledge, is_root=doors.is_root)
     if isinstance(fixes, Refusal):
@@ -121,8 +121,8 @@ _BY_HAND = (
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the confirming command says of this machine, before anything is changed. `unknown`: no
-    command decides, or it could not be run to its end.
+    """The result of the confirming command, before anything is changed. `unknown`: no command
+    decides, or it could not be run to its end.
     """
 
     state: _State
@@ -140,8 +140,8 @@ def _look(job: FixJob) -> _Look:
 
 
 def _doubt(job: FixJob, look: _Look) -> str:
-    """Why nothing may be changed unasked: what a text says may be of another machine, and of
-    another time. "" where a fact of this machine agrees with it.
+    """Why nothing may be changed without asking: a text may be from another machine, and from
+    another time. "" if a fact of this machine confirms it.
     """
     cause = job.cause
     if cause.machine != "silent" or not cause.in_text:
@@ -158,7 +158,7 @@ def _doubt(job: FixJob, look: _Look) -> str:
 
 
 def _try_fix(job: FixJob, fix: Fix) -> Exit:
-    """HOST_UNFIT leaves the next fix its turn."""
+    """After HOST_UNFIT the next fix is tried."""
     doors = job.doors
     if lacks_sudo(fix, is_root=doors.is_root, has_sudo=doors.has_sudo):
         doors.say(words.wrapped("error: The commands need root, and there is no sudo here."))
@@ -175,7 +175,7 @@ def _try_fix(job: FixJob, fix: Fix) -> Exit:
             doors.say("  not run: --yes changes only files that are kept. Run this without --yes.")
             return Exit.HOST_UNFIT
     taken = {"removes", "deletes"} & set(effects(fix.run)) and not written(fix.run)
-    if taken and job.assume_yes:  # of files, the check above knows more
+    if taken and job.assume_yes:  # for files, the check above is more precise
         doors.say("  not run: --yes takes no packages or images away. Run this without --yes.")
         return Exit.HOST_UNFIT
     stopped = _containers_stopped_by(steps, doors)

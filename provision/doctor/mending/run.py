@@ -1,4 +1,4 @@
-"""One fix under way: files kept, steps run, a journal of both, its effect looked at."""
+"""Runs one fix: keeps files, runs steps, writes a journal of both, checks the effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAUSE_S = 1.0
 
 @dataclass(slots=True)
 class FixRun:
-    """A fix under way. Its journal is on disk before each step that it tells of."""
+    """A running fix. Its journal is on disk before each step that it records."""
 
     job: FixJob
     fix: Fix
@@ -73,7 +73,7 @@ class FixRun:
             return Exit.INTERRUPTED
 
     def _keep_files(self) -> str:
-        """Why a file could not be kept; "" where all are."""
+        """Why a file could not be kept; "" if all are."""
         doors = self.job.doors
         for name in self.files:
             found = [name]
@@ -165,7 +165,7 @@ class FixRun:
 
 
 def _place(job: FixJob, stamp: str) -> tuple[Path, str]:
-    """A journal's path and a stamp that no other journal has: copies are named by it."""
+    """A journal's path and a unique stamp, which names the copies."""
     number, own = 1, stamp
     while any(job.journals.glob(f"{own}-*")):
         number += 1
@@ -195,8 +195,8 @@ class FixJob:
 
 
 def asked(job: FixJob, *, tries: int = 1) -> tuple[int | None, list[str]]:
-    """What the confirming command ends with, and says. What it says is shown once, of the last try:
-    a service that was just started may need a moment.
+    """The exit code and output of the confirming command. The output is shown once, for the last
+    try: a service that was just started may need a moment.
     """
     lines: list[str] = []
     code: int | None = None

@@ -1,5 +1,5 @@
-"""Commands of a fix, and the programs that they start. `sh -n` over the whole knowledge says
-whether it is shell.
+"""Commands of a fix, and the programs that they start. `sh -n` over the whole knowledge checks that
+it is valid shell.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from provision.doctor.shell import (
     word_end,
 )
 
-# After these a command still begins.
+# After these a new command begins.
 _KEYWORDS = frozenset(["if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time"])
 _ENDS = frozenset(["fi", "done", "esac", "for", "case"])
-# These start the program that is named after them.
-_STARTERS: Mapping[str, frozenset[str]] = {  # with their options that take a word
+# These start the program named by their arguments.
+_STARTERS: Mapping[str, frozenset[str]] = {  # with their options that take a value
     "sudo": frozenset(["-u", "-g"]),
     "env": frozenset(["-u", "-C"]),
     "xargs": frozenset(["-n", "-I", "-L", "-P"]),
@@ -36,7 +36,7 @@ _SUDO_MANNERS = frozenset(["-E", "-H", "-n", "-S", "--"])
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written, where it stands, and whether the shell runs it."""
+    """A word as written, its position, and whether the shell runs it."""
 
     text: str
     start: int
@@ -45,8 +45,9 @@ class Word:
 
 
 def commands(text: str) -> tuple[str, ...]:
-    """The commands of a text: one a line, which goes on after a backslash, after an operator
-    that wants more, inside quotes and to the end of a here-document. Comments are left out.
+    """The commands of a text, one per line; a command continues after a backslash, after an
+    operator that needs more, inside quotes and to the end of a here-document. Comments are left
+    out.
     """
     found: list[str] = []
     pending = ""
@@ -63,12 +64,12 @@ def commands(text: str) -> tuple[str, ...]:
 
 
 def programs(text: str) -> frozenset[str]:
-    """Names of the programs (and the shell's own commands) that a text starts."""
+    """Names of the programs (and shell built-ins) that a text starts."""
     return frozenset(unquoted(word.text) for word in words(text) if word.is_program)
 
 
 def without_sudo(command: str) -> str:
-    """The command for somebody who is root already. Other users' rights (-u) stay asked for."""
+    """The command for a user who is already root. `sudo -u` for another user stays."""
     found = list(words(command))
     cuts: list[tuple[int, int]] = []
     for position, word in enumerate(found):
@@ -89,7 +90,7 @@ def needs_sudo(command: str) -> bool:
 
 
 def words(text: str, offset: int = 0) -> Iterator[Word]:
-    """All words in order, those of $(...) too, as places in the whole text."""
+    """All words in order, including those inside $(...), as positions in the whole text."""
     begins, target, starter, argument = True, False, "", False
     for token in tokens(without_here_documents(text)):
         raw = token.text
@@ -135,7 +136,7 @@ def _first_line(text: str) -> str:
 
 
 def _substituted(raw: str, offset: int) -> Iterator[Word]:
-    """The words of what is in $(...), outside single quotes."""
+    """The words inside $(...), outside single quotes."""
     position, in_double = 0, False
     while position < len(raw):
         if raw[position] == "\\":

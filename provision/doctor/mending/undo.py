@@ -1,4 +1,4 @@
-"""Goes back: puts the kept files of a journal where they were."""
+"""Undoes a fix: restores the kept files of a journal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LIMIT_S = 60.0
 
 
 def undo(path: Path, *, knowledge: Knowledge, doors: FixEffects, assume_yes: bool = False) -> Exit:
-    """Show the files that a journal names, ask, and put them back, the last first. HOST_UNFIT: one
-    could not be, or the answer was no. USAGE: nobody could be asked, or sudo is missing.
-    BadInputError where it is no journal of ours: see `read_journal`; and each file must be one
-    that a fix of its cause keeps.
+    """Show the files that a journal names, ask, and restore them in reverse order. HOST_UNFIT: one
+    could not be restored, or the answer was no. USAGE: nobody could be asked, or sudo is missing.
+    BadInputError: not a journal of ours, see `read_journal`; or a file that no fix of its cause
+    keeps.
     """
     journal = read_journal(path)
     if journal.result == "undone":
@@ -57,7 +57,7 @@ def undo(path: Path, *, knowledge: Knowledge, doors: FixEffects, assume_yes: boo
 def _refused(
     restores: Sequence[tuple[KeptFile, str]], doors: FixEffects, *, assume_yes: bool
 ) -> Exit | None:
-    """How it ends before anything is restored; None where it goes on."""
+    """The exit code if it ends before anything is restored; None if it continues."""
     if not doors.is_root and not doors.has_sudo:
         for kept, sudo in restores:
             if sudo:

@@ -1,4 +1,6 @@
-"""What --fix says, at most 80 columns wide. Commands stand as they are typed, one below another."""
+"""The texts of --fix, at most 80 columns wide. Commands are printed as they are typed, one per
+line.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def clean(line: str) -> str:
-    """Without what moves a terminal's cursor."""
+    """Text without characters that move a terminal's cursor."""
     return printable(line, instead=" ")
 
 
@@ -73,7 +75,7 @@ def restored_text(kept: Sequence[KeptFile]) -> str:
 
 
 def undo_text(kept: Sequence[KeptFile], restores: Sequence[str], done: Sequence[str]) -> str:
-    """How to put files back, and what was run: of that only changes to these files go back."""
+    """How to restore files, and what was run: only changes to these files are undone."""
     lines = ["  To put the kept files back:", listed(restores)] if kept else []
     lines += ["  Run so far:", listed(done)] if done else []
     return "\n".join(lines) or "  Nothing was changed."

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from provision.doctor.mending.shell import Word, words
 from provision.doctor.shell import OPERATORS, unquoted, without_here_documents
 
-UNNAMED = ""  # a file that is written or removed, and that the text does not name
-# Options that take the next word, by program; all other words that begin with "-" stand alone.
+UNNAMED = ""  # a file that is written or removed, but not named in the text
+# Options that take the next word, by program; all other words that begin with "-" take none.
 _VALUES: Mapping[str, frozenset[str]] = {
     "truncate": frozenset(["-s", "--size", "-r", "--reference"]),
     "shred": frozenset(["-n", "-s"]),
@@ -30,17 +30,17 @@ _SCRIPT_GIVEN = re.compile(r"-[A-Za-z0-9]*[ef]|--expression|--file")
 
 
 def written(text: str) -> tuple[str, ...]:
-    """The files that a text overwrites, changes or removes by the usual tools, each once and as
-    written, without quotes and with ~ for $HOME. UNNAMED stands for those that only show when it
-    runs: of a variable, of xargs, of code. What packages and programs of their own (apt-get,
-    nvidia-ctk) write is not seen.
+    """The files that a text overwrites, changes or removes with the usual tools, each once and as
+    written, without quotes and with ~ for $HOME. UNNAMED means files that are known only at run
+    time: from a variable, xargs or code. Files that packages and other programs (apt-get,
+    nvidia-ctk) write are not detected.
     """
     plain = without_here_documents(text)
     return tuple(dict.fromkeys(_written(plain, list(words(plain)), 0)))
 
 
 def _written(text: str, found: Sequence[Word], start: int) -> Iterator[str]:
-    """Of words of one level; the words inside a word's $(...) are a level of their own."""
+    """Handles the words of one level; the words inside a word's $(...) form a separate level."""
     command: list[Word] = []
     position = 0
     while position < len(found):
@@ -65,13 +65,13 @@ def _written(text: str, found: Sequence[Word], start: int) -> Iterator[str]:
 
 
 def _gap(between: str) -> str:
-    """What stands between two words: operators and redirections, no comment, no >&1."""
+    """The text between two words: operators and redirections, no comment, no >&1."""
     gap = between.replace("\\\n", " ").replace(">|", ">")
     return re.sub(r"#[^\n]*|[<>]&[\d-]|\d+(?=[<>])", "", gap)
 
 
 def _written_by(command: Sequence[Word]) -> Iterator[str]:
-    """What one program writes, by its arguments."""
+    """What one program writes, from its arguments."""
     runs = [number for number, word in enumerate(command) if word.is_program]
     if not runs:
         return
@@ -123,7 +123,7 @@ def _all_operands(program: str, arguments: Sequence[str]) -> Iterable[str]:
 
 
 def _destination(program: str, arguments: Sequence[str]) -> Iterable[str]:
-    """The last operand, or the file of each source in the directory that is named."""
+    """The last operand, or the file of each source if it is a directory."""
     if program == "install" and any(word in {"-d", "--directory"} for word in arguments):
         return []
     folder = _folder(arguments)
@@ -142,7 +142,7 @@ def _moved(program: str, arguments: Sequence[str]) -> Iterable[str]:
 
 
 def _folder(arguments: Sequence[str]) -> str | None:
-    """Of -t DIR and --target-directory=DIR."""
+    """The directory of -t DIR and --target-directory=DIR."""
     for number, word in enumerate(arguments):
         if word in {"-t", "--target-directory"} and number + 1 < len(arguments):
             return arguments[number + 1]
@@ -190,7 +190,7 @@ _WRITERS: Mapping[str, Callable[[str, Sequence[str]], Iterable[str]]] = {
 
 
 def _path(word: str) -> str:
-    """A word as a file's name; UNNAMED where a variable or a command gives it."""
+    """A word as a file name; UNNAMED if a variable or a command gives it."""
     plain = unquoted(word)
     for home in ("$HOME/", "${HOME}/"):
         if plain.startswith(home):

@@ -1,8 +1,8 @@
-"""Facts of a machine, each with the place where it was read.
+"""Facts of a machine, each with its source.
 
 What cannot be read is absent, never guessed. A probe is a function from a `Machine` to names and
-facts; it asks only through the machine's methods. All run at the same time and under one limit: a
-program or a file that hangs costs the facts of its own probe and nobody else's.
+facts; it reads only through the machine's methods. All run in parallel under one time limit: a
+program or a file that hangs costs only the facts of its own probe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NVML_LIMIT_S = 4.0
 
 Probe: TypeAlias = Callable[[ProbedMachine], Iterable[Found]]
 
-# Inside a container the engine, its toolkit and the kernel's own state are somebody else's.
+# Inside a container the engine, its toolkit and the kernel's own state belong to the host.
 INSIDE: tuple[Probe, ...] = (
     system.probe_os,
     system.probe_kinds,
@@ -116,7 +116,7 @@ def read_facts(
     limit_s: float = LIMIT_S,
     probes: Sequence[Probe] = PROBES,
 ) -> dict[str, Fact]:
-    """All facts that can be found within the limit, in the order of the probes."""
+    """All facts that can be read within the limit, in the order of the probes."""
     asked = ProbedMachine(
         root=machine.root,
         env=machine.env,
@@ -137,7 +137,9 @@ def read_facts(
 
 
 def source_of(machine: ProbedMachine, nvml_loader: NvmlLoader) -> Source:
-    """The machine's source; NVML is asked only where programs may be run, and that is here."""
+    """The machine's source; NVML is queried only if programs may be run, and only for this
+    machine.
+    """
     if machine.source is not None:
         return machine.source
     source = tree_source(machine.root, machine.run, machine.env)
@@ -155,11 +157,11 @@ def _with_nvml(source: Source, load: NvmlLoader) -> Source:
 
 
 def _probe(probe: Probe, machine: ProbedMachine, kept: dict[str, Fact]) -> None:
-    """One probe's facts, as they come: what it found before it broke or hung stays found."""
+    """One probe's facts, as they arrive: facts found before it fails or hangs are kept."""
     try:
         for name, value in probe(machine):
             kept.setdefault(name, value)
-    except Exception:  # a foreign machine's file may break any reader
+    except Exception:  # a file of another machine may break any reader
         import logging
 
         logging.getLogger(__name__).debug("%s failed", probe.__qualname__, exc_info=True)

@@ -1,4 +1,4 @@
-"""CDI specifications: what they define, and whether it is still there."""
+"""CDI specifications: what they define, and whether it still exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSION = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+(?:\.\d+)+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """A specification: its devices by full name, and the files of the host that it names."""
+    """A specification: its devices by full name, and the host files that it names."""
 
     path: str
     devices: tuple[str, ...]
@@ -51,7 +51,7 @@ def read_specs(machine: ProbedMachine) -> tuple[SpecFile, ...]:
 
 
 def read_spec(path: str, text: str) -> SpecFile:
-    """What a file defines: nothing where it is no specification."""
+    """What a file defines; nothing if it is not a specification."""
     try:
         found = parse_spec(text)
     except SpecError:
@@ -60,13 +60,13 @@ def read_spec(path: str, text: str) -> SpecFile:
 
 
 def driver_of(paths: Iterable[str]) -> str | None:
-    """The driver's version in the names of its libraries."""
+    """The driver's version, from the names of its libraries."""
     return next((m[1] for path in paths if (m := _VERSION.search(path))), None)
 
 
 def conflict(specs: Iterable[SpecFile]) -> bool:
-    """Whether two files of one directory define one device: engines then refuse the device. Of two
-    directories the later one counts (CDI specification, "conflict resolution").
+    """Whether two files of one directory define the same device: engines then refuse the device. If
+    the directories differ, the later one counts (CDI specification, "conflict resolution").
     """
     found = Counter(
         (spec.path.rpartition("/")[0], device) for spec in specs for device in set(spec.devices)
@@ -75,7 +75,7 @@ def conflict(specs: Iterable[SpecFile]) -> bool:
 
 
 def is_stale(missing: Iterable[str], written_for: str | None, loaded: str | None) -> bool:
-    """Whether a specification speaks of files that are gone, or of another driver."""
+    """Whether a specification names files that are gone, or another driver version."""
     differs = written_for is not None and loaded is not None and written_for != loaded
     return any(True for _ in missing) or differs
 

@@ -46,11 +46,11 @@ def cgroup_version(machine: ProbedMachine) -> int | None:
 def reload_trap(*, driver: str | None, mode: str | None, char_links: bool | None) -> bool | None:
     """Whether a `systemctl daemon-reload` would take the GPUs from running containers.
 
-    It does where systemd manages the containers' cgroups (the engine's cgroup driver is
-    "systemd"), the toolkit's hook grants the devices behind systemd's back (its mode is not "cdi"),
-    and the device nodes have no links in /dev/char, by which systemd would find them again. Any of
-    the three known to be otherwise refutes it; what is not known leaves it open. That the engine
-    knows CDI refutes nothing: `--gpus` may still go by the hook.
+    It does where systemd manages the containers' cgroups (the engine's cgroup driver is "systemd"),
+    the toolkit's hook grants the devices behind systemd's back (its mode is not "cdi"), and the
+    device nodes have no links in /dev/char, through which systemd would find them again. If any of
+    the three is known to be false, so is the answer; what is not known leaves it open. An engine
+    that supports CDI proves nothing: `--gpus` may still use the hook.
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
     if (driver is not None and driver != "systemd") or mode == "cdi" or char_links is True:
@@ -67,7 +67,7 @@ def probe_security(machine: ProbedMachine) -> Iterator[Found]:
         )
     elif modules is not None and "selinux" not in modules.split(","):
         yield from fact("security.selinux", "disabled", _LSM)
-    boolean = machine.word(_BOOLEAN)  # "1 1": its value, and the value that waits
+    boolean = machine.word(_BOOLEAN)  # "1 1": the current value, and the pending one
     if boolean:
         yield from fact("security.selinux_device_boolean", boolean.startswith("1"), _BOOLEAN)
     restricted = machine.word(_USERNS_APPARMOR)
@@ -83,7 +83,7 @@ def probe_security(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def user_namespaces(most: str | None, clone: str | None) -> bool | None:
-    """By the largest number of them, and by Debian's own switch where the kernel has it."""
+    """From their maximum number, and from Debian's own switch if the kernel has it."""
     if most is None or not most.isdecimal():
         return None
     return int(most) > 0 and clone != "0"

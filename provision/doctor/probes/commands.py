@@ -1,7 +1,7 @@
-"""The programs that probes ask, all of them: started together, each with a time limit.
+"""All programs that probes run: started together, each with a time limit.
 
-A program that hangs costs its own limit once, whoever asks it, and no program is started twice.
-None of them changes anything on the machine.
+A program that hangs costs its own limit once, however many probes use it, and no program is started
+twice. None of them changes anything on the machine.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ALL = (
 
 
 def ask(machine: ProbedMachine, command: ProbeCommand) -> ProgramResult | None:
-    """What it printed; None where it is not installed or may not be run."""
+    """What it printed; None if it is not installed or may not be run."""
     path = find(machine, command)
     return None if path is None else machine.command((path, *command.arguments), LIMIT_S)
 
@@ -106,6 +106,8 @@ def words(command: ProbeCommand) -> str:
 
 
 def start_all(machine: ProbedMachine, commands: Sequence[ProbeCommand] = ALL) -> None:
-    """Start every program now; who asks for one later waits for what is left of its time."""
+    """Start every program now; a probe that needs one later waits for the rest of its time
+    limit.
+    """
     for command in commands:
         threading.Thread(target=ask, args=(machine, command), daemon=True).start()

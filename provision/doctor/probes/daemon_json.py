@@ -12,9 +12,9 @@ from provision.host.machine import ProbedMachine
 from provision.host.reading import one_line
 
 _DAEMON_JSON = "/etc/docker/daemon.json"
-# dockerd puts these together instead of refusing them.
+# dockerd merges these instead of refusing them.
 _MERGED = frozenset({"runtimes", "config-file"})
-# Options of dockerd that stand under another name in daemon.json, where they are lists.
+# Options of dockerd that have another name in daemon.json, where they are lists.
 _PLURALS = {
     "host": "hosts",
     "H": "hosts",
@@ -42,7 +42,7 @@ SNAP = "/snap/docker/current"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonJson:
-    """daemon.json: where it should be, its keys, and what is wrong with it ("" where nothing)."""
+    """daemon.json: its expected path, its keys, and what is wrong with it ("" if nothing)."""
 
     path: str
     there: bool = False
@@ -51,7 +51,7 @@ class DaemonJson:
 
 
 def read_daemon_json(machine: ProbedMachine) -> DaemonJson:
-    """Of the engine that is there: the snap's, a rootless one's, or the usual one."""
+    """Of the installed engine: the snap's, a rootless one's, or the usual one."""
     path = _config_path(machine)
     status = machine.status(path)
     if status is None:
@@ -64,7 +64,7 @@ def read_daemon_json(machine: ProbedMachine) -> DaemonJson:
 
 
 def parse_daemon_json(text: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Its keys, or None and where it is broken. dockerd takes an empty file for an empty object."""
+    """Its keys, or None and where the error is. dockerd treats an empty file as an empty object."""
     text = text.removeprefix("\ufeff")
     if not text.strip():
         return {}, ""
@@ -78,7 +78,7 @@ def parse_daemon_json(text: str) -> tuple[Mapping[str, Any] | None, str]:
 
 
 def flags_of(argv: Sequence[str]) -> Mapping[str, str]:
-    """Options on dockerd's command line by the name that they have in daemon.json."""
+    """Options on dockerd's command line, by their names in daemon.json."""
     found: dict[str, str] = {}
     words = list(argv[1:])
     for i, word in enumerate(words):
@@ -92,7 +92,7 @@ def flags_of(argv: Sequence[str]) -> Mapping[str, str]:
 
 
 def conflicting(keys: Iterable[str], flags: Iterable[str]) -> tuple[str, ...]:
-    """Keys that stand in both places: dockerd then refuses to start."""
+    """Keys that are set in both places: dockerd then refuses to start."""
     return tuple(sorted((set(keys) & set(flags)) - _MERGED))
 
 

@@ -34,7 +34,7 @@ def probe_devices(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def has_char_links(machine: ProbedMachine) -> bool | None:
-    """Whether /dev/char has an entry of NVIDIA's major number; None: there is no such folder."""
+    """Whether /dev/char has an entry of NVIDIA's major number; None: there is no such directory."""
     names = machine.names("/dev/char")
     return None if names is None else any(name.startswith(f"{_MAJOR}:") for name in names)
 

@@ -1,4 +1,4 @@
-"""Docker: what the engine says of itself, and what its files say where it does not run."""
+"""Docker: what the engine reports, and what its files say if it does not run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def probe_docker(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def find_client(machine: ProbedMachine) -> str | None:
-    """The docker program; None where it is podman's imitation, a link or a short script."""
+    """The docker program; None if it is podman's imitation, a link or a short script."""
     path = machine.which("docker")
     if path is None or (machine.real(path) or path).endswith("/podman"):
         return None
@@ -72,7 +72,7 @@ def find_client(machine: ProbedMachine) -> str | None:
 
 
 def read_info(machine: ProbedMachine) -> Mapping[str, Any]:
-    """`docker info`, or an empty object. An answer without a server still tells of the client."""
+    """`docker info`, or an empty object. An answer without a server still describes the client."""
     if find_client(machine) is None:
         return {}
     done = commands.ask(machine, commands.DOCKER_INFO)
@@ -80,21 +80,21 @@ def read_info(machine: ProbedMachine) -> Mapping[str, Any]:
 
 
 def was_changed_after(modified: int, started: int) -> bool | None:
-    """Whether a file is newer than a process that reads it at its start. The kernel counts starts
-    in ticks since boot, hence a second's doubt.
+    """Whether a file is newer than a process that reads it at start-up. The kernel counts start
+    times in ticks since boot, hence a tolerance of a second.
     """
     return modified > started + 1 if started > 0 else None
 
 
 def unit_exec_start(text: str) -> tuple[str, ...]:
-    """The last command of a systemd unit's ExecStart; an empty one takes the earlier ones away."""
+    """The last command of a systemd unit's ExecStart; an empty one resets the earlier ones."""
     joined = re.sub(r"\\\n[ \t]*", " ", text)
     found = re.findall(r"^[ \t]*ExecStart=[-@:+!]*(.*)$", joined, re.MULTILINE)
     return tuple(found[-1].split()) if found else ()
 
 
 def uses_cdi(info: Mapping[str, Any], keys: Mapping[str, Any]) -> bool | None:
-    """Engines of 25 and newer name the directories of the specifications while CDI is on."""
+    """Engines 25 and newer list the specification directories while CDI is on."""
     if info.get("ServerVersion"):
         return bool(info.get("CDISpecDirs"))
     features = keys.get("features")
@@ -103,7 +103,7 @@ def uses_cdi(info: Mapping[str, Any], keys: Mapping[str, Any]) -> bool | None:
 
 
 def cgroup_driver(info: Mapping[str, Any], keys: Mapping[str, Any]) -> str | None:
-    """ "systemd" or "cgroupfs": the engine's word, else what its file sets."""
+    """ "systemd" or "cgroupfs": as the engine reports, else as its file sets it."""
     told = _word(info, "CgroupDriver")
     if told:
         return told
@@ -152,7 +152,7 @@ def _presence(
 
 
 def _serves(program: str | None, root_dir: str | None) -> bool:
-    """Whether the snap is the engine that answers: another one may be installed beside it."""
+    """Whether the answering engine is the snap's: another one may be installed beside it."""
     if root_dir:
         return root_dir.startswith("/var/snap/docker/")
     # /snap/bin/docker leads to the program "snap"
@@ -179,7 +179,7 @@ def _engine(info: Mapping[str, Any]) -> Iterator[Found]:
 def _configured(
     machine: ProbedMachine, info: Mapping[str, Any], daemon: DaemonJson
 ) -> Iterator[Found]:
-    """What the files say where the engine does not; and what it never says."""
+    """What the files say if the engine does not; and what it never reports."""
     keys = daemon.keys or {}
     process = next(iter(machine.processes("dockerd") or ()), None)
     argv = process.argv if process else _unit_argv(machine)
@@ -288,7 +288,7 @@ def _drop_ins(machine: ProbedMachine) -> Iterator[str]:
 
 
 def _socket(machine: ProbedMachine) -> str | None:
-    """The socket that a client here would use; None where it is none, or not there."""
+    """The socket that a client here would use; None if it is not a socket, or does not exist."""
     host = machine.env.get("DOCKER_HOST", "")
     if host:
         path = host.removeprefix("unix://")

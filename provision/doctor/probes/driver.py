@@ -50,7 +50,7 @@ _INIT = re.compile(r"Failed to initialize NVML: (.+)")
 
 
 def probe_module(machine: ProbedMachine) -> Iterator[Found]:
-    """The loaded module. On WSL the kernel's half of the driver is Windows': nothing to find."""
+    """The loaded module. On WSL the kernel module is Windows', so there is none to find."""
     if read_wsl(machine):
         return
     version, where = loaded_version(machine)
@@ -68,8 +68,8 @@ def probe_module(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def loaded_modules(machine: ProbedMachine) -> tuple[frozenset[str] | None, str]:
-    """By name, and who says so; of a kernel without loadable modules what is built in. None: it
-    is not told.
+    """By name, with the source; for a kernel without loadable modules the built-in ones. None:
+    unknown.
     """
     text = machine.text(_MODULES)
     if text is not None:
@@ -79,7 +79,9 @@ def loaded_modules(machine: ProbedMachine) -> tuple[frozenset[str] | None, str]:
 
 
 def versions_differ(module: str | None, library: str | None) -> bool | None:
-    """Whether the kernel's and the libraries' halves differ: an upgrade without a reboot."""
+    """Whether the versions of the kernel module and the libraries differ: an upgrade without a
+    reboot.
+    """
     return None if module is None or library is None else module != library
 
 
@@ -103,7 +105,7 @@ def probe_libraries(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def library_version(machine: ProbedMachine) -> tuple[str | None, str]:
-    """By the library's file name, else by NVML itself."""
+    """From the library's file name, else from NVML itself."""
     found = loader.driver_library(machine)
     if found.version is not None:
         return found.version, found.path
@@ -112,7 +114,7 @@ def library_version(machine: ProbedMachine) -> tuple[str | None, str]:
 
 
 def probe_answers(machine: ProbedMachine) -> Iterator[Found]:
-    """What the driver says when it is asked."""
+    """What the driver reports when it is queried."""
     answer, smi = machine.nvml(), read_smi(machine)
     cuda = answer.get("cuda") if answer is not None else None
     if isinstance(cuda, str):
@@ -146,7 +148,9 @@ def probe_settings(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def modprobe_files(machine: ProbedMachine) -> tuple[str, ...]:
-    """Its configuration; of two files of one name the one in the earlier directory counts."""
+    """Its configuration; if two files have the same name, the one in the earlier directory
+    counts.
+    """
     found: dict[str, str] = {}
     for folder in _MODPROBE:
         for path in machine.paths(folder, r".*\.conf"):
@@ -155,7 +159,7 @@ def modprobe_files(machine: ProbedMachine) -> tuple[str, ...]:
 
 
 def probe_on_disk(machine: ProbedMachine) -> Iterator[Found]:
-    """What is installed for the running kernel. Inside a container nothing of it is seen."""
+    """What is installed for the running kernel. None of it is visible inside a container."""
     release = machine.word("/proc/sys/kernel/osrelease")
     if not release or machine.names(f"/lib/modules/{release}") is None:
         return
@@ -173,7 +177,7 @@ def probe_on_disk(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def probe_flavour(machine: ProbedMachine) -> Iterator[Found]:
-    """By what the loaded module says of itself, else by the licence of the one on disk."""
+    """From what the loaded module says about itself, else from the licence of the one on disk."""
     text = machine.text(PROC_VERSION)
     if text is not None and "NVRM version" in text:
         yield from fact("driver.flavour", flavour_of_nvrm(text), PROC_VERSION)
@@ -186,8 +190,8 @@ def probe_flavour(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def has_open_modules_only(version: str | None) -> bool | None:
-    """Whether the driver's branch has no proprietary modules; None where the catalogue does not
-    know the branch.
+    """Whether the driver's branch has no proprietary modules; None if the catalogue does not know
+    the branch.
     """
     from provision.catalog.loading import load
 
@@ -220,7 +224,7 @@ def dkms_state(status: str, release: str, log: str) -> str:
 
 
 def dkms_tree(machine: ProbedMachine) -> str:
-    """What `dkms status` would say of NVIDIA's modules, by dkms' own folders."""
+    """What `dkms status` would report for NVIDIA's modules, from dkms' own directories."""
     lines: list[str] = []
     for module in machine.paths(_DKMS, r"nvidia.*"):
         for version in machine.paths(module, r"\d[\d.]*"):

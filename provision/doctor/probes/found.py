@@ -11,6 +11,6 @@ Found: TypeAlias = tuple[str, Fact]
 
 
 def fact(name: str, value: Value | None, where: str) -> Iterable[Found]:
-    """The fact, or nothing where its value is not known."""
+    """The fact, or nothing if its value is not known."""
     if value is not None:
         yield name, Fact(value=value, where=where)

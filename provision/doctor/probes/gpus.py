@@ -1,4 +1,4 @@
-"""GPUs: on the bus, by name, and in what state."""
+"""GPUs: on the bus, their names, and their state."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _FALLEN = ("GPU is lost", "fallen off the bus")
 
 
 def read_bus(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
-    """None where the bus cannot be read, or does not show all GPUs: WSL and Tegra have theirs
-    elsewhere.
+    """None if the bus cannot be read, or does not show all GPUs: on WSL and Tegra they are not on
+    it.
     """
     return None if read_wsl(machine) or is_tegra(machine) else read_pci(machine)
 
@@ -67,7 +67,7 @@ def probe_bus(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def probe_acs(machine: ProbedMachine) -> Iterator[Found]:
-    """Only root may read the part of a bridge's configuration where ACS is."""
+    """Only root may read the part of a bridge's configuration that has ACS."""
     bus = read_bus(machine) or ()
     if not any(device.is_gpu for device in bus):
         return
@@ -91,8 +91,8 @@ def acs_redirects(config: bytes) -> bool | None:
 
 
 def is_narrow(current: str | None, *both_ends: str | None) -> bool | None:
-    """Whether a link has fewer lanes than both its ends can have. Speed is not judged: an idle
-    GPU lowers it by itself.
+    """Whether a link has fewer lanes than both its ends support. Speed is not judged: an idle GPU
+    lowers it itself.
     """
     widths = [int(text) for text in (current, *both_ends) if text and text.isdecimal()]
     if len(widths) != 3 or 0 in widths:
@@ -101,12 +101,12 @@ def is_narrow(current: str | None, *both_ends: str | None) -> bool | None:
 
 
 def is_gone(config: bytes | None) -> bool | None:
-    """A device that does not answer reads as ones."""
+    """A device that does not answer reads as all ones."""
     return None if not config or len(config) < 4 else config[:4] == b"\xff" * 4
 
 
 def probe_names(machine: ProbedMachine) -> Iterator[Found]:
-    """Names by the driver; what a name tells, also by lspci's name where no driver runs."""
+    """Names from the driver, and what follows from a name; if no driver runs, also from lspci."""
     names, where = _names(machine)
     yield from fact("gpu.names", names or None, where)
     if not names:
@@ -126,7 +126,7 @@ def probe_names(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def capabilities(catalog: Catalog, names: Iterable[str]) -> tuple[str, ...] | None:
-    """By the catalogue, each once; None where it does not know one of the names."""
+    """From the catalogue, each once; None if it does not know one of the names."""
     found = [catalog.find_gpu(name).compute_capability for name in names]
     known = [one for one in found if one is not None]
     if not known or len(known) < len(found):
@@ -135,7 +135,7 @@ def capabilities(catalog: Catalog, names: Iterable[str]) -> tuple[str, ...] | No
 
 
 def is_consumer(catalog: Catalog, names: Iterable[str]) -> bool | None:
-    """Whether one of them is a GeForce or a Titan; None where a name may be either."""
+    """Whether one of them is a GeForce or a Titan; None if a name may be either."""
     answers: list[bool | None] = []
     for name in names:
         kinds = {row.kind in {"geforce", "titan"} for row in catalog.find_gpu(name).rows}
@@ -148,10 +148,10 @@ def is_consumer(catalog: Catalog, names: Iterable[str]) -> bool | None:
 def open_modules(
     catalog: Catalog, names: Iterable[str], known: Iterable[str]
 ) -> frozenset[OpenModules]:
-    """What the GPUs here make of the open kernel modules: "unsupported", "optional", "required".
+    """How the GPUs here relate to the open kernel modules: "unsupported", "optional", "required".
 
-    By name where the catalogue has all of them (Grace Hopper differs from Hopper), else by compute
-    capability; empty where neither is known, and for Jetson.
+    By name if the catalogue has all of them (Grace Hopper differs from Hopper), else by compute
+    capability; empty if neither is known, and for Jetson.
     """
     matches = [catalog.find_gpu(name) for name in names]
     if matches and all(match.compute_capability and match.rows for match in matches):
@@ -163,7 +163,7 @@ def open_modules(
 
 
 def probe_state(machine: ProbedMachine) -> Iterator[Found]:
-    """What nvidia-smi says of their state."""
+    """What nvidia-smi reports about their state."""
     smi = read_smi(machine)
     if smi is None or not smi.gpus:
         return
@@ -211,7 +211,7 @@ def _narrow(machine: ProbedMachine, gpu: PciDevice) -> bool | None:
 
 
 def _translated(machine: ProbedMachine, gpu: PciDevice) -> bool | None:
-    """Whether its addresses are translated: "identity" is an IOMMU that lets all pass."""
+    """Whether its addresses are translated: "identity" is an IOMMU in pass-through mode."""
     kind = machine.word(f"{gpu.folder}/iommu_group/type")
     if kind is None:
         groups = machine.names("/sys/class/iommu")
@@ -220,7 +220,7 @@ def _translated(machine: ProbedMachine, gpu: PciDevice) -> bool | None:
 
 
 def _lost(machine: ProbedMachine, gpus: Sequence[PciDevice]) -> Iterator[Found]:
-    """Reading a sleeping GPU would wake it, so those are not asked."""
+    """Reading a sleeping GPU would wake it, so those are skipped."""
     smi = read_smi(machine)
     if smi is not None and smi.failed and any(word in smi.failed for word in _FALLEN):
         yield from fact("gpu.lost", value=True, where=WHERE)

@@ -1,4 +1,4 @@
-"""Libraries in the linker's way, CUDA toolkits, compilers."""
+"""Libraries on the linker's path, CUDA toolkits, compilers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def probe_path(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def is_stubs_folder(folder: str) -> bool:
-    """The toolkit keeps a libcuda.so for the link editor there, which does nothing."""
+    """The toolkit keeps a libcuda.so stub there, which is only for linking."""
     return folder.rstrip("/").endswith("/stubs")
 
 
 def is_cuda_folder(folder: str) -> bool:
-    """Whether it is a CUDA toolkit's folder of libraries."""
+    """Whether it is the library directory of a CUDA toolkit."""
     return _CUDA_FOLDER.search(folder.rstrip("/")) is not None
 
 
@@ -54,7 +54,7 @@ def probe_libcuda(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def first_is_compat(found: list[bool]) -> bool:
-    """Of the libcuda.so.1 in the linker's order: whether the one it takes is of cuda-compat."""
+    """Whether the first libcuda.so.1 in the linker's order is that of cuda-compat."""
     return bool(found) and found[0]
 
 
@@ -84,7 +84,7 @@ def probe_toolkits(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def by_version(versions: Iterable[str]) -> tuple[str, ...]:
-    """In the order of numbers: "9.2" before "10.0"."""
+    """In numeric order: "9.2" before "10.0"."""
     return tuple(sorted(set(versions), key=lambda text: [int(part) for part in text.split(".")]))
 
 

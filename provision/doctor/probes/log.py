@@ -1,4 +1,4 @@
-"""The kernel's log: its messages explain what a program's error only shows."""
+"""The kernel's log: its messages explain errors of which a program only shows the symptom."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/dmesg")
 
 
 def kernel_log(machine: ProbedMachine) -> tuple[str, bytes] | None:
-    """Its name as evidence ("dmesg", "/var/log/kern.log") and its last few MiB. None: nobody may
-    read it here, or there is none.
+    """Its name as evidence ("dmesg", "/var/log/kern.log") and its last few MiB. None: it may not be
+    read here, or does not exist.
     """
     done = commands.ask(machine, commands.DMESG)
     if done is not None and done.ok and done.out:

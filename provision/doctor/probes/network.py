@@ -1,4 +1,4 @@
-"""The network, as far as downloads, collectives and container bridges care."""
+"""The network, as far as it affects downloads, collectives and container bridges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def probe_proxy(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def variable(env: Mapping[str, str], name: str) -> str:
-    """A proxy's variable, in small letters or in capitals."""
+    """A proxy variable, in lower or upper case."""
     return env.get(name) or env.get(name.upper()) or ""
 
 
@@ -56,7 +56,7 @@ def probe_interfaces(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def way_out(routes: str) -> str | None:
-    """The interface of the default route with the lowest metric, by /proc/net/route."""
+    """The interface of the default route with the lowest metric, from /proc/net/route."""
     found: list[tuple[int, str]] = []
     for line in routes.splitlines()[1:]:
         parts = line.split()
@@ -66,7 +66,7 @@ def way_out(routes: str) -> str | None:
 
 
 def mtu_differs(bridge: str | None, out: str | None) -> bool | None:
-    """Whether containers would send larger packets than the way out takes."""
+    """Whether containers would send larger packets than the outgoing interface accepts."""
     if not bridge or not out or not bridge.isdecimal() or not out.isdecimal():
         return None
     return int(bridge) > int(out)
@@ -96,7 +96,7 @@ def is_active(state: str) -> bool:
 
 
 def probe_index(machine: ProbedMachine) -> Iterator[Found]:
-    """The index that pip or uv would ask, where somebody chose one."""
+    """The index that pip or uv would use, if one is configured."""
     for name in _INDEXES:
         value = machine.env.get(name)
         if value:
@@ -154,7 +154,7 @@ def _mtu(machine: ProbedMachine) -> Iterator[Found]:
     daemon = read_daemon_json(machine)
     set_there = (daemon.keys or {}).get("mtu")
     if isinstance(set_there, int) and bridge is not None:
-        # what containers get; an empty bridge may still show its first value
+        # what containers get; an empty bridge may still show its initial value
         bridge, path = str(set_there), daemon.path
     differs = mtu_differs(bridge, machine.word(f"{_INTERFACES}/{out}/mtu"))
     yield from fact("network.mtu_differs", differs, path)

@@ -1,4 +1,4 @@
-"""Installed packages of interest, by dpkg, rpm or pacman: their names and versions."""
+"""Installed packages of interest, from dpkg, rpm or pacman: their names and versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRIVER = re.compile(
     r"|(?:k|ak)mod-nvidia\S*|xorg-x11-drv-nvidia\S*|nvidia-x11-drv\S*|dkms-nvidia"
     r"|nvidia-(?:open-)?(?:driver-)?(?:compute-)?G0\d\S*|nvidia-gl-G0\d)"
 )
-# Their versions go their own ways, or they serve containers.
+# Their versions differ from the driver's, or they serve containers.
 _OTHER = re.compile(
     r"nvidia-(?:container|docker|cuda|cudnn|fabricmanager|settings|prime|modprobe|persistenced"
     r"|visual|installer-cleanup|kernel-common|support|egl|texture|imex|fs|gds)\S*"
@@ -35,24 +35,24 @@ class InstalledPackage(NamedTuple):
 
 
 class InstalledPackages(NamedTuple):
-    """What is installed, and who said so."""
+    """What is installed, and the source of that."""
 
     where: str
     found: tuple[InstalledPackage, ...]
 
     def version(self, pattern: str) -> str | None:
-        """Of the first package whose whole name the pattern matches, without the packaging's
-        epoch and revision.
+        """The version of the first package whose whole name the pattern matches, without the
+        packaging's epoch and revision.
         """
         wanted = re.compile(pattern)
         return next((upstream(p.version) for p in self.found if wanted.fullmatch(p.name)), None)
 
 
 def read_packages(machine: ProbedMachine) -> InstalledPackages | None:
-    """None where no package manager can be asked."""
+    """None if no package manager can be queried."""
     for command, parse in ((commands.DPKG, parse_dpkg), (commands.RPM, parse_rpm)):
         done = commands.ask(machine, command)
-        # dpkg-query fails where one of its patterns finds nothing, and lists the others
+        # dpkg-query fails if one of its patterns matches nothing, and lists the others
         if done is not None and done.problem is None and (done.out or done.ok):
             return InstalledPackages(where=command.program, found=tuple(parse(done.out)))
     names = machine.names(_PACMAN)
@@ -88,7 +88,7 @@ def parse_pacman(names: Iterable[str]) -> Iterator[InstalledPackage]:
 
 
 def parse_status(text: str) -> Iterator[InstalledPackage]:
-    """dpkg's own file, where dpkg-query may not be run."""
+    """dpkg's own file, if dpkg-query may not be run."""
     for stanza in text.split("\n\n"):
         fields = dict(_STANZA.findall(stanza))
         if fields.get("Status", "").endswith(" installed") and "Version" in fields:
@@ -96,7 +96,7 @@ def parse_status(text: str) -> Iterator[InstalledPackage]:
 
 
 def is_driver(name: str) -> bool:
-    """Whether a package is a part of the driver that must be of the driver's version."""
+    """Whether a package is a part of the driver that must have the driver's version."""
     return _DRIVER.fullmatch(name) is not None and _OTHER.fullmatch(name) is None
 
 
@@ -106,12 +106,12 @@ def upstream(version: str) -> str:
 
 
 def driver_branch(version: str) -> int | None:
-    """The driver's branch in a package's version; None where it states another thing (a kernel)."""
+    """The driver's branch in a package's version; None if it is another version (a kernel's)."""
     found = re.match(r"(\d{3,4})(?:\.\d+)+$", upstream(version))
     return int(found[1]) if found else None
 
 
 def branches_mixed(packages: Iterable[InstalledPackage]) -> bool | None:
-    """Whether parts of the driver are of two branches; None where there is no part."""
+    """Whether parts of the driver are from two branches; None if there are no parts."""
     found = {driver_branch(p.version) for p in packages if is_driver(p.name)} - {None}
     return len(found) > 1 if found else None

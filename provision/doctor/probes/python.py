@@ -1,4 +1,4 @@
-"""Python and the frameworks that are installed for it, by files: nothing is imported."""
+"""Python and its installed frameworks, from files: nothing is imported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def probe_python(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def site_folders(machine: ProbedMachine) -> tuple[str, ...]:
-    """Where packages are installed, the environment that is active first."""
+    """Where packages are installed, the active environment first."""
     prefixes = [machine.env.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     parents = [f"{prefix}/lib" for prefix in prefixes if prefix.startswith("/")]
     python = machine.which("python3")
@@ -81,8 +81,8 @@ def parse_version_py(text: str) -> dict[str, str]:
 
 
 def is_mismatch(torch: str, vision: str, wanted: str | None) -> bool | None:
-    """Whether a torchvision was made for another torch: by the pairing that the catalogue has,
-    and by their local versions ("+cu118"), which must be one. None: the pair is not known.
+    """Whether a torchvision was made for another torch: according to the catalogue's pairs, and to
+    the local versions ("+cu118"), which must match. None: the pair is not known.
     """
     torch_public, _, torch_local = torch.partition("+")
     vision_public, _, vision_local = vision.partition("+")

@@ -1,6 +1,7 @@
-"""What `nvidia-smi -q -x` says of the GPUs: their state, which NVML's short reading does not have.
+"""What `nvidia-smi -q -x` reports about the GPUs: their state, which the NVML reading does not
+have.
 
-Labels have changed over the years; old and new ones are both read.
+Labels have changed over the years; both old and new ones are read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _UNCORRECTED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmiGpu:
-    """One GPU's state; None where nvidia-smi does not say."""
+    """One GPU's state; None if nvidia-smi does not report it."""
 
     name: str | None = None
     compute_mode: str | None = None
@@ -42,14 +43,14 @@ class SmiGpu:
     ecc_uncorrected: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
-    slowdown: str | None = None  # of the hardware; None also where there is none
+    slowdown: str | None = None  # of the hardware; None also if there is none
     virtual: bool | None = None
     licensed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smi:
-    """All that it says; `failed` is its own last words where it gave no report."""
+    """All that it reports; `failed` is its last output if it gave no report."""
 
     driver: str | None = None
     cuda: str | None = None
@@ -58,7 +59,7 @@ class Smi:
 
 
 def read_smi(machine: ProbedMachine) -> Smi | None:
-    """None where there is no nvidia-smi, or it may not be run."""
+    """None if there is no nvidia-smi, or it may not be run."""
     done = commands.ask(machine, commands.SMI)
     if done is None:
         return None
@@ -69,7 +70,9 @@ def read_smi(machine: ProbedMachine) -> Smi | None:
 
 
 def parse_smi(text: str) -> Smi | None:
-    """The XML report. None: it is none. Entities are refused, for they can grow without limit."""
+    """The XML report. None: invalid. Entities are refused, because they can expand without
+    limit.
+    """
     from xml.etree.ElementTree import ParseError, fromstring
 
     if "<!ENTITY" in text:
@@ -107,7 +110,7 @@ def _gpu(gpu: Element) -> SmiGpu:
 
 
 def _uncorrected(gpu: Element) -> int | None:
-    """Since the driver was loaded: what a GPU met in its whole life may long be repaired."""
+    """Since the driver was loaded: errors of a GPU's whole life may long be repaired."""
     volatile = gpu.find("ecc_errors/volatile")
     if volatile is None:
         return None
@@ -137,13 +140,13 @@ def _text(element: Element, path: str) -> str | None:
 
 
 def any_of(values: Iterable[bool | None]) -> bool | None:
-    """True where one is; None where none is known."""
+    """True if any is; None if none is known."""
     known = [value for value in values if value is not None]
     return any(known) if known else None
 
 
 def worst_mode(modes: Sequence[str]) -> str | None:
-    """Of several GPUs' compute modes the one that keeps processes out."""
+    """The most restrictive compute mode of several GPUs."""
     return next((mode for mode in modes if mode != "Default"), modes[0] if modes else None)
 
 

@@ -1,4 +1,4 @@
-"""The environment, limits, memory, disks."""
+"""Environment variables, limits, memory, disks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provision.doctor.probes.docker import read_info
 from provision.doctor.probes.found import Found, fact
 from provision.host.machine import DiskSpace, ProbedMachine
 
-# What a bundle keeps of the environment: names that a probe reads, and no others.
+# The environment variables that a bundle keeps: those that a probe reads, and no others.
 VARIABLES = (
     "CONDA_PREFIX",
     "CUDA_VISIBLE_DEVICES",
@@ -75,7 +75,7 @@ def probe_limits(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def parse_limits(text: str) -> Mapping[str, str]:
-    """Soft limits of /proc/self/limits by name: bytes or a count, or "unlimited"."""
+    """Soft limits from /proc/self/limits by name: bytes or a count, or "unlimited"."""
     rows = (re.split(r" {2,}", line.strip()) for line in text.splitlines())
     return {
         row[0]: row[1]
@@ -99,7 +99,7 @@ def probe_memory(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def cgroup_paths(text: str) -> Iterator[str]:
-    """Folders of our memory cgroup and of those above it, by /proc/self/cgroup."""
+    """Directories of our memory cgroup and of its ancestors, from /proc/self/cgroup."""
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -137,7 +137,7 @@ def probe_disks(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def docker_root(machine: ProbedMachine) -> str | None:
-    """Where Docker keeps its images on this machine; a Desktop's engine keeps them in its own."""
+    """Where Docker keeps its images on this machine; Docker Desktop keeps them in its own VM."""
     info = read_info(machine)
     root = info.get("DockerRootDir") or (read_daemon_json(machine).keys or {}).get("data-root")
     if info.get("OperatingSystem") == "Docker Desktop":
@@ -146,7 +146,7 @@ def docker_root(machine: ProbedMachine) -> str | None:
 
 
 def inodes_low(room: DiskSpace) -> bool | None:
-    """Under a twentieth free; None where the file system has no such limit."""
+    """Less than a twentieth free; None if the file system has no such limit."""
     return room.inodes_free * 20 < room.inodes if room.inodes else None
 
 
@@ -154,13 +154,13 @@ def _memory_limits(machine: ProbedMachine) -> Iterator[tuple[int, str]]:
     for folder in cgroup_paths(machine.text(_OWN_GROUP) or ""):
         for name in ("memory.max", "memory.limit_in_bytes"):
             word = machine.word(f"{folder}/{name}")
-            # version 1 says "no limit" by a number near 2**63
+            # version 1 writes "no limit" as a number near 2**63
             if word and word.isdecimal() and int(word) < 1 << 60:
                 yield int(word), f"{folder}/{name}"
 
 
 def _boot(machine: ProbedMachine) -> Iterator[Found]:
-    """A /boot of its own, too full for another kernel's initial file system."""
+    """A separate /boot that is too full for another kernel's initramfs."""
     boot, root, room = machine.status("/boot"), machine.status("/"), machine.room("/boot")
     if boot is None or root is None or room is None:
         return

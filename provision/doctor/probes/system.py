@@ -51,12 +51,12 @@ def probe_os(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def id_like(text: str) -> tuple[str, ...]:
-    """ID_LIKE of an os-release file, the nearest relative first."""
+    """ID_LIKE of an os-release file, the closest relative first."""
     return tuple(parse_os_release(text).get("ID_LIKE", "").split())
 
 
 def family(os_id: str, like: Sequence[str]) -> str:
-    """By ID, then by ID_LIKE: "debian", "rhel", ..., or "other"."""
+    """From ID, then from ID_LIKE: "debian", "rhel", ..., or "other"."""
     for word in (os_id, *like):
         for name, members in _FAMILIES.items():
             if word.lower() in members:
@@ -89,20 +89,20 @@ def chosen(text: str) -> str | None:
 
 
 def efi_flag(data: bytes | None) -> bool | None:
-    """An EFI variable of one byte, behind four bytes of attributes."""
+    """An EFI variable of one byte, after four bytes of attributes."""
     return None if data is None or len(data) != 5 else data[4] == 1
 
 
 def reboot_required(release: str, on_disk: Sequence[str], *, modular: bool) -> bool:
-    """Whether the running kernel's modules were removed while others stay: it was upgraded.
+    """Whether the running kernel's modules were removed while others remain: it was upgraded.
 
-    A kernel that loaded no module (of a small virtual machine) may never have had any on disk.
+    A kernel without loaded modules (in a small virtual machine) may never have had any on disk.
     """
     return modular and bool(on_disk) and release not in on_disk
 
 
 def probe_kinds(machine: ProbedMachine) -> Iterator[Found]:
-    """What kind of a machine: WSL, container, virtual, ours to change, with systemd."""
+    """The kind of machine: WSL, container, virtual, with systemd; and whether we are root."""
     version = machine.text("/proc/version")
     is_wsl = read_wsl(machine)
     yield from fact("wsl", is_wsl, "/proc/version")
@@ -128,7 +128,7 @@ def in_container(machine: ProbedMachine) -> bool | None:
 
 
 def has_disk_for_root(mounts: str) -> bool:
-    """Whether / is a disk of its own, by /proc/self/mounts: a virtual machine whose disk was made
+    """Whether / is a separate disk, from /proc/self/mounts: a virtual machine whose disk was made
     from an image keeps the image's marks of a container.
     """
     roots = [line.split(" ") for line in mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
@@ -136,7 +136,7 @@ def has_disk_for_root(mounts: str) -> bool:
 
 
 def virtual_by_files(flags: str | None, dmi: str) -> str | None:
-    """By the processor's flags ("hypervisor" among them) and the names in the DMI tables."""
+    """From the processor's flags ("hypervisor" among them) and the names in the DMI tables."""
     if flags is not None and "hypervisor" not in flags.split():
         return "none"
     low = dmi.lower()

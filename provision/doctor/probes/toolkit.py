@@ -19,7 +19,7 @@ else:
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
-# A reader of TOML needs minutes for a megabyte of dots, and the real file is of one kilobyte.
+# A TOML parser needs minutes for a megabyte of dots, and the real file has one kilobyte.
 _CONFIG_LIMIT_BYTES = 64 << 10
 _PROGRAMS = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-cli")
 _PACKAGE = r"(?:lib)?nvidia-container-toolkit"
@@ -48,7 +48,7 @@ def probe_toolkit(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def parse_config(text: str) -> Mapping[str, Any] | None:
-    """None where it is no TOML."""
+    """None if it is not valid TOML."""
     try:
         config: Mapping[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -57,7 +57,7 @@ def parse_config(text: str) -> Mapping[str, Any] | None:
 
 
 def read_mode(machine: ProbedMachine) -> str | None:
-    """The runtime's mode by config.toml, where that says one."""
+    """The runtime's mode from config.toml, if set there."""
     config = parse_config(machine.text(CONFIG, _CONFIG_LIMIT_BYTES) or "")
     return _string(_table(config or {}, "nvidia-container-runtime"), "mode")
 
@@ -85,7 +85,7 @@ def _settings(machine: ProbedMachine, config: Mapping[str, Any]) -> Iterator[Fou
     yield from fact("toolkit.no_cgroups", no_cgroups is True, CONFIG)
     ldconfig = _string(cli, "ldconfig")
     yield from fact("toolkit.ldconfig", ldconfig, CONFIG)
-    # "@" says: the one of the host; without it the path is inside the container
+    # "@" means: the host's; without it the path is inside the container
     if ldconfig and ldconfig.startswith("@/"):
         gone = not machine.exists(ldconfig[1:])
         yield from fact("toolkit.ldconfig_missing", gone, ldconfig[1:])
@@ -93,7 +93,7 @@ def _settings(machine: ProbedMachine, config: Mapping[str, Any]) -> Iterator[Fou
     root = _string(cli, "root")
     if root and root.strip("/"):
         yield from fact("toolkit.root", root, CONFIG)
-        # a root whose driver container is not up can be there, and empty
+        # a root whose driver container is not running can exist, and be empty
         names = machine.names(root) if machine.exists(root) else ()
         yield from fact("toolkit.root_empty", None if names is None else not names, root)
 

@@ -42,10 +42,10 @@ def choose_python(
 ) -> tuple[str | None, str]:
     """The Python asked for; else, of those that the build has a wheel for and a base offers, the
     newest that was `settled` (had a successor) when the release was published; else the oldest.
-    Which machine asks makes no difference. Gives it and why.
+    The choice does not depend on the machine. Returned with the reason.
 
     `doubted` are those of images that are only likely to exist. `suite`: each base is a Debian
-    suite with its own Python, the one to prefer first.
+    suite with its own Python, the preferred one first.
     """
     usable = [python for python in python_tags_of(build) if python in offered]
     if asked is not None:
@@ -65,9 +65,9 @@ def choose_python(
 
 
 def image_starts(cuda: str, rule: StartRule | None, site: Site) -> bool | None:
-    """An nvidia/cuda image starts where the driver reports at least its CUDA, or where its list
-    names the driver's branch together with the brand of the GPU; for every GPU. None: the list,
-    or the brand of a GPU, is not known, and it decides.
+    """An nvidia/cuda image starts if the driver reports at least its CUDA, or if its list names the
+    driver's branch together with the brand of the GPU; for every GPU. None: it depends on the list
+    or the brand of a GPU, which is not known.
     """
     highest, _ = native_cuda(site)
     if highest is None or version(highest) >= version(rule.min_cuda if rule else cuda):
@@ -85,12 +85,12 @@ def image_starts(cuda: str, rule: StartRule | None, site: Site) -> bool | None:
 
 
 def brands_of(device: GpuKind) -> frozenset[str]:
-    """The words by which an image's start rule may mean a GPU; empty where its kind is unknown."""
+    """The words that an image's start rule may use for a GPU; empty if its kind is unknown."""
     kinds = {row.kind for row in device.rows}
     words: set[str] = set()
     for kind in kinds:
         words |= _BRANDS.get(kind, set())
-    # A capability that several kinds share does not tell the brand.
+    # A capability that several kinds share does not determine the brand.
     return frozenset(words) if len(kinds) == 1 else frozenset()
 
 

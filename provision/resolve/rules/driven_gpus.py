@@ -20,7 +20,7 @@ def driven_blocker(site: Site, device: GpuKind, catalog: Catalog) -> Blocker | N
 
 
 def documented_blocker(site: Site, device: GpuKind, catalog: Catalog) -> Blocker | None:
-    """The same by NVIDIA's documents alone. Where they name no first branch, nothing is refused."""
+    """The same by NVIDIA's documents alone. If they name no first branch, nothing is refused."""
     branch, capability = site.branch, device.capability
     first = first_branch_for(device, catalog)
     if first is not None and first.adds_confidence == "confirmed" and is_older(site, first):
@@ -74,8 +74,8 @@ def last_branch_for(capability: ComputeCapability, catalog: Catalog) -> int | No
 
 
 def first_branch_for(device: GpuKind, catalog: Catalog) -> DriverBranch | None:
-    """The branch that was the first to drive a kind of GPU; of several that it may be, the oldest.
-    None where that is not known of one of them.
+    """The branch that first supported a kind of GPU; if several are possible, the oldest. None if
+    that is not known for one of them.
     """
     found = [catalog.first_branch(row.chip) if row.chip else None for row in device.rows]
     known = [row for row in found if row is not None]
@@ -95,7 +95,7 @@ def driver_for(device: GpuKind, first: DriverBranch) -> str:
 
 def needed_driver(gpus: Iterable[tuple[Site, GpuKind]], catalog: Catalog) -> str | None:
     """The oldest driver that drives every GPU whose own driver is too old for it; None: all are
-    driven, or what is not was dropped.
+    driven, or the others were dropped.
     """
     needs = [
         driver_for(device, first)
@@ -108,5 +108,7 @@ def needed_driver(gpus: Iterable[tuple[Site, GpuKind]], catalog: Catalog) -> str
 
 
 def is_old(capability: ComputeCapability, catalog: Catalog) -> bool:
-    """Whether the newest drivers no longer drive it: then it pays to ask who else dropped it."""
+    """Whether the newest drivers no longer drive it: then it is worth checking what else dropped
+    it.
+    """
     return capability < catalog.branches[-1].dropped_below

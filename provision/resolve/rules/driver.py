@@ -17,7 +17,7 @@ _FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibil
 class DriverFit(NamedTuple):
     """How a driver runs a CUDA version: natively, by minor-version or forward compatibility.
 
-    `have` is the driver, or what is known of it; `need` the oldest that would do.
+    `have` is the driver, or what is known of it; `need` the oldest that suffices.
     """
 
     verdict: Verdict
@@ -29,8 +29,8 @@ class DriverFit(NamedTuple):
 
 
 def native_cuda(site: Site) -> tuple[str | None, str]:
-    """The highest CUDA a driver supports natively is its branch's; the driver's own word counts
-    where the branch is not in the table. Gives it with its source.
+    """The highest CUDA a driver supports natively is its branch's; the driver's own answer counts
+    if the branch is not in the table. Returned with its source.
     """
     if site.branch is not None and (site.branch_known or not site.driver_cuda):
         return site.branch.max_cuda, site.branch.source
@@ -41,7 +41,7 @@ def native_cuda(site: Site) -> tuple[str | None, str]:
 
 def driver_floor(cuda: str, catalog: Catalog) -> tuple[str | None, str]:
     """Within a CUDA major with minor-version compatibility the family's floor is enough; before
-    that the toolkit's own driver is needed. Gives it with its source.
+    that the toolkit's own driver is needed. Returned with its source.
     """
     toolkit = catalog.toolkit(cuda)
     family = catalog.family(cuda)
@@ -95,7 +95,9 @@ def runs_forward(site: Site, cuda: str, catalog: Catalog) -> bool:
 
 
 def fit_driver(site: Site, cuda: str, catalog: Catalog) -> DriverFit:
-    """Direct before minor-version before forward; without a driver in sight, unverified."""
+    """Native before minor-version before forward compatibility; unverified without a known
+    driver.
+    """
     toolkit = catalog.toolkit(cuda)
     floor, floor_source = driver_floor(cuda, catalog)
     highest, native_source = native_cuda(site)
@@ -141,8 +143,8 @@ def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | No
 
 
 def _highest(site: Site, native: str, catalog: Catalog) -> str:
-    """The highest CUDA that a driver runs, in words: minor-version compatibility carries it on to
-    the end of its major.
+    """The highest CUDA that a driver runs, in words: minor-version compatibility extends it to the
+    end of its major.
     """
     floor, _ = driver_floor(native, catalog)
     if catalog.family(native) and floor and site.driver and driver_is_at_least(site.driver, floor):

@@ -17,9 +17,9 @@ _MINOR_VERSION = (
 
 
 def code_for(build: Build, capability: ComputeCapability, *, tegra: bool) -> str:
-    """Binary code runs on its own major and an equal or higher minor; else PTX is compiled by
-    the driver for its own capability and any later one; Tegra takes its exact binary only. Where
-    nobody has read what a build was compiled for, it is unknown.
+    """Binary code runs on its own major and an equal or higher minor; else PTX is compiled by the
+    driver for its own capability and any later one; Tegra takes its exact binary only. If the
+    targets of a build were not read, it is unknown.
     """
     if not build.sm:
         return "unknown"
@@ -78,8 +78,8 @@ def ptx_blocker(build: Build, device: GpuKind, code: str, *, by_minor: bool) -> 
 def partly_ptx_blocker(
     build: Build, device: GpuKind, native: str | None, *, by_minor: bool
 ) -> Blocker | None:
-    """Where some kernels are there as PTX only, that PTX has to suit the GPU (that of an
-    accelerated target suits no other) and the driver has to be new enough to compile it.
+    """If some kernels exist as PTX only, that PTX must suit the GPU (that of an accelerated target
+    suits no other) and the driver must be new enough to compile it.
     """
     if build.ptx_only is None or device.capability is None:
         return None
@@ -108,8 +108,8 @@ def partly_ptx_blocker(
 
 
 def cudnn_blocker(build: Build, device: GpuKind, catalog: Catalog) -> Blocker | None:
-    """A cuDNN from before a GPU's generation has no kernels for it; what a framework's own code
-    could do by PTX, cuDNN does not.
+    """A cuDNN from before a GPU's generation has no kernels for it; cuDNN has no PTX to fall back
+    on, unlike a framework's own code.
     """
     if device.capability is None or build.cudnn is None or build.framework == "pytorch":
         return None
@@ -126,9 +126,9 @@ def cudnn_blocker(build: Build, device: GpuKind, catalog: Catalog) -> Blocker | 
 
 
 def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[ComputeCapability, ...]:
-    """What a cuDNN serves by its support matrix, found by its whole version or its first figures;
-    of one older than the table what the next one serves, which is no less. () where that was not
-    read.
+    """The capabilities that a cuDNN supports by its support matrix, found by its whole version or
+    its first numbers; for one older than the table those of the next one, which supports no fewer.
+    () if they were not read.
     """
     if not cudnn:
         return ()
@@ -140,7 +140,7 @@ def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[Comp
 
 
 def choose_cudnn(spec: str, cuda: str, devices: Iterable[GpuKind], catalog: Catalog) -> str | None:
-    """Of an open range the newest cuDNN that still serves every GPU."""
+    """In an open range, the newest cuDNN that still supports every GPU."""
     oldest = min((d.capability for d in devices if d.capability), default=None)
     fitting = [
         row.version
@@ -155,6 +155,6 @@ def choose_cudnn(spec: str, cuda: str, devices: Iterable[GpuKind], catalog: Cata
 
 
 def is_proven(capability: ComputeCapability, catalog: Catalog) -> bool:
-    """Binary code of a lower minor runs by the rule; on a new generation only reports prove it."""
+    """By the rule, binary code of a lower minor runs; on a new generation only reports prove it."""
     note = catalog.binary_note(show_capability(capability))
     return note.proven if note is not None else bool(catalog.gpus_of(capability))

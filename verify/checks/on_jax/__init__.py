@@ -1,4 +1,4 @@
-"""JAX: the checks that ask it, judged as those that ask PyTorch are."""
+"""JAX: checks that use it, judged in the same way as PyTorch's checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives between JAX's devices: what comes of them, and how fast they are."""
+"""Collectives between JAX's devices: their results and their speed."""
 
 from __future__ import annotations
 

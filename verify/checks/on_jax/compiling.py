@@ -1,4 +1,4 @@
-"""jax.jit, read for the check of XLA."""
+"""Runs jax.jit for the check of XLA."""
 
 from __future__ import annotations
 

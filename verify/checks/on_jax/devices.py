@@ -1,4 +1,4 @@
-"""GPUs and JAX: does it list them, and do its kernels compute rightly on each?"""
+"""GPUs and JAX: whether it lists them, and whether its kernels compute correctly on each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELSEWHERE = Elsewhere(
 
 
 def check_count(context: Context) -> Outcome:
-    """Ask NVML, the CUDA driver and JAX."""
+    """Query NVML, the CUDA driver and JAX."""
     seen = look(context)
     if seen.torch_cuda is None:
         return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
@@ -99,10 +99,10 @@ def _convolution() -> Tuple[int, int]:
 
 
 def check_placement(context: Context) -> Outcome:
-    """Multiply where it is asked for, and look where the result is.
+    """Multiply on a chosen device, and check where the result is.
 
-    A CPU alone is asked for two devices, so that it is the same question: XLA reads that once, when
-    it starts.
+    Without a GPU the CPU is split into two devices for the same test: XLA reads that setting once,
+    when it starts.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "host_platform_device_count" not in flags:

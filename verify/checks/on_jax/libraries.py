@@ -24,7 +24,7 @@ from verify.model.check import Check, Context, Outcome, Status
 
 @dataclass(frozen=True)
 class PluginParts:
-    """The versions of what JAX is put together from; None: not installed."""
+    """The versions of JAX's parts; None: not installed."""
 
     jaxlib: Optional[str]
     plugin: Optional[str]
@@ -34,7 +34,7 @@ class PluginParts:
 
 
 def check_framework(context: Context) -> Outcome:
-    """Read what JAX and Python say of themselves, and the metadata of JAX's parts."""
+    """Read the versions of JAX and Python, and the metadata of JAX's parts."""
     import jax
 
     found = plugin()
@@ -86,7 +86,7 @@ def judge_parts(outcome: Outcome, parts: PluginParts) -> Outcome:
 
 @dataclass(frozen=True)
 class CudaNumbers:
-    """A library's version as it runs and as JAX was built with it, in NVIDIA's own counting."""
+    """A library's version at run time and at JAX's build, as NVIDIA's numbers."""
 
     now: Optional[int] = None
     built: Optional[int] = None
@@ -94,7 +94,7 @@ class CudaNumbers:
 
 
 def _ask(stem: str, now: str, built: str) -> CudaNumbers:
-    """Through JAX's own functions; where it has none, the mapped library itself."""
+    """Read versions through JAX's own functions; if it has none, from the mapped library."""
     asked = versions()
     if asked is None:
         with contextlib.suppress(Exception):
@@ -107,7 +107,7 @@ def _ask(stem: str, now: str, built: str) -> CudaNumbers:
 
 
 def check_cuda(context: Context) -> Outcome:
-    """Ask the CUDA runtime, as JAX does when it starts."""
+    """Query the CUDA runtime, as JAX does when it starts."""
     found = plugin()
     if found is None:
         return cpu_build(DIALECT, {})
@@ -116,7 +116,7 @@ def check_cuda(context: Context) -> Outcome:
 
 
 def judge_cuda(major: int, asked: CudaNumbers, expected: Optional[str]) -> Outcome:
-    """Of the plugin's major version, and the one of the plan."""
+    """Whether CUDA has the plugin's major version and is the plan's."""
     now = None if asked.now is None else cuda_text(asked.now)
     built = None if asked.built is None else cuda_text(asked.built)
     measured, wanted = {"runtime": now, "built_with": built}, {"cuda": expected, "major": major}
@@ -140,7 +140,7 @@ def judge_cuda(major: int, asked: CudaNumbers, expected: Optional[str]) -> Outco
 
 
 def check_cudnn(context: Context) -> Outcome:
-    """Ask cuDNN, as JAX does when it starts."""
+    """Query cuDNN, as JAX does when it starts."""
     if plugin() is None:
         return cpu_build(DIALECT, {})
     asked = _ask("libcudnn", "cudnn_get_version", "cudnn_build_version")
@@ -149,7 +149,7 @@ def check_cudnn(context: Context) -> Outcome:
 
 
 def check_files(context: Context) -> Outcome:  # noqa: ARG001
-    """Have JAX load its libraries, by a convolution too where there is a GPU; then read the map."""
+    """Make JAX load its libraries, with a convolution if there is a GPU; then read the map."""
     import jaxlib
 
     found = plugin()

@@ -1,4 +1,4 @@
-"""GPU memory through JAX: what is free before it starts, what is written, and running out of it."""
+"""GPU memory through JAX: free memory before it starts, memory contents, and running out of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_free(context: Context) -> Outcome:
 
 
 def takes(environ: Mapping[str, str]) -> str:
-    """How much JAX takes of a GPU at its start, by the variables that it reads."""
+    """How much of a GPU JAX takes when it starts, from the variables that it reads."""
     allocator = environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "")
     if allocator == "platform":
         return "JAX allocates memory for each array (XLA_PYTHON_CLIENT_ALLOCATOR=platform)"
@@ -64,7 +64,7 @@ def _keep(place: Place, share: float) -> KeptBlocks:
 
 
 def _room(place: Place) -> int:
-    """What JAX's own allocator may still give. Where it does not say, a part of any GPU."""
+    """Bytes that JAX's own allocator may still return; a fixed amount if it does not report it."""
     limit = place.limit_bytes()
     return patterns.NO_COUNT if limit is None else limit - (place.held_bytes() or 0)
 
@@ -84,7 +84,7 @@ def _words(first: Any, inverted: bool) -> Any:  # noqa: FBT001
 
 
 def read(block: Any, first: int, inverted: bool) -> BlockDifference:  # noqa: FBT001
-    """Compare a block with words that are made anew."""
+    """Compare a block with newly generated words."""
     import jax
 
     count, at, right, found = jax.jit(_compare, static_argnums=2)(block, first, inverted)
@@ -108,7 +108,7 @@ def check_leak(context: Context) -> Outcome:
 
 
 def _held(place: Place, steps: int) -> List[MemorySeries]:
-    """Each step makes its batch anew, as a data loader does."""
+    """Each step creates its batch again, as a data loader does."""
     import jax
 
     with place.scope():
@@ -128,7 +128,7 @@ def _held(place: Place, steps: int) -> List[MemorySeries]:
 
 
 def check_recovery(context: Context) -> Outcome:
-    """Ask the first GPU for twice its memory, or the CPU for more than it has addresses for."""
+    """Request twice the first GPU's memory, or more than the CPU has addresses for."""
     broken, place = find(context)
     return broken or judge_recovery(_ask(place), place.kind)
 

@@ -1,6 +1,6 @@
-"""A small network and its training steps in plain JAX: no package beside it is needed.
+"""A small network and its training steps in plain JAX, without other packages.
 
-Weights and data come from NumPy, and so are the same on every device and in every process.
+Weights and data come from NumPy, so they are the same on every device and in every process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def stepper(
 ) -> Callable[..., Any]:
     """SGD with momentum: (weights, state, inputs, targets) to (weights, state, loss).
 
-    `gather` puts together the gradients of several devices.
+    `gather` combines the gradients of several devices.
     """
     import jax
 

@@ -20,7 +20,7 @@ _SHAPES = ((509, 1021, 253), (512, 768, 384), (2048, 4096, 1024))
 
 
 def check_matmul(context: Context) -> Outcome:
-    """Multiply random matrices in each dtype on each GPU, and once more in float64 by NumPy."""
+    """Multiply random matrices in each dtype on each GPU, and compare with float64 in NumPy."""
     broken, places = every(context)
     if broken:
         return broken
@@ -38,7 +38,7 @@ def check_matmul(context: Context) -> Outcome:
 
 
 def wide() -> None:
-    """Let JAX compute in float64 too, which it does not unless told."""
+    """Enable float64 in JAX, which is off by default."""
     import jax
 
     jax.config.update("jax_enable_x64", True)  # noqa: FBT003
@@ -86,7 +86,7 @@ def array(values: Any) -> Any:
 
 
 def check_convolution(context: Context) -> Outcome:
-    """Convolve forward and back, and once more in float64 by NumPy."""
+    """Convolve forward and back, and compare with float64 in NumPy."""
     broken, place = find(context)
     if broken:
         return broken
@@ -141,7 +141,7 @@ def _convolve(
 
 
 def check_determinism(context: Context) -> Outcome:
-    """Train twice from one seed: with determinism asked for, and in a child as it comes.
+    """Train twice from one seed: with determinism requested, and in a child with the defaults.
 
     XLA reads its flags once, when it starts; the child is forked before that.
     """

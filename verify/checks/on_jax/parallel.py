@@ -1,7 +1,7 @@
-"""JAX on several devices: training that must do what one device does.
+"""JAX on several devices: training must give the result of one device.
 
-Without GPUs the CPU is cut into two devices, which goes only before XLA starts: each check here is
-a process of its own, so that this is in time.
+Without GPUs the CPU is split into two devices, which is possible only before XLA starts: each check
+here has its own process, so this is early enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIZES = (8, 16, 4)
 
 
 def cut_the_cpu() -> None:
-    """Ask XLA, which has not started yet, for two devices of the CPU."""
+    """Configure XLA, which has not started yet, for two CPU devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = (flags + " " + TWO_OF_THE_CPU).strip()
 
@@ -68,7 +68,7 @@ def _batch(index: int, ranks: int) -> Any:
 
 
 def _alone(device: Any, count: int, ranks: int) -> Dict[str, Any]:
-    """What one device makes of everyone's rows."""
+    """One device's result for the rows of all devices."""
     import jax
 
     with jax.default_device(device):

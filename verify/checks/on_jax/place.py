@@ -1,6 +1,6 @@
-"""Where a JAX check runs: on a GPU, or on the CPU where nothing hints at a GPU.
+"""Where a JAX check runs: on a GPU, or on the CPU if nothing hints at a GPU.
 
-All that differs between the two stands here, so that a check's own code is the same on both.
+All differences between the two are here, so that a check's own code is the same on both.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def installed(distribution: str) -> Optional[str]:
 
 
 def versions() -> Any:
-    """JAX's own questions to CUDA's libraries, which loads them; None where it has none."""
+    """JAX's own module of CUDA library versions, which loads the libraries; None without one."""
     names = ["jax_cuda{}_plugin._versions".format(major) for major in MAJORS]
     return next(filter(None, map(_module, (*names, "jaxlib.cuda._versions"))), None)
 
@@ -138,7 +138,7 @@ def gpus() -> List[Any]:
 
 
 class _Log(logging.Handler):
-    """Keeps what JAX says of a plugin that does not start: it says it to its log alone."""
+    """Keeps JAX's log messages about a plugin that does not start: it reports that only there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,20 +175,20 @@ def look(context: Context) -> Sight:
 
 
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """The first GPU, or the CPU; and a failure instead where there should be a GPU and is none."""
+    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none."""
     seen = look(context)
     return judge_there(seen, DIALECT), Place("cuda" if seen.torch_cuda and seen.usable else "cpu")
 
 
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU; or the skip or failure of a check that has no meaning without one."""
+    """Every GPU; or the skip or failure of a check that needs one."""
     seen = look(context)
     absent = judge_absent(seen, DIALECT)
     return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))
 
 
 def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU, or the CPU where nothing hints at one."""
+    """Every GPU, or the CPU if nothing hints at one."""
     broken, place = find(context)
     if broken or not place.is_gpu:
         return broken, (place,)

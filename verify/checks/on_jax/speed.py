@@ -1,4 +1,4 @@
-"""How fast JAX multiplies, beside what the card should do."""
+"""How fast JAX multiplies, compared with the card's figures."""
 
 from __future__ import annotations
 

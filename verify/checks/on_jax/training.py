@@ -1,4 +1,4 @@
-"""Training with JAX: a loss that falls, steps beside float64, and bf16 beside fp32."""
+"""Training with JAX: a falling loss, steps compared with float64, and bf16 with fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives of tf.distribute's MirroredStrategy: what comes of them, and how fast they are."""
+"""Collectives of tf.distribute's MirroredStrategy: their results and their speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tf.function(jit_compile=True), read for the check of XLA."""
+"""Runs tf.function(jit_compile=True) for the check of XLA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs and TensorFlow: does it list them, is there code for them, and does work land on them?"""
+"""GPUs and TensorFlow: whether it lists them, has code for them, and runs work on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ELSEWHERE = Elsewhere(
 
 
 def check_count(context: Context) -> Outcome:
-    """Ask NVML, the CUDA driver and TensorFlow."""
+    """Query NVML, the CUDA driver and TensorFlow."""
     seen = look(context)
     if seen.torch_cuda is None:
         return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
@@ -127,9 +127,9 @@ def _convolution() -> Tuple[int, int]:
 
 
 def check_placement(context: Context) -> Outcome:
-    """Multiply where it is asked for, and look where it was done.
+    """Multiply on a chosen device, and check where it was done.
 
-    On a CPU alone there is a second logical device to ask for, so that it is the same question.
+    Without a GPU a second logical CPU device is used for the same test.
     """
     broken, place = find(context)
     if broken:

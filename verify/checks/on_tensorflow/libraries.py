@@ -1,7 +1,7 @@
-"""TensorFlow's libraries: CUDA's are not linked into it but opened by name once it starts.
+"""TensorFlow's libraries: CUDA's are not linked into it but opened by name when it starts.
 
-Where one of them cannot be opened, TensorFlow logs a warning and goes on without any GPU: the trap
-that `libraries.dlopen` is for.
+If one of them cannot be opened, TensorFlow logs a warning and continues without any GPU; the check
+`libraries.dlopen` detects this.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAMES = {
 
 
 def check_framework(context: Context) -> Outcome:
-    """Read what TensorFlow and Python say of themselves."""
+    """Read the versions of TensorFlow and Python."""
     import tensorflow as tf
 
     found = FoundLibraries.here(str(tf.__version__), cuda_version(), str(tf.__file__))
@@ -45,7 +45,7 @@ def check_framework(context: Context) -> Outcome:
 
 @dataclass(frozen=True)
 class OpenedLibrary:
-    """What became of opening one library by the name that TensorFlow has for it."""
+    """The result of opening one library by TensorFlow's name for it."""
 
     name: str
     error: Optional[str] = None
@@ -53,7 +53,7 @@ class OpenedLibrary:
 
 
 def check_dlopen(context: Context) -> Outcome:  # noqa: ARG001
-    """Open each library as TensorFlow does, through its own loader: no GPU is needed for it."""
+    """Open each library as TensorFlow does, through its own loader; this needs no GPU."""
     cuda = cuda_version()
     if cuda is None:
         return cpu_build(DIALECT, {})
@@ -61,7 +61,7 @@ def check_dlopen(context: Context) -> Outcome:  # noqa: ARG001
 
 
 def sonames(facts: Dict[str, object]) -> List[str]:
-    """The libraries that a build asks for, all of which it needs before it takes any GPU."""
+    """The libraries that a build opens; it needs all of them before it uses any GPU."""
     major = numbers(str(facts.get("cuda_version")))[:1]
     rest = _NAMES.get(major[0], "") if major else ""
     cudnn = numbers(str(facts.get("cudnn_version")))[:1]
@@ -71,7 +71,7 @@ def sonames(facts: Dict[str, object]) -> List[str]:
 
 
 def try_open(name: str) -> OpenedLibrary:
-    """Through TensorFlow's loader, since where a name is looked for depends on who asks."""
+    """Open with TensorFlow's loader, since the search path depends on the calling library."""
     try:
         _open(name)
     except Exception as error:  # NotFoundError, with what the dynamic linker said
@@ -100,7 +100,7 @@ def _folders(name: str) -> List[str]:
 
 
 def judge_opened(rows: Sequence[OpenedLibrary], cuda: str) -> Outcome:
-    """Whether all that TensorFlow needs before it takes a GPU can be opened."""
+    """Whether all libraries that TensorFlow needs before it uses a GPU can be opened."""
     measured = {"cuda": cuda, "libraries": [asdict(row) for row in rows]}
     if not rows:
         message = "which libraries CUDA {} needs is not known here".format(cuda)
@@ -115,7 +115,7 @@ def judge_opened(rows: Sequence[OpenedLibrary], cuda: str) -> Outcome:
 
 
 def _explain(lost: Sequence[OpenedLibrary], cuda: str) -> Tuple[str, str]:
-    """The causes of all that cannot be opened, and all that is to be done."""
+    """The causes of all libraries that cannot be opened, and the fixes."""
     needy = [row for row in lost if not (row.error or "").startswith(row.name)]
     hidden = [row for row in lost if row.lies_at and row not in needy]
     gone = [row for row in lost if row not in needy and row not in hidden]
@@ -138,7 +138,7 @@ def _names(rows: Sequence[OpenedLibrary]) -> str:
 
 
 def _needs(row: OpenedLibrary, cuda: str) -> Tuple[str, str]:
-    """A file that is there and cannot be loaded: the linker names what it lacks."""
+    """Cause and fix for a file that exists but cannot be loaded: the linker names what it lacks."""
     match = re.match(r"(\S+\.so[\d.]*): cannot open", row.error or "")
     what = "needs {}, which is missing".format(match.group(1)) if match else str(row.error)
     fix = "install all packages that the image's lock lists for CUDA {}".format(cuda)
@@ -164,7 +164,7 @@ def _load(stem: str) -> Optional[str]:
 
 
 def check_cudnn(context: Context) -> Outcome:
-    """Open cuDNN as TensorFlow does, and ask it."""
+    """Open cuDNN as TensorFlow does, and query its version."""
     if cuda_version() is None:
         return cpu_build(DIALECT, {})
     error = _load("libcudnn")
@@ -175,7 +175,7 @@ def check_cudnn(context: Context) -> Outcome:
 
 
 def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
-    """Hand an array to TensorFlow and back."""
+    """Convert an array to TensorFlow and back."""
     version, error, total = None, None, None
     try:
         import numpy as np
@@ -189,7 +189,7 @@ def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
 
 
 def check_files(context: Context) -> Outcome:  # noqa: ARG001
-    """Have every library opened, by a convolution too where there is a GPU; then read the map."""
+    """Open every library, with a convolution if there is a GPU; then read the memory map."""
     import tensorflow as tf
 
     cuda = cuda_version()

@@ -1,4 +1,4 @@
-"""tf.data: every sample comes once, whole and in order, and how fast by how many parallel calls."""
+"""tf.data: every sample must come once, whole and in order; rates by number of parallel calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verify.model.check import Check, Context, Outcome, Status
 from verify.model.measures import Cell, Metric, Plot, Table, median, of_samples, pack
 
 BATCH, PIXELS, KINDS = 32, 160, 8
-_ENOUGH = 0.95  # of the best rate: more parallel calls than this needs are of no use
+_ENOUGH = 0.95  # of the best rate: more parallel calls than this needs gain nothing
 _FIX = "look at the container's memory and CPU limits; build the image again from its lock"
 
 
@@ -20,7 +20,7 @@ class PipelineRun:
 
     parallel: int  # calls at a time; AUTOTUNE is -1
     numbers: Tuple[int, ...]  # of the samples of one epoch, as they came
-    damaged: int = 0  # samples whose pixels were not theirs
+    damaged: int = 0  # samples with wrong pixels
     rates: Tuple[float, ...] = ()  # samples/s of each epoch
     error: Optional[str] = None
 

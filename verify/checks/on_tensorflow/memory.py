@@ -1,4 +1,4 @@
-"""GPU memory through TensorFlow: what is free before it starts, what is written, running out."""
+"""GPU memory through TensorFlow: free memory before it starts, memory contents, running out."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Pattern:
         return tf.bitwise.invert(words) if inverted else words
 
     def read(self, block: Any, first: int, inverted: bool) -> BlockDifference:  # noqa: FBT001
-        """Compare a block with words that are made anew."""
+        """Compare a block with newly generated words."""
         import tensorflow as tf
 
         right = self._words(first, inverted=inverted)
@@ -123,7 +123,7 @@ def check_leak(context: Context) -> Outcome:
 
 
 def _held(place: Place, steps: int) -> List[MemorySeries]:
-    """Each step makes its batch anew, as a data loader does."""
+    """Each step creates its batch again, as a data loader does."""
     import tensorflow as tf
 
     with place.scope():
@@ -137,7 +137,7 @@ def _held(place: Place, steps: int) -> List[MemorySeries]:
 
 
 def check_recovery(context: Context) -> Outcome:
-    """Ask the first GPU for twice its memory, or the CPU for more than it has addresses for."""
+    """Request twice the first GPU's memory, or more than the CPU has addresses for."""
     total = {one.device: one.total for one in memory.read_before(context)[0]}
     broken, place = find(context)
     if broken:

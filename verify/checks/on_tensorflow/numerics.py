@@ -33,7 +33,7 @@ _NO_KERNEL = ("No OpKernel", "Could not find device for node")
 
 
 def check_matmul(context: Context) -> Outcome:
-    """Multiply random matrices in each dtype on each GPU, and once more in float64 by NumPy."""
+    """Multiply random matrices in each dtype on each GPU, and compare with float64 in NumPy."""
     broken, place = find(context)
     if broken:
         return broken
@@ -99,7 +99,7 @@ def allow_tf32(*, on: bool) -> None:
 
 
 def check_convolution(context: Context) -> Outcome:
-    """Convolve forward and back, and once more in float64 by NumPy."""
+    """Convolve forward and back, and compare with float64 in NumPy."""
     broken, place = find(context)
     if broken:
         return broken
@@ -167,7 +167,7 @@ def _convolve(
 
 
 def check_determinism(context: Context) -> Outcome:
-    """Train twice from one seed: as it comes, and with determinism asked for."""
+    """Train twice from one seed: with the defaults, and with determinism requested."""
     import tensorflow as tf
 
     broken, place = find(context)
@@ -198,7 +198,7 @@ def _run(place: Place, steps: int) -> List[Any]:
 
 
 class _Training:
-    """A model, its optimiser and its source of noise, all of which a checkpoint must hold."""
+    """A model, its optimiser and its source of noise; a checkpoint must contain all of them."""
 
     def __init__(self, seed: int) -> None:
         import tensorflow as tf
@@ -230,7 +230,7 @@ class _Training:
 
 
 def check_checkpoint(context: Context) -> Outcome:
-    """Save in the middle of training, restore into other objects, go on: the same bits."""
+    """Save during training, restore into new objects and continue: the bits must be the same."""
     broken, place = find(context)
     if broken:
         return broken

@@ -1,4 +1,4 @@
-"""Training on several devices at once: MirroredStrategy must do what one device does."""
+"""Training on several devices at once: MirroredStrategy must give the result of one device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_mirrored(context: Context) -> Outcome:
 
 
 def cut_the_cpu() -> None:
-    """Make two logical devices of the CPU, which goes before the first operation only."""
+    """Split the CPU into two logical devices, which is possible only before the first operation."""
     import tensorflow as tf
 
     two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -47,7 +47,7 @@ def all_devices(kind: str) -> List[str]:
 
 
 def _alone(device: str, count: int, ranks: int) -> Dict[str, Any]:
-    """What one device makes of everyone's rows."""
+    """One device's result for the rows of all devices."""
     import tensorflow as tf
 
     with tf.device(device):
@@ -132,7 +132,7 @@ def _named_copy(weights: "List[Tuple[Any, ...]]", rank: int) -> Dict[str, List[f
 def judge_mirrored(
     alone: Dict[str, Any], runs: List[Dict[str, Any]], held: List[str], devices: int, kind: str
 ) -> Outcome:
-    """Whether each device holds a copy of its own, and all are as after training on one."""
+    """Whether each device has its own copy, and all equal the result of training on one."""
     measured = {"device": kind, "replicas": len(runs), "held_by": held}
     if not len(set(held)) == len(runs) == devices:
         message = "MirroredStrategy made {} replicas, held by {} of {} devices".format(

@@ -1,6 +1,6 @@
-"""Where a TensorFlow check runs: on a GPU, or on the CPU where nothing hints at a GPU.
+"""Where a TensorFlow check runs: on a GPU, or on the CPU if nothing hints at a GPU.
 
-All that differs between the two stands here, so that a check's own code is the same on both.
+All differences between the two are here, so that a check's own code is the same on both.
 """
 
 from __future__ import annotations
@@ -118,27 +118,27 @@ def details(index: int) -> Tuple[str, Optional[Tuple[int, int]]]:
 
 
 def look(context: Context) -> Sight:
-    """Start CUDA through TensorFlow, in this child. Why it lists no GPU, it tells its log alone."""
+    """Start CUDA through TensorFlow in this child. Only its log says why it lists no GPU."""
     cuda, usable = cuda_version(), len(gpus())
     unsaid = "the driver has GPUs, but TensorFlow lists none: see libraries.dlopen"
     return see(context, cuda, usable, unsaid)
 
 
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """The first GPU, or the CPU; and a failure instead where there should be a GPU and is none."""
+    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none."""
     seen = look(context)
     return judge_there(seen, DIALECT), Place("cuda" if seen.torch_cuda and seen.usable else "cpu")
 
 
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU; or the skip or failure of a check that has no meaning without one."""
+    """Every GPU; or the skip or failure of a check that needs one."""
     seen = look(context)
     absent = judge_absent(seen, DIALECT)
     return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))
 
 
 def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU, or the CPU where nothing hints at one."""
+    """Every GPU, or the CPU if nothing hints at one."""
     broken, place = find(context)
     if broken or not place.is_gpu:
         return broken, (place,)

@@ -1,4 +1,4 @@
-"""How fast TensorFlow multiplies, beside what the card should do."""
+"""How fast TensorFlow multiplies, compared with the card's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with TensorFlow: by hand, beside float64, in mixed precision, and by Keras's fit."""
+"""Training with TensorFlow: with a custom loop, against float64, in mixed precision, with fit."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _time(dtype: str, place: Place, context: Context) -> Tuple[List[float], Opti
 
 @dataclass(frozen=True)
 class KerasFit:
-    """What `fit`, `evaluate` and `predict` said of one model."""
+    """The results of `fit`, `evaluate` and `predict` for one model."""
 
     losses: Tuple[float, ...]  # of each epoch
     evaluated: float
@@ -236,7 +236,7 @@ def _fit(place: Place, epochs: int) -> KerasFit:
 
 
 def judge_fit(fit: KerasFit, device: str) -> Outcome:
-    """Whether the loss falls, each batch came, and evaluate says what the predictions say."""
+    """Whether the loss falls, each batch came, and evaluate agrees with the predictions."""
     measured: Dict[str, Any] = {
         "device": device,
         "losses": [number(loss) for loss in fit.losses],

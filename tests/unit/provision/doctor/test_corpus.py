@@ -73,7 +73,7 @@ def test_every_failure_that_a_text_shows_has_a_case() -> None:
 
 # --- sets that were examined --------------------------------------------------------------------
 
-# Answered rightly today, of 939. What was asked once is known since: fewer would be a step back.
+# Answered rightly today, of 1,103. What was asked once is known since: fewer would be a step back.
 EXAMINED = {
     "first": 156,
     "second": 114,
@@ -84,6 +84,7 @@ EXAMINED = {
     "seventh": 35,
     "eighth": 69,
     "ninth": 51,
+    "tenth": 80,
 }
 
 

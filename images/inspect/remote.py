@@ -40,11 +40,13 @@ def open_url(
     ca_bundle: Path | None = None,
     patience_s: float | None = None,
     on_progress: Progress = lambda *_: None,
+    parts_only: bool = False,
 ) -> ByteSource:
     """Open a wheel on a server; without range requests, download it whole into a temporary file.
 
-    `on_progress` reports that: the file's name, the bytes that are here, and the total (0 if the
-    server does not say).
+    WheelUnreachableError: the server does not answer, or sends whole files only and `parts_only`
+    is set. WheelUnreadableError: the file is no wheel. `on_progress` reports the download:
+    the file's name, the bytes that are here, and the total (0 if the server does not say).
     """
     try:
         remote = RemoteSource(
@@ -52,6 +54,7 @@ def open_url(
             ca_bundle=ca_bundle,
             patience_s=PATIENCE_S if patience_s is None else patience_s,
             on_progress=on_progress,
+            parts_only=parts_only,
         )
     except ValueError as error:  # an address such as http://[
         raise WheelUnreadableError(
@@ -73,7 +76,13 @@ class RemoteSource:
     """A wheel on a server that supports range requests."""
 
     def __init__(
-        self, url: str, *, ca_bundle: Path | None, patience_s: float, on_progress: Progress
+        self,
+        url: str,
+        *,
+        ca_bundle: Path | None,
+        patience_s: float,
+        on_progress: Progress,
+        parts_only: bool = False,
     ) -> None:
         self.shown = shown_url(url)
         path = urllib.parse.urlsplit(url).path
@@ -87,6 +96,7 @@ class RemoteSource:
         self._here = self._transfers.origin
         self._tag: str | None = None
         self._on_progress = on_progress
+        self._parts_only = parts_only
 
     def close(self) -> None:
         """Close the connections."""
@@ -129,6 +139,8 @@ class RemoteSource:
                     f"{self.shown} is empty.", fix="Give the address of a wheel."
                 )
             if head.status == 200:
+                if self._parts_only:
+                    raise self._unreachable("sends whole files only")
                 return self._download(head, answer)
             found = head.range
             if not found or not found[2] or found[:2] != (0, min(_PROBE_BYTES, found[2]) - 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,11 +35,14 @@ def pin_base(
     settings: BuildSettings,
     console: Console,
     engine: Docker | None,
+    *,
+    with_packages: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> tuple[Plan, Path | None]:
     """Pin the base to a digest: from its registry, or from an engine that has it, or by making it.
 
     If no registry answers and the user named no base, the plan is made again for the bootstrap
-    base, since base, Python and wheel belong together. Returns the plan, and the archive of the
+    base, since base, Python and wheel belong together, and `with_packages` for the packages that
+    were requested. Returns the plan, and the archive of the
     base when it was made here. NoDevelBaseError: only a registry's image has the compilers; else
     the error of the place.
     """
@@ -63,6 +66,7 @@ def pin_base(
                 ) from failure
             console.note(f"{failure.message}")
             plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
+            plan = with_packages(plan)
             console.note(
                 "Building the base from Debian packages instead (--base bootstrap), "
                 f"with Python {plan.python}."

@@ -35,6 +35,7 @@ from provision.build.documents import (
     signer_for,
 )
 from provision.build.maker import LockedImage, Maker
+from provision.build.packages import PackageChoice
 from provision.build.pipeline import default_tag, lock_for, show_remarks, show_warnings
 from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
@@ -181,15 +182,26 @@ def _lock(
     found: BuildEngine,
     console: Console,
 ) -> LockedImage:
-    """The image of a plan: pin its base, choose its wheels."""
+    """The image of a plan: choose its packages, pin its base, choose its wheels."""
+    packages = PackageChoice(planned_for, job.request, job.catalog, job.settings, console)
+    plan = packages.choose(plan)
     with console.step("base", _PINNING):
         plan, archive = pin_base(
-            plan, planned_for, job.request, job.catalog, job.settings, console, found.engine
+            plan,
+            planned_for,
+            job.request,
+            job.catalog,
+            job.settings,
+            console,
+            found.engine,
+            with_packages=packages.choose_on_bootstrap,
         )
         base = pinned(plan, archive)
         console.result(base.reference)
     with console.step("lock", "resolving the wheels"):
-        lock = lock_for(plan, planned_for, job.request, job.catalog, job.settings, console)
+        lock = lock_for(
+            plan, planned_for, job.request, job.catalog, job.settings, console, packages
+        )
     return LockedImage(lock=lock, base=base)
 
 

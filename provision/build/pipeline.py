@@ -17,6 +17,7 @@ from images.engines.spec import BuiltImage, ImageSpec
 from images.errors import Failure
 from images.net.secrets import Secrets
 from provision.build.base import BuildSettings
+from provision.build.packages import PackageChoice
 from provision.catalog.catalog import Catalog
 from provision.errors import (
     Exit,
@@ -25,7 +26,7 @@ from provision.errors import (
 from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.lock.solve import ask_index, make_lock
+from provision.lock.solve import ask_index, find_wheels, lock_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at
@@ -94,13 +95,15 @@ def lock_for(
     catalog: Catalog,
     settings: BuildSettings,
     console: Console,
+    packages: PackageChoice,
 ) -> Lock:
-    """Make the lock, and report it. If no index that has the build can be reached, the failure
-    names the build that the installer's default index has instead, if that one answers. Raises
-    IndexUnreachableError in that case.
+    """Make the lock, and report it with the packages that are old.
+
+    If no index that has the build can be reached, the failure (IndexUnreachableError) names the
+    build that the installer's default index has instead, if that one answers.
     """
     try:
-        lock = make_lock(
+        found = find_wheels(
             plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.progress
         )
     except IndexUnreachableError as failure:
@@ -111,8 +114,11 @@ def lock_for(
         raise IndexUnreachableError(
             failure.message, fix=f"{instead} Else {rest}", detail=failure.detail
         ) from failure
+    judged = packages.judge(found)
+    lock = lock_of(judged, ca_bundle=settings.ca, offline=settings.offline)
     console.note(f"{lock.plan.reasons[-1].message}")
     console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
+    show_warnings([w for w in lock.plan.warnings if w not in plan.warnings], console)
     return lock
 
 

@@ -39,12 +39,18 @@ def request_options(verb: argparse.ArgumentParser) -> None:
 
 
 def plan_options(verb: argparse.ArgumentParser) -> None:
-    """How much of a plan is shown."""
+    """How a plan is shown."""
     verb.add_argument("--explain", action="store_true", help="show every reason, with its source")
     verb.add_argument(
         "--matrix",
         action="store_true",
         help="list every build and whether it fits",
+    )
+    verb.add_argument(
+        "--format",
+        metavar="KIND",
+        help="print how to install it without a container: uv or pip (shell commands), or conda "
+        "(environment.yml)",
     )
 
 

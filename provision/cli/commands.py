@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from images.errors import Failure
 from provision.cli.consult import causes_of_report, tell
 from provision.cli.options import (
     read_build,
     read_catalog,
+    read_format,
     read_hosts,
     read_places,
     read_request,
@@ -22,10 +23,14 @@ from provision.cli.paths import record_home
 from provision.cli.suite_options import read_check, read_image, read_order, read_origin_check
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.model.frozen import replace
-from provision.model.plan import Cell
+from provision.model.plan import Cell, Plan
 from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from provision.catalog.catalog import Catalog
+    from provision.cli.render.install import HostInstall
 
 # Options that contradict what a lock has already decided.
 _DECIDED_BY_LOCK = {
@@ -55,10 +60,13 @@ def do_detect(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_plan(args: argparse.Namespace, console: Console) -> int:
-    """A plan, or why nothing fits; with --matrix every build and whether it fits."""
+    """A plan, or why nothing fits; with --matrix every build and whether it fits; with --format how
+    to install it without a container.
+    """
     from provision.model.planfile import matrix_to_json, plan_to_json
     from provision.resolve import matrix, resolve
 
+    install = read_format(args)
     catalog = read_catalog(console)
     request = read_request(args, catalog)
     if args.ca_bundle is not None:
@@ -67,6 +75,9 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
         ca_bundle(args.ca_bundle, {})
     hosts = read_hosts(args, catalog)
     plan = resolve(hosts, request, catalog)
+    if install is not None:
+        _show_install(plan, install, catalog, console)
+        return Exit.DONE
     cells: Sequence[Cell] = ()
     if args.matrix:
         cells = matrix(hosts, request, catalog)
@@ -85,11 +96,26 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
     return Exit.DONE if plan.error is None else exit_of_refusal(plan.error.code)
 
 
+def _show_install(
+    plan: Plan, install: Callable[[HostInstall], str], catalog: Catalog, console: Console
+) -> None:
+    """Only what can be saved and run goes to stdout; the plan's remarks go to stderr."""
+    from provision.build.base import require_plan
+    from provision.build.pipeline import show_remarks
+    from provision.cli.render.install import host_install
+    from provision.resolve.builds import build_of
+
+    plan = require_plan(plan)
+    show_remarks(plan, console)
+    print_result(install(host_install(plan, build_of(plan, catalog))))
+
+
 def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
     from pathlib import Path
 
     from provision.build.base import pin_base, refuse_missing_places, require_plan
+    from provision.build.packages import PackageChoice
     from provision.build.pipeline import lock_for, show_remarks
     from provision.lock.lockfile import LOCK_NAME, write_lock
     from provision.model.planfile import plan_to_json
@@ -106,10 +132,21 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     hosts = read_hosts(args, catalog)
     plan = require_plan(resolve(hosts, request, catalog))
     show_remarks(plan, console)
+    packages = PackageChoice(hosts, request, catalog, settings, console)
+    plan = packages.choose(plan)
     with console.step("base", "pinning the base image"):
-        plan, _ = pin_base(plan, hosts, request, catalog, settings, console, None)
+        plan, _ = pin_base(
+            plan,
+            hosts,
+            request,
+            catalog,
+            settings,
+            console,
+            None,
+            with_packages=packages.choose_on_bootstrap,
+        )
     with console.step("lock", "resolving the wheels"):
-        lock = lock_for(plan, hosts, request, catalog, settings, console)
+        lock = lock_for(plan, hosts, request, catalog, settings, console, packages)
     write_lock(lock, output)
     result = {
         "schema": 1,

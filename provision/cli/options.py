@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from provision.cli.paths import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from provision.build.base import BuildSettings
     from provision.build.work import BuildJob
     from provision.catalog.catalog import Catalog
+    from provision.cli.render.install import HostInstall
     from provision.output.console import Console
     from provision.verification.subject import ImagePlaces
 
@@ -136,6 +138,24 @@ def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
         fix="Give its compute capability, which "
         "nvidia-smi --query-gpu=compute_cap --format=csv prints: --gpu 8.6",
     )
+
+
+def read_format(args: argparse.Namespace) -> Callable[[HostInstall], str] | None:
+    """What renders the plan with --format; None without it. BadInputError: an unknown one, or an
+    option that determines the output, too.
+    """
+    if args.format is None:
+        return None
+    from provision.cli.render.install import FORMATS
+
+    if args.format not in FORMATS:
+        raise BadInputError(f"Unknown --format {quoted(args.format)}.", fix="Use uv, pip or conda.")
+    for name in ("json", "matrix", "explain"):
+        if getattr(args, name):
+            raise BadInputError(
+                f"--format and --{name} both determine the output.", fix="Remove one of them."
+            )
+    return FORMATS[args.format]
 
 
 def read_settings(args: argparse.Namespace) -> BuildSettings:

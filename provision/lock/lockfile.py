@@ -161,4 +161,5 @@ def parse_lock(text: str) -> Pylock:
 
 
 def clip(text: str, limit: int = 300) -> str:
+    """The text, or its first `limit` characters and an ellipsis."""
     return text if len(text) <= limit else text[:limit] + "..."

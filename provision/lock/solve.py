@@ -19,10 +19,12 @@ from provision.errors import IndexUnreachableError
 from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, url_secrets
 from provision.lock.uv import (
     Outcome,
+    WheelTarget,
     can_be_made,
     compile_argv,
     help_with,
     judge_uv,
+    target_of,
     uv_cache,
     uv_environment,
 )
@@ -57,6 +59,14 @@ class Attempt:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The wheels that an index has for a plan: uv's lock, and the plan with that index alone."""
+
+    text: str
+    plan: Plan
+
+
 def make_lock(
     plan: Plan,
     request: Request,
@@ -65,6 +75,24 @@ def make_lock(
     offline: bool,
     tell: Callable[[str], None],
 ) -> Lock:
+    """Find the wheels and write them as our lock. Errors: those of `find_wheels`."""
+    found = find_wheels(plan, request, ca_bundle=ca_bundle, offline=offline, tell=tell)
+    return lock_of(found, ca_bundle=ca_bundle, offline=offline)
+
+
+def lock_of(found: Solution, *, ca_bundle: Path | None, offline: bool) -> Lock:
+    """Our lock of uv's: with the sizes of the wheels and the plan."""
+    return read_lock(finished(found.text, found.plan, ca_bundle, offline=offline))
+
+
+def find_wheels(
+    plan: Plan,
+    request: Request,
+    *,
+    ca_bundle: Path | None,
+    offline: bool,
+    tell: Callable[[str], None],
+) -> Solution:
     """Try the plan's indexes in order; use the first that answers and has everything.
     UvBrokenError: uv cannot run; else the failure of the last index tried.
     """
@@ -72,51 +100,72 @@ def make_lock(
     for candidate in plan.indexes:
         attempt = ask_index(candidate, plan, ca_bundle=ca_bundle, offline=offline)
         if attempt.outcome == "locked":
-            plan = _with_index(plan, candidate, attempts)
-            return read_lock(finished(attempt.text, plan, ca_bundle, offline=offline))
+            return Solution(text=attempt.text, plan=_with_index(plan, candidate, attempts))
         if attempt.outcome == "broken":
-            raise UvBrokenError(
-                f"uv, which resolves the packages, failed here: {attempt.reason}",
-                fix=help_with(attempt.text),
-                detail=clip(attempt.text, 2000),
-            )
+            raise uv_broken(attempt.reason, attempt.text)
         attempts.append(attempt)
         tell(f"{candidate.name} ({candidate.requirement}): {attempt.reason}")
     raise _no_index(attempts, request)
+
+
+def uv_broken(reason: str, output: str) -> UvBrokenError:
+    """The error for a uv that could not work here."""
+    return UvBrokenError(
+        f"uv, which resolves the packages, failed here: {reason}",
+        fix=help_with(output),
+        detail=clip(output, 2000),
+    )
 
 
 def ask_index(
     candidate: IndexCandidate, plan: Plan, *, ca_bundle: Path | None, offline: bool
 ) -> Attempt:
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
+    lines = [candidate.requirement, *plan.requirements]
+    target = target_of(plan)
+    outcome, reason, text = run_uv(
+        lines, target, index=candidate.url, ca_bundle=ca_bundle, offline=offline
+    )
+    if outcome == "locked" and (problem := wrong_build(text, plan)):
+        outcome, reason, text = "absent", problem, ""
+    return Attempt(candidate=candidate, outcome=outcome, reason=reason, text=text)
+
+
+def run_uv(
+    lines: Sequence[str],
+    target: WheelTarget,
+    *,
+    index: str | None,
+    ca_bundle: Path | None,
+    offline: bool,
+    dependencies: bool = True,
+) -> tuple[Outcome, str, str]:
+    """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
+    uv printed. `index` goes before the installer's default index. `dependencies`: theirs, too.
+    """
     with scratch_directory() as made:
         out = made / "pylock.toml"
         environment = uv_environment(os.environ, ca_bundle)
-        if candidate.url is not None:
-            environment["UV_INDEX"] = candidate.url  # every user may read a command line
+        if index is not None:
+            environment["UV_INDEX"] = index  # every user may read a command line
         if not can_be_made(uv_cache(os.environ)):
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
         try:
             done = process.run(
-                compile_argv(plan, out, offline=offline),
+                compile_argv(target, out, offline=offline, dependencies=dependencies),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
-                input="\n".join([candidate.requirement, *plan.requirements]) + "\n",
+                input="\n".join(lines) + "\n",
                 cwd=made,  # ours may be gone
-                redact=(*url_secrets(candidate.url or ""), *url_secrets(default)),
+                redact=(*url_secrets(index or ""), *url_secrets(default)),
             )
         except process.CommandTimedOut:
-            reason = f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s"
-            return Attempt(candidate=candidate, outcome="unreachable", reason=reason)
+            return "unreachable", f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s", ""
         if not done.ok:
-            outcome, reason = judge_uv(done.output)
-            return Attempt(candidate=candidate, outcome=outcome, reason=reason, text=done.output)
-        text = out.read_text(encoding="utf-8")
-    if problem := wrong_build(text, plan):
-        return Attempt(candidate=candidate, outcome="absent", reason=problem)
-    return Attempt(candidate=candidate, outcome="locked", reason="has it", text=text)
+            return *judge_uv(done.output), done.output
+        return "locked", "has it", out.read_text(encoding="utf-8")
 
 
 def wrong_build(text: str, plan: Plan) -> str | None:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from images.system import process
 from provision.host.indexes import pip_index
@@ -38,33 +38,34 @@ _TROUBLES = (
 )
 
 
-def compile_argv(plan: Plan, out: Path, *, offline: bool) -> list[str]:
+class WheelTarget(NamedTuple):
+    """What wheels must fit: `python` ("3.11"), `arch`, and `glibc`, N of the image's 2.N."""
+
+    python: str
+    arch: str
+    glibc: int
+
+
+def target_of(plan: Plan) -> WheelTarget:
+    """The target of a plan's image."""
+    return WheelTarget(str(plan.python), str(plan.arch), int(glibc(plan).split(".")[1]))
+
+
+def compile_argv(
+    target: WheelTarget, out: Path, *, offline: bool, dependencies: bool = True
+) -> list[str]:
     """uv's command line: wheels only, for the image's Python, CPU and glibc."""
-    platform = f"{plan.arch}-manylinux_2_{_glibc_of_uv(plan)}"
-    argv = [
-        uv_program(),
-        "pip",
-        "compile",
-        "-",
-        "--format",
-        "pylock.toml",
-        "--no-header",
-        "--quiet",
-    ]
-    argv += [
-        "--color",
-        "never",
-        "--no-annotate",
-        "--only-binary",
-        ":all:",
-        "--output-file",
-        str(out),
-    ]
-    argv += ["--python-version", str(plan.python), "--python-platform", platform]
+    platform = f"{target.arch}-manylinux_2_{_glibc_of_uv(target.glibc)}"
+    argv = [uv_program(), "pip", "compile", "-", "--format", "pylock.toml", "--no-header"]
+    argv += ["--quiet", "--color", "never", "--no-annotate", "--only-binary", ":all:"]
+    argv += ["--output-file", str(out)]
+    argv += ["--python-version", target.python, "--python-platform", platform]
     if sys.executable:  # else uv looks for one on PATH, and there may be none
         argv += ["--python", sys.executable]
     if offline:
         argv.append("--offline")
+    if not dependencies:
+        argv.append("--no-deps")
     return argv
 
 
@@ -147,9 +148,8 @@ def help_with(output: str) -> str:
     return fixes[0] if fixes else "Read its own words; reinstall it if it does not start at all."
 
 
-def _glibc_of_uv(plan: Plan) -> int:
+def _glibc_of_uv(have: int) -> int:
     """The newest glibc 2.N for which uv has a platform and that the image provides."""
-    have = int(glibc(plan).split(".")[1])
     return max([_UV_MANYLINUX[0], *(minor for minor in _UV_MANYLINUX if minor <= have)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from provision.errors import LockFileError
 from provision.lock.lockfile import TOOL, clip, parse_lock
@@ -13,6 +13,7 @@ from provision.model.plan import Plan
 from provision.model.planfile import plan_to_json, without_credentials, without_nulls
 
 if TYPE_CHECKING:
+    from packaging.markers import Environment
     from packaging.pylock import Pylock
     from packaging.tags import Tag
 
@@ -48,19 +49,9 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
 
 def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
     """One wheel per package, by name: if several fit, the best tag and the latest build."""
-    from packaging.markers import Environment
     from packaging.pylock import PackageWheel, PylockSelectError
 
-    environment: Environment = {
-        "python_version": str(plan.python),
-        "python_full_version": f"{plan.python}.0",
-        "platform_machine": str(plan.arch),
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "os_name": "posix",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-    }  # type: ignore[typeddict-item]  # the kernel's version selects nothing
+    environment = cast("Environment", environment_of(str(plan.python), str(plan.arch)))
     try:
         picked = list(pylock.select(environment=environment, tags=image_tags(plan)))
     except PylockSelectError as error:
@@ -72,6 +63,20 @@ def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
         str(package.name): str(item.url)
         for package, item in picked
         if isinstance(item, PackageWheel)
+    }
+
+
+def environment_of(python: str, arch: str) -> dict[str, str]:
+    """The values of PEP 508's markers in an image; the kernel's version selects nothing."""
+    return {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": arch,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
     }
 
 

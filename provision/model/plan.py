@@ -112,6 +112,7 @@ class Request:
     flavour: Flavour = "runtime"
     base: str | None = None  # image reference, "bootstrap", or None: we choose
     index: str | None = None
+    led_by: str | None = None  # the packages that chose `framework_version`: "vllm 0.33.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,12 @@ explains why, and the alternatives come from dropping one requirement at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
-from provision.model.plan import Alternative, Cell, HostFacts, Plan, PlanError, Request
+from provision.model.plan import Alternative, Cell, Framework, HostFacts, Plan, PlanError, Request
 from provision.resolve.alternatives import alternatives
 from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build, builds_of
@@ -28,11 +29,16 @@ from provision.resolve.refusals import (
     who_blocks_what,
     why_blocked,
 )
+from provision.resolve.rules.base import python_tags_of
 from provision.resolve.rules.driven_gpus import needed_driver
 from provision.resolve.specifiers import version
 from provision.resolve.warnings import notes, warnings
 
-__all__ = ["matrix", "nearest_at", "resolve"]
+if TYPE_CHECKING:
+    from provision.catalog.later_rows import JaxRelease, TensorflowRelease
+    from provision.catalog.rows import TorchRelease
+
+__all__ = ["fitting_releases", "known_releases", "matrix", "nearest_at", "resolve"]
 
 
 def resolve(
@@ -96,6 +102,41 @@ def nearest_at(
         if plan.error is None:
             return plan
     return None
+
+
+def fitting_releases(
+    hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> dict[str, tuple[str, ...]]:
+    """The releases that a plan for this request could have, for each Python, both oldest first.
+    Releases that are unlikely to exist are left out.
+    """
+    fleet = read_fleet(hosts, catalog)
+    arch, _ = common_arch(fleet)
+    examiner = Examiner(fleet, catalog)
+    found: dict[str, dict[str, None]] = {}
+    for build in builds_of(request.framework, arch, catalog):
+        if build.existence == "doubtful" or not is_asked_for(build, request):
+            continue
+        if not examiner.examine(build, request).fits:
+            continue
+        for python in python_tags_of(build):
+            if request.python not in {None, python}:
+                continue
+            if examiner.examine(build, replace(request, python=python), whole=True).fits:
+                found.setdefault(python, {})[build.version] = None
+    return {
+        python: tuple(sorted(found[python], key=version)) for python in sorted(found, key=version)
+    }
+
+
+def known_releases(request: Request, catalog: Catalog) -> frozenset[str]:
+    """Every release of the framework that the catalog has, on any architecture."""
+    rows: dict[Framework, Iterable[TorchRelease | TensorflowRelease | JaxRelease]] = {
+        "pytorch": catalog.torch_releases,
+        "tensorflow": catalog.tensorflow_releases,
+        "jax": catalog.jax_releases,
+    }
+    return frozenset(row.version for row in rows[request.framework])
 
 
 def common_arch(fleet: Fleet) -> tuple[str, PlanError | None]:
@@ -202,5 +243,5 @@ def _plan(best: Candidate, answers: BuildAnswers, request: Request, catalog: Cat
         indexes=indexes,
         reasons=reasons(best, answers, indexes, request, catalog),
         warnings=warnings(best, answers, request, catalog),
-        notes=notes(answers, catalog),
+        notes=notes(answers, request, catalog),
     )

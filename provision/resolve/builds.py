@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.model.plan import TITLES, ComputeCapability, Framework
+from provision.model.plan import TITLES, ComputeCapability, Framework, Plan
 from provision.resolve.specifiers import within
 
 # What jax-cudaNN-plugin[with-cuda] loads of the toolkit, as the cuda-toolkit package calls it.
@@ -74,6 +74,13 @@ def builds_of(framework: Framework, arch: str, catalog: Catalog) -> tuple[Build,
     """Every build with GPU code of a framework for one CPU architecture."""
     makers = {"pytorch": _pytorch, "tensorflow": _tensorflow, "jax": _jax}
     return tuple(makers[framework](arch, catalog))
+
+
+def build_of(plan: Plan, catalog: Catalog) -> Build:
+    """The build that a plan, which fits, has chosen."""
+    chosen = (plan.framework_version, plan.cuda, plan.wheel_tag)
+    builds = builds_of(plan.framework, plan.arch or "", catalog)
+    return next(build for build in builds if (build.version, build.cuda, build.tag) == chosen)
 
 
 def _pytorch(arch: str, catalog: Catalog) -> Iterator[Build]:

@@ -110,6 +110,18 @@ def companion_blockers(build: Build, request: Request, catalog: Catalog) -> tupl
     return tuple(blocker for blockers in found for blocker in blockers)
 
 
+def leading(request: Request) -> dict[str, str]:
+    """The requested packages that decide the framework's release: name -> requirement.
+
+    Not the framework itself, and not its companions, of which each release has its own version.
+    """
+    return {
+        wanted.name: wanted.text
+        for wanted in _read(request.companions)
+        if wanted.name not in _OWN and wanted.name not in PAIRED
+    }
+
+
 def name_of(requirement: str) -> str:
     """The canonical name of the package that a requirement asks for."""
     return _read((requirement,))[0].name

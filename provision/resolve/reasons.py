@@ -46,6 +46,8 @@ def reasons(
     """Why this build, this driver verdict, this code, this Python, this base, this index."""
     build = best.build
     exact = "the requested release" if request.framework_version else "the newest that fits"
+    if request.led_by:
+        exact = f"the newest that fits and works with {request.led_by}"
     found = [
         Reason(
             code="build-chosen",
@@ -119,9 +121,12 @@ def _python_reason(best: Candidate, request: Request, catalog: Catalog) -> Reaso
     if request.python is None and len(pythons) > 1:
         choice = f" The wheels are for {pythons[0]} to {pythons[-1]} (--python)."
         source = f"{source}; {catalog.pythons[0].source}"
+    why = best.python_why
+    if request.led_by and request.python:
+        why = f"{request.led_by} was chosen for it"
     return Reason(
         code="python-chosen",
-        message=f"Python {best.python}: {best.python_why}.{choice}",
+        message=f"Python {best.python}: {why}.{choice}",
         source=source,
     )
 

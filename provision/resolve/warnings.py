@@ -11,7 +11,7 @@ from provision.resolve.builds import Build
 from provision.resolve.candidates import BuildAnswers, Candidate
 from provision.resolve.fleet import Fleet, show_capability
 from provision.resolve.host_warnings import driver_warnings, fleet_warnings
-from provision.resolve.packages import PAIRED, name_of
+from provision.resolve.packages import PAIRED, leading, name_of
 from provision.resolve.rules.driven_gpus import is_old
 from provision.resolve.rules.gpu_code import capabilities_of_cudnn, is_proven
 from provision.resolve.specifiers import version
@@ -48,10 +48,22 @@ def _name_warnings(best: Candidate, request: Request, catalog: Catalog) -> Itera
     )
 
 
-def notes(answers: BuildAnswers, catalog: Catalog) -> tuple[Note, ...]:
-    """Remarks about the hosts and the build that need no action."""
+def notes(answers: BuildAnswers, request: Request, catalog: Catalog) -> tuple[Note, ...]:
+    """Remarks about the hosts, the build and the request that need no action."""
     found = [*_foreign_notes(answers.fleet), *_code_notes(answers, catalog)]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*found, *_package_notes(request)]))
+
+
+def _package_notes(request: Request) -> Iterable[Note]:
+    """Only an index knows which releases of the framework a package works with."""
+    if request.led_by is None and (names := leading(request)):
+        title = TITLES[request.framework]
+        yield Note(
+            code="packages-decide",
+            message=f"{' and '.join(names)} may need another {title}: provision lock and build "
+            "query the index and take the newest release of what --with requests that works "
+            "here.",
+        )
 
 
 def _foreign_notes(fleet: Fleet) -> Iterable[Note]:

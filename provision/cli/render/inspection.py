@@ -24,6 +24,7 @@ _WORDS = {
 _SHORT = {
     "inspect.needs": "needs",
     "inspect.glibc": "versions",
+    "inspect.symbols": "symbols",
     "inspect.architectures": "code",
     "inspect.packages": "packages",
     "inspect.sizes": "size",

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import hashlib
-import io
 import socket
-import threading
-import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
 from images.system import process
 from provision.build.base import BuildSettings
+from provision.build.packages import PackageChoice
 from provision.build.pipeline import lock_for
 from provision.catalog.loading import load
 from provision.errors import IndexUnreachableError
@@ -28,162 +21,12 @@ from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
 from tests.kit.hosts import host
-
-MANIFESTS = (
-    '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": ['
-    '{"mediaType": "application/vnd.oci.image.manifest.v1+json", "size": 7, "digest": '
-    f'"sha256:{"e" * 64}", "platform": {{"os": "linux", "architecture": "amd64"}}}}]}}'
-)
-WHEEL = "torch-2.0.1{local}-cp311-cp311-linux_x86_64.whl"
-
-
-def wheel(name: str, version: str, tags: str, requires: str = "") -> bytes:
-    """A wheel with nothing in it but what an installer reads."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tags}\n",
-        f"{info}/RECORD": "",
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    return buffer.getvalue()
-
-
-def torch(local: str) -> tuple[str, bytes]:
-    name = WHEEL.format(local=local)
-    return name, wheel("torch", f"2.0.1{local}", "cp311-cp311-linux_x86_64")
-
-
-NUMPY = (
-    "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.whl",
-    wheel("numpy", "1.26.4", "cp311-cp311-manylinux_2_17_x86_64"),
-)
-
-
-class Quiet(ThreadingHTTPServer):
-    """A client that is interrupted, or that tires of waiting, is no news."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        del request, client_address
-
-
-@dataclass
-class LocalIndex:
-    """Several indexes on one port: the first word of the path says how it behaves."""
-
-    asked: list[str] = field(default_factory=list)
-    hanging: threading.Event = field(default_factory=threading.Event)
-    release: threading.Event = field(default_factory=threading.Event)
-    more: list[tuple[str, bytes]] = field(default_factory=list)  # what "simple" has beside NumPy
-    port: int = 0
-
-    def url(self, behaviour: str, login: str = "") -> str:
-        return f"http://{login}127.0.0.1:{self.port}/{behaviour}/"
-
-    def files(self, behaviour: str) -> dict[str, bytes]:
-        return dict(
-            {
-                "good": [torch("+cu117")],
-                "wrong-hash": [torch("+cu117")],
-                "login": [torch("+cu117")],
-                "plain": [torch("")],
-                "cpu": [torch("+cpu")],
-                "simple": [NUMPY, *self.more],
-            }.get(behaviour, [])
-        )
-
-    @contextlib.contextmanager
-    def serving(self) -> Iterator[LocalIndex]:
-        index = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *words: object) -> None:
-                del words
-
-            def do_HEAD(self) -> None:
-                self.answer(body=False)
-
-            def do_GET(self) -> None:
-                self.answer(body=True)
-
-            def answer(self, *, body: bool) -> None:
-                index.asked.append(self.path)
-                status, kind, data, headers = index.reply(self.path, self.headers["Authorization"])
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if body:
-                    self.wfile.write(data)
-
-        server = Quiet(("127.0.0.1", 0), Handler)
-        self.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.release.set()
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-    def reply(self, path: str, login: str | None) -> tuple[int, str, bytes, dict[str, str]]:
-        behaviour, _, rest = unquote(path).strip("/").partition("/")
-        files = self.files(behaviour)
-        name = rest.rpartition("/")[2]
-        wanted = base64.b64encode(b"ci:canary").decode()
-        if behaviour == "v2":  # an image registry, for those who need one
-            kind = "application/vnd.oci.image.index.v1+json"
-            return 200, kind, MANIFESTS.encode(), {}
-        if behaviour == "hang":
-            self.hanging.set()
-            self.release.wait(timeout=120)
-            return 503, "text/plain", b"", {}
-        if behaviour == "broken":
-            return 500, "text/plain", b"no", {}
-        if behaviour == "denied":
-            return 403, "text/plain", b"not you", {}
-        if behaviour == "login" and login != f"Basic {wanted}":
-            return 401, "text/plain", b"who?", {"WWW-Authenticate": 'Basic realm="x"'}
-        if behaviour == "truncated":
-            return 200, "text/html", b"<!DOCTYPE html><html><bo", {"Content-Length": "4000"}
-        if name in files:
-            return 200, "application/octet-stream", files[name], {}
-        own = [(file, data) for file, data in files.items() if file.startswith(f"{rest}-")]
-        if not own:
-            return 404, "text/plain", b"no such project", {}
-        digest = "0" * 64 if behaviour == "wrong-hash" else ""
-        links = "".join(
-            f'<a href="/{behaviour}/files/{file.replace("+", "%2B")}'
-            f'#sha256={digest or hashlib.sha256(data).hexdigest()}">{file}</a><br>'
-            for file, data in own
-        )
-        page = f"<!DOCTYPE html><html><body>{links}</body></html>"
-        return 200, "text/html", page.encode(), {}
+from tests.kit.local_index import NUMPY, LocalIndex, pure, serving_uv, torch
 
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalIndex]:
-    with LocalIndex().serving() as server:
-        for name in ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in {
-            "HOME": str(tmp_path),
-            "UV_CACHE_DIR": str(tmp_path / "cache"),
-            "UV_NO_CONFIG": "1",
-            "UV_DEFAULT_INDEX": server.url("simple"),
-            "UV_HTTP_TIMEOUT": "1",
-            "UV_HTTP_RETRIES": "0",
-            "NO_PROXY": "127.0.0.1",
-        }.items():
-            monkeypatch.setenv(name, value)
+    with serving_uv(monkeypatch, tmp_path) as server:
         yield server
 
 
@@ -335,11 +178,6 @@ def test_when_no_index_serves_each_is_named_with_its_reason(index: LocalIndex) -
     assert "--index" in caught.value.fix
 
 
-def pure(name: str, version: str) -> tuple[str, bytes]:
-    """A wheel for any Python."""
-    return f"{name}-{version}-py3-none-any.whl", wheel(name, version, "py3-none-any")
-
-
 @pytest.mark.parametrize(
     ("wheels", "offline", "fix"),
     [
@@ -363,8 +201,11 @@ def test_out_of_reach_the_newest_within_reach_is_named(
     assert made.wheel_tag == "cu126"
     gone = replace(made.indexes[0], url=index.url("broken"))
     settings = BuildSettings(ca=None, offline=offline, state=tmp_path, env={})
+    packages = PackageChoice(hosts, request, load(), settings, Console())
     with pytest.raises(IndexUnreachableError) as caught:
-        lock_for(replace(made, indexes=(gone,)), hosts, request, load(), settings, Console())
+        lock_for(
+            replace(made, indexes=(gone,)), hosts, request, load(), settings, Console(), packages
+        )
     assert caught.value.exit_code == 5
     assert caught.value.fix.startswith(fix)
 

@@ -26,7 +26,7 @@ from provision.cli import main as cli
 from provision.cli.parser import build_parser
 from provision.version import VERSION
 from tests import ROOT, need
-from tests.unit.provision.build.test_index_faults import LocalIndex
+from tests.kit.local_index import LocalIndex
 
 IMPORTS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 H100 = '{"driver": "535.104.05", "arch": "x86_64", "gpus": [{"name": "NVIDIA H100 80GB HBM3"}]}'
@@ -252,6 +252,22 @@ def test_bad_words_are_refused_in_json_too(
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["poetry"], "--format 'poetry'", id="an unknown format"),
+        pytest.param([""], "--format ''", id="an empty format"),
+        pytest.param(["uv", "--json"], "--format and --json both", id="JSON, too"),
+        pytest.param(["pip", "--matrix"], "--format and --matrix both", id="a matrix, too"),
+        pytest.param(["conda", "--explain"], "--format and --explain both", id="reasons, too"),
+    ],
+)
+def test_a_format_is_the_only_output(here: Path, words: list[str], message: str) -> None:
+    said = main("plan", "--format", *words)
+    is_a_refusal(said, 2, here)
+    assert message in said.err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         pytest.param([], id="no word at all"),
@@ -403,6 +419,20 @@ def test_nothing_compatible_is_said_with_what_works(here: Path, verb: str) -> No
     assert said.code == 3
     assert "--cuda 11.8" in said.out + said.err
     assert re_fix(said.out + said.err)
+    assert list((here / "work").iterdir()) == []
+
+
+def test_a_format_prints_nothing_to_run_if_nothing_fits(here: Path) -> None:
+    said = main("plan", "--cuda", "11.7", "--host", "../files/h100.json", "--format", "pip")
+    is_a_refusal(said, 3, here)
+    assert said.out == ""
+
+
+def test_a_format_s_warnings_are_not_in_what_is_run(here: Path) -> None:
+    said = main("plan", "--host", "../files/rtx.json", "--format", "uv")
+    assert (said.code, "warning: Minor-version" in said.err) == (0, True)
+    assert "Minor-version" not in said.out
+    assert "uv venv --python" in said.out
     assert list((here / "work").iterdir()) == []
 
 
@@ -605,7 +635,7 @@ REQUEST = (
 )
 PROMISED = {
     "detect": "--json",
-    "plan": REQUEST,
+    "plan": f"{REQUEST} --explain --matrix --format",
     "lock": f"{REQUEST} --output",
     "build": f"{REQUEST} --builder --tag --lock --no-verify --dry-run --level --require",
     "verify": "--json --level --require",

@@ -18,7 +18,7 @@ from provision.catalog.loading import load
 from provision.catalog.rows import TorchBuild
 from provision.model.plan import ComputeCapability, Framework, Gpu, HostFacts, Plan, Request
 from provision.resolve import nearest_at, resolve
-from provision.resolve.builds import builds_of
+from provision.resolve.builds import build_of, builds_of
 from provision.resolve.fleet import GpuKind
 from provision.resolve.rules.base import choose_python, python_tags_of
 from provision.resolve.rules.gpu_code import code_for, ptx_blocker
@@ -252,6 +252,18 @@ def test_no_python_is_chosen_before_it_had_a_successor() -> None:
             assert python is not None
             is_settled = after.get(python, "9999") <= build.published
             assert is_settled or python == offered[0], build.name
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_plan_leads_back_to_its_build(framework: Framework) -> None:
+    made = plan(Request(framework=framework), host("535.104.05", "8.0"))
+    build = build_of(made, CATALOG)
+    assert (build.version, build.cuda, build.tag, build.arch) == (
+        made.framework_version,
+        made.cuda,
+        made.wheel_tag,
+        "x86_64",
+    )
 
 
 def test_the_choice_of_python_is_explained() -> None:

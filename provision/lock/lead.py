@@ -1,0 +1,103 @@
+"""Which releases uv found, and how far they are behind the newest. Pure.
+
+A package that was requested ("vllm") decides the release of the framework: uv takes the newest
+version of what is listed first, so the packages go before the framework, whose line allows the
+releases that run on the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import NamedTuple
+
+from provision.lock.lockfile import parse_lock
+
+_OLD_DAYS = 365
+_OLD_MINORS = 2
+
+
+class PackageRelease(NamedTuple):
+    """A version of a package; `uploaded` is its day, None if the index does not give it."""
+
+    version: str
+    uploaded: date | None = None
+
+
+def releases_in(text: str) -> dict[str, PackageRelease]:
+    """The packages of a lock by uv, without the local parts of their versions ("+cu117")."""
+    from packaging.version import Version
+
+    found = {}
+    for package in parse_lock(text).packages:
+        days = [wheel.upload_time.date() for wheel in package.wheels or () if wheel.upload_time]
+        found[str(package.name)] = PackageRelease(
+            Version(str(package.version)).public, min(days, default=None)
+        )
+    return found
+
+
+def addresses_in(text: str) -> dict[str, str]:
+    """The address of a wheel of each package of a lock by uv."""
+    return {
+        str(package.name): str(wheel.url)
+        for package in parse_lock(text).packages
+        for wheel in (package.wheels or ())[:1]
+        if wheel.url
+    }
+
+
+def framework_line(package: str, fitting: Iterable[str], known: Iterable[str]) -> str:
+    """The requirement that allows the fitting releases, and none that is known or newer.
+
+    ("torch", 2.0.1 and 2.2.0, 2.0.1 to 2.2.0) -> "torch>=2.0.1,<=2.2.0,!=2.1.0"
+    """
+    from packaging.version import Version
+
+    wanted = sorted(set(fitting), key=Version)
+    first, last = Version(wanted[0]), Version(wanted[-1])
+    if first == last:
+        return f"{package}=={first}"
+    between = {v for v in known if first < Version(v) < last} - set(wanted)
+    clauses = [f">={first}", f"<={last}", *(f"!={v}" for v in sorted(between, key=Version))]
+    return f"{package}{','.join(clauses)}"
+
+
+def is_newer(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
+    """Whether the versions of the packages are newer, the first package first."""
+    from packaging.version import Version
+
+    for mine, theirs in zip(one, other, strict=True):
+        if mine != theirs:
+            return theirs is None or (mine is not None and Version(mine) > Version(theirs))
+    return False
+
+
+def lag(found: PackageRelease, newest: PackageRelease) -> str | None:
+    """How far a release is behind the newest, if that is far: more than a year, more than two minor
+    versions, or another major version.
+
+    Returns "3 years older than" or "older than"; None: it is near enough.
+    """
+    from packaging.version import Version
+
+    mine, theirs = Version(found.version), Version(newest.version)
+    if mine >= theirs:
+        return None
+    days = (newest.uploaded - found.uploaded).days if newest.uploaded and found.uploaded else 0
+    if days > _OLD_DAYS:
+        years = round(days / 365.25, 1)
+        return f"{years:g} years older than"
+    far = mine.major != theirs.major or theirs.minor - mine.minor > _OLD_MINORS
+    return "older than" if far else None
+
+
+def newest_of(found: Mapping[str, PackageRelease | None]) -> tuple[str, PackageRelease] | None:
+    """Of the newest releases for several Pythons, the newest and the first Python that has it."""
+    from packaging.version import Version
+
+    there = [(python, release) for python, release in found.items() if release is not None]
+    if not there:
+        return None
+    best = max(Version(release.version) for _, release in there)
+    return next((p, r) for p, r in there if Version(r.version) == best)

@@ -1,0 +1,191 @@
+"""A package index on 127.0.0.1 for uv, which misbehaves on request, and wheels for it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+MANIFESTS = (
+    '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": ['
+    '{"mediaType": "application/vnd.oci.image.manifest.v1+json", "size": 7, "digest": '
+    f'"sha256:{"e" * 64}", "platform": {{"os": "linux", "architecture": "amd64"}}}}]}}'
+)
+WHEEL = "torch-2.0.1{local}-cp311-cp311-linux_x86_64.whl"
+
+
+def wheel(name: str, version: str, tags: str, requires: str = "") -> bytes:
+    """A wheel with nothing in it but what an installer reads."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tags}\n",
+        f"{info}/RECORD": "",
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return buffer.getvalue()
+
+
+def metadata_of(data: bytes) -> bytes:
+    """The METADATA of a wheel."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
+        return archive.read(name)
+
+
+def pure(name: str, version: str, *requires: str, extras: Sequence[str] = ()) -> tuple[str, bytes]:
+    """A wheel for any Python."""
+    text = "".join(f"Provides-Extra: {extra}\n" for extra in extras)
+    text += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    return f"{name}-{version}-py3-none-any.whl", wheel(name, version, "py3-none-any", text)
+
+
+def torch(local: str) -> tuple[str, bytes]:
+    name = WHEEL.format(local=local)
+    return name, wheel("torch", f"2.0.1{local}", "cp311-cp311-linux_x86_64")
+
+
+NUMPY = (
+    "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.whl",
+    wheel("numpy", "1.26.4", "cp311-cp311-manylinux_2_17_x86_64"),
+)
+
+
+class Quiet(ThreadingHTTPServer):
+    """A client that is interrupted, or that tires of waiting, is no news."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        del request, client_address
+
+
+@dataclass
+class LocalIndex:
+    """Several indexes on one port: the first word of the path says how it behaves."""
+
+    asked: list[str] = field(default_factory=list)
+    hanging: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+    more: list[tuple[str, bytes]] = field(default_factory=list)  # what "simple" has beside NumPy
+    port: int = 0
+
+    def url(self, behaviour: str, login: str = "") -> str:
+        return f"http://{login}127.0.0.1:{self.port}/{behaviour}/"
+
+    def files(self, behaviour: str) -> dict[str, bytes]:
+        return dict(
+            {
+                "good": [torch("+cu117")],
+                "wrong-hash": [torch("+cu117")],
+                "login": [torch("+cu117")],
+                "plain": [torch("")],
+                "cpu": [torch("+cpu")],
+                "simple": [NUMPY, *self.more],
+            }.get(behaviour, [])
+        )
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[LocalIndex]:
+        index = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *words: object) -> None:
+                del words
+
+            def do_HEAD(self) -> None:
+                self.answer(body=False)
+
+            def do_GET(self) -> None:
+                self.answer(body=True)
+
+            def answer(self, *, body: bool) -> None:
+                index.asked.append(self.path)
+                status, kind, data, headers = index.reply(self.path, self.headers["Authorization"])
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if body:
+                    self.wfile.write(data)
+
+        server = Quiet(("127.0.0.1", 0), Handler)
+        self.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.release.set()
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def reply(self, path: str, login: str | None) -> tuple[int, str, bytes, dict[str, str]]:
+        behaviour, _, rest = unquote(path).strip("/").partition("/")
+        files = self.files(behaviour)
+        name = rest.rpartition("/")[2]
+        wanted = base64.b64encode(b"ci:canary").decode()
+        if behaviour == "v2":  # an image registry, for those who need one
+            kind = "application/vnd.oci.image.index.v1+json"
+            return 200, kind, MANIFESTS.encode(), {}
+        if behaviour == "hang":
+            self.hanging.set()
+            self.release.wait(timeout=120)
+            return 503, "text/plain", b"", {}
+        if behaviour == "broken":
+            return 500, "text/plain", b"no", {}
+        if behaviour == "denied":
+            return 403, "text/plain", b"not you", {}
+        if behaviour == "login" and login != f"Basic {wanted}":
+            return 401, "text/plain", b"who?", {"WWW-Authenticate": 'Basic realm="x"'}
+        if behaviour == "truncated":
+            return 200, "text/html", b"<!DOCTYPE html><html><bo", {"Content-Length": "4000"}
+        if name.endswith(".metadata") and name.removesuffix(".metadata") in files:  # PEP 658
+            return 200, "text/plain", metadata_of(files[name.removesuffix(".metadata")]), {}
+        if name in files:
+            return 200, "application/octet-stream", files[name], {}
+        own = [(file, data) for file, data in files.items() if file.startswith(f"{rest}-")]
+        if not own:
+            return 404, "text/plain", b"no such project", {}
+        digest = "0" * 64 if behaviour == "wrong-hash" else ""
+        links = "".join(
+            f'<a href="/{behaviour}/files/{file.replace("+", "%2B")}'
+            f'#sha256={digest or hashlib.sha256(data).hexdigest()}">{file}</a><br>'
+            for file, data in own
+        )
+        page = f"<!DOCTYPE html><html><body>{links}</body></html>"
+        return 200, "text/html", page.encode(), {}
+
+
+@contextlib.contextmanager
+def serving_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalIndex]:
+    """The index as uv's default one, and none of the machine's configuration."""
+    with LocalIndex().serving() as server:
+        for name in ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {
+            "HOME": str(tmp_path),
+            "UV_CACHE_DIR": str(tmp_path / "cache"),
+            "UV_NO_CONFIG": "1",
+            "UV_DEFAULT_INDEX": server.url("simple"),
+            "UV_HTTP_TIMEOUT": "1",
+            "UV_HTTP_RETRIES": "0",
+            "NO_PROXY": "127.0.0.1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield server

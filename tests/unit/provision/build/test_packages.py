@@ -1,0 +1,217 @@
+"""The packages of --with choose the release of the framework: uv is real, the index is local."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.build.base import BuildSettings, require_plan
+from provision.build.packages import PackageChoice
+from provision.build.pipeline import lock_for
+from provision.catalog.loading import load
+from provision.lock.lockfile import Lock
+from provision.lock.solve import NoSolutionError
+from provision.model.plan import HostFacts, Plan, Request
+from provision.output.console import Console
+from provision.resolve import fitting_releases, resolve
+from tests.kit.hosts import host
+from tests.kit.local_index import LocalIndex, pure, serving_uv, wheel
+
+A100 = host("535.104.05", "8.0")
+
+
+def compiled(name: str, version: str, python: str, *requires: str) -> tuple[str, bytes]:
+    tags = f"{python}-{python}-manylinux_2_17_x86_64"
+    text = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    return f"{name}-{version}-{tags}.whl", wheel(name, version, tags, text)
+
+
+RELEASES = ("2.0.1", "2.4.1", "2.5.1")
+
+
+def torches(facts: HostFacts = A100) -> list[tuple[str, bytes]]:
+    """Wheels of the builds that plans for a host choose, for two Pythons."""
+    found = []
+    for release in RELEASES:
+        plan = resolve([facts], Request(framework_version=f"=={release}"), load())
+        found += [compiled("torch", f"{release}+{plan.wheel_tag}", p) for p in ("cp311", "cp312")]
+    return found
+
+
+VLLM = [
+    pure("vllm", "0.2.0", "torch>=2.0"),
+    pure("vllm", "0.6.0", "torch==2.4.1"),
+]
+WITH_EXTRA = [
+    pure("transformers", "4.40.0", 'torch>=1.13; extra == "torch"', extras=["torch"]),
+    pure("transformers", "5.0.0", 'torch>=2.4; extra == "torch"', 'torch==2.0; extra == "dev"',
+         extras=["torch", "dev"]),
+]  # fmt: skip
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalIndex]:
+    with serving_uv(monkeypatch, tmp_path) as server:
+        server.more = [pure("pip", "26.0"), compiled("numpy", "1.26.4", "cp312"), *torches()]
+        yield server
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    monkeypatch.setattr(Console, "warn", lambda _, message, fix: found.append(f"{message} {fix}"))
+    return found
+
+
+def planned(request: Request, tmp_path: Path, facts: HostFacts = A100) -> tuple[Plan, Lock]:
+    """The plan that the packages lead to, and its lock from the local index."""
+    catalog, console = load(), Console()
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    choice = PackageChoice([facts], request, catalog, settings, console)
+    plan = choice.choose(require_plan(resolve([facts], request, catalog)))
+    return plan, lock_for(plan, [facts], request, catalog, settings, console, choice)
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {wheel.name: wheel.version for wheel in lock.wheels}
+
+
+def request_of(index: LocalIndex, *companions: str, **more: str) -> Request:
+    return Request(companions=companions, index=index.url("simple"), base="bootstrap", **more)  # type: ignore[arg-type]
+
+
+def test_the_newest_release_of_the_package_chooses_the_framework(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += VLLM
+    plan, lock = planned(request_of(index, "vllm"), tmp_path)
+    assert plan.framework_version == "2.4.1"
+    assert "works with vllm 0.6.0" in plan.reasons[0].message
+    assert versions(lock)["torch"] == f"2.4.1+{plan.wheel_tag}"
+    assert versions(lock)["vllm"] == "0.6.0"
+    assert said == []
+
+
+def test_without_packages_the_index_is_not_consulted(index: LocalIndex, tmp_path: Path) -> None:
+    request = request_of(index, "torchvision")
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    plan = resolve([A100], request, load())
+    assert PackageChoice([A100], request, load(), settings, Console()).choose(plan) is plan
+    assert index.asked == []
+
+
+def test_an_old_release_beside_a_pinned_framework_is_reported_with_the_way_out(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += VLLM
+    request = request_of(index, "vllm", framework_version="==2.5.1")
+    plan, lock = planned(request, tmp_path)
+    assert (plan.framework_version, versions(lock)["vllm"]) == ("2.5.1", "0.2.0")
+    assert [warning.code for warning in lock.plan.warnings][-1:] == ["old-release"]
+    assert "vllm 0.2.0 is older than the newest, 0.6.0" in said[-1]
+    assert "works with PyTorch 2.4.1" in said[-1]
+    assert "Remove --framework-version '==2.5.1'" in said[-1]
+
+
+def test_an_old_driver_is_named_as_what_keeps_the_newer_release_away(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += [pure("vllm", "0.2.0", "torch>=2.0"), pure("vllm", "0.6.0", "torch>=2.9")]
+    index.more.append(compiled("torch", "2.9.1", "cp311"))
+    old = host("460.32.03", "8.0")
+    index.more += [one for one in torches(old) if one not in index.more]
+    _, lock = planned(request_of(index, "vllm"), tmp_path, old)
+    assert versions(lock)["vllm"] == "0.2.0"
+    assert "works with PyTorch 2.9.1. " in said[-1]
+    assert "driver" in said[-1]
+
+
+def test_another_python_is_taken_where_the_package_is_newer(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += [compiled("fast", "1.0", "cp311"), compiled("fast", "2.0", "cp312")]
+    request = Request(companions=("fast",), index=index.url("simple"))
+    plan, _ = planned(request, tmp_path)
+    assert (plan.python, plan.base.python if plan.base else None) == ("3.12", "3.12")
+    assert said == []
+
+
+def test_a_pinned_python_is_kept_and_named_as_the_obstacle(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += [compiled("fast", "1.0", "cp311"), compiled("fast", "2.0", "cp312")]
+    request = Request(companions=("fast",), index=index.url("simple"), python="3.11")
+    plan, _ = planned(request, tmp_path)
+    assert plan.python == "3.11"
+    assert "Use --python 3.12" in said[-1]
+
+
+def test_an_extra_that_names_the_framework_holds(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += WITH_EXTRA
+    request = request_of(index, "transformers", framework_version="==2.0.1")
+    plan, lock = planned(request, tmp_path)
+    assert versions(lock)["transformers"] == "4.40.0"
+    assert "transformers==4.40.0" in plan.requirements
+    assert "Remove --framework-version" in said[-1]
+
+
+def test_an_extra_holds_for_the_package_of_a_package(index: LocalIndex, tmp_path: Path) -> None:
+    index.more += [*WITH_EXTRA, pure("trl", "1.0", "transformers")]
+    request = request_of(index, "trl", framework_version="==2.0.1")
+    _, lock = planned(request, tmp_path)
+    assert versions(lock)["transformers"] == "4.40.0"
+
+
+def test_an_extra_that_the_requested_release_refuses_is_an_error_with_the_release_that_fits(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    index.more += WITH_EXTRA
+    request = request_of(index, "transformers==5.0.0", framework_version="==2.0.1")
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request, tmp_path)
+    assert "transformers 5.0.0 needs torch>=2.4 (its extra 'torch')" in caught.value.message
+    assert "--with transformers==4.40.0" in caught.value.fix
+
+
+def test_an_extra_that_no_release_can_meet_is_a_warning_for_what_was_not_requested(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += [WITH_EXTRA[1], pure("trl", "1.0", "transformers")]
+    _, lock = planned(request_of(index, "trl", framework_version="==2.0.1"), tmp_path)
+    assert versions(lock)["transformers"] == "5.0.0"
+    assert "needs torch>=2.4 for its PyTorch part" in said[0]
+
+
+def test_packages_that_no_release_of_the_framework_fits_are_refused(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    index.more += [pure("late", "1.0", "torch>=2.5")]
+    request = request_of(index, "late", framework_version="<=2.4.1")
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request, tmp_path)
+    assert "No release of late works with PyTorch" in caught.value.message
+    assert "Remove --framework-version" in caught.value.fix
+
+
+def test_an_index_that_does_not_answer_leaves_the_plan_as_it_is(
+    index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url("broken"))
+    request = Request(companions=("vllm",), base="bootstrap")
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    plan = resolve([A100], request, load())
+    assert PackageChoice([A100], request, load(), settings, Console()).choose(plan) == plan
+
+
+def test_every_release_that_a_plan_may_have_fits_the_hosts() -> None:
+    request, catalog = Request(base="bootstrap"), load()
+    found = fitting_releases([A100], request, catalog)
+    assert found
+    for python, releases in found.items():
+        for release in (releases[0], releases[-1]):
+            exact = Request(base="bootstrap", framework_version=f"=={release}", python=python)
+            assert resolve([A100], exact, catalog).error is None, (python, release)

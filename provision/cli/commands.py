@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -112,6 +111,7 @@ def _show_install(
 
 def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
+    import shlex
     from pathlib import Path
 
     from provision.build.base import pin_base, refuse_missing_places, require_plan

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -103,9 +106,11 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         description="Find a compatible combination of driver, CUDA, framework and base image, "
         "explain why, build the image, and test it on this machine.",
         allow_abbrev=False,
+        formatter_class=partial(argparse.HelpFormatter, width=_width()),
     )
     parser.add_argument("--version", action="version", version=f"gpu-provision {VERSION}")
-    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
+    # with `prog` argparse need not format a usage line here, for which it imports shutil
+    verbs = parser.add_subparsers(metavar="COMMAND", required=True, prog=parser.prog)
     known = {one.name for one in (*COMMANDS, *GROUPS)}
     typed = known.intersection((words or ())[:1])
     for command in COMMANDS:
@@ -115,12 +120,29 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         if typed and group.name not in typed:
             continue
         verb = verbs.add_parser(
-            group.name, help=group.help, description=_sentence(group.help), allow_abbrev=False
+            group.name,
+            help=group.help,
+            description=_sentence(group.help),
+            allow_abbrev=False,
+            formatter_class=partial(argparse.HelpFormatter, width=_width()),
         )
-        actions = verb.add_subparsers(metavar="ACTION", required=True)
+        actions = verb.add_subparsers(metavar="ACTION", required=True, prog=verb.prog)
         for command in group.commands:
             _add_verb(actions, command, words)
     return parser
+
+
+def _width() -> int:
+    """The columns of a help text. argparse, which makes a formatter for each option, would import
+    shutil for that.
+    """
+    columns = 0
+    with contextlib.suppress(KeyError, ValueError):
+        columns = int(os.environ["COLUMNS"])
+    if columns <= 0:
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(1).columns
+    return (columns if columns > 0 else 80) - 2
 
 
 def _sentence(text: str) -> str:
@@ -136,7 +158,7 @@ def _add_verb(
         command.name,
         help=command.help,
         description=_sentence(command.help),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=_width()),
         allow_abbrev=False,
     )
     verb.set_defaults(command=command)

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -323,6 +322,8 @@ def _wrapped(text: str, first: str, rest: str) -> str:
     lines = text.splitlines() or [""]
     if len(lines) > 1 or len(first) + len(text) <= WIDTH:
         return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))
+    import textwrap
+
     return textwrap.fill(
         text,
         WIDTH,

@@ -35,19 +35,20 @@ def within(release: str, specifier: str) -> bool:
     clauses = [_plain(clause) for clause in specifier.split(",")] if specifier else []
     final, _, post = release.partition(".post")
     if _is_plain(final) and _is_plain(post or "0") and None not in clauses:
-        number = Version(release)
+        number = version(release)
         return all(compare(number, bound) for compare, bound in filter(None, clauses))
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(specifier).contains(release)
 
 
+@cache
 def _plain(clause: str) -> tuple[Callable[[Version, Version], bool], Version] | None:
     clause = clause.strip()
     for sign, compare in _COMPARISONS.items():
         bound = clause.removeprefix(sign).strip()
         if clause.startswith(sign):
-            return (compare, Version(bound)) if _is_plain(bound) else None
+            return (compare, version(bound)) if _is_plain(bound) else None
     return None
 
 

@@ -142,16 +142,13 @@ def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[Comp
 def choose_cudnn(spec: str, cuda: str, devices: Iterable[GpuKind], catalog: Catalog) -> str | None:
     """In an open range, the newest cuDNN that still supports every GPU."""
     oldest = min((d.capability for d in devices if d.capability), default=None)
-    fitting = [
-        row.version
-        for row in catalog.cudnn
-        if str(row.cuda_major) == cuda.partition(".")[0]
-        and not row.yanked
-        and row.sm_confidence != "assumed"
-        and within(row.version, spec)
-        and (oldest is None or not row.capabilities or min(row.capabilities) <= oldest)
-    ]
-    return max(fitting, key=version, default=None)
+    major = int(cuda.partition(".")[0])
+    rows = (row for row in catalog.cudnn if row.cuda_major == major and not row.yanked)
+    for row in sorted(rows, key=lambda row: version(row.version), reverse=True):
+        runs = oldest is None or not row.capabilities or min(row.capabilities) <= oldest
+        if runs and row.sm_confidence != "assumed" and within(row.version, spec):
+            return row.version
+    return None
 
 
 def is_proven(capability: ComputeCapability, catalog: Catalog) -> bool:

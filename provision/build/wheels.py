@@ -147,8 +147,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 give_up=fetcher.close,
             )
         if self._making.exclude_unneeded:
-            self._tell_what_was_spared(lock)
-        self._tell_what_was_written_twice(sources)
+            self._report_spared(lock)
+        self._report_written_twice(sources)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not delete it
         self._target.publish(built.content, MANIFEST, name=None)
@@ -197,7 +197,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             size_bytes=sum(one.size_bytes for one in made),
         )
 
-    def _tell_what_was_spared(self, lock: Lock) -> None:
+    def _report_spared(self, lock: Lock) -> None:
         """From the directories of the wheels that are here; layers that are known need none."""
         from images.layers.transcode import spared_in
 
@@ -211,7 +211,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
         )
 
-    def _tell_what_was_written_twice(self, sources: Sequence[LayerSource]) -> None:
+    def _report_written_twice(self, sources: Sequence[LayerSource]) -> None:
         """From the wheels that are here; a build that fetched none has reported it before."""
         from images.layers.transcode import WheelLayer, written_twice
 

@@ -1,4 +1,4 @@
-"""A registry on this machine that misbehaves as it is told."""
+"""A registry on this machine that misbehaves on request."""
 
 from __future__ import annotations
 

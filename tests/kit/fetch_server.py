@@ -1,4 +1,4 @@
-"""A server of files on this machine that understands ranges, and misbehaves as it is told."""
+"""A server of files on this machine that understands ranges, and misbehaves on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of one wheel on this machine, that misbehaves as it is told."""
+"""A server of one wheel on this machine, that misbehaves on request."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CPU_RANKS = 2
 _LEAVING = "the end of the process group"
 ONE_GPU = "one GPU: nothing to transfer between GPUs"
 P2P_FIX = (
-    "try NCCL_P2P_DISABLE=1: if that mends it, switch PCIe ACS and the IOMMU off in the host's BIOS"
+    "try NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS and the IOMMU off in the host's BIOS"
     " (or boot with iommu=pt)"
 )
 # A rank with this message lost another one: it did not fail itself.

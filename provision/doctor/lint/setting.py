@@ -107,6 +107,6 @@ def applies_on_linux(package: RequestedPackage, catalog: Catalog) -> bool:
 
 
 def capped(package: RequestedPackage, last: Version) -> bool:
-    """Whether it allows nothing newer than `last`."""
+    """Whether it allows neither the next patch nor the next major release after `last`."""
     next_releases = (f"{last.major}.{last.minor}.{last.micro + 1}", f"{last.major + 1}.0")
     return not any(package.specifier.contains(version) for version in next_releases)

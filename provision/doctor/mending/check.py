@@ -50,7 +50,7 @@ def _problems(failure: KnownFailure) -> Iterator[str]:
     automatic = [fix for fix in failure.fixes if fix.automatic]
     decides = failure.confirm if failure.check is None else failure.check
     if automatic and not failure.confirm:
-        yield "it is mended automatically, and no command confirms it"
+        yield "it is fixed automatically, and no command confirms it"
     if automatic and PLACEHOLDER.search(decides):
         yield f"confirm holds {PLACEHOLDER.findall(decides)[0]!r}, and would be run"
     if automatic:

@@ -45,7 +45,7 @@ def mend(
     """
     roots = [cause for cause in causes if cause.follows_from is None]
     if not roots:
-        doors.say("Nothing to mend: no cause was found.")
+        doors.say("Nothing to fix: no cause was found.")
         return Exit.DONE
     if doors.ask is None and not assume_yes:
         doors.say(
@@ -94,7 +94,7 @@ def _mend_cause(job: FixJob, *, again: bool) -> Exit | None:
     look = _look(job)
     if look.state == "healthy" and (again or job.cause.machine != "proves"):
         doors.say(
-            "  It is gone too." if again else "  Nothing to mend: this machine does not have it."
+            "  It is gone too." if again else "  Nothing to fix: this machine does not have it."
         )
         return None
     doubt = _doubt(job, look) if job.assume_yes else ""

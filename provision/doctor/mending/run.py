@@ -128,7 +128,7 @@ class FixRun:
             say("Mended.")
             self._end("mended")
             return Exit.DONE
-        say("Not mended: the commands ran, and the command above still fails.")
+        say("Not fixed: the commands ran, and the command above still fails.")
         self._say_undo()
         self._end("not-mended")
         return Exit.HOST_UNFIT

@@ -1,7 +1,7 @@
 """Facts of a machine, each with its source.
 
-What cannot be read is absent, never guessed. A probe is a function from a `Machine` to names and
-facts; it reads only through the machine's methods. All run in parallel under one time limit: a
+What cannot be read is absent, never guessed. A probe is a function from a `ProbedMachine` to names
+and facts; it reads only through the machine's methods. All run in parallel under one time limit: a
 program or a file that hangs costs only the facts of its own probe.
 """
 

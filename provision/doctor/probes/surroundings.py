@@ -137,7 +137,7 @@ def probe_disks(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def docker_root(machine: ProbedMachine) -> str | None:
-    """Where Docker keeps its images on this machine; Docker Desktop keeps them in its own VM."""
+    """Where Docker keeps its images on this machine; None for Docker Desktop, which has a VM."""
     info = read_info(machine)
     root = info.get("DockerRootDir") or (read_daemon_json(machine).keys or {}).get("data-root")
     if info.get("OperatingSystem") == "Docker Desktop":

@@ -18,7 +18,7 @@ from verify.model.check import Check, Context, Outcome, Status
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}
 TWO_OF_THE_CPU = "--xla_force_host_platform_device_count=2"
-_FIX = "run with NCCL_P2P_DISABLE=1: if that mends it, look at IOMMU and PCIe ACS settings"
+_FIX = "run with NCCL_P2P_DISABLE=1: if that fixes it, look at IOMMU and PCIe ACS settings"
 _SIZES = (8, 16, 4)
 
 

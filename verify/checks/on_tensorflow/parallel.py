@@ -11,7 +11,7 @@ from verify.checks.on_tensorflow.place import find, gpus
 from verify.model.check import Check, Context, Outcome, Status
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}
-_FIX = "run with NCCL_P2P_DISABLE=1: if that mends it, look at IOMMU and PCIe ACS settings"
+_FIX = "run with NCCL_P2P_DISABLE=1: if that fixes it, look at IOMMU and PCIe ACS settings"
 
 
 def check_mirrored(context: Context) -> Outcome:

@@ -459,7 +459,7 @@ def api_error(text: str, status: int = 500) -> APIError:
 
 @dataclass
 class FakeContainer:
-    """Starts, speaks and ends as it is told."""
+    """Starts, prints and ends as configured."""
 
     start_error: Exception | None = None
     logs_error: Exception | None = None

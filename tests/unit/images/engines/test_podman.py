@@ -51,7 +51,7 @@ sys.exit(code)
 
 
 class Fake:
-    """A podman that answers as it is told, and remembers what it was asked."""
+    """A podman that answers as configured, and records its calls."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

@@ -66,7 +66,7 @@ def test_nothing_secret_of_an_address_is_shown() -> None:
 
 
 class Server:
-    """Answers and breaks off as it is told."""
+    """Answers and breaks off as configured."""
 
     def __init__(self, *statuses: int | BrokenOff, **headers: str) -> None:
         self.left = list(statuses)

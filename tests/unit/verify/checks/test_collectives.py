@@ -149,7 +149,7 @@ def world(*endings: Ending, traces: tuple[Trace, ...] = (), backend: str = "nccl
         pytest.param(
             world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
             "none of 2",
-            "NCCL_P2P_DISABLE=1: if that mends it, switch PCIe ACS",
+            "NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS",
             id="a hang by P2P names IOMMU and ACS",
         ),
         pytest.param(

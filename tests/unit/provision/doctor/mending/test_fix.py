@@ -39,7 +39,7 @@ START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 @dataclass
 class Scene:
-    """A broken file, the knowledge that mends it, and a person who answers."""
+    """A broken file, the knowledge that fixes it, and a person who answers."""
 
     folder: Path
     answers: list[bool] | None = field(default_factory=lambda: [True])
@@ -194,7 +194,7 @@ def test_with_yes_nobody_is_asked(scene: Scene) -> None:
 
 def test_without_a_cause_there_is_nothing_to_mend(scene: Scene) -> None:
     assert scene.mend(scene.knowledge(), text="all is well") is Exit.DONE
-    assert "Nothing to mend" in scene.text
+    assert "Nothing to fix" in scene.text
 
 
 # --- whether it is here -------------------------------------------------------------------------
@@ -597,7 +597,7 @@ def test_a_command_that_never_ends_is_ended(scene: Scene) -> None:
 
 def test_what_ran_and_mended_nothing_is_not_called_mended(scene: Scene) -> None:
     assert scene.mend(scene.knowledge(confirm="false")) is Exit.HOST_UNFIT
-    assert "Not mended" in scene.text
+    assert "Not fixed" in scene.text
     assert "Mended." not in scene.text
     assert "To put the kept files back" in scene.text
 

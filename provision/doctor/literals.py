@@ -35,12 +35,14 @@ _FAINT = 3  # letters: a shorter word stands in nearly every line
 
 _PART = re.compile(r"[a-z]{3,}|[0-9]{3,}")
 _QUANTIFIER = re.compile(r"[*+?]\??|\{(\d+)(?:,(\d*))?\}\??")
+_PLAIN = re.compile(r"[\w :'\"=,/<>@%&;#!~`-]+(?![*+?{])")
 _GROUP = re.compile(r"\((?:\?(?:P?<\w+>|[imsU-]*:|[imsU-]+\)))?")
 _CLASS_NAME = re.compile(r"\[:\^?\w+:\]")
 _EITHER_CASE = re.compile(r"\[([A-Za-z])((?i:\1))\]")
 _NO_WIDTH = frozenset("bBAzZ")
 
 
+@cache
 def needs_of(pattern: str) -> tuple[Need, ...]:
     """What every match holds, the most telling need first. ValueError where nothing is certain:
     such a pattern would have to be tried on every line.
@@ -77,6 +79,7 @@ def _is_useful(need: Need) -> bool:
     return len(need) <= MOST_WORDS and _worth(need)[0] >= TELLING
 
 
+@cache
 def _worth(need: Need) -> tuple[int, int, int]:
     """Letters are rare, if they are of no common word; of equals the longer and the fewer are."""
     return min(map(_letters, need)), min(map(len, need)), -len(need)
@@ -125,7 +128,11 @@ class _Reader:
     def _sequence(self) -> list[Need]:
         sequence = _Sequence()
         while (char := self._next()) not in {"", "|", ")"}:
-            if char == "(":
+            plain = _PLAIN.match(self._pattern, self._at)
+            if plain is not None:
+                self._at = plain.end()
+                sequence.word += plain[0].lower()
+            elif char == "(":
                 self._group(sequence)
             else:
                 literal, width = self._item(char)

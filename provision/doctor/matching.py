@@ -85,13 +85,18 @@ class Patterns:
         words = _Words(asked, range(len(asked)))
         found: dict[str, list[Hit]] = {pattern: [] for pattern in asked}
         over: set[int] = set()
+        missed: set[tuple[int, bytes]] = set()  # a log says the same again and again
         first = 1
         for chunk in chunks(stream):
             for text, is_escaped in ((chunk, False), (unescaped(chunk) or b"", True)):
                 for index, start, end in words.lines(text, over, lambda *_: True):
                     line = text[start:end]
+                    if (index, line) in missed:
+                        continue
                     match = _compiled(asked[index]).search(line)
                     if match is None:
+                        if len(missed) < _MEMORY_LIMIT:
+                            missed.add((index, line))
                         continue
                     before = (
                         _escaped_line_of(line, chunk) if is_escaped else text.count(b"\n", 0, start)

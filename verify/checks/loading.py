@@ -304,8 +304,8 @@ def explain(one: LoadedSamples) -> Tuple[str, str]:
             return cause, fix
     again = "run it again with num_workers=0; build the image again from its lock"
     if one.error:
-        known, fix = symptoms.explain(one.error)
-        return known or "a worker or the loader crashed", fix or again
+        known, remedy = symptoms.explain(one.error)
+        return known or "a worker or the loader crashed", remedy or again
     if one.damaged and one.workers:
         return "batches were corrupted or mixed up between a worker and the main process", again
     if one.damaged:

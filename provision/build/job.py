@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.system.scratch import scratch_directory
 from provision.build.account import account, dry_run
@@ -71,32 +71,25 @@ def build(
     locks = [read_lock_file(path) for path in job.locks]
     refuse_documents(job.documenting, len(locks))
     check_names(job.asked, locks[0].plan.framework if locks else job.request.framework)
-    planned_for: Sequence[HostFacts] = ()
+    planned = None
     if locks:
         plans = [lock.plan for lock in locks]
         _refuse_twins(plans)
     else:
-        refuse_missing_places(job.request.base, job.making.cache_from)
-        with console.step("detect", "reading the host"):
-            planned_for = hosts()
-            console.result("; ".join(dict.fromkeys(map(in_short, planned_for))))
-        with console.step("plan", "finding a compatible combination"):
-            plan = require_plan(resolve(planned_for, job.request, job.catalog))
-            console.result(_in_words(plan))
-        show_remarks(plan, console)
-        plans = [plan]
-    tag = job.tag or default_tag(plans[0])
+        planned = _planned(job, hosts, console)
+        plans = [planned.plan]
     found = find_engine(job)
+    tag = job.tag or default_tag(plans[0])
     if job.dry_run:
         choice, _ = choose_builder(job, found, plans)
         return dry_run(plans[0], tag, choice, job), Exit.DONE
     here = facts()
     if job.verify and (warning := gpu_runtime_warning(here)):
         show_warnings([warning], console)
-    if locks:
+    if planned is None:
         images = _bases_of(locks, job, found, console)
     else:
-        images = [_lock(plans[0], planned_for, job, found, console)]
+        images = [_lock(planned, job, found, console)]
     choice, found = choose_builder(job, found, [image.plan for image in images])
     with ExitStack() as stack:
         scratch = stack.enter_context(scratch_directory())
@@ -175,19 +168,35 @@ def _bases_of(
     return images
 
 
-def _lock(
-    plan: Plan,
-    planned_for: Sequence[HostFacts],
-    job: BuildJob,
-    found: BuildEngine,
-    console: Console,
-) -> LockedImage:
-    """The image of a plan: choose its packages, pin its base, choose its wheels."""
+class _Planned(NamedTuple):
+    """The plan of a job without a lock, the hosts that it is for, and its packages."""
+
+    plan: Plan
+    hosts: Sequence[HostFacts]
+    packages: PackageChoice
+
+
+def _planned(job: BuildJob, hosts: Callable[[], Sequence[HostFacts]], console: Console) -> _Planned:
+    refuse_missing_places(job.request.base, job.making.cache_from)
+    with console.step("detect", "reading the host"):
+        planned_for = hosts()
+        console.result("; ".join(dict.fromkeys(map(in_short, planned_for))))
+    with console.step("plan", "finding a compatible combination"):
+        plan = require_plan(resolve(planned_for, job.request, job.catalog))
+        console.result(_in_words(plan))
     packages = PackageChoice(planned_for, job.request, job.catalog, job.settings, console)
-    plan = packages.choose(plan)
+    if not job.dry_run:
+        plan = packages.choose(plan)
+    show_remarks(plan, console)
+    return _Planned(plan, planned_for, packages)
+
+
+def _lock(planned: _Planned, job: BuildJob, found: BuildEngine, console: Console) -> LockedImage:
+    """The image of a plan: pin its base, choose its wheels."""
+    planned_for, packages = planned.hosts, planned.packages
     with console.step("base", _PINNING):
         plan, archive = pin_base(
-            plan,
+            planned.plan,
             planned_for,
             job.request,
             job.catalog,

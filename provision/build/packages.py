@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from images.text.printable import printable
 from provision.build.base import BuildSettings, require_plan
 from provision.catalog.catalog import Catalog
-from provision.lock.extras import ExtraNeed, read_metadata, unmet
+from provision.lock.extras import ExtraNeed, read_metadata, unmet, unmet_warning
 from provision.lock.lead import (
     PackageRelease,
     addresses_in,
@@ -75,6 +75,8 @@ class PackageChoice:
         self._leading = leading(request)
         self._package = PACKAGES[request.framework]
         self._newest: dict[str, dict[str, PackageRelease | None]] = {}
+        self._outcomes: dict[str, set[Outcome]] = {}
+        self._arch = DEFAULT_ARCH
 
     def choose(self, plan: Plan) -> Plan:
         """The plan for the release that the packages need; the same plan if nothing is requested,
@@ -91,7 +93,10 @@ class PackageChoice:
         """The same for a base that is built from Debian packages, whatever base was requested."""
         if not self._leading:
             return plan
-        return self._chosen(plan, replace(self._request, base="bootstrap"))
+        chosen = self._chosen(plan, replace(self._request, base="bootstrap"))
+        for warning in chosen.warnings:
+            self._console.warn(warning.message, warning.fix)
+        return chosen
 
     def _chosen(self, plan: Plan, request: Request) -> Plan:
         fitting = fitting_releases(self._hosts, request, self._catalog)
@@ -121,14 +126,29 @@ class PackageChoice:
         release = chosen[self._package].version
         self._console.result(f"{by} with {TITLES[plan.framework]} {release}, Python {best.python}")
         plan = self._planned_for(plan, request, by, release, best.python)
-        warnings = tuple(_refused(need, plan) for need in best.refused)
-        for warning in warnings:
-            self._console.warn(warning.message, warning.fix)
+        warnings = tuple(unmet_warning(need, plan) for need in best.refused)
         lines = tuple(line for line in best.pins if line not in plan.requirements)
         return replace(
             plan,
             requirements=(*plan.requirements, *lines),
             warnings=(*plan.warnings, *warnings),
+        )
+
+    def without_wheels(self) -> NoSolutionError | None:
+        """The error if an index has only the source of a requested package, or does not have it.
+
+        Only what was looked up by `choose` is known, in the default index and that of --index.
+        """
+        names = [name for name in self._leading if self._outcomes.get(name) == {"unsolvable"}]
+        if not names:
+            return None
+        pythons = sorted(self._newest[names[0]], key=lambda text: int(text.partition(".")[2]))
+        span = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
+        return NoSolutionError(
+            f"{' and '.join(names)}: the index has no wheel for Python {span} on "
+            f"{self._arch} Linux, and images are built from wheels.",
+            fix="Build a wheel of it for this framework, and name an index that has it with "
+            "--index; or remove it from --with.",
         )
 
     def judge(self, found: Solution) -> Solution:
@@ -158,15 +178,19 @@ class PackageChoice:
         """Look up the newest release of each requested package, for each Python."""
         pairs = [(name, python) for name in self._leading for python in pythons]
 
-        def ask(pair: tuple[str, str]) -> PackageRelease | None:
+        self._arch = target.arch
+
+        def ask(pair: tuple[str, str]) -> tuple[Outcome, PackageRelease | None]:
             name, python = pair
             line = self._leading[name]
             outcome, _, text = self._uv([line], target._replace(python=python), alone=True)
-            return releases_in(text).get(name) if outcome == "locked" else None
+            return outcome, (releases_in(text).get(name) if outcome == "locked" else None)
 
         with ThreadPoolExecutor(_THREADS) as threads:
-            for (name, python), release in zip(pairs, threads.map(ask, pairs), strict=True):
+            answers = zip(pairs, threads.map(ask, pairs), strict=True)
+            for (name, python), (outcome, release) in answers:
                 self._newest.setdefault(name, {})[python] = release
+                self._outcomes.setdefault(name, set()).add(outcome)
 
     def _best(
         self, target: WheelTarget, pythons: Sequence[str], fitting: Mapping[str, Sequence[str]]
@@ -361,16 +385,3 @@ class PackageChoice:
 
     def _names(self) -> str:
         return printable(" and ".join(self._leading.values()))
-
-
-def _refused(need: ExtraNeed, plan: Plan) -> Warned:
-    """No release of a package accepts the framework of the plan."""
-    title = TITLES[plan.framework]
-    return Warned(
-        code="extra-unmet",
-        message=f"{need.package} {need.version} needs {need.requirement} for its {title} part "
-        f"(its extra {need.extra!r}), and this plan has {title} {plan.framework_version}: that "
-        "part will not work.",
-        fix=f"Allow another release of {title}, or request a {need.package} that supports this "
-        "one.",
-    )

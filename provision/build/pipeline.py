@@ -26,7 +26,7 @@ from provision.errors import (
 from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.lock.solve import ask_index, find_wheels, lock_of
+from provision.lock.solve import NoSolutionError, ask_index, find_wheels, lock_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at
@@ -106,7 +106,11 @@ def lock_for(
         found = find_wheels(
             plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.progress
         )
-    except IndexUnreachableError as failure:
+    except (IndexUnreachableError, NoSolutionError) as failure:
+        if (missing := packages.without_wheels()) is not None:
+            raise missing from failure
+        if isinstance(failure, NoSolutionError):
+            raise
         instead = within_reach(plan, hosts, request, catalog, settings)
         if instead is None:
             raise

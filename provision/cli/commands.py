@@ -131,9 +131,9 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     settings = read_settings(args)
     hosts = read_hosts(args, catalog)
     plan = require_plan(resolve(hosts, request, catalog))
-    show_remarks(plan, console)
     packages = PackageChoice(hosts, request, catalog, settings, console)
     plan = packages.choose(plan)
+    show_remarks(plan, console)
     with console.step("base", "pinning the base image"):
         plan, _ = pin_base(
             plan,

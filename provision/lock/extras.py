@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from images.errors import Failure
 from images.inspect.texts import WheelMetadata, parse_metadata
+from provision.model.plan import TITLES, Plan, Warned
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -71,6 +72,19 @@ def unmet(
             refusing.append(ExtraNeed(metadata.name, metadata.version, extra, text))
     named = [need for need in refusing if need.extra.lower() in {framework, f"py{framework}"}]
     return next(iter([*named, *refusing]), None)
+
+
+def unmet_warning(need: ExtraNeed, plan: Plan) -> Warned:
+    """The warning that no release of a package accepts the framework of the plan."""
+    title = TITLES[plan.framework]
+    return Warned(
+        code="extra-unmet",
+        message=f"{need.package} {need.version} needs {need.requirement} for its {title} part "
+        f"(its extra {need.extra!r}), and this plan has {title} {plan.framework_version}: that "
+        "part will not work.",
+        fix=f"Allow another release of {title}, or request a {need.package} that supports this "
+        "one.",
+    )
 
 
 def _requirements(lines: Iterable[str], framework: str) -> list[Requirement]:

@@ -181,9 +181,10 @@ def test_an_extra_that_no_release_can_meet_is_a_warning_for_what_was_not_request
     index: LocalIndex, tmp_path: Path, said: list[str]
 ) -> None:
     index.more += [WITH_EXTRA[1], pure("trl", "1.0", "transformers")]
-    _, lock = planned(request_of(index, "trl", framework_version="==2.0.1"), tmp_path)
+    plan, lock = planned(request_of(index, "trl", framework_version="==2.0.1"), tmp_path)
     assert versions(lock)["transformers"] == "5.0.0"
-    assert "needs torch>=2.4 for its PyTorch part" in said[0]
+    assert "needs torch>=2.4 for its PyTorch part" in plan.warnings[-1].message
+    assert said == []  # the job shows the warnings of its plan
 
 
 def test_packages_that_no_release_of_the_framework_fits_are_refused(
@@ -195,6 +196,23 @@ def test_packages_that_no_release_of_the_framework_fits_are_refused(
         planned(request, tmp_path)
     assert "No release of late works with PyTorch" in caught.value.message
     assert "Remove --framework-version" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([("flash-attn-2.8.3.tar.gz", b"source")], id="only the source"),
+        pytest.param([], id="no such package"),
+    ],
+)
+def test_a_package_without_wheels_is_named(
+    index: LocalIndex, tmp_path: Path, more: list[tuple[str, bytes]]
+) -> None:
+    index.more += more
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request_of(index, "flash-attn", framework_version="==2.4.1"), tmp_path)
+    assert "flash-attn: the index has no wheel for Python" in caught.value.message
+    assert "--index" in caught.value.fix
 
 
 def test_an_index_that_does_not_answer_leaves_the_plan_as_it_is(

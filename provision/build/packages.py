@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from images.text.printable import printable
 from provision.build.base import BuildSettings, require_plan
@@ -18,6 +18,7 @@ from provision.catalog.catalog import Catalog
 from provision.lock.extras import ExtraNeed, read_metadata, unmet, unmet_warning
 from provision.lock.lead import (
     PackageRelease,
+    PackageTry,
     addresses_in,
     framework_line,
     is_newer,
@@ -40,20 +41,6 @@ _ROUNDS = 3  # of requests for extras: each may bring packages that have extras 
 _THREADS = 4
 _ANY_GLIBC = 40  # newer than what wheels are built for
 _NOT_OURS = ("nvidia-", "cuda-")  # NVIDIA's wheels name no framework
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Try:
-    """What uv found for one Python. `pins` hold packages to releases whose extras accept the
-    framework; `refused` are needs that no release could meet.
-    """
-
-    python: str
-    outcome: Outcome
-    reason: str
-    text: str
-    pins: tuple[str, ...] = ()
-    refused: tuple[ExtraNeed, ...] = ()
 
 
 class PackageChoice:
@@ -110,7 +97,7 @@ class PackageChoice:
             free = replace(request, python=None)
             others = fitting_releases(self._hosts, free, self._catalog)
         self._look_up(target, dict.fromkeys((*pythons, *reversed(others))))
-        best = self._best(target, pythons, fitting)
+        best = self._best(target, str(plan.framework_version), pythons, fitting)
         if best.outcome == "broken":
             raise uv_broken(best.reason, best.text)
         if best.outcome != "locked":
@@ -119,6 +106,9 @@ class PackageChoice:
             self._console.progress(f"{self._names()}: {best.reason}")
             return plan
         chosen = releases_in(best.text)
+        missing = self.without_wheels()
+        if missing is not None:  # uv takes a pre-release if there is nothing else
+            raise missing
         own = [need for need in best.refused if need.package in self._leading]
         if own:
             raise self._extra_refused(own[0], chosen, target._replace(python=best.python), fitting)
@@ -143,10 +133,9 @@ class PackageChoice:
         if not names:
             return None
         pythons = sorted(self._newest[names[0]], key=lambda text: int(text.partition(".")[2]))
-        span = pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
         return NoSolutionError(
-            f"{' and '.join(names)}: the index has no wheel for Python {span} on "
-            f"{self._arch} Linux, and images are built from wheels.",
+            f"{' and '.join(names)}: the index has no wheel for Python "
+            f"{', '.join(pythons)} on {self._arch} Linux, and images are built from wheels.",
             fix="Build a wheel of it for this framework, and name an index that has it with "
             "--index; or remove it from --with.",
         )
@@ -158,7 +147,7 @@ class PackageChoice:
         releases = releases_in(found.text)
         warnings = []
         for name in self._leading:
-            mine, newest = releases.get(name), newest_of(self._newest.get(name, {}))
+            mine, newest = releases.get(name), self._newest_of(name)
             words = lag(mine, newest[1]) if mine and newest else None
             if mine is None or newest is None or words is None:
                 continue
@@ -193,27 +182,39 @@ class PackageChoice:
                 self._outcomes.setdefault(name, set()).add(outcome)
 
     def _best(
-        self, target: WheelTarget, pythons: Sequence[str], fitting: Mapping[str, Sequence[str]]
-    ) -> _Try:
-        """The try with the newest packages; another Python is tried if it may have newer ones."""
-        best: _Try | None = None
+        self,
+        target: WheelTarget,
+        preferred: str,
+        pythons: Sequence[str],
+        fitting: Mapping[str, Sequence[str]],
+    ) -> PackageTry:
+        """The try with the newest packages. The preferred release of the framework goes first;
+        another one, or another Python, must have newer packages.
+        """
+        best = self._resolve(target, [preferred])
+        newest = [
+            found[1].version if found else None for found in map(self._newest_of, self._leading)
+        ]
         tries = 0
         for python in pythons:
-            if best is not None and not is_newer(self._newest_for(python), self._versions(best)):
+            if best.satisfies and not is_newer(newest, self._versions(best)):
+                break
+            possible = self._newest_for(python)
+            if best.satisfies and not is_newer(possible, self._versions(best)):
                 continue
             if (tries := tries + 1) > _MOST_PYTHONS:
                 break
             found = self._resolve(target._replace(python=python), fitting[python])
-            if best is None or is_newer(self._versions(found), self._versions(best)):
+            newer = is_newer(self._versions(found), self._versions(best))
+            if best.outcome != "locked" or (found.satisfies and (newer or not best.satisfies)):
                 best = found
-        assert best is not None
         return best
 
-    def _resolve(self, target: WheelTarget, fitting: Sequence[str]) -> _Try:
+    def _resolve(self, target: WheelTarget, fitting: Sequence[str]) -> PackageTry:
         """Resolve the packages with every framework that fits, and with the extras that name it."""
         framework = self._framework_line(fitting)
         extras: dict[str, ExtraNeed] = {}
-        found: _Try | None = None
+        found: PackageTry | None = None
         for _ in range(_ROUNDS):
             lines = [*self._leading.values(), *(f"{n.package}[{n.extra}]" for n in extras.values())]
             outcome, reason, text = self._uv([*lines, framework], target)
@@ -221,7 +222,9 @@ class PackageChoice:
                 return replace(found, refused=tuple(extras.values()))
             releases = releases_in(text) if outcome == "locked" else {}
             pins = tuple(f"{name}=={releases[name].version}" for name in extras if name in releases)
-            found = _Try(python=target.python, outcome=outcome, reason=reason, text=text, pins=pins)
+            found = PackageTry(
+                python=target.python, outcome=outcome, reason=reason, text=text, pins=pins
+            )
             needs = {} if outcome != "locked" else self._unmet(text, target, releases)
             if not needs.keys() - extras.keys():
                 break
@@ -297,11 +300,11 @@ class PackageChoice:
         known = known_releases(self._request, self._catalog)
         return framework_line(self._package, fitting, known)
 
-    def _none_fits(self, found: _Try, fitting: Sequence[str]) -> NoSolutionError:
+    def _none_fits(self, found: PackageTry, fitting: Sequence[str]) -> NoSolutionError:
         title = TITLES[self._request.framework]
         span = fitting[0] if len(fitting) == 1 else f"{fitting[0]} to {fitting[-1]}"
         name = next(iter(self._leading))
-        newest = newest_of(self._newest[name])
+        newest = self._newest_of(name)
         why, fix = self._obstacle(name, *newest) if newest else ("", "")
         return NoSolutionError(
             f"No release of {self._names()} works with {title} {span}, which the hosts can run"
@@ -369,16 +372,19 @@ class PackageChoice:
             index=self._request.index,
             ca_bundle=self._settings.ca,
             offline=self._settings.offline,
-            dependencies=not alone,
+            alone=alone,
         )
 
-    def _versions(self, found: _Try) -> tuple[str | None, ...]:
+    def _versions(self, found: PackageTry) -> tuple[str | None, ...]:
         releases = releases_in(found.text) if found.outcome == "locked" else {}
         return tuple(releases[n].version if n in releases else None for n in self._leading)
 
     def _newest_for(self, python: str) -> tuple[str | None, ...]:
         found = (self._newest[name][python] for name in self._leading)
         return tuple(release.version if release else None for release in found)
+
+    def _newest_of(self, name: str) -> tuple[str, PackageRelease] | None:
+        return newest_of(self._newest.get(name, {}))
 
     def _found_anywhere(self, name: str) -> bool:
         return any(release is not None for release in self._newest[name].values())

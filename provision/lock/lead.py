@@ -8,10 +8,13 @@ releases that run on the hosts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
+from provision.lock.extras import ExtraNeed
 from provision.lock.lockfile import parse_lock
+from provision.lock.uv import Outcome
 
 _OLD_DAYS = 365
 _OLD_MINORS = 2
@@ -22,6 +25,25 @@ class PackageRelease(NamedTuple):
 
     version: str
     uploaded: date | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageTry:
+    """What uv found for one Python. `pins` hold packages to releases whose extras accept the
+    framework; `refused` are needs that no release could meet.
+    """
+
+    python: str
+    outcome: Outcome
+    reason: str
+    text: str
+    pins: tuple[str, ...] = ()
+    refused: tuple[ExtraNeed, ...] = ()
+
+    @property
+    def satisfies(self) -> bool:
+        """Whether all requirements hold, those of extras included."""
+        return self.outcome == "locked" and not self.refused
 
 
 def releases_in(text: str) -> dict[str, PackageRelease]:

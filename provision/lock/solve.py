@@ -138,10 +138,10 @@ def run_uv(
     index: str | None,
     ca_bundle: Path | None,
     offline: bool,
-    dependencies: bool = True,
+    alone: bool = False,
 ) -> tuple[Outcome, str, str]:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
-    uv printed. `index` goes before the installer's default index. `dependencies`: theirs, too.
+    uv printed. `index` goes before the installer's default index. `alone`: without dependencies.
     """
     with scratch_directory() as made:
         out = made / "pylock.toml"
@@ -154,7 +154,7 @@ def run_uv(
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
         try:
             done = process.run(
-                compile_argv(target, out, offline=offline, dependencies=dependencies),
+                compile_argv(target, out, offline=offline, alone=alone),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
                 input="\n".join(lines) + "\n",

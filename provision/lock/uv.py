@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,6 +22,7 @@ _UV_MANYLINUX: tuple[int, ...] = (
     *range(31, 41),
 )  # what uv's --python-platform knows of manylinux_2_N
 _ANY = f"({'|'.join(PACKAGES.values())})"
+_FINDING = threading.Lock()
 Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
 # Why uv may fail on this machine, in its words and the kernel's, and what helps.
 _TROUBLES = (
@@ -52,9 +54,11 @@ def target_of(plan: Plan) -> WheelTarget:
 
 
 def compile_argv(
-    target: WheelTarget, out: Path, *, offline: bool, dependencies: bool = True
+    target: WheelTarget, out: Path, *, offline: bool, alone: bool = False
 ) -> list[str]:
-    """uv's command line: wheels only, for the image's Python, CPU and glibc."""
+    """uv's command line: wheels only, for the image's Python, CPU and glibc. `alone`: without
+    dependencies, and no pre-release that was not requested, even if there is nothing else.
+    """
     platform = f"{target.arch}-manylinux_2_{_glibc_of_uv(target.glibc)}"
     argv = [uv_program(), "pip", "compile", "-", "--format", "pylock.toml", "--no-header"]
     argv += ["--quiet", "--color", "never", "--no-annotate", "--only-binary", ":all:"]
@@ -64,8 +68,8 @@ def compile_argv(
         argv += ["--python", sys.executable]
     if offline:
         argv.append("--offline")
-    if not dependencies:
-        argv.append("--no-deps")
+    if alone:
+        argv += ["--no-deps", "--prerelease", "explicit"]
     return argv
 
 
@@ -74,7 +78,8 @@ def uv_program() -> str:
     from uv import find_uv_bin
 
     try:
-        return os.fspath(find_uv_bin())
+        with _FINDING:  # Python before 3.13 reads its configuration for it, not safe in threads
+            return os.fspath(find_uv_bin())
     except FileNotFoundError as error:
         raise process.ToolMissing(
             "uv is installed but its executable is missing.",

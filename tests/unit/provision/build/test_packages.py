@@ -94,6 +94,20 @@ def test_the_newest_release_of_the_package_chooses_the_framework(
     assert said == []
 
 
+def test_a_package_that_works_with_the_preferred_release_does_not_change_it(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    facts, request = host("580.95.05", "9.0"), request_of(index, "accelerate")
+    preferred = resolve([facts], request, load())
+    newest = fitting_releases([facts], request, load())[str(preferred.python)][-1]
+    assert newest != preferred.framework_version  # only likely to exist, or not supported natively
+    tag = f"cp{str(preferred.python).replace('.', '')}"
+    index.more += [compiled("torch", str(v), tag) for v in (preferred.framework_version, newest)]
+    index.more += [pure("accelerate", "1.0", "torch>=2.0"), pure("numpy", "2.4.0")]
+    plan, _ = planned(request, tmp_path, facts)
+    assert plan.framework_version == preferred.framework_version
+
+
 def test_without_packages_the_index_is_not_consulted(index: LocalIndex, tmp_path: Path) -> None:
     request = request_of(index, "torchvision")
     settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
@@ -202,6 +216,7 @@ def test_packages_that_no_release_of_the_framework_fits_are_refused(
     "more",
     [
         pytest.param([("flash-attn-2.8.3.tar.gz", b"source")], id="only the source"),
+        pytest.param([pure("flash_attn", "0.1.dev5")], id="a wheel of a pre-release only"),
         pytest.param([], id="no such package"),
     ],
 )

@@ -20,7 +20,8 @@ from images.bootstrap.errors import BootstrapError
 from images.bootstrap.index import SuitePackage
 from images.bootstrap.tree import is_kept, merged_path, plain_path
 from images.errors import Failure
-from images.inspect.dynamic import DamagedElf, read_dynamic
+from images.inspect.dynamic import read_dynamic
+from images.inspect.segments import DamagedElf
 from images.layers.tar import Kind, TarEntry, header, padding
 from images.oci.tarstream import scan
 

@@ -12,15 +12,16 @@ import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from posixpath import basename, dirname, join
 from typing import IO, Any, Literal
 
 from images.errors import Failure
 from images.inspect.archive import WheelArchive
-from images.inspect.dynamic import MAGIC, DamagedElf, DynamicReader, Machine
+from images.inspect.dynamic import MAGIC, DynamicReader, Machine
 from images.inspect.library import read_library
+from images.inspect.segments import DamagedElf
 from images.inspect.source import ByteSource
 from images.inspect.texts import find_flags, parse_tags
 from images.inspect.tree import (
@@ -42,6 +43,7 @@ PIECE_BYTES = 1 << 20
 _WORKERS = 2
 _MOST_FILES = 3_000_000
 _MOST_TEXT_BYTES = 512 << 20
+_MOST_SYMBOLS_BYTES = 1 << 30
 _ANEW_FIX = "Rebuild the image or pull it again."
 _TORCH_FLAGS = "/torch/lib/libtorch_python.so"
 # Files that are read as text, and the limit for each.
@@ -161,6 +163,7 @@ class _Counted:
         self.on_bytes = on_bytes
         self._files = 0
         self._text = 0
+        self._symbols = 0
 
     def file(self) -> None:
         self._files += 1
@@ -169,8 +172,13 @@ class _Counted:
                 f"The image holds more than {_MOST_FILES} files.", fix=_ANEW_FIX
             )
 
-    def text(self, size: int) -> None:
-        self._text += size
+    def content(self, file: ImageFile) -> None:
+        """Count what was read from a file. Symbols that are too many are not kept."""
+        if file.elf is not None and file.elf.symbols is not None:
+            self._symbols += file.elf.symbols.memory_bytes
+            if self._symbols > _MOST_SYMBOLS_BYTES:
+                file.elf = replace(file.elf, symbols=None)
+        self._text += len(file.text or b"")
         if self._text > _MOST_TEXT_BYTES:
             raise ImageUnreadableError(
                 f"What its packages say of themselves has more than {_MOST_TEXT_BYTES} bytes.",
@@ -191,9 +199,9 @@ def read_wheel(source: ByteSource, *, on_bytes: OnBytes | None = None) -> Conten
             continue
         file = ImageFile(size=member.size, layer=0)
         reader = read_content(path, file, _heard(archive.stream(member), counted.on_bytes))
-        counted.text(len(file.text or b""))
         while reader is not None and not _read_again(file, reader, archive.stream(member)):
             pass
+        counted.content(file)
         tree.add(path, file)
     tags = _platforms(source.file_name, tree)
     machines = [m for m in _MACHINES.values() if any(tag.endswith(m) for tag in tags)]
@@ -241,6 +249,7 @@ def _read_layer(number: int, layer: ImageLayer, counted: _Counted) -> _Layer:
                     file, reader = waiting.pop(path)
                     if not _read_again(file, reader, _pieces(content)):
                         again[path] = file, reader
+                    counted.content(file)
     return found
 
 
@@ -269,7 +278,7 @@ def _read_member(
     else:
         file = ImageFile(size=member.size, layer=number, executable=bool(member.mode & 0o111))
         reader = read_content(path, file, _heard(_pieces(content), counted.on_bytes))
-        counted.text(len(file.text or b""))
+        counted.content(file)
         found.nodes.append((path, file))
         again.pop(path, None)  # of two members with one name, the later one stays
         if reader is not None:

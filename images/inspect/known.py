@@ -23,12 +23,14 @@ class KnownLibraries:
 
     "driver": an engine mounts them from the host. "base": a wheel may rely on them according to the
     manylinux policy. "optional": what needs them works without them, or is for some machines only.
+    `symbols` are patterns of all that a driver's libraries export; empty if that is unknown.
     """
 
     group: Group
     names: tuple[str, ...]
     what: str
     source: str
+    symbols: tuple[str, ...] = ()
 
 
 @cache
@@ -41,6 +43,7 @@ def known_libraries() -> tuple[KnownLibraries, ...]:
             names=tuple(map(str, _listed(row["names"]))),
             what=str(row["what"]),
             source=str(row["source"]),
+            symbols=tuple(map(str, _listed(row.get("symbols", [])))),
         )
         for group, rows in groups.items()
         for row in rows

@@ -49,6 +49,24 @@ class VersionMissing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SymbolMissing:
+    """A symbol that a file needs and that nothing which the loader searches defines.
+
+    `symbol` is as in the file (C++ names are mangled); `version` None: it may have any. `searched`
+    are the libraries that the file itself needs. `where` is another file of the image that defines
+    it: if that is loaded before for all (RTLD_GLOBAL), the file loads.
+    """
+
+    file: str
+    symbol: str
+    version: str | None
+    root: str
+    required: bool
+    searched: tuple[str, ...]
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
     """An ELF file that could not be read, and whether it is required to work."""
 

@@ -1,4 +1,4 @@
-"""Checks whether the libraries that each file needs are found, as the dynamic loader would.
+"""Checks whether the libraries and symbols that each file needs are found, as the loader would.
 
 For each program and module we repeat the loader's work: find the libraries that it needs, and those
 that they need, in the places and in the order that the loader uses. A library that is loaded
@@ -30,10 +30,13 @@ from images.inspect.known import find_known
 from images.inspect.loader import Loader, Mapped, NeededLibrary, Status, Unreadable, VersionMissing
 from images.inspect.packages import Distribution, ImagePackages, distinct_files
 from images.inspect.tree import ImageFile
+from images.inspect.undefined import Load, SymbolNeeds, SymbolSearch
+from images.inspect.versions import newest_asked, newest_of
 
 _TAGGED_MODULE = re.compile(r"\.(cpython-\d+\w*-[\w-]+|abi3)\.so$")
 _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d+\.\d+/lib-dynload/")
 _PYTHON = re.compile(r"python\d+\.\d+")
+_PYTHON_TAG = re.compile(r"\.(?:cpython-(?P<major>\d)(?P<minor>\d+\w*)|pypy|graalpy)[\w-]*\.so$")
 _STUBS = re.compile(r"/stubs/")
 
 
@@ -45,6 +48,7 @@ class Needs:
     files: int
     needs: tuple[NeededLibrary, ...]
     versions: tuple[VersionMissing, ...]
+    symbols: SymbolNeeds
     unreadable: tuple[Unreadable, ...]
     newest_asked: Mapping[str, str] = field(default_factory=dict)
     """The newest required version of each series, and the file: "GLIBC_2.34 (by /x.so)"."""
@@ -69,39 +73,70 @@ class _Survey:
         self._loader = loader
         self.needs: dict[tuple[str, str], NeededLibrary] = {}
         self.versions: dict[tuple[str, str, str], VersionMissing] = {}
+        self._loads: list[Load] = []
         self.visited: set[ImageFile] = set()
         self.broken: set[ImageFile] = set()
         self._by_name = _by_name(contents, packages)
         self._names = {file: path for path, file in distinct_files(contents.tree)}
         python = _interpreter(contents)
         self._python: dict[str, Mapped] = {}
+        self._python_version = python_version(contents)
         self._program: Mapped | None = None
         if python is not None and python[1].elf is not None:
             self._program = Mapped(python[0], python[1], python[1].elf, None)
-            self._load(self._program, self._python, required=True)
+            self._load(
+                self._program, self._python, Load(root=python[1], required=True, by_python=False)
+            )
 
     def load(self, root: _Root) -> None:
         assert root.file.elf is not None
         loaded = dict(self._python) if root.by_python else {}
         loader = self._program if root.by_python else None
-        self._load(
-            Mapped(root.path, root.file, root.file.elf, loader), loaded, required=root.required
+        load = Load(
+            root=root.file,
+            required=root.required,
+            by_python=root.by_python,
+            known_program=not root.by_python
+            or (loader is not None and not for_other_python(root.path, self._python_version)),
         )
+        self._load(Mapped(root.path, root.file, root.file.elf, loader), loaded, load)
 
-    def _load(self, root: Mapped, loaded: dict[str, Mapped], *, required: bool) -> None:
+    def symbols(self) -> SymbolNeeds:
+        """Search the symbols of everything that was loaded."""
+        missing = {(one.file, one.version) for one in self.versions.values()}
+        search = SymbolSearch(
+            self._names,
+            program=self._loads[0] if self._program is not None else None,
+            related=self._may_rely_on,
+            ignored=lambda file, version: (self._names[file], version) in missing,
+        )
+        return search.search(self._loads)
+
+    def _may_rely_on(self, file: ImageFile, other: ImageFile) -> bool:
+        mine, theirs = self._packages.owners.get(file), self._packages.owners.get(other)
+        return mine is not None and theirs is not None and self._go_together(mine, theirs)
+
+    def _load(self, root: Mapped, loaded: dict[str, Mapped], load: Load) -> None:
         """Load as the loader does: breadth first, each library once."""
+        self._loads.append(load)
+        required = load.required
         program = self._program if root.loader is not None else root
         by_file = {one.file: one for one in loaded.values()}
         self._enter(root, loaded, by_file, root.path)
         queue = [root]
         for one in queue:
             self.visited.add(one.file)
+            links, absent = load.links.setdefault(one.file, []), set[str]()
             for name in one.elf.needed:
                 found = loaded.get(name)
                 if found is None:
                     hit = self._loader.search(name, one, program)
                     if hit is None:
-                        self._absent(name, one, root, required=required)
+                        before = self._absent(name, one, root, required=required)
+                        if before is None:
+                            absent.add(name)
+                        else:
+                            links.append(before)
                         continue
                     path, file = hit
                     found = by_file.get(file)
@@ -110,9 +145,12 @@ class _Survey:
                         found = Mapped(path, file, file.elf, one)
                         queue.append(found)
                     self._enter(found, loaded, by_file, name)
+                links.append(found.file)
                 where = self._names[found.file]
                 self._found(name, one, where, root, "found", required=required)
                 self._compare(name, one, found.file, root, required=required)
+            if absent:
+                load.absent[one.file] = absent
 
     def _enter(
         self, one: Mapped, loaded: dict[str, Mapped], by_file: dict[ImageFile, Mapped], name: str
@@ -122,11 +160,15 @@ class _Survey:
         if one.elf.soname:
             loaded.setdefault(one.elf.soname, one)
 
-    def _absent(self, name: str, asker: Mapped, root: Mapped, *, required: bool) -> None:
-        """Determine the status of a library that the loader does not find."""
+    def _absent(
+        self, name: str, asker: Mapped, root: Mapped, *, required: bool
+    ) -> ImageFile | None:
+        """Determine the status of a library that the loader does not find. Returns the file that
+        was loaded before, if there is one.
+        """
         if find_known(name, "driver"):
             self._found(name, asker, None, root, "driver", required=required)
-            return
+            return None
         owner = self._packages.owners.get(asker.file) or self._packages.owners.get(root.file)
         places = self._by_name.get(name, ())
         for path, file in places:
@@ -134,7 +176,7 @@ class _Survey:
             if owner is not None and other is not None and self._go_together(owner, other):
                 self._found(name, asker, path, root, "loaded-before", required=required)
                 self._compare(name, asker, file, root, required=required)
-                return
+                return file
         status: Status
         where = places[0][0] if places else None
         if self._contents.kind == "wheel" and find_known(name, "base"):
@@ -144,6 +186,7 @@ class _Survey:
         else:
             status = "optional" if find_known(name, "optional") else "missing"
         self._found(name, asker, where, root, status, required=required)
+        return None
 
     def _go_together(self, one: Distribution, other: Distribution) -> bool:
         return one.name == other.name or self._packages.related(one, other)
@@ -229,8 +272,9 @@ def survey(
         files=len(elves),
         needs=tuple(done.needs.values()),
         versions=tuple(done.versions.values()),
+        symbols=done.symbols(),
         unreadable=_unreadable(contents, packages),
-        newest_asked=_newest_asked(elves),
+        newest_asked=newest_asked(elves),
     )
 
 
@@ -278,6 +322,16 @@ def python_version(contents: Contents) -> str | None:
     return match[0].removeprefix("python") if match else None
 
 
+def for_other_python(path: str, version: str | None) -> bool:
+    """Whether a module is for another Python than that of this version ("3.11"): by its tag
+    (cpython-312, pypy310), else by a directory (python3.12).
+    """
+    if tag := _PYTHON_TAG.search(path):
+        return tag["major"] is None or version != f"{tag['major']}.{tag['minor']}"
+    directory = _PYTHON.search(dirname(path))
+    return directory is not None and directory[0] != f"python{version}"
+
+
 def _by_name(contents: Contents, packages: ImagePackages) -> dict[str, list[tuple[str, ImageFile]]]:
     """The libraries of the image by each of their names, those of packages first."""
     found: dict[str, list[tuple[str, ImageFile]]] = {}
@@ -312,38 +366,3 @@ def _unreadable(contents: Contents, packages: ImagePackages) -> tuple[Unreadable
         for path, file in distinct_files(contents.tree)
         if file.problem is not None
     )
-
-
-_SERIES = re.compile(r"(?P<series>[A-Za-z]+(?:_[A-Za-z]+)*)_(?P<number>\d+(?:\.\d+)*)")
-
-
-def numbered(version: str) -> tuple[str, tuple[int, ...]] | None:
-    """Split "GLIBC_2.34" into series and number; None if it has another form."""
-    match = _SERIES.fullmatch(version)
-    if match is None or len(match["number"]) > 40:
-        return None
-    return match["series"], tuple(int(part) for part in match["number"].split("."))
-
-
-def newest_of(version: str, have: Sequence[str]) -> str | None:
-    """The newest available version of the same series."""
-    wanted = numbered(version)
-    same = [
-        (found[1], text)
-        for text in have
-        if wanted and (found := numbered(text)) and found[0] == wanted[0]
-    ]
-    return max(same)[1] if same else None
-
-
-def _newest_asked(elves: Sequence[tuple[str, ImageFile]]) -> dict[str, str]:
-    best: dict[str, tuple[tuple[int, ...], str, str]] = {}
-    for path, file in elves:
-        assert file.elf is not None
-        for versions in file.elf.versions.values():
-            for version in versions:
-                found = numbered(version)
-                if found and found[0] in {"GLIBC", "GLIBCXX", "CXXABI"}:
-                    row = found[1], version, path
-                    best[found[0]] = max(best.get(found[0], row), row)
-    return {series: f"{row[1]} (by {row[2]})" for series, row in sorted(best.items())}

@@ -17,22 +17,25 @@ from images.inspect.tree import ImageFile, ImageTree
 
 _MOST_ROWS = 2_000_000
 _INFO = re.compile(r"^(?P<site>.*)/[^/]+\.dist-info/METADATA$")
-_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_REQUIREMENT = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*\(?(?P<versions>[^;)]*)"
+)
 _DEBIAN = re.compile(r"^/var/lib/dpkg/info/(?P<name>[^/:]+)(?::[^/]+)?\.list$")
 _TOOLKIT = re.compile(r"^/(usr/local/cuda[^/]*|opt/cuda)(/|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """One installed Python package. `name` and `requires` are normalized (PEP 503).
+    """One installed Python package. `name` and those it requires are normalized (PEP 503).
 
-    `recorded` maps the files in its RECORD to their sizes, if listed; None if there is no RECORD.
+    `requires` has the versions that it requires, as written ("==2.0.1"); "" for any. `recorded`
+    maps the files in its RECORD to their sizes, if listed; None if there is no RECORD.
     """
 
     name: str
     version: str
     site: str
-    requires: frozenset[str]
+    requires: Mapping[str, str]
     recorded: Mapping[str, int | None] | None = None
 
     @property
@@ -72,7 +75,7 @@ class ImagePackages:
     def reach(self, name: str) -> frozenset[str]:
         """This package and all its direct and indirect requirements."""
         if name not in self.reached:
-            requires = {d.name: d.requires for d in self.distributions}
+            requires = {d.name: frozenset(d.requires) for d in self.distributions}
             found, waiting = {name}, [name]
             while waiting:
                 more = requires.get(waiting.pop(), frozenset()) - found
@@ -122,11 +125,11 @@ def _distribution(tree: ImageTree, path: str, site: str, text: bytes) -> Distrib
         name=canonical(metadata.name),
         version=metadata.version,
         site=site,
-        requires=frozenset(
-            canonical(match[1])
+        requires={
+            canonical(match["name"]): match["versions"].strip()
             for line in metadata.requires
-            if (match := _NAME.match(line)) and "extra ==" not in line
-        ),
+            if (match := _REQUIREMENT.match(line)) and "extra ==" not in line
+        },
         recorded=None if record is None else dict(_recorded(record.text or b"", site)),
     )
 

@@ -6,21 +6,27 @@ if it is still to come, it will be kept; if it has passed, the file must be fed 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-HEAD_BYTES = 64 << 20
-"""This much of a file's beginning is always kept. Measured: libtorch_cuda.so 2.0.1 has its versions
-at 11 MB, and the table with their location after 600 MB."""
-_MOST_KEPT_BYTES = 192 << 20
+HEAD_BYTES = 128 << 20
+"""At most this much of a file's beginning is kept at first. Measured: libtensorflow_cc.so.2 2.21
+has names and relocations up to 120 MB, and the table with their location after 580 MB.
+"""
+_SHORTEST_HEAD_BYTES = 16 << 20
+_MOST_KEPT_BYTES = 256 << 20
 
 
 class NotKept(LookupError):  # noqa: N818  control flow, handled by the readers
-    """A requested part of the file is not kept."""
+    """A requested part of the file is not kept. `soon` are parts that are needed next: if they are
+    kept as well, the file need not come again for each of them.
+    """
 
-    def __init__(self, begin: int, end: int) -> None:
+    def __init__(self, begin: int, end: int, soon: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__(begin, end)
         self.begin = begin
         self.end = end
+        self.soon = soon
 
 
 class OutsideFile(ValueError):  # noqa: N818  the caller adds the file's name
@@ -66,17 +72,35 @@ class Windows:
 
     def want(self, part: NotKept) -> int | None:
         """Keep a part from now on; returns the offset where it is complete, None: it has passed."""
-        for window in self._windows:
-            if window.begin <= part.begin and part.end <= window.end:
-                comes = window.begin + len(window.data) >= self.at
-                return part.end if comes else None
-        kept = sum(window.end - window.begin for window in self._windows)
-        if kept + part.end - part.begin > _MOST_KEPT_BYTES:
-            raise OutsideFile(f"{kept + part.end - part.begin} bytes to be kept")
-        window = _Window(part.begin, part.end)
+        for begin, end in part.soon:
+            if self._window(begin, end) is None and self._kept() + end - begin <= _MOST_KEPT_BYTES:
+                self._keep(begin, end)
+        window = self._window(part.begin, part.end)
+        if window is None:
+            kept = self._kept() + part.end - part.begin
+            if kept > _MOST_KEPT_BYTES:
+                raise OutsideFile(f"{kept} bytes to be kept")
+            window = self._keep(part.begin, part.end)
+        comes = window.is_whole or window.begin + len(window.data) >= self.at
+        return part.end if comes else None
+
+    def _kept(self) -> int:
+        return sum(window.end - window.begin for window in self._windows)
+
+    def _window(self, begin: int, end: int) -> _Window | None:
+        return next((w for w in self._windows if w.begin <= begin and end <= w.end), None)
+
+    def _keep(self, begin: int, end: int) -> _Window:
+        window = _Window(begin, end)
         self._windows.append(window)
         self._fill(window)  # it may begin in the piece that has just come
-        return part.end if window.begin + len(window.data) >= self.at or window.is_whole else None
+        return window
+
+    def shorten_head(self, end: int) -> None:
+        """Keep less of the beginning: only what ends here, or a little more."""
+        head = self._windows[0]
+        head.end = min(head.end, max(end, _SHORTEST_HEAD_BYTES))
+        del head.data[head.end :]
 
     def _fill(self, window: _Window) -> None:
         """Add the last piece's part that belongs to a window."""

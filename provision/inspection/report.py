@@ -11,6 +11,7 @@ from provision.inspection.code import judge_code
 from provision.inspection.needs import judge_needs
 from provision.inspection.outcome import InspectionOutcome
 from provision.inspection.packages import judge_packages, tell_sizes
+from provision.inspection.symbols import judge_symbols
 from provision.inspection.versions import judge_versions, provided_versions
 from provision.model.plan import TITLES, Framework, Gpu
 
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from images.inspect.image import Inspection
 
 NEEDS, VERSIONS, CODE = "inspect.needs", "inspect.glibc", "inspect.architectures"
-PACKAGES, SIZES = "inspect.packages", "inspect.sizes"
+SYMBOLS, PACKAGES, SIZES = "inspect.symbols", "inspect.packages", "inspect.sizes"
 _TITLES = {
     NEEDS: "All required libraries are present",
     VERSIONS: "The base is new enough for the compiled files",
+    SYMBOLS: "All required symbols are defined",
     CODE: "There is code for the GPU",
     PACKAGES: "The packages are complete",
     SIZES: "Size by package and layer",
@@ -33,6 +35,7 @@ def make_report(found: Inspection, gpus: Sequence[Gpu], *, seconds: float) -> di
     outcomes = {
         NEEDS: judge_needs(found),
         VERSIONS: judge_versions(found),
+        SYMBOLS: judge_symbols(found),
         CODE: judge_code(found, gpus),
         PACKAGES: judge_packages(found),
         SIZES: tell_sizes(found),

@@ -119,8 +119,8 @@ def _promised(tags: Sequence[str]) -> tuple[int, ...] | None:
 
 def provided_versions(found: Inspection) -> dict[str, str]:
     """The newest versions that the image's own runtime libraries have, by series."""
-    from images.inspect.needs import newest_of
     from images.inspect.tree import ImageFile
+    from images.inspect.versions import newest_of
 
     best: dict[str, str] = {}
     wanted = {"libc.so.6": "GLIBC_0", "libstdc++.so.6": "GLIBCXX_0"}

@@ -23,8 +23,9 @@ import pytest
 
 from images.assembly.opening import open_image
 from images.bootstrap import bootstrap
-from images.inspect.dynamic import MAGIC, DamagedElf, DynamicReader, ElfFile
+from images.inspect.dynamic import MAGIC, DynamicReader, ElfFile
 from images.inspect.image import Inspection, inspect_image
+from images.inspect.segments import DamagedElf
 from images.oci.model import CONFIG, LAYER, MANIFEST, REF_NAME, descriptor_of
 from provision.inspection.report import make_report
 from tests import need

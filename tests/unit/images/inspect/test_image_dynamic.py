@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.inspect.dynamic import MAGIC, DamagedElf, DynamicReader, ElfFile, read_dynamic
+from images.inspect.dynamic import MAGIC, DynamicReader, ElfFile, read_dynamic
+from images.inspect.segments import DamagedElf
+from images.inspect.symbols import Symbols, Wanted
 from images.inspect.windows import NotKept, OutsideFile, Windows
 from tests.kit.elf_maker import AARCH64, elf
 from tests.kit.wheel_maker import recorded
@@ -36,6 +40,11 @@ FULL: dict[str, Any] = {
     "versions": {"libc.so.6": ["GLIBC_2.17", "GLIBC_2.3"], "libfoo.so.1": ["FOO_1"]},
     "weak": {"libc.so.6": ["GLIBC_2.99"]},
     "provides": ["libbar.so.2", "BAR_1.0"],
+    "wants": ["data", "stat@GLIBC_2.17"],
+    "calls": ["call@FOO_1"],
+    "weak_wants": ["__gmon_start__"],
+    "unused": ["never_looked_up"],
+    "defines": ["bar@@BAR_1.0", "plain"],
 }
 EXPECTED = ElfFile(
     machine="x86_64",
@@ -45,6 +54,15 @@ EXPECTED = ElfFile(
     rpath=("$ORIGIN/../lib", "/opt/x"),
     versions={"libc.so.6": ("GLIBC_2.17", "GLIBC_2.3"), "libfoo.so.1": ("FOO_1",)},
     provides=("libbar.so.2", "BAR_1.0"),
+    symbols=Symbols(
+        wanted=(
+            Wanted(b"data", None, lazy=False),
+            Wanted(b"stat", b"GLIBC_2.17", lazy=False),
+            Wanted(b"call", b"FOO_1", lazy=True),
+        ),
+        exported=frozenset({hash(b"plain")}),
+        others=frozenset({hash(b"bar"), hash(b"bar@BAR_1.0")}),
+    ),
 )
 
 
@@ -66,6 +84,16 @@ def test_what_has_gone_by_makes_the_file_come_again() -> None:
     data = elf(**FULL, filling=100_000)
     assert read(data, head=200)[0] == EXPECTED
     assert 1 < read(data, head=200)[1] < 5
+
+
+def test_what_follows_a_segment_in_its_last_page_is_mapped() -> None:
+    # patchelf makes such files: the dynamic part is behind the end of the segment
+    data = elf(**FULL)
+    sizes = struct.pack("<QQ", 200, 200)
+    assert read(data[:96] + sizes + data[112:])[0] == EXPECTED
+    cleared = struct.pack("<QQ", 200, 5000)
+    with pytest.raises(DamagedElf):
+        read(data[:96] + cleared + data[112:])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +197,8 @@ def test_the_machines_own_files_read_as_pyelftools_reads_them(path: Path) -> Non
         return data
 
     with path.open("rb") as file:
-        found = read_dynamic(at)
+        found, _ = read(path.read_bytes())
+        assert replace(found, symbols=None) == read_dynamic(at)
         theirs: Any = ELFFile(file)
         dynamic: Any = theirs.get_section_by_name(".dynamic")
         tags = list(dynamic.iter_tags()) if dynamic else []
@@ -183,3 +212,16 @@ def test_the_machines_own_files_read_as_pyelftools_reads_them(path: Path) -> Non
         defined = theirs.get_section_by_name(".gnu.version_d")
         versions = (next(names).name for _, names in (defined.iter_versions() if defined else ()))
         assert found.provides == tuple(dict.fromkeys(versions))  # some files name one twice
+        assert found.symbols is not None
+        table: Any = theirs.get_section_by_name(".dynsym")
+        numbers: Any = theirs.get_section_by_name(".gnu.version")
+        undefined = set()
+        for number, one in enumerate(table.iter_symbols() if table else ()):
+            name, binding = one.name.encode(), one.entry.st_info.bind
+            if one.entry.st_shndx == "SHN_UNDEF":
+                undefined |= {name} if binding == "STB_GLOBAL" else set()
+            elif binding != "STB_LOCAL" and one.entry.st_other.visibility == "STV_DEFAULT":
+                version = numbers.get_symbol(number).entry.ndx if numbers else 0
+                if isinstance(version, str) or not version & 0x8000:  # it is not hidden
+                    assert found.symbols.defines(Wanted(name, None, lazy=False)), name
+        assert {want.name for want in found.symbols.wanted} <= undefined

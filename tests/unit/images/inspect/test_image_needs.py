@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from images.inspect.contents import Contents, read_image
-from images.inspect.dynamic import MAGIC, DamagedElf, read_dynamic
+from images.inspect.dynamic import MAGIC, DynamicReader
 from images.inspect.image import Inspection, conclude
 from images.inspect.known import find_known, known_libraries
 from images.inspect.loader import NeededLibrary
+from images.inspect.segments import DamagedElf
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from tests.kit.elf_maker import AARCH64, elf
 from tests.kit.image_maker import Files, image_of, installed
@@ -301,23 +301,26 @@ def host_node(path: Path) -> ImageFile | SymbolicLink | None:
     if not path.is_file():
         return None
     file = ImageFile(size=path.stat().st_size, layer=0, executable=True)
+    reader = DynamicReader(file.size)
     with path.open("rb") as opened:
-
-        def at(begin: int, end: int) -> bytes:
-            return os.pread(opened.fileno(), end - begin, begin)
-
         if opened.read(4) != MAGIC:
             return None
-        try:
-            file.elf = read_dynamic(at)
-        except (DamagedElf, struct.error):
-            return None
+        while file.elf is None:
+            opened.seek(0)
+            try:
+                while reader.found is None and (piece := opened.read(1 << 20)):
+                    reader.feed(piece)
+                file.elf = reader.found or reader.finish()
+            except DamagedElf:
+                return None
     return file
 
 
 @pytest.mark.skipif(not Path("/etc/ld.so.cache").exists(), reason="no glibc loader here")
 def test_the_loader_of_this_machine_finds_the_same_files() -> None:
-    """`ldd` lets the real loader load a program, and prints where each library was found."""
+    """`ldd` lets the real loader load a program, and prints where each library was found; with -r
+    also which symbols were not.
+    """
     contents = Contents(
         kind="image",
         shown="this machine",
@@ -343,3 +346,9 @@ def test_the_loader_of_this_machine_finds_the_same_files() -> None:
                 assert Path(where).samefile(theirs[name]), (path, name)
             else:
                 assert "ld-linux" in name or "not found" in said, (path, name)
+    symbols = found.needs.symbols
+    assert symbols.found > 1000
+    for lacks in [one for one in symbols.missing if one.required][:20]:  # there should be none
+        argv = ["ldd", "-r", lacks.root]
+        said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        assert f"undefined symbol: {lacks.symbol}" in said, (lacks, said)

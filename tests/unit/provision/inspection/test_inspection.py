@@ -135,6 +135,14 @@ def check(report: Mapping[str, Any], name: str) -> dict[str, Any]:
             "GLIBC_2.99 of /lib/libc.so.6, which has at most GLIBC_2.17", id="the base is too old",
         ),
         pytest.param(
+            [torch(), installed(
+                "vision", "1.0", {"vision/_C.so": elf(needed=["libtorch_cuda.so"], wants=["gone"])},
+                site=SITE, requires=["torch"],
+            )],
+            [], "unfit", "symbols", "vision 1.0: _C.so needs gone, which torch 2.0.1 does not",
+            id="a package was built for another release of torch",
+        ),
+        pytest.param(
             [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:400]}], [], "unfit",
             "packages", "bytes of the", id="a library was cut off",
         ),

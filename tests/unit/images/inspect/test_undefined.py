@@ -1,0 +1,213 @@
+"""Symbols that nothing defines: what the loader would search, and what cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from images.inspect.needs import for_other_python
+from images.inspect.undefined import SymbolNeeds
+from tests.kit.elf_maker import elf
+from tests.kit.image_maker import Files, installed
+from tests.unit.images.inspect.test_image_needs import MODULE, SITE, look, program
+from tests.unit.images.inspect.test_symbols import SYMTAB, with_tag
+
+Package = tuple[str, Files, Sequence[str]]
+TORCH: Files = {
+    "torch/lib/libc10.so": elf(
+        soname="libc10.so", needed=["libmore.so"], rpath="$ORIGIN/more", defines=["c10_check"]
+    ),
+    "torch/lib/more/libmore.so": elf(soname="libmore.so", defines=["more"]),
+    "torch/lib/libglobal.so": elf(soname="libglobal.so", defines=["for_all"]),
+    f"torch/{MODULE}": elf(needed=["libc10.so"], rpath="$ORIGIN/lib"),
+}
+
+
+def searched(files: Files, *packages: Package) -> SymbolNeeds:
+    """What is found in an image with a Python that defines "PyLong_Type", and with torch."""
+    made: dict[str, bytes | str | None] = {
+        "usr/bin/python3.11": program(defines=["PyLong_Type"]),
+        "opt/venv/bin/python3": "/usr/bin/python3.11",
+        **files,
+    }
+    for name, content, requires in (("torch", TORCH, ()), *packages):
+        made |= installed(name, "1.0", content, site=SITE, requires=requires)
+    found = look(made, {"PATH": "/opt/venv/bin:/opt/bin"})
+    assert found.needs is not None
+    return found.needs.symbols
+
+
+def missing(found: SymbolNeeds) -> list[tuple[str, str, bool]]:
+    return [(one.file.removeprefix(f"{SITE}/"), one.symbol, one.required) for one in found.missing]
+
+
+def vision(*needed: str, name: str = "vision/_C.so", **more: Sequence[str]) -> Package:
+    """A package that requires torch, with one file that uses torch's library."""
+    made = elf(needed=["libc10.so", *needed], **more)  # type: ignore[arg-type]
+    return "vision", {name: made}, ["torch (==1.0)"]
+
+
+def test_what_torch_and_python_define_is_found() -> None:
+    found = searched(
+        {},
+        vision(wants=["c10_check", "PyLong_Type"], calls=["more", "for_all"], weak_wants=["weak"]),
+    )
+    assert found == SymbolNeeds(found=4)
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        pytest.param(
+            vision(wants=["c10_gone"]), [("vision/_C.so", "c10_gone", True)],
+            id="what another release of torch had",
+        ),
+        pytest.param(
+            vision(calls=["c10_gone"]), [("vision/_C.so", "c10_gone", True)],
+            id="Python resolves calls when it loads a module",
+        ),
+        pytest.param(
+            vision(wants=["PyLong_Gone"]), [("vision/_C.so", "PyLong_Gone", True)],
+            id="what another Python had",
+        ),
+        pytest.param(
+            vision("libcuda.so.1", wants=["cuInit", "c10_gone"]),
+            [("vision/_C.so", "c10_gone", True)],
+            id="the driver defines only names of its own",
+        ),
+        pytest.param(
+            vision("libcuda.so.1", wants=["cudaMalloc"]), [("vision/_C.so", "cudaMalloc", True)],
+            id="the runtime's names are not the driver's",
+        ),
+        pytest.param(
+            vision(name="vision/libplugin.so", wants=["c10_gone"]),
+            [("vision/libplugin.so", "c10_gone", False)],
+            id="a library that may never be opened",
+        ),
+    ],
+)  # fmt: skip
+def test_what_nothing_defines_is_named(
+    package: Package, expected: list[tuple[str, str, bool]]
+) -> None:
+    found = searched({}, package)
+    assert missing(found) == expected
+    assert found.missing[0].searched == (f"{SITE}/torch/lib/libc10.so",)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param(vision(weak_wants=["gone"]), id="a weak reference"),
+        pytest.param(vision(unused=["gone"]), id="an entry that no relocation uses"),
+    ],
+)
+def test_what_is_not_looked_up_does_not_count(package: Package) -> None:
+    assert searched({}, package) == SymbolNeeds()
+
+
+@pytest.mark.parametrize(
+    ("package", "files"),
+    [
+        pytest.param(vision("libcuda.so.1", wants=["cuGone"]), {}, id="the driver"),
+        pytest.param(vision("libnvoptix.so.1", wants=["gone"]), {}, id="a driver of unknown names"),
+        pytest.param(vision("libgone.so.1", wants=["gone"]), {}, id="a missing library"),
+        pytest.param(vision("libavutil.so.57", wants=["gone"]), {}, id="an optional library"),
+        pytest.param(
+            vision("libaway.so", wants=["gone"]), {"opt/libaway.so": elf(soname="libaway.so")},
+            id="a library where the loader does not look",
+        ),
+        pytest.param(
+            vision("libdamaged.so", wants=["gone"]),
+            {"lib/libdamaged.so": with_tag(elf(defines=["gone"]), SYMTAB, 1 << 40)},
+            id="a library whose symbols cannot be read",
+        ),
+        pytest.param(
+            vision(wants=["gone"], name="vision/_C.cpython-312-x86_64-linux-gnu.so"), {},
+            id="another Python",
+        ),
+        pytest.param(
+            vision(wants=["gone"]), {"usr/bin/python3.11": program(needed=["libpython3.11.so.1"])},
+            id="a library of Python itself",
+        ),
+    ],
+)  # fmt: skip
+def test_what_may_be_in_something_that_was_not_read_is_not_judged(
+    package: Package, files: Files
+) -> None:
+    assert searched(files, package) == SymbolNeeds(unjudged=1)
+
+
+def test_without_a_python_its_modules_are_not_judged() -> None:
+    files: Files = {"usr/bin/python3.11": None, "opt/venv/bin/python3": None}
+    assert searched(files, vision(wants=["gone"])) == SymbolNeeds(unjudged=1)
+
+
+def test_what_an_unrelated_package_defines_is_shown_and_not_failed() -> None:
+    other: Package = "other", {"other/libother.so": elf(soname="libother.so", defines=["o"])}, ()
+    (one,) = searched({}, vision(wants=["o"]), other).missing
+    assert (one.where, one.required) == (f"{SITE}/other/libother.so", False)
+
+
+def test_one_load_in_which_a_symbol_is_found_is_enough() -> None:
+    shared = elf(soname="libshared.so", wants=["of_first"])
+    first = elf(needed=["libshared.so"], rpath="$ORIGIN", defines=["of_first"])
+    second = elf(needed=["libshared.so"], rpath="$ORIGIN")
+    files = {"a/_first.so": first, "a/_second.so": second, "a/libshared.so": shared}
+    assert not searched({}, ("a", files, ())).missing
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        pytest.param(program(calls=["gone"]), [False], id="a call that may never happen"),
+        pytest.param(program(calls=["gone"], binds_now=True), [True], id="calls resolved at once"),
+        pytest.param(program(wants=["gone"]), [True], id="data"),
+        pytest.param(program(wants=["PyLong_Type"]), [False], id="what another program has"),
+    ],
+)
+def test_a_program_has_its_own_scope(made: bytes, expected: list[bool]) -> None:
+    assert [one.required for one in searched({"opt/bin/p": made}).missing] == expected
+
+
+def test_what_an_unknown_program_opens_is_not_judged() -> None:
+    files: Files = {"usr/lib/security/pam_x.so": elf(wants=["of_the_program"])}
+    assert searched(files) == SymbolNeeds()
+
+
+LIBX = elf(soname="libx.so.1", provides=["libx.so.1", "X_1", "X_2"], defines=["f@@X_1", "g@@X_2"])
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        pytest.param("X_1", [], id="the version that defines it"),
+        pytest.param("X_2", [("/opt/bin/p", "f", True)], id="a version that does not"),
+        pytest.param("X_3", [], id="a version that is missing is reported as such"),
+    ],
+)
+def test_symbols_have_versions(version: str, expected: list[tuple[str, str, bool]]) -> None:
+    made = program(needed=["libx.so.1"], versions={"libx.so.1": [version]}, wants=[f"f@{version}"])
+    found = searched({"opt/bin/p": made, "lib/libx.so.1": LIBX})
+    assert missing(found) == expected
+    assert [one.version for one in found.missing] == [version for _ in expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param("/s/a.cpython-311-x86_64-linux-gnu.so", False, id="its tag"),
+        pytest.param("/s/a.cpython-312-x86_64-linux-gnu.so", True, id="another tag"),
+        pytest.param("/s/a.cpython-311t-x86_64-linux-gnu.so", True, id="a build without the GIL"),
+        pytest.param("/s/a.pypy310-pp73-x86_64-linux-gnu.so", True, id="another implementation"),
+        pytest.param("/s/a.abi3.so", False, id="for every Python"),
+        pytest.param("/usr/lib/python3/dist-packages/a.so", False, id="no version anywhere"),
+        pytest.param("/usr/lib/python3.11/a.abi3.so", False, id="its directory"),
+        pytest.param("/usr/lib/python3.9/a.so", True, id="another directory"),
+    ],
+)
+def test_which_python_a_module_is_for(
+    path: str,
+    expected: bool,  # noqa: FBT001  pytest gives it by name
+) -> None:
+    assert for_other_python(path, "3.11") is expected

@@ -30,10 +30,9 @@ _MOST_SHOWN = 160
 
 def judge_symbols(found: Inspection) -> InspectionOutcome:
     """Whether every symbol that a file needs is defined by what it loads."""
-    needs = found.needs
-    if needs is None or not (needs.symbols.found or needs.symbols.missing):
-        return _not_checked(found, "Nothing in it needs symbols that can be judged.")
-    symbols = needs.symbols
+    symbols = found.needs.symbols if found.needs is not None else None
+    if symbols is None or not (symbols.found or symbols.unjudged or symbols.missing):
+        return InspectionOutcome(status="skip", message="Nothing in it needs symbols of others.")
     failed = [one for one in symbols.missing if one.required]
     measured: dict[str, Any] = {
         "symbols": symbols.found,
@@ -42,37 +41,27 @@ def judge_symbols(found: Inspection) -> InspectionOutcome:
     }
     if failed:
         return _failed(found, failed, measured)
-    if found.contents.kind == "wheel" and symbols.unjudged:
-        return _not_checked(
-            found,
-            f"{counted(symbols.unjudged, 'symbol')} must come from other packages or from the base",
-            measured,
+    unjudged = f"{counted(symbols.unjudged, 'symbol')} must come from files that it does not have"
+    if symbols.unjudged and found.contents.kind == "wheel":
+        return InspectionOutcome(
+            status="skip",
+            message=unjudged,
+            cause="A wheel alone does not contain what it loads.",
+            fix="Inspect the image that it goes into: provision inspect IMAGE",
+            measured=measured,
         )
+    if not symbols.found:
+        return InspectionOutcome(status="skip", message=unjudged, measured=measured)
     optional = len({one.file for one in symbols.missing})
-    return InspectionOutcome(
-        status="pass",
-        message=f"{counted(symbols.found, 'required symbol')} found"
-        + (
-            f"; {symbols.unjudged:,} not judged: what may define them is not in it"
-            if symbols.unjudged
-            else ""
-        )
-        + (f"; {counted(optional, 'optional file')} cannot load" if optional else ""),
-        measured=measured,
+    parts = (
+        f"{counted(symbols.found, 'required symbol')} found",
+        f"{symbols.unjudged:,} not judged: what may define them is not in it"
+        if symbols.unjudged
+        else "",
+        f"{counted(optional, 'optional file')} cannot use all that they name" if optional else "",
     )
-
-
-def _not_checked(
-    found: Inspection, message: str, measured: dict[str, Any] | None = None
-) -> InspectionOutcome:
-    if found.contents.kind != "wheel":
-        return InspectionOutcome(status="skip", message=message, measured=measured or {})
     return InspectionOutcome(
-        status="skip",
-        message=message,
-        cause="A wheel alone does not contain what it loads.",
-        fix="Inspect the image that it goes into: provision inspect IMAGE",
-        measured=measured or {},
+        status="pass", message="; ".join(filter(None, parts)), measured=measured
     )
 
 

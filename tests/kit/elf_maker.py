@@ -44,7 +44,7 @@ def elf(
 
     def name(text: str) -> int:
         at = len(names)
-        names.extend(text.encode() + b"\0")
+        names.extend(text.encode("utf-8", "surrogateescape") + b"\0")
         return at
 
     rows = [(1, name(one)) for one in needed]

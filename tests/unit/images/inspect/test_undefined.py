@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from images.inspect.contents import Contents
+from images.inspect.image import conclude
 from images.inspect.needs import for_other_python
+from images.inspect.tree import ImageTree
 from images.inspect.undefined import SymbolNeeds
+from tests import need
 from tests.kit.elf_maker import elf
 from tests.kit.image_maker import Files, installed
-from tests.unit.images.inspect.test_image_needs import MODULE, SITE, look, program
+from tests.unit.images.inspect.test_image_needs import MODULE, SITE, host_node, look, program
 from tests.unit.images.inspect.test_symbols import SYMTAB, with_tag
 
 Package = tuple[str, Files, Sequence[str]]
@@ -191,6 +199,68 @@ def test_symbols_have_versions(version: str, expected: list[tuple[str, str, bool
     found = searched({"opt/bin/p": made, "lib/libx.so.1": LIBX})
     assert missing(found) == expected
     assert [one.version for one in found.missing] == [version for _ in expected]
+
+
+F = 'int puts(const char *); int f(void) { return puts("") < 0; }'
+OWN = f"{F} int g(void) {{ return 0; }}"
+USER = "int g(void); int main(void) { return g(); }"
+FIRST = "OWN_1 { global: f; g; };"
+
+
+@pytest.mark.parametrize(
+    ("library", "versions", "source"),
+    [
+        pytest.param(OWN, FIRST, USER, id="as it was linked"),
+        pytest.param(F, FIRST, USER, id="a symbol was removed"),
+        pytest.param(OWN, None, USER, id="without versions"),
+        pytest.param(OWN, "OWN_2 { global: f; g; };", USER, id="the version is missing"),
+        pytest.param(OWN, "OWN_1 { global: f; }; OWN_2 { global: g; };", USER, id="in another"),
+        pytest.param(OWN, "OWN_1 { global: f; local: g; };", USER, id="only for the library"),
+        pytest.param(
+            F, FIRST,
+            f"#pragma weak g\n{USER.replace('g();', 'g ? g() : 0;')}", id="a weak reference",
+        ),
+    ],
+)  # fmt: skip
+def test_the_real_loader_agrees(
+    tmp_path: Path, library: str, versions: str | None, source: str
+) -> None:
+    """A program is linked with one build of a library, and started with another."""
+    gcc = need.program("gcc")
+
+    def build(name: str, code: str, *words: str) -> Path:
+        (tmp_path / f"{name}.c").write_text(code)
+        argv = [gcc, "-o", name, f"{name}.c", *words]
+        subprocess.run(argv, check=True, cwd=tmp_path, timeout=60)
+        return tmp_path / name
+
+    shared = ("-shared", "-fPIC", "-Wl,-soname,libown.so.1", "-Wl,--version-script=map")
+    (tmp_path / "map").write_text(FIRST)
+    build("libown.so.1", OWN, *shared)
+    program_path = build("p", source, "libown.so.1", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now")
+    (tmp_path / "map").write_text(versions or "")
+    build("libown.so.1", library, *shared[: 4 if versions else 3])
+    started = subprocess.run([program_path], capture_output=True, check=False, timeout=60)
+    tree = ImageTree()
+    listed = subprocess.run(["ldd", program_path], capture_output=True, text=True, check=False)
+    for text in (str(program_path), *re.findall(r"(/\S+) \(", listed.stdout)):
+        node = host_node(Path(text).resolve())
+        assert node is not None
+        tree.add(text, node)
+    contents = Contents(
+        kind="image",
+        shown="this machine",
+        digest=None,
+        machine="x86_64" if os.uname().machine == "x86_64" else "aarch64",
+        tree=tree,
+        config={"config": {"Env": [f"PATH={tmp_path}", f"LD_LIBRARY_PATH={tmp_path}"]}},
+    )
+    needs = conclude(contents).needs
+    assert needs is not None
+    assert not [one for one in needs.needs if one.status != "found"]
+    lacks = [*(one.required for one in needs.symbols.missing)]
+    lacks += [*(one.required for one in needs.versions)]
+    assert any(lacks) == (started.returncode != 0), started.stderr
 
 
 @pytest.mark.parametrize(

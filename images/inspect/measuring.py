@@ -85,7 +85,7 @@ def measure(
 def measure_source(source: ByteSource, *, deep: bool, on_progress: Progress) -> WheelCode:
     """Measure an opened wheel."""
     archive = WheelArchive(source)
-    metadata = _metadata(archive, source)
+    metadata = metadata_in(archive, source)
     python_tag, platforms = _tags(archive, source)
     told = _told(archive, metadata, on_progress)
     libraries: list[LibraryCode] = []
@@ -123,7 +123,8 @@ def measure_source(source: ByteSource, *, deep: bool, on_progress: Progress) -> 
     )
 
 
-def _metadata(archive: WheelArchive, source: ByteSource) -> WheelMetadata:
+def metadata_in(archive: WheelArchive, source: ByteSource) -> WheelMetadata:
+    """Read METADATA of a wheel from `source`. WheelUnreadableError: there is none, or several."""
     names = [name for name in archive.members if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
     found = parse_metadata(archive.read(names[0], _TEXT_BYTES)) if len(names) == 1 else None
     if found is None:

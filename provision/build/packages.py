@@ -28,12 +28,11 @@ from provision.lock.lead import (
 )
 from provision.lock.lockfile import clip
 from provision.lock.solve import NoSolutionError, Solution, run_uv, uv_broken
-from provision.lock.uv import Outcome, WheelTarget, target_of
+from provision.lock.uv import Outcome, WheelTarget, has_only_sources, target_of
 from provision.lock.wheels import environment_of
 from provision.model.plan import PACKAGES, TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
-from provision.resolve.fleet import DEFAULT_ARCH
 from provision.resolve.packages import leading
 
 _MOST_PYTHONS = 3
@@ -63,7 +62,7 @@ class PackageChoice:
         self._package = PACKAGES[request.framework]
         self._newest: dict[str, dict[str, PackageRelease | None]] = {}
         self._outcomes: dict[str, set[Outcome]] = {}
-        self._arch = DEFAULT_ARCH
+        self._arch = ""
 
     def choose(self, plan: Plan) -> Plan:
         """The plan for the release that the packages need; the same plan if nothing is requested,
@@ -106,8 +105,7 @@ class PackageChoice:
             self._console.progress(f"{self._names()}: {best.reason}")
             return plan
         chosen = releases_in(best.text)
-        missing = self.without_wheels()
-        if missing is not None:  # uv takes a pre-release if there is nothing else
+        if (missing := self.without_wheels()) is not None:  # but for a pre-release
             raise missing
         own = [need for need in best.refused if need.package in self._leading]
         if own:
@@ -165,15 +163,20 @@ class PackageChoice:
 
     def _look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
         """Look up the newest release of each requested package, for each Python."""
-        pairs = [(name, python) for name in self._leading for python in pythons]
-
         self._arch = target.arch
+        pairs = [(name, python) for name in self._leading for python in pythons]
 
         def ask(pair: tuple[str, str]) -> tuple[Outcome, PackageRelease | None]:
             name, python = pair
-            line = self._leading[name]
-            outcome, _, text = self._uv([line], target._replace(python=python), alone=True)
-            return outcome, (releases_in(text).get(name) if outcome == "locked" else None)
+            lines, there = [self._leading[name]], target._replace(python=python)
+            outcome, _, text = self._uv(lines, there, alone=True)
+            release = releases_in(text).get(name) if outcome == "locked" else None
+            if release is not None and release.is_prerelease:
+                # uv takes one if there is nothing else; a newer release may have sources only
+                strict, _, said = self._uv(lines, there, alone=True, releases_only=True)
+                if strict == "unsolvable" and has_only_sources(said):
+                    return strict, None
+            return outcome, release
 
         with ThreadPoolExecutor(_THREADS) as threads:
             answers = zip(pairs, threads.map(ask, pairs), strict=True)
@@ -317,10 +320,8 @@ class PackageChoice:
         """Why the newest release of a package was not chosen, and what would allow it: the same
         hosts without the limits of the request, or other hosts.
         """
-        title, target = (
-            TITLES[self._request.framework],
-            WheelTarget(python, DEFAULT_ARCH, _ANY_GLIBC),
-        )
+        title = TITLES[self._request.framework]
+        target = WheelTarget(python, self._arch, _ANY_GLIBC)
         free = replace(self._request, cuda=None, framework_version=None, python=python)
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
         drop = [f"remove {self._limits()}"] if self._limits() else []
@@ -364,7 +365,12 @@ class PackageChoice:
         return releases[self._package].version
 
     def _uv(
-        self, lines: Sequence[str], target: WheelTarget, *, alone: bool = False
+        self,
+        lines: Sequence[str],
+        target: WheelTarget,
+        *,
+        alone: bool = False,
+        releases_only: bool = False,
     ) -> tuple[Outcome, str, str]:
         return run_uv(
             lines,
@@ -373,6 +379,7 @@ class PackageChoice:
             ca_bundle=self._settings.ca,
             offline=self._settings.offline,
             alone=alone,
+            releases_only=releases_only,
         )
 
     def _versions(self, found: PackageTry) -> tuple[str | None, ...]:

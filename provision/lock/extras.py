@@ -144,6 +144,7 @@ def _beside(address: str, client: HttpClient) -> WheelMetadata | None:
 
 def _inside(address: str, ca_bundle: Path | None) -> WheelMetadata | None:
     from images.inspect.archive import WheelArchive
+    from images.inspect.measuring import metadata_in
     from images.inspect.remote import open_url
 
     try:
@@ -151,9 +152,7 @@ def _inside(address: str, ca_bundle: Path | None) -> WheelMetadata | None:
     except Failure:
         return None
     try:
-        archive = WheelArchive(source)
-        names = [name for name in archive.members if name.endswith(".dist-info/METADATA")]
-        return parse_metadata(archive.read(names[0], 1 << 20)) if len(names) == 1 else None
+        return metadata_in(WheelArchive(source), source)
     except Failure:
         return None
     finally:

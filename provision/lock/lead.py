@@ -26,6 +26,13 @@ class PackageRelease(NamedTuple):
     version: str
     uploaded: date | None = None
 
+    @property
+    def is_prerelease(self) -> bool:
+        """Whether it is an alpha, a beta, a candidate or a development release."""
+        from packaging.version import Version
+
+        return Version(self.version).is_prerelease
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageTry:
@@ -109,7 +116,7 @@ def lag(found: PackageRelease, newest: PackageRelease) -> str | None:
     days = (newest.uploaded - found.uploaded).days if newest.uploaded and found.uploaded else 0
     if days > _OLD_DAYS:
         years = round(days / 365.25, 1)
-        return f"{years:g} years older than"
+        return f"{years:g} {'year' if years == 1 else 'years'} older than"
     far = mine.major != theirs.major or theirs.minor - mine.minor > _OLD_MINORS
     return "older than" if far else None
 

@@ -67,21 +67,8 @@ class Solution:
     plan: Plan
 
 
-def make_lock(
-    plan: Plan,
-    request: Request,
-    *,
-    ca_bundle: Path | None,
-    offline: bool,
-    tell: Callable[[str], None],
-) -> Lock:
-    """Find the wheels and write them as our lock. Errors: those of `find_wheels`."""
-    found = find_wheels(plan, request, ca_bundle=ca_bundle, offline=offline, tell=tell)
-    return lock_of(found, ca_bundle=ca_bundle, offline=offline)
-
-
 def lock_of(found: Solution, *, ca_bundle: Path | None, offline: bool) -> Lock:
-    """Our lock of uv's: with the sizes of the wheels and the plan."""
+    """The lock for what uv found: with the sizes of the wheels and the plan."""
     return read_lock(finished(found.text, found.plan, ca_bundle, offline=offline))
 
 
@@ -139,9 +126,10 @@ def run_uv(
     ca_bundle: Path | None,
     offline: bool,
     alone: bool = False,
+    releases_only: bool = False,
 ) -> tuple[Outcome, str, str]:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
-    uv printed. `index` goes before the installer's default index. `alone`: without dependencies.
+    uv printed. `index` goes before the installer's default one; the rest is as for `compile_argv`.
     """
     with scratch_directory() as made:
         out = made / "pylock.toml"
@@ -154,7 +142,9 @@ def run_uv(
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
         try:
             done = process.run(
-                compile_argv(target, out, offline=offline, alone=alone),
+                compile_argv(
+                    target, out, offline=offline, alone=alone, releases_only=releases_only
+                ),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
                 input="\n".join(lines) + "\n",

@@ -54,10 +54,16 @@ def target_of(plan: Plan) -> WheelTarget:
 
 
 def compile_argv(
-    target: WheelTarget, out: Path, *, offline: bool, alone: bool = False
+    target: WheelTarget,
+    out: Path,
+    *,
+    offline: bool,
+    alone: bool = False,
+    releases_only: bool = False,
 ) -> list[str]:
     """uv's command line: wheels only, for the image's Python, CPU and glibc. `alone`: without
-    dependencies, and no pre-release that was not requested, even if there is nothing else.
+    dependencies. `releases_only`: no pre-release that was not requested, even if nothing else
+    is there.
     """
     platform = f"{target.arch}-manylinux_2_{_glibc_of_uv(target.glibc)}"
     argv = [uv_program(), "pip", "compile", "-", "--format", "pylock.toml", "--no-header"]
@@ -69,7 +75,9 @@ def compile_argv(
     if offline:
         argv.append("--offline")
     if alone:
-        argv += ["--no-deps", "--prerelease", "explicit"]
+        argv.append("--no-deps")
+    if releases_only:
+        argv += ["--prerelease", "explicit"]
     return argv
 
 
@@ -144,6 +152,11 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
     if re.search(r"[Cc]ouldn't parse|[Nn]o such option|invalid value", flat):
         return "unsolvable", clip(flat)
     return "broken", clip(flat or "it said nothing.")
+
+
+def has_only_sources(output: str) -> bool:
+    """Whether uv says that no release of a package has a wheel."""
+    return "no usable wheels" in " ".join(output.split())
 
 
 def help_with(output: str) -> str:

@@ -8,13 +8,17 @@ import hashlib
 import io
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from provision.lock.lockfile import Lock
+from provision.lock.solve import find_wheels, lock_of
+from provision.model.plan import Plan, Request
 
 MANIFESTS = (
     '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": ['
@@ -62,6 +66,19 @@ NUMPY = (
     "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.whl",
     wheel("numpy", "1.26.4", "cp311-cp311-manylinux_2_17_x86_64"),
 )
+
+
+def make_lock(
+    plan: Plan,
+    request: Request,
+    *,
+    ca_bundle: Path | None,
+    offline: bool,
+    tell: Callable[[str], None],
+) -> Lock:
+    """A lock from the plan's indexes."""
+    found = find_wheels(plan, request, ca_bundle=ca_bundle, offline=offline, tell=tell)
+    return lock_of(found, ca_bundle=ca_bundle, offline=offline)
 
 
 class Quiet(ThreadingHTTPServer):

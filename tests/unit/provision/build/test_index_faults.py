@@ -21,7 +21,7 @@ from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
 from tests.kit.hosts import host
-from tests.kit.local_index import NUMPY, LocalIndex, pure, serving_uv, torch
+from tests.kit.local_index import NUMPY, LocalIndex, make_lock, pure, serving_uv, torch
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_first_index_that_has_it_serves_and_the_log_says_why_the_others_did_
     index: LocalIndex,
 ) -> None:
     told: list[str] = []
-    made = lock.make_lock(
+    made = make_lock(
         plan(
             candidate(index.url("broken"), "first"),
             candidate(index.url("cpu"), "second"),
@@ -123,7 +123,7 @@ def test_the_first_index_that_has_it_serves_and_the_log_says_why_the_others_did_
 
 def test_the_sizes_that_a_page_does_not_tell_are_asked_for(index: LocalIndex) -> None:
     row = candidate(index.url("good"))
-    made = lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
+    made = make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
     sizes = {w.name: w.size for w in made.wheels}
     assert sizes == {"torch": len(torch("+cu117")[1]), "numpy": len(NUMPY[1])}
     assert made.download_bytes == sum(size or 0 for size in sizes.values())
@@ -133,14 +133,14 @@ def test_a_wrong_hash_of_the_page_is_what_the_lock_will_hold_the_download_to(
     index: LocalIndex,
 ) -> None:
     row = candidate(index.url("wrong-hash"))
-    made = lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
+    made = make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
     assert {w.sha256 for w in made.wheels if w.name == "torch"} == {"0" * 64}
 
 
 def test_a_login_in_the_address_serves_and_is_written_nowhere(index: LocalIndex) -> None:
     row = candidate(index.url("login", "ci:canary@"), "--index")
     told: list[str] = []
-    made = lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=told.append)
+    made = make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=told.append)
     assert "canary" not in made.text
     assert made.plan.index == index.url("login")
     assert told == []
@@ -172,7 +172,7 @@ def test_a_short_name_beside_a_password_does_not_garble_the_answer(index: LocalI
 def test_when_no_index_serves_each_is_named_with_its_reason(index: LocalIndex) -> None:
     rows = (candidate(index.url("broken"), "first"), candidate(index.url("cpu"), "second"))
     with pytest.raises(IndexUnreachableError) as caught:
-        lock.make_lock(plan(*rows), Request(), ca_bundle=None, offline=False, tell=print)
+        make_lock(plan(*rows), Request(), ca_bundle=None, offline=False, tell=print)
     assert caught.value.exit_code == 5
     assert [line.split(" ")[0] for line in caught.value.detail.splitlines()] == ["first", "second"]
     assert "--index" in caught.value.fix
@@ -214,7 +214,7 @@ def test_when_every_index_answered_and_none_has_it_the_packages_are_to_blame(
     index: LocalIndex,
 ) -> None:
     with pytest.raises(lock.NoSolutionError) as caught:
-        lock.make_lock(
+        make_lock(
             plan(candidate(index.url("nothing"))),
             Request(companions=("nosuchthing",)),
             ca_bundle=None,
@@ -286,7 +286,7 @@ def test_a_machine_on_which_uv_cannot_work_is_no_fault_of_an_index(
     monkeypatch.setattr(uv, "uv_program", lambda: str(limited))
     row = candidate(index.url("good"))
     with pytest.raises(lock.UvBrokenError, match="Too many open files") as caught:
-        lock.make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
+        make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=print)
     assert caught.value.fix == "Allow more open files: ulimit -n 4096"
 
 

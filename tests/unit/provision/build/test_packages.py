@@ -215,8 +215,11 @@ def test_packages_that_no_release_of_the_framework_fits_are_refused(
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param([("flash-attn-2.8.3.tar.gz", b"source")], id="only the source"),
-        pytest.param([pure("flash_attn", "0.1.dev5")], id="a wheel of a pre-release only"),
+        pytest.param([("flash-2.8.3.tar.gz", b"source")], id="only the source"),
+        pytest.param(
+            [("flash-2.8.3.tar.gz", b"source"), pure("flash", "0.1.dev5")],
+            id="a wheel of an old pre-release only",
+        ),
         pytest.param([], id="no such package"),
     ],
 )
@@ -225,9 +228,15 @@ def test_a_package_without_wheels_is_named(
 ) -> None:
     index.more += more
     with pytest.raises(NoSolutionError) as caught:
-        planned(request_of(index, "flash-attn", framework_version="==2.4.1"), tmp_path)
-    assert "flash-attn: the index has no wheel for Python" in caught.value.message
+        planned(request_of(index, "flash", framework_version="==2.4.1"), tmp_path)
+    assert "flash: the index has no wheel for Python" in caught.value.message
     assert "--index" in caught.value.fix
+
+
+def test_a_package_that_has_pre_releases_only_is_taken(index: LocalIndex, tmp_path: Path) -> None:
+    index.more.append(pure("telemetry", "0.66b2"))
+    _, lock = planned(request_of(index, "telemetry", framework_version="==2.4.1"), tmp_path)
+    assert versions(lock)["telemetry"] == "0.66b2"
 
 
 def test_an_index_that_does_not_answer_leaves_the_plan_as_it_is(

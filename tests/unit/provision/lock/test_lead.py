@@ -40,7 +40,7 @@ def test_the_line_of_the_framework_allows_what_fits(
         pytest.param("1.9", 30, "1.11", None, id="two minor versions in a month"),
         pytest.param("1.9", 30, "1.12", "older than", id="three minor versions"),
         pytest.param("1.9", None, "2.0", "older than", id="another major version"),
-        pytest.param("1.9.0", 366, "1.9.1", "1 years older than", id="more than a year"),
+        pytest.param("1.9.0", 366, "1.9.1", "1 year older than", id="more than a year"),
         pytest.param("0.2.2", 730, "0.33.0", "2 years older than", id="two years"),
         pytest.param("1.9.0", None, "1.9.1", None, id="no dates, a patch release"),
         pytest.param("2.0", 0, "1.0", None, id="newer than the newest of another Python"),

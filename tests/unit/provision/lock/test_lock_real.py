@@ -13,11 +13,11 @@ from images.errors import Failure
 from provision.catalog.loading import load
 from provision.lock.lockfile import Lock
 from provision.lock.network import ca_bundle
-from provision.lock.solve import make_lock
 from provision.model.plan import HostFacts, Request
 from provision.model.request import parse_request
 from provision.resolve import resolve
 from tests.kit.hosts import host
+from tests.kit.local_index import make_lock
 from tests.need import lacking
 
 pytestmark = pytest.mark.network

@@ -86,7 +86,13 @@ class _Seen:
 def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> int:
     from provision.cli.render.doctor import describe_diagnosis
     from provision.doctor import diagnose
-    from provision.doctor.account import MACHINES, account, host_is_unfit, verdict_of
+    from provision.doctor.account import (
+        MACHINES,
+        account,
+        host_is_unfit,
+        of_a_machine,
+        verdict_of,
+    )
     from provision.doctor.overview import overview
 
     with contextlib.ExitStack() as stack:
@@ -95,6 +101,8 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
         texts: list[tuple[str, BinaryIO | bytes | str]] = [*logs]
         texts += [seen.kernel_log] if seen.kernel_log is not None else []
         diagnosis = diagnose(texts, seen.facts)
+        if not logs:
+            diagnosis = of_a_machine(diagnosis)
     verdict = verdict_of(diagnosis, asked_of_a_text=bool(logs))
     if args.json:
         print_json(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix
@@ -34,6 +35,14 @@ def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
         explained = any(one.in_text for one in diagnosis.causes) and not diagnosis.unexplained
         return "found" if explained else "unknown"
     return "found" if diagnosis.causes else "healthy"
+
+
+def of_a_machine(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis of a machine of whose log nobody asked: without the guesses at harmless lines,
+    which the kernel logs on machines that work, too ("Persistence mode is deprecated").
+    """
+    causes = tuple(c for c in diagnosis.causes if (c.severity, c.confidence) != ("warns", "low"))
+    return replace(diagnosis, causes=causes)
 
 
 def host_is_unfit(diagnosis: Diagnosis) -> bool:

@@ -84,6 +84,7 @@ _NCCL_ALGORITHM = (
 )
 _NCCL_SETTING = re.compile(r"""(?<!\w)(NCCL_\w{1,60})=("[^"\n]*"|'[^'\n]*'|[^\s"',;}]+)""")
 _NCCL_WORDS: Mapping[str, str] = {
+    "VERSION": r"\d{1,3}(?:\.\d{1,4}){1,3}(?:-\d{1,3})?",  # set by NVIDIA's images
     "DEBUG": "VERSION|WARN|INFO|ABORT|TRACE|NONE",
     "DEBUG_SUBSYS": rf"\^?{_NCCL_KINDS}(?:,{_NCCL_KINDS}){{0,20}}",
     "ALGO": _NCCL_ALGORITHM,
@@ -119,7 +120,7 @@ _UUID = re.compile(
     r"(?<![0-9a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])", re.IGNORECASE
 )
 _SERIAL = re.compile(
-    r"(\bserial(?:[ _-]?(?:number|no))?(?:\"?\s{0,40}[:=]\s{0,3}\"?|>))([\w.-]{4,64})",
+    r"(\b(?:serial(?:[ _-]?(?:number|no))?|pdi)(?:\"?\s{0,40}[:=]\s{0,3}\"?|>))([\w.-]{4,64})",
     re.IGNORECASE,
 )
 _ENGINE_ID = re.compile(r"(?<![A-Z0-9:])[A-Z2-7]{4}(?::[A-Z2-7]{4}){11}(?![A-Z0-9:])")

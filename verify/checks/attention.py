@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy
+from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
 from verify.checks.place import Place, find
 from verify.checks.precision import Results, kind_of, set_tf32
 from verify.model.check import Context, Outcome, Status
@@ -74,7 +74,7 @@ def check_attention(context: Context) -> Outcome:
         for shape in _SHAPES[context.level]:
             for causal in (False, True):
                 forced += _try_each(dtype, shape, place, found, causal=causal)
-    return judge_attention(found.readings, forced, found.left_out)
+    return judge_attention(found.readings, forced, found.left_out, tf32_override())
 
 
 def _try_each(
@@ -215,11 +215,12 @@ def judge_attention(
     readings: Sequence[AccuracyReading],
     forced: Sequence[ForcedBackend],
     left_out: Optional[Mapping[str, str]] = None,
+    override: Optional[str] = None,
 ) -> Outcome:
     """Whether rounding explains every reading, and no backend replaced another."""
     if not readings and not left_out:
         left_out = {"every dtype": "no backend has a kernel for it, not even math"}
-    outcome = judge_accuracy("attention results", readings, left_out)
+    outcome = judge_accuracy("attention results", readings, left_out, override)
     ran = list(dict.fromkeys(row.ran for row in forced))
     lacking = [name for name in _BACKENDS if name not in {row.asked for row in forced}]
     measured = {**outcome.measured, "backends": ran}

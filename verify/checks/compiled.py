@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy
+from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
 from verify.checks.place import Place, find
 from verify.model.check import Context, Outcome, Status
 from verify.running.children import scratch
@@ -120,7 +120,8 @@ def _compile_in(folder: str, place: Place) -> Outcome:
         return Outcome(Status.SKIP, said, "it came with a later torch", "choose a newer torch")
     if place.is_gpu:
         found.append(_attempt("Triton", place, lambda place: _triton(place, folder)))
-    return judge_compiled([one for one in found if one is not None], place.kind)
+    finished = [one for one in found if one is not None]
+    return judge_compiled(finished, place.kind, tf32_override())
 
 
 def _attempt(by: str, place: Place, work: Callable[[Place], CompiledRun]) -> Optional[CompiledRun]:
@@ -266,10 +267,12 @@ def _load(folder: str) -> Any:
     return module
 
 
-def judge_compiled(found: Sequence[CompiledRun], device: str) -> Outcome:
+def judge_compiled(
+    found: Sequence[CompiledRun], device: str, override: Optional[str] = None
+) -> Outcome:
     """Whether everything was compiled, compiled code ran, and rounding explains the results."""
     readings = [reading for one in found for reading in one.readings]
-    outcome = judge_accuracy("compiled results", readings)
+    outcome = judge_accuracy("compiled results", readings, override=override)
     counts = [
         {
             "by": one.by,

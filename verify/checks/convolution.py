@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Any, List, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import AccuracyReading, compare, judge_convolution
+from verify.checks.accuracy import AccuracyReading, compare, judge_convolution, tf32_override
 from verify.checks.place import Place
 from verify.checks.precision import Results, kind_of, places, set_tf32
 from verify.model.check import Context, Outcome
@@ -85,7 +85,7 @@ def check_convolution(context: Context) -> Outcome:
         able = found.able(dtype, everywhere)
         for case in _CASES[context.level] if able else ():
             _convolve_all(dtype, case, able, found)
-    return judge_convolution(found.readings, found.left_out)
+    return judge_convolution(found.readings, found.left_out, tf32_override())
 
 
 def _convolve_all(dtype: str, case: ConvolutionCase, able: Sequence[Place], found: Results) -> None:

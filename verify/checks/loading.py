@@ -289,7 +289,7 @@ def _slow(rates: Mapping[int, float], cpus: int, quota: Optional[float]) -> str:
     alone, many = rates.get(1, 0.0), max(rates)
     if many < 2 or not alone or max(rates.values()) > alone * (1 + 0.5 * (min(many, cpus) - 1)):
         return ""
-    reason = "other work on these CPUs, or memory that is too slow for all of them"
+    reason = "CPUs that share cores, other work on them, or slow memory"
     if quota is not None and quota <= cpus:
         reason = "the container's CPU quota is {:g}".format(quota)
     return "; {} workers are {:.1f} times as fast as one: {}".format(

@@ -47,7 +47,11 @@ def judge_nvlink(seen: State, before: Optional[State] = None, *, expected: bool 
 def _judge_nvlink(seen: State, before: State, *, expected: bool) -> Outcome:
     linked = [gpu for gpu in seen.gpus if gpu.nvlinks]
     if not linked:
-        note = " although the plan expects them" if expected else ""
+        note = ""
+        if expected and any(gpu.virtualization == "passthrough" for gpu in seen.gpus):
+            note = ": this virtual machine was given GPUs without their links"  # H200, driver 580
+        elif expected:
+            note = " although this model has them"
         return Outcome(Status.SKIP, "the driver reports no NVLinks" + note)
     findings = [] if _mig(seen) else [f for gpu in linked for f in _nvlink_findings(gpu, seen)]
     findings = findings or [f for gpu in linked for f in error_findings(gpu, before)]

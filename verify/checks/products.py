@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
-from verify.checks.accuracy import AccuracyReading, compare, judge_products
+from verify.checks.accuracy import AccuracyReading, compare, judge_products, tf32_override
 from verify.checks.place import Place
 from verify.checks.precision import (
     NAMES,
@@ -44,8 +43,7 @@ def check_matmul(context: Context) -> Outcome:
         for shape in _shapes(dtype, context, able[0]) if able else ():
             _multiply(dtype, shape, able, found)
     tf32 = [place.index for place in everywhere if has("tf32", place)]
-    override = os.environ.get("NVIDIA_TF32_OVERRIDE")
-    outcome = judge_products(found.readings, found.left_out, tf32, override)
+    outcome = judge_products(found.readings, found.left_out, tf32, tf32_override())
     measured = {**outcome.measured, "error_with_reduced_precision_sums": usual}
     return replace(outcome, measured=measured) if usual else outcome
 

@@ -7,7 +7,7 @@ import platform
 import re
 import time
 from dataclasses import asdict
-from typing import Any, Dict, Optional, cast
+from typing import Any, Dict, Mapping, Optional, cast
 
 from verify.device import nvml
 from verify.device.machine import Machine
@@ -55,15 +55,26 @@ def emulator() -> Optional[str]:
     return found.group() if found else None
 
 
-def container() -> Optional[str]:
-    """The container engine that this runs in, if it can be detected."""
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+def container(root: str = "/", environ: Mapping[str, str] = os.environ) -> Optional[str]:
+    """The container engine that this runs in, if it can be detected. A virtual machine whose disk
+    was made from an image keeps that image's marks: there / is a disk of its own.
+    """
+    if environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    if os.path.exists("/run/.containerenv"):
+    if os.path.exists(os.path.join(root, "run/.containerenv")):
         return "podman"
-    if os.path.exists("/.dockerenv"):
+    if os.path.exists(os.path.join(root, ".dockerenv")) and not _root_is_disk(root):
         return "docker"
-    return os.environ.get("container") or None  # noqa: SIM112  # systemd's name for it
+    return environ.get("container") or None
+
+
+def _root_is_disk(root: str) -> bool:
+    try:
+        with open(os.path.join(root, "proc/self/mounts"), "rb") as file:
+            devices = [line.split()[0] for line in file if line.split()[1:2] == [b"/"]]
+    except OSError:
+        return False
+    return bool(devices) and devices[-1].startswith(b"/dev/") and b"docker" not in devices[-1]
 
 
 def _driver(machine: Machine) -> Dict[str, Any]:

@@ -6,7 +6,13 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from verify.checks import windows
-from verify.checks.accuracy import AccuracyReading, compare, judge_convolution, judge_products
+from verify.checks.accuracy import (
+    AccuracyReading,
+    compare,
+    judge_convolution,
+    judge_products,
+    tf32_override,
+)
 from verify.checks.on_jax.networks import data, start, stepper, vector, weights
 from verify.checks.on_jax.place import Place, every, find
 from verify.checks.repeats import Repeat, judge_repeats
@@ -34,7 +40,7 @@ def check_matmul(context: Context) -> Outcome:
         for shape, pair in sides
     ]
     left_out = {} if places[0].is_gpu else {"tf32": "no GPU"}
-    return judge_products(readings, left_out)
+    return judge_products(readings, left_out, override=tf32_override())
 
 
 def wide() -> None:
@@ -97,7 +103,7 @@ def check_convolution(context: Context) -> Outcome:
     for dtype in dtypes_here:
         for size, stride in windows.CASES:
             readings += _try_convolve(place, dtype, size, stride, count)
-    return judge_convolution(readings)
+    return judge_convolution(readings, override=tf32_override())
 
 
 def _try_convolve(

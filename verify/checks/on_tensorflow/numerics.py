@@ -8,7 +8,13 @@ import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks import windows
-from verify.checks.accuracy import AccuracyReading, compare, judge_convolution, judge_products
+from verify.checks.accuracy import (
+    AccuracyReading,
+    compare,
+    judge_convolution,
+    judge_products,
+    tf32_override,
+)
 from verify.checks.on_tensorflow.networks import (
     batches,
     network,
@@ -50,7 +56,7 @@ def check_matmul(context: Context) -> Outcome:
         for reading in [_multiply(there, dtype, shape, pair)]
     ]
     with_tf32 = [p.index for p in places if (p.capability or (0, 0)) >= TENSOR_CORES_TF32]
-    return judge_products(readings, left_out, with_tf32, os.environ.get("NVIDIA_TF32_OVERRIDE"))
+    return judge_products(readings, left_out, with_tf32, tf32_override())
 
 
 _SHAPES = ((512, 768, 384), (509, 1021, 253), (2048, 4096, 1024))
@@ -116,7 +122,8 @@ def check_convolution(context: Context) -> Outcome:
             readings += _try_convolve(place, dtype, size, stride, count)
     without = {r.dtype for r in readings if any(words in (r.raised or "") for words in _NO_KERNEL)}
     left_out.update(dict.fromkeys(without, "this TensorFlow has no kernel for it"))
-    return judge_convolution([r for r in readings if r.dtype not in without], left_out)
+    readings = [reading for reading in readings if reading.dtype not in without]
+    return judge_convolution(readings, left_out, tf32_override())
 
 
 def sums_in_bf16(processors: str) -> bool:

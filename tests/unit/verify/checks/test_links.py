@@ -292,8 +292,16 @@ def test_the_only_link_with_errors_is_a_finding(
     holds(judge_nvlink(state(gpu(nvlinks=some))), status, word)
 
 
-def test_expected_nvlinks_that_are_not_told_of_are_said() -> None:
-    holds(judge_nvlink(state(gpu()), expected=True), SKIP, "although the plan expects them")
+@pytest.mark.parametrize(
+    ("virtualization", "words"),
+    [
+        pytest.param("none", "although this model has them", id="on bare metal"),
+        pytest.param("passthrough", "without their links", id="one GPU of a board in a VM"),
+    ],
+)
+def test_a_driver_that_reports_no_nvlinks(virtualization: str, words: str) -> None:
+    seen = state(gpu(virtualization=virtualization))
+    holds(judge_nvlink(seen, expected=True), SKIP, words)
 
 
 def two(path: str | None, read: str | None = "ok", write: str | None = "ok", **more: Any) -> State:

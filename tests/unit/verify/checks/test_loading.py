@@ -65,7 +65,7 @@ GOOD = [loaded(0, 400), loaded(1, 410), loaded(2, 790), loaded(4, 1500)]
             4,
             None,
             PASS,
-            "4 workers are 1.1 times as fast as one: other work",
+            "4 workers are 1.1 times as fast as one: CPUs that share cores, other work",
             id="slow scaling without a quota names other work",
         ),
         pytest.param(

@@ -247,6 +247,30 @@ def test_what_rounding_does_not_explain(wrong: AccuracyReading, word: str) -> No
         sound(outcome)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "slack", "override", "error", "cause"),
+    [
+        # The first two: an H200 under NVIDIA_TF32_OVERRIDE=1, a product and a gradient by weight.
+        pytest.param(0, 1.0, "1", 2.9e-4, "NVIDIA_TF32_OVERRIDE is 1", id="forced in products"),
+        pytest.param(0, 8.0, "1", 3.25e-3, "NVIDIA_TF32_OVERRIDE is 1", id="in convolutions"),
+        pytest.param(0, 8.0, None, 3.25e-3, "TF32 or bf16", id="a fast convolution hides which"),
+        pytest.param(0, 8.0, "0", 3.25e-3, "TF32 or bf16", id="a variable that forbids it"),
+        pytest.param(0, 1.0, "1", 2.3e-3, "rounded to bf16", id="more than TF32's error"),
+        pytest.param(0, 8.0, "1", 0.4, "result is wrong", id="a wrong result is no rounding"),
+        pytest.param(None, 1.0, "1", 2.9e-4, "fewer bits", id="a CPU has no TF32"),
+    ],
+)
+def test_a_variable_that_forces_tf32(
+    gpu: int | None, slack: float, override: str | None, error: float, cause: str
+) -> None:
+    row = replace(reading(error=error, gpu=gpu), slack=slack)
+    for outcome in (
+        judge_convolution([row], override=override),
+        judge_products([row], override=override),
+    ):
+        holds(outcome, FAIL, cause)
+
+
 def test_the_furthest_off_is_told_first() -> None:
     holds(judge_products([reading(error=1e-5), reading("bf16", 0.9)]), FAIL, "bf16 512")
 

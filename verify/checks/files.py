@@ -1,4 +1,6 @@
-"""Library files: each CUDA library must be loaded once, from the image's own packages."""
+"""Library files: each CUDA library must be loaded once, from the image's own packages, and find the
+libraries that it opens later.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.libraries import REBUILD
+from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps, stem_of
 from verify.model.check import Check, Context, Outcome, Status
 from verify.running.symptoms import explain
@@ -44,9 +47,11 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
     with contextlib.suppress(Exception):  # a cuDNN that does not load is another check's finding
         torch.backends.cudnn.version()
     convolved = convolve()
+    compiled = nvrtc.compile_with(mapped(read_maps()))
     found, places = mapped(read_maps()), places_of(str(torch.__file__))
     shadows = find_shadows(places)
-    return judge_files(found, places, torch.version.cuda, convolved=convolved, shadows=shadows)
+    cuda = torch.version.cuda
+    return judge_files(found, places, cuda, convolved=convolved, shadows=shadows, compiled=compiled)
 
 
 def convolve() -> bool:
@@ -105,12 +110,16 @@ def judge_files(
     *,
     convolved: bool,
     shadows: Sequence[Shadow] = (),
+    compiled: Optional[nvrtc.CompiledKernel] = None,
 ) -> Outcome:
-    """Whether each library is loaded once, is no stub, and is from the image's own packages."""
+    """Whether each library is loaded once, is no stub, and is from the image's own packages; and
+    whether NVRTC compiles, if it is loaded.
+    """
     measured: Dict[str, Any] = {"files": [path for _, path in found], "convolved": convolved}
     measured["shadows"] = [shadow.path for shadow in shadows]
+    measured["nvrtc"] = None if compiled is None else compiled.error or "compiles"
     expected = {"under": list(places.allowed)}
-    faults = [*_misplaced(found, places), *_shadowed(found, shadows)]
+    faults = [*_misplaced(found, places), *_shadowed(found, shadows), *_without_parts(compiled)]
     if faults:
         measured["faults"] = [fault[0] for fault in faults]
         return Outcome(Status.FAIL, *faults[0], measured, expected)
@@ -130,6 +139,10 @@ def judge_files(
 # torch finds its libraries through an RPATH, which precedes LD_LIBRARY_PATH; these are opened later
 # by NVIDIA's own libraries, which have a RUNPATH, and LD_LIBRARY_PATH precedes that.
 _LATE = re.compile(r"libcudnn_\w+|libnvrtc-builtins")
+# NVRTC asks for this one by its own version and calls functions with the version in their names, so
+# one with the version in its name fits wherever it is from: a toolkit's where the packages' NVRTC
+# does not find its own.
+_FITS = re.compile(r"libnvrtc-builtins\.so\.\d+\.\d+(?:\.\d+)?")
 
 
 def _shadowed(
@@ -139,7 +152,9 @@ def _shadowed(
     loaded = {stem for stem, _ in found}
     faults = []
     for shadow in shadows:
-        if not shadow.copy and shadow.stem not in loaded and _LATE.fullmatch(shadow.stem):
+        if shadow.copy or shadow.stem in loaded or _FITS.fullmatch(os.path.basename(shadow.path)):
+            continue
+        if _LATE.fullmatch(shadow.stem):
             message = "{} would be loaded instead of the image's own {}".format(
                 shadow.path, shadow.own
             )
@@ -159,7 +174,9 @@ def _misplaced(found: "Sequence[tuple[str, str]]", places: Places) -> "list[tupl
             fix = _remedy(path, places)
             faults.append(("a stub is loaded: " + path, cause, fix))
     for stem, path in found:
-        if stem != "libcuda" and not path.startswith(tuple(p + "/" for p in places.allowed)):
+        if stem == "libcuda" or _FITS.fullmatch(os.path.basename(path)):
+            continue
+        if not path.startswith(tuple(p + "/" for p in places.allowed)):
             message = "{} is loaded from outside the image's packages: {}".format(stem, path)
             faults.append((message, _culprit(path, places), _remedy(path, places)))
     for stem in dict.fromkeys(stem for stem, _ in found):
@@ -169,6 +186,21 @@ def _misplaced(found: "Sequence[tuple[str, str]]", places: Places) -> "list[tupl
             cause = "two packages contain the same library, and calls may go to either"
             faults.append((message, cause, "keep one of the two; " + REBUILD))
     return faults
+
+
+def _without_parts(compiled: Optional[nvrtc.CompiledKernel]) -> "list[tuple[str, str, str]]":
+    """NVRTC that does not compile: cuDNN and frameworks make kernels with it (without it JAX's
+    attention by cuDNN ends in an error: github.com/jax-ml/jax/issues/23227).
+    """
+    if compiled is None or compiled.error is None:
+        return []
+    message = "{} compiles nothing: {}".format(compiled.library, compiled.error)
+    if "builtins" not in compiled.error:
+        return [(message, compiled.error, REBUILD)]
+    folder = os.path.dirname(compiled.library)
+    cause = "the loader does not look into {}, where its second library is".format(folder)
+    fix = "{}; or set LD_LIBRARY_PATH={}".format(REBUILD, folder)
+    return [(message, cause, fix)]
 
 
 def _culprit(path: str, places: Places) -> str:

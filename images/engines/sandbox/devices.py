@@ -158,7 +158,7 @@ def discover(root: Path) -> Driver:
         binds, links = _in_our_place(_driver_libraries(root))
     for directory in _PROGRAM_DIRECTORIES:
         program = root / directory / "nvidia-smi"
-        if _is_program(program):
+        if _is_program(program) and _is_of(program, os.uname().machine):  # a script runs another
             binds.append((str(program), f"{PROGRAMS}/{program.name}"))
             break
     binds += [(str(root / socket), f"/{socket}") for socket in _SOCKETS if (root / socket).exists()]

@@ -218,6 +218,12 @@ def probe(launcher: Launcher) -> str:
 
 def explain(problem: str, root: Path = Path("/")) -> tuple[str, str]:
     """Why a sandbox does not start, and a fix: the kernel's message says too little."""
+    unread = re.search(r"Can't find source path (\S+): (.+)", problem)
+    if unread:
+        return (
+            f"{unread[1]} cannot be shown in the sandbox: {unread[2].strip()}.",
+            f"Let this user read it, with the directories above it: namei -l {unread[1]}",
+        )
     if re.search(r"(mount|open).* proc\b", problem) or re.search(
         r"proc on .*not permitted", problem
     ):

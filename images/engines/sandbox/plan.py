@@ -15,7 +15,7 @@ import contextlib
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -108,8 +108,9 @@ def plan_run(
         processors = "".join(map(_ARM_PROCESSOR.format, range(os.cpu_count() or 1)))
         source = str(_host_file(files, processors.encode()))
         places.devices.append(Mount(kind="bind", target=_CPU_INFO, source=source))
-    _check_command(tree, argv[0], env["PATH"], directory)
     mounts = tuple(places.mounts())
+    bound = {mount.target for mount in mounts}
+    _check_command(tree, argv[0], env["PATH"], directory, bound)
     return SandboxPlan(
         mounts=mounts,
         devices=tuple(places.devices),
@@ -353,13 +354,19 @@ def _memory_of_each(mounts: Iterable[Mount]) -> int:
     return memory // 2 // max(count, 1) >> 20 << 20
 
 
-def _check_command(tree: Path, program: str, path: str, directory: str) -> None:
-    """Raise a clear error here if the program is not in the image."""
+def _check_command(
+    tree: Path, program: str, path: str, directory: str, bound: Collection[str]
+) -> None:
+    """Raise a clear error here if the program is neither in the image nor among what is bound into
+    it: the driver's nvidia-smi is.
+    """
     places: Iterable[str] = path.split(":")
     if "/" in program:
         places = (directory,)
     for place in places:
         candidate = posixpath.join(directory, place, program)
+        if posixpath.normpath(candidate) in bound:
+            return
         found, missing = resolve(tree, candidate)
         if not missing and tree.joinpath(found.lstrip("/")).is_file():
             return

@@ -18,6 +18,7 @@ from verify.checks.dialect import (
 )
 from verify.checks.libraries import REBUILD, cuda_text, cudnn_text
 from verify.checks.on_jax.place import DIALECT, MAJORS, gpus, installed, plugin, versions
+from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status
 
@@ -158,7 +159,10 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
     versions()
     convolved = _convolve()
     places = files.places_of(str(jaxlib.__file__))
-    return files.judge_files(mapped(read_maps()), places, str(found[0]), convolved=convolved)
+    compiled = nvrtc.compile_with(mapped(read_maps()))
+    return files.judge_files(
+        mapped(read_maps()), places, str(found[0]), convolved=convolved, compiled=compiled
+    )
 
 
 def _convolve() -> bool:

@@ -24,6 +24,7 @@ from verify.checks.dialect import (
 )
 from verify.checks.libraries import cudnn_text, judge_cuda, judge_numpy
 from verify.checks.on_tensorflow.place import DIALECT, build, cuda_version, gpus
+from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status
 
@@ -200,7 +201,10 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
         return Outcome(Status.SKIP, "no CUDA library can be opened: see libraries.dlopen")
     convolved = _convolve()
     places = files.places_of(str(tf.__file__))
-    return files.judge_files(mapped(read_maps()), places, cuda, convolved=convolved)
+    compiled = nvrtc.compile_with(mapped(read_maps()))
+    return files.judge_files(
+        mapped(read_maps()), places, cuda, convolved=convolved, compiled=compiled
+    )
 
 
 def _convolve() -> bool:

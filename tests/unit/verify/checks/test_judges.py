@@ -33,6 +33,7 @@ from verify.checks.training import judge_loss
 from verify.checks.visible import VisibleCard
 from verify.device import driver, nvml
 from verify.device.maps import mapped
+from verify.device.nvrtc import CompiledKernel, compile_with
 from verify.model.check import Outcome, Status
 from verify.model.expectations import Expectations, ExpectedGpu
 from verify.running.children import Ending
@@ -575,6 +576,56 @@ OPS = "/opt/other/libcudnn_ops.so.9"
 )
 def test_a_shadow(shadow: Shadow, found: list[tuple[str, str]], status: Status, word: str) -> None:
     holds(judge_files(found, PLACES, "12.8", convolved=False, shadows=[shadow]), status, word)
+
+
+BUILTINS = "libnvrtc-builtins"
+
+
+@pytest.mark.parametrize(
+    ("file", "status"),
+    [
+        # As on an H200 with CUDA 13.0 installed, where JAX's own libnvrtc 13.0 finds that one.
+        pytest.param("libnvrtc-builtins.so.13.0.88", PASS, id="of the version that is asked for"),
+        pytest.param("libnvrtc-builtins.so", FAIL, id="a name without a version"),
+    ],
+)
+def test_nvrtc_s_second_library_from_a_toolkit(file: str, status: Status) -> None:
+    path = f"/usr/local/cuda-13.0/lib64/{file}"
+    holds(judge_files([OWN, (BUILTINS, path)], Places((SITE,)), "13.0", convolved=True), status)
+    shadow = Shadow(BUILTINS, path, f"{SITE}/nvidia/cu13/lib/{file}", "/usr/local/cuda-13.0/lib64")
+    found = judge_files([OWN], Places((SITE,)), "13.0", convolved=True, shadows=[shadow])
+    assert found.status is status
+
+
+NVRTC = f"{SITE}/nvidia/cu13/lib/libnvrtc.so.13"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        pytest.param(None, PASS, "each once", id="it compiles"),
+        pytest.param(
+            "nvrtc: error: failed to open libnvrtc-builtins.so.13.0.",
+            FAIL,
+            f"LD_LIBRARY_PATH={SITE}/nvidia/cu13/lib",
+            id="its second library is not found",
+        ),
+        pytest.param("undefined symbol: nvrtcCreateProgram", FAIL, "undefined", id="another"),
+    ],
+)
+def test_nvrtc_compiles(error: str | None, status: Status, words: str) -> None:
+    compiled = CompiledKernel(NVRTC, error)
+    outcome = judge_files([OWN], Places((SITE,)), "13.0", convolved=True, compiled=compiled)
+    holds(outcome, status)
+    assert words in f"{outcome.message} {outcome.cause} {outcome.fix}"
+    assert outcome.measured["nvrtc"] == (error or "compiles")
+
+
+def test_nvrtc_is_asked_only_where_it_is_loaded() -> None:
+    assert compile_with([OWN]) is None
+    broken = compile_with([("libnvrtc", "/nowhere/libnvrtc.so.13")])
+    assert broken is not None
+    assert "/nowhere/libnvrtc.so.13" in (broken.error or "")
 
 
 def test_shadows_are_found_by_name(tmp_path: Path) -> None:

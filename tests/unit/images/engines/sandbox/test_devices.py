@@ -68,10 +68,7 @@ def host(root: Path, version: str = "535.104.05") -> Path:
         link = root / LIB / wants
         if not link.exists():
             link.symlink_to(f"{name}.so.{version}")
-    smi = root / "usr/bin/nvidia-smi"
-    smi.parent.mkdir(parents=True)
-    smi.write_text("#!/bin/sh\n")
-    smi.chmod(0o755)
+    library(root, "usr/bin/nvidia-smi").chmod(0o755)
     for node in ("nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm", "nvidia-caps/nvidia-cap1"):
         (root / "dev" / node).parent.mkdir(parents=True, exist_ok=True)
         (root / "dev" / node).touch()
@@ -122,6 +119,17 @@ def test_libraries_of_another_machine_are_left(tmp_path: Path) -> None:
     library(tmp_path, "usr/lib64/libcuda.so.1", "libcuda.so.1", machine=other)
     (tmp_path / "usr/lib/libnvidia-ml.so.1").write_text("INPUT(x)")
     assert discover(tmp_path).binds == ()
+
+
+def test_a_script_in_the_place_of_nvidia_smi_is_passed_over(tmp_path: Path) -> None:
+    """Such a script runs the program at its place on the host, which is another in a sandbox."""
+    root = host(tmp_path)
+    script = root / "usr/bin/nvidia-smi"
+    script.write_text("#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n")
+    assert f"{PROGRAMS}/nvidia-smi" not in places(find_driver(root))
+    library(root, "usr/local/nvidia/bin/nvidia-smi").chmod(0o755)
+    bound = {path: source for source, path in find_driver(root).binds}
+    assert bound[f"{PROGRAMS}/nvidia-smi"] == str(root / "usr/local/nvidia/bin/nvidia-smi")
 
 
 def test_a_host_without_a_driver_gives_nothing(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def at(plan: SandboxPlan, target: str) -> list[str]:
     return [mount.kind for mount in plan.mounts if mount.target == target]
 
 
+def test_the_driver_s_program_can_be_the_command(tmp_path: Path) -> None:
+    tree = make(tmp_path)
+    smi = tmp_path / "nvidia-smi"
+    smi.touch()
+    driver = Driver(binds=((str(smi), "/usr/local/nvidia/bin/nvidia-smi"),))
+    plan = plan_of(tree, driver=driver, command=("nvidia-smi", "-L"))
+    assert plan.argv == ("nvidia-smi", "-L")
+    with pytest.raises(SandboxError, match="no program nvidia-smi"):
+        plan_of(tree, command=("nvidia-smi", "-L"))
+
+
 def test_the_root_is_read_only_and_what_programs_write_to_is_memory(tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path))
     assert plan.mounts[0] == Mount(kind="bind", target="/", source=str(tmp_path / "root"))
@@ -369,6 +380,8 @@ def test_unshares_command_carries_the_plan(tmp_path: Path) -> None:
                      "systempaths=unconfined", id="bubblewrap in a container that hides /proc"),
         pytest.param("sandbox: cannot mount proc on /x/proc: Operation not permitted", "",
                      "systempaths=unconfined", id="unshare in a container that hides /proc"),
+        pytest.param("bwrap: Can't find source path /home/x/lib: Permission denied", "",
+                     "namei -l /home/x/lib", id="a library that this user may not read"),
         pytest.param("bwrap: Unknown option --perms", "", "apt-get install", id="too old"),
     ],
 )  # fmt: skip

@@ -153,8 +153,9 @@ def _survived_together(candidates: Sequence[_Candidate]) -> list[_Candidate]:
 
 def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> list[_Candidate]:
     """What stands far before the last end of a text, if that is an exception with a reason of its
-    own: a proof may have led there, and is no proof of it; the rest was survived, unless the end
-    is explained by something else, which then stands first anyway.
+    own: a proof may have led there, and is no proof of it, unless hardware failed, which no later
+    program repairs; the rest was survived, unless the end is explained by something else, which
+    then stands first anyway.
     """
     sources = {hit.source for one in candidates for hit in one.hits}
     other = {name for name in sources if reading.ends_by_itself(name)}
@@ -170,7 +171,8 @@ def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> l
         if one.strength is None or one.at_end or one.supported or not heard <= other:
             return one
         if one.strength == "proof":
-            return replace(one, strength="typical")
+            broken = one.failure.layer == "hardware" and one.severity == "blocks"
+            return one if broken else replace(one, strength="typical")
         return one if heard & explained else replace(one, survived=True)
 
     return [weighed(one) for one in candidates]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from images.text.printable import printable
 from provision.doctor.literals import beside, needs_of
 from provision.doctor.model import Hit
-from provision.doctor.reading import chunks, unescaped
+from provision.doctor.reading import LineCounter, chunks, unescaped
 
 _EVIDENCE_LIMIT = 300
 # Texts that are wrapped were pasted from a terminal or a mail; no log of a machine is.
@@ -89,6 +89,7 @@ class Patterns:
         first = 1
         for chunk in chunks(stream):
             for text, is_escaped in ((chunk, False), (unescaped(chunk) or b"", True)):
+                counter = LineCounter(text)
                 for index, start, end in words.lines(text, over, lambda *_: True):
                     line = text[start:end]
                     if (index, line) in missed:
@@ -98,9 +99,7 @@ class Patterns:
                         if len(missed) < _MEMORY_LIMIT:
                             missed.add((index, line))
                         continue
-                    before = (
-                        _escaped_line_of(line, chunk) if is_escaped else text.count(b"\n", 0, start)
-                    )
+                    before = _escaped_line_of(line, chunk) if is_escaped else counter.before(start)
                     number = first + before
                     hits = found[asked[index]]
                     hits.append(_hit(line, match, source, number))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from images.text.printable import printable
 from provision.doctor.model import Evidence
-from provision.doctor.reading import chunks
+from provision.doctor.reading import LineCounter, chunks
 
 if TYPE_CHECKING:
     from provision.doctor.matching import Lines
@@ -108,8 +108,9 @@ def outline(stream: BinaryIO, source: str) -> Outline:
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
     for chunk in chunks(stream):
+        counter = LineCounter(chunk)
         for start, end in ends.in_chunk(chunk):
-            at = number + chunk.count(b"\n", 0, start)
+            at = number + counter.before(start)
             if not found.ends or found.ends[-1][0] != at:
                 found.ends.append((at, _shown(chunk[start:end])))
                 if found.raised is None and raised.match(chunk[start:end]):

@@ -23,6 +23,21 @@ _ESCAPED = re.compile(rb'\\+(?:n|r|t|"|/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))')
 _MEANS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b'"': b'"', b"/": b"/", b"\\": b"\\"}
 
 
+class LineCounter:
+    """Counts the lines before places of a text. Places in ascending order read the text once."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._place = self._lines = 0
+
+    def before(self, place: int) -> int:
+        if place < self._place:
+            self._place = self._lines = 0
+        self._lines += self._text.count(b"\n", self._place, place)
+        self._place = place
+        return self._lines
+
+
 def chunks(stream: BinaryIO) -> Iterator[bytes]:
     """Pieces that end where a line ends, as far as lines do end; each is clean of colours."""
     reader = _decoded(stream)

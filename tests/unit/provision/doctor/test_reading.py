@@ -23,9 +23,20 @@ from provision.doctor.matching import (
     unwrapped,
 )
 from provision.doctor.model import Hit
-from provision.doctor.reading import CHUNK_BYTES, chunks, clean, unescaped
+from provision.doctor.reading import CHUNK_BYTES, LineCounter, chunks, clean, unescaped
 from tests import ROOT
 from tests.kit.doctor_texts import VARIATIONS
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r\n"])).map(b"".join), st.lists(st.integers(0, 40))
+)
+def test_lines_are_counted_from_any_place_to_any(text: bytes, places: list[int]) -> None:
+    counter = LineCounter(text)
+    assert [counter.before(place) for place in places] == [
+        text.count(b"\n", 0, place) for place in places
+    ]
+
 
 MESSAGE = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus."
 PATTERN = r"GPU (?P<bus>[0-9a-f:.]+): GPU has fallen off the bus"

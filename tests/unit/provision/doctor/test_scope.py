@@ -448,6 +448,12 @@ def test_what_is_near_the_end_stands_before_what_is_not() -> None:
     assert codes(early + STEPS + memory)[0] == "gpu-out-of-memory"
 
 
+def test_hardware_that_failed_is_no_better_later() -> None:
+    lost = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
+    assert sure(lost + STEPS + NO_FILE) == ["xid-79-fallen-off-bus"]
+    assert codes(lost + STEPS + NO_FILE)[0] == "xid-79-fallen-off-bus"
+
+
 def test_a_hint_far_from_every_end_is_none() -> None:
     hint = "WARNING: NVML_ERROR_UNKNOWN was ignored\n"
     assert codes(hint)

@@ -22,7 +22,8 @@ class KnownLibraries:
     """Some libraries of a kind: patterns of names, what they are, and the source.
 
     "driver": an engine mounts them from the host. "base": a wheel may rely on them according to the
-    manylinux policy. "optional": what needs them works without them, or is for some machines only.
+    manylinux policy. "optional": what needs them works without them, or is for some machines only;
+    with `files`, only for files that one of these patterns fits, in or below any directory.
     `symbols` are patterns of all that a driver's libraries export; empty if that is unknown.
     """
 
@@ -30,6 +31,7 @@ class KnownLibraries:
     names: tuple[str, ...]
     what: str
     source: str
+    files: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
 
 
@@ -43,6 +45,7 @@ def known_libraries() -> tuple[KnownLibraries, ...]:
             names=tuple(map(str, _listed(row["names"]))),
             what=str(row["what"]),
             source=str(row["source"]),
+            files=tuple(map(str, _listed(row.get("files", [])))),
             symbols=tuple(map(str, _listed(row.get("symbols", [])))),
         )
         for group, rows in groups.items()
@@ -51,11 +54,12 @@ def known_libraries() -> tuple[KnownLibraries, ...]:
 
 
 @cache
-def find_known(name: str, group: Group) -> KnownLibraries | None:
-    """The row of this group that matches the library, if there is one."""
+def find_known(name: str, group: Group, file: str = "") -> KnownLibraries | None:
+    """The row of this group that matches the library, and the file that needs it; if there is one."""
     for row in known_libraries():
         if row.group == group and any(fnmatchcase(name, pattern) for pattern in row.names):
-            return row
+            if not row.files or any(fnmatchcase(file, f"*/{pattern}") for pattern in row.files):
+                return row
     return None
 
 

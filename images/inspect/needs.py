@@ -184,7 +184,8 @@ class _Survey:
         elif places:
             status = "elsewhere"
         else:
-            status = "optional" if find_known(name, "optional") else "missing"
+            optional = find_known(name, "optional", self._names[asker.file])
+            status = "optional" if optional else "missing"
         self._found(name, asker, where, root, status, required=required)
         return None
 

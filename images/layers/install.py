@@ -76,16 +76,12 @@ class InstallLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledFile:
-    """An installed file: members of the wheel and bytes of ours, concatenated.
-
-    `digest` is the one in RECORD for the member in it.
-    """
+    """An installed file: members of the wheel and bytes of ours, concatenated."""
 
     path: str
     mode: int
     parts: tuple[Member | bytes, ...]
     wheel: WheelFile
-    digest: str = ""
 
     @property
     def size(self) -> int:
@@ -142,10 +138,12 @@ def plan(
     decided = _Plan(wheel=wheel, place=place, info=info, taken=place.taken())
     try:
         rows = record.read_rows(listing)
-        record.compare(rows, {name: m.size for name, m in wheel.members.items()}, info)
         calls = _read_calls(wheel, info, place)
     except ValueError as error:
         raise wheel.refused(f"has {error}") from error
+    for name in record.unlisted(rows, wheel.members, info):
+        rows[name] = Row(path=name)  # as pip lists it: without a digest
+        decided.as_listed = False
     for name, member in wheel.members.items():
         if name == f"{info}/RECORD":
             continue
@@ -171,23 +169,22 @@ def _add_member(
     """Add a file of the wheel, and its row."""
     wheel = decided.wheel
     path, scheme = _destination(member.name, decided)
-    digest = row.digest if row else ""
     mode = EXECUTABLE if _is_executable(member) else PLAIN
     if scheme:
         decided.as_listed = False
-        row = Row(path=decided.listed(path), digest=digest, size=str(member.size))
+        row = Row(
+            path=decided.listed(path), digest=row.digest if row else "", size=str(member.size)
+        )
     if scheme == "scripts":
         mode = EXECUTABLE
         if scripts.is_wrapper(posixpath.basename(path), calls):
             return
         if wheel.starts_with(member, b"#!python"):
             content = wheel.read(member, _MOST_SCRIPT)
-            if not record.is_of(digest, content):
-                raise wheel.refused(f"has a {member.name} that is not the one of its RECORD")
             interpreter = decided.place.interpreter
             decided.add_made(path, scripts.with_interpreter(content, interpreter), mode)
             return
-    decided.add(InstalledFile(path=path, mode=mode, parts=(member,), wheel=wheel, digest=digest))
+    decided.add(InstalledFile(path=path, mode=mode, parts=(member,), wheel=wheel))
     if row:
         decided.kept.append(row)
 

@@ -1,5 +1,8 @@
-"""RECORD, the list of a wheel's files: reads it, checks it against the wheel, writes a new one.
+"""RECORD, the list of a wheel's files: reads it, and writes a new one.
 
+Sizes and digests in it are not compared with the files: the lock's hash covers the whole wheel, and
+wheels are published whose files were changed after the list was written (PyNvVideoCodec 2.0.4). pip
+and uv install these, with the rows as they are; so do we.
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/
 """
 
@@ -9,13 +12,11 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-_DIGEST_TEXT = {"sha256": 43, "sha384": 64, "sha512": 86}  # characters of a digest
 _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
-"""Files next to METADATA of which RECORD cannot have a digest: itself, and its signatures."""
+"""Files next to METADATA that RECORD need not list: itself, and its signatures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +44,10 @@ def read_rows(content: bytes) -> dict[str, Row]:
     return rows
 
 
-def compare(rows: Mapping[str, Row], sizes: Mapping[str, int], info: str) -> None:
-    """Check a RECORD against the files of its wheel; ValueError says what is wrong.
-
-    `info` is the directory that it is in. Digests are compared when the files are read.
-    """
+def unlisted(rows: Mapping[str, Row], names: Collection[str], info: str) -> list[str]:
+    """The files of a wheel that its RECORD lacks. `info` is the directory that it is in."""
     exempt = {f"{info}/{name}" for name in _UNLISTED}
-    for path, size in sizes.items():
-        row = rows.get(path)
-        if row is None:
-            if path not in exempt:
-                raise ValueError(f"a RECORD that does not list {path}")
-            continue
-        if row.size and row.size != str(size):
-            raise ValueError(f"a RECORD that gives {path} {row.size} bytes; it has {size}")
-        if path not in exempt and not _is_digest(row.digest):
-            raise ValueError(f"a RECORD without a sha256 of {path}")
-    for path in rows:
-        if path not in sizes and not path.endswith("/"):
-            raise ValueError(f"a RECORD that lists {path}, which is not there")
+    return [name for name in names if name not in rows and name not in exempt]
 
 
 def row_of(path: str, content: bytes) -> Row:
@@ -69,21 +55,6 @@ def row_of(path: str, content: bytes) -> Row:
     return Row(
         path=path, digest=digest_text(hashlib.sha256(content).digest()), size=str(len(content))
     )
-
-
-def hasher(text: str) -> Any:  # noqa: ANN401  hashlib's type has no name
-    """A new hash with the algorithm of a row's digest; None if it has none."""
-    algorithm = text.partition("=")[0]
-    return hashlib.new(algorithm) if algorithm in _DIGEST_TEXT else None
-
-
-def is_of(text: str, content: bytes) -> bool:
-    """Whether a row's digest matches the content; without a digest, any content matches."""
-    found = hasher(text)
-    if found is None:
-        return True
-    found.update(content)
-    return text.rstrip("=") == digest_text(found.digest(), found.name)
 
 
 def digest_text(digest: bytes, algorithm: str = "sha256") -> str:
@@ -98,8 +69,3 @@ def write_rows(rows: Iterable[Row]) -> bytes:
         (row.path, row.digest, row.size) for row in rows
     )
     return text.getvalue().encode()
-
-
-def _is_digest(text: str) -> bool:
-    algorithm, _, value = text.partition("=")
-    return len(value.rstrip("=")) == _DIGEST_TEXT.get(algorithm)

@@ -6,8 +6,8 @@ member with the tar header (and the padding of the file before), and one with th
 Only those headers are compressed here.
 
 To compute the layer's digest as a plain tar, everything is inflated once, and the same pass checks
-each file against its checksum and RECORD. If that digest is known already, the wheel's sha256,
-which `fetch` has compared, is enough.
+each file against its checksum. If that digest is known already, the wheel's sha256, which `fetch`
+has compared, is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from images.layers import gzip, record, tar, unneeded
+from images.layers import gzip, tar, unneeded
 from images.layers.install import InstalledFile, InstallLocation, canonicalized, file_name, plan
 from images.layers.unneeded import Spared
 from images.layers.wheel_file import MemberCheck, WheelFile
@@ -184,7 +184,7 @@ def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream
         writer.add(tar.header(path, kind="file", mode=file.mode, size=size))
         for part in file.parts:
             if isinstance(part, Member):
-                yield from writer.copy(file.wheel, part, file.digest)
+                yield from writer.copy(file.wheel, part)
             else:
                 writer.add(part, search=True)
         writer.add(tar.padding(size))
@@ -228,14 +228,14 @@ class _Writer:
         self.held = 0
         return piece
 
-    def copy(self, wheel: WheelFile, member: Member, digest: str) -> Iterator[bytes]:
+    def copy(self, wheel: WheelFile, member: Member) -> Iterator[bytes]:
         """Add a file of a wheel; yields pieces if it is large."""
         if not member.size and not member.compressed:
             return
         self.flush()
         check = None
         if self._digest is not None:
-            check = _Learning(wheel, member, digest, self._digest)
+            check = _Learning(wheel, member, self._digest)
             self._size += member.size
         self._put(gzip.HEAD)
         pieces = wheel.packed(member)
@@ -272,27 +272,16 @@ class _Writer:
 
 
 class _Learning:
-    """Inflates a copied file, for the layer's digest and to check it against zip and RECORD."""
+    """Inflates a copied file, for the layer's digest and to check it against the zip's checksum."""
 
-    def __init__(self, wheel: WheelFile, member: Member, promised: str, digest: Any) -> None:  # noqa: ANN401
-        self._wheel, self._member, self._promised = wheel, member, promised
+    def __init__(self, wheel: WheelFile, member: Member, digest: Any) -> None:  # noqa: ANN401
         self._check = MemberCheck(wheel, member)
         self._layer = digest
-        self._own = record.hasher(promised)
 
     def take(self, packed: bytes) -> None:
-        self._hear(self._check.take(packed))
+        for piece in self._check.take(packed):
+            self._layer.update(piece)
 
     def finish(self) -> None:
-        self._hear(self._check.finish())
-        if self._own is not None:
-            found = record.digest_text(self._own.digest(), self._own.name)
-            if found != self._promised.rstrip("="):
-                name = self._member.name
-                raise self._wheel.refused(f"holds a {name} that is not the one of its RECORD")
-
-    def _hear(self, pieces: Iterator[bytes]) -> None:
-        for piece in pieces:
+        for piece in self._check.finish():
             self._layer.update(piece)
-            if self._own is not None:
-                self._own.update(piece)

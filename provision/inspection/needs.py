@@ -146,7 +146,7 @@ def _optional_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
     from images.inspect.known import find_known
 
     def why(need: NeededLibrary) -> str:
-        row = find_known(need.name, "optional")
+        row = find_known(need.name, "optional", need.file)
         return row.what if row else "nothing essential loads it"
 
     return table(

@@ -271,10 +271,17 @@ def test_weak_versions_may_be_missing() -> None:
 def test_every_row_of_the_table_names_its_source_and_can_be_found() -> None:
     for row in known_libraries():
         assert row.source.startswith("https://")
-        assert all(find_known(name.replace("*", "1"), row.group) is not None for name in row.names)
+        file = "/site/" + row.files[0].replace("*", "so") if row.files else ""
+        assert all(find_known(name.replace("*", "1"), row.group, file) for name in row.names)
     assert find_known("libcuda.so.1", "driver")
     assert not find_known("libcudart.so.11.0", "driver")
     assert not find_known("libcublas.so.11", "optional")
+
+
+def test_a_library_can_be_optional_for_one_file_only() -> None:
+    layers = "/opt/venv/lib/python3.11/site-packages/numba/np/ufunc/tbbpool.cpython-311.so"
+    assert find_known("libtbb.so.12", "optional", layers)
+    assert not find_known("libtbb.so.12", "optional", "/opt/venv/lib/open3d/libopen3d.so")
 
 
 def host_tree() -> ImageTree:

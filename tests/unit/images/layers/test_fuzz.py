@@ -106,7 +106,7 @@ def test_a_wheel_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_in_any_content_is_found(bit: int, tmp_path: Path) -> None:
-    """The checksum of the zip, the digest of RECORD, or deflate itself says so."""
+    """The checksum of the zip, or deflate itself, says so."""
     with zipfile.ZipFile(io.BytesIO(DATA)) as archive:
         places = [
             (info.header_offset + 30 + len(info.filename), info.compress_size)

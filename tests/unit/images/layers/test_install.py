@@ -9,6 +9,7 @@ import io
 import json
 import random
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -258,6 +259,38 @@ def test_signatures_need_no_row(tmp_path: Path) -> None:
     pieces = pieces_of(signature, record=lambda rows: [r for r in rows if "jws" not in r])
     files = files_of(collect(stream_of(craft(pieces), tmp_path))[0])
     assert f"{INFO}/RECORD.jws" in files
+
+
+OTHER = row("example/__init__.py", b"another\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        pytest.param(lambda r: [OTHER, *r[1:]], OTHER, id="another digest and size"),
+        pytest.param(
+            lambda r: ["example/__init__.py,,", *r[1:]], "example/__init__.py,,", id="no digest"
+        ),
+        pytest.param(
+            lambda r: ["example/__init__.py,md5=x,7", *r[1:]],
+            "example/__init__.py,md5=x,7",
+            id="an md5",
+        ),
+        pytest.param(
+            lambda r: [row("example/ghost.py", b""), *r],
+            row("example/ghost.py", b""),
+            id="a file that is not there",
+        ),
+        pytest.param(lambda r: r[1:], "example/__init__.py,,", id="a file is missing"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_installed_as_pip_does(
+    tmp_path: Path, change: Callable[[list[str]], list[str]], kept: str
+) -> None:
+    data = craft(pieces_of(CODE, record=change))
+    files = files_of(collect(stream_of(data, tmp_path))[0])
+    assert files[f"{SITE}/example/__init__.py"] == CODE.content
+    assert kept in files[f"{INFO}/RECORD"].decode().splitlines()
 
 
 def test_an_installer_in_the_wheel_is_replaced(tmp_path: Path) -> None:

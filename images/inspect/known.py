@@ -55,11 +55,11 @@ def known_libraries() -> tuple[KnownLibraries, ...]:
 
 @cache
 def find_known(name: str, group: Group, file: str = "") -> KnownLibraries | None:
-    """The row of this group that matches the library, and the file that needs it; if there is one."""
+    """The row of this group for the library, and for the file that needs it; None without one."""
     for row in known_libraries():
-        if row.group == group and any(fnmatchcase(name, pattern) for pattern in row.names):
-            if not row.files or any(fnmatchcase(file, f"*/{pattern}") for pattern in row.files):
-                return row
+        fits = not row.files or any(fnmatchcase(file, f"*/{pattern}") for pattern in row.files)
+        if row.group == group and fits and any(fnmatchcase(name, one) for one in row.names):
+            return row
     return None
 
 

@@ -28,8 +28,9 @@ from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.model.plan import PACKAGES, Plan, Request
+from provision.model.plan import PACKAGES, Request
 from provision.output.console import Console, TransferProgress
+from provision.resolve.packages import asked_for
 from provision.verification.subject import prepared, runner_here
 from provision.verification.suite import suite_directory
 from provision.version import VERSION
@@ -290,7 +291,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             lock.wheels,
             python=python,
             framework={PACKAGES[plan.framework]},
-            own=_asked_for(plan),
+            own=asked_for(plan),  # they change most often
             exclude_unneeded=self._making.exclude_unneeded,
             fetch=fetcher.fetch,
         )
@@ -343,13 +344,6 @@ class _Memory:
 
     def remember(self, key: str, known: KnownLayer) -> None:
         self.store.remember(key, known)
-
-
-def _asked_for(plan: Plan) -> frozenset[str]:
-    """The packages that the user requested beside the framework: they change most often."""
-    from packaging.requirements import Requirement
-
-    return frozenset(Requirement(text).name for text in plan.requirements)
 
 
 def _prefetch(fetcher: Fetcher, sources: Sequence[LayerSource], progress: TransferProgress) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,10 +76,11 @@ def expectations(
     models: Sequence[GpuModel] = (),
     *,
     emulator: str = "",
+    packages: Collection[str] = (),
 ) -> dict[str, Any]:
     """What the suite must find inside the container: the plan, and the host's GPUs, each with its
-    specification if the catalog (`models`) has a card of exactly that name; and what emulates the
-    image's processor.
+    specification if the catalog (`models`) has a card of exactly that name; what emulates the
+    image's processor; and the packages that must be importable.
     """
     gpus = None
     if facts is not None and facts.gpus is not None:
@@ -94,6 +95,7 @@ def expectations(
         "python": plan.python,
         "gpus": gpus,
         "image": {"digest": image_id} if image_id else None,
+        **({"packages": sorted(packages)} if packages else {}),
         **({"emulator": emulator} if emulator else {}),
     }
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.model.plan import TITLES, IndexCandidate, Request
+from provision.model.plan import TITLES, IndexCandidate, Plan, Request
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.specifiers import version as version_of
@@ -94,6 +94,15 @@ def companion_requirements(
             continue
         lines.append(f"{wanted.name}=={pair}" if pair and exactly and not wanted.more else text)
     return tuple(dict.fromkeys(lines))
+
+
+def asked_for(plan: Plan) -> frozenset[str]:
+    """The packages that the user requested beside the framework; not those that every plan has."""
+    from packaging.requirements import Requirement
+
+    ours = {"numpy", *EVERYWHERE, *FOR_COMPILING}
+    names = {Requirement(text).name for text in plan.requirements}
+    return frozenset(name for name in names - ours if not name.startswith("nvidia-"))
 
 
 def paired_versions(build: Build, catalog: Catalog) -> Mapping[str, str | None]:

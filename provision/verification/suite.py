@@ -24,6 +24,7 @@ from provision.errors import BadInputError, Exit
 from provision.lock.labels import expectations
 from provision.model.plan import HostFacts, Plan, Warned
 from provision.output.console import Console
+from provision.resolve.packages import asked_for
 
 _EXPECT_PATH = "/run/gpu-provision/expect.json"
 _ENDED = {"pass": "passed", "fail": "failed", "error": "in error", "skip": "not run"}
@@ -181,7 +182,9 @@ def run_suite(
 
     if emulator:
         gpus, facts = "none", None
-    expect = expectations(plan, facts, image_id, catalog.gpus, emulator=emulator)
+    expect = expectations(
+        plan, facts, image_id, catalog.gpus, emulator=emulator, packages=asked_for(plan)
+    )
     command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
     job = RunJob(
         image=image,

@@ -134,6 +134,11 @@ def shadow() -> None:
     os.environ["LD_LIBRARY_PATH"] = str(path.parent)
 
 
+def broken_nvrtc() -> None:
+    """The libnvrtc that is loaded is damaged."""
+    map_file(write(Path(sys.path[-1]) / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "no library"))
+
+
 # torchvision: where it is not installed, two operators written out in torch stand for it
 
 _OPS = """
@@ -248,6 +253,7 @@ ROWS = {
             ("a system's cuDNN is loaded too", other_cudnn, "outside the image's packages"),
             ("a stub of the driver is loaded", stub, "a stub is loaded"),
             ("LD_LIBRARY_PATH holds another cuDNN", shadow, "would be loaded instead"),
+            ("NVRTC does not compile", broken_nvrtc, "compiles nothing"),
         ),
         *rows_of(
             "libraries.versions",

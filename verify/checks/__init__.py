@@ -16,6 +16,7 @@ from verify.checks import (
     memory,
     numerics,
     on_jax,
+    packages,
     parallel,
     peers,
     speed,
@@ -30,6 +31,7 @@ _PYTORCH = (
     *libraries.CHECKS,
     *files.CHECKS,
     *versions.CHECKS,
+    *packages.CHECKS,
     *devices.CHECKS,
     *compute.CHECKS,
     *peers.CHECKS,
@@ -50,6 +52,6 @@ def _in_order(checks: Iterable[Check]) -> Tuple[Check, ...]:
 
 CHECKS: Dict[str, Tuple[Check, ...]] = {
     "pytorch": _in_order((*_EVERYWHERE, *_PYTORCH)),
-    "tensorflow": _in_order((*_EVERYWHERE, *ON_TENSORFLOW)),
-    "jax": _in_order((*_EVERYWHERE, *on_jax.CHECKS)),
+    "tensorflow": _in_order((*_EVERYWHERE, *ON_TENSORFLOW, *packages.CHECKS)),
+    "jax": _in_order((*_EVERYWHERE, *on_jax.CHECKS, *packages.CHECKS)),
 }

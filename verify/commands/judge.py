@@ -75,7 +75,9 @@ def recompute(
     _same("framework", name, expect.framework_name or name)
     if expect.digest is not None:
         _same("image", environment["image"], expect.digest)
-    checks, required = cli.choose(lists[name], asked.level, asked.only, asked.require)
+    checks, required = cli.choose(
+        lists[name], asked.level, asked.only, asked.require, expect.packages
+    )
     results = [
         demand(_on_the_gpus_given(result, environment, expect), required)
         for result in _results(report, checks)

@@ -67,7 +67,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     framework = frameworks.choose(options.framework, expect.framework_name)
     machine = _machine(options.replay_device)
     checks = [check for check in lists[framework] if check.replays or not machine.recorded]
-    chosen, required = choose(checks, options.level, options.only, options.require)
+    chosen, required = choose(checks, options.level, options.only, options.require, expect.packages)
     if options.list:  # after the names were checked, so that a caller can check names with it
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
@@ -134,16 +134,22 @@ def all_checks() -> Mapping[str, Sequence[Check]]:
 
 
 def choose(
-    checks: Sequence[Check], level: str, only: Optional[str], require: Optional[str]
+    checks: Sequence[Check],
+    level: str,
+    only: Optional[str],
+    require: Optional[str],
+    packages: Sequence[str] = (),
 ) -> Tuple[List[Check], Tuple[str, ...]]:
     """The checks to run, and the ids of those whose skip is a failure.
 
-    Required checks run at every level; a required check that --only leaves out is an error.
+    Required checks run at every level; a required check that --only leaves out is an error. What is
+    there for `packages` of the expectations is of no level without them.
     """
     required = _ids(checks, "--require", require)
     if only is None:
         upto = LEVELS[: LEVELS.index(level) + 1]
-        return [c for c in checks if c.level in upto or c.id in required], required
+        mine = [c for c in checks if c.level in upto and (packages or not c.on_request)]
+        return [c for c in checks if c in mine or c.id in required], required
     wanted = _ids(checks, "--only", only)
     missing = [name for name in required if name not in wanted]
     if missing:

@@ -87,6 +87,7 @@ class Check:
     gpu: bool = False  # if it has not run on a GPU, there is no verdict
     gauge: bool = False  # measures the machine (times, memory), not correctness
     shares: bool = False  # may run in one process with others that share, so that CUDA starts once
+    on_request: bool = False  # belongs to a level only if the expectations name packages
     replays: bool = False  # reads only its context's machine, which may be a recording
 
     def read_by(self, run: Callable[[Context], Outcome]) -> Check:
@@ -154,5 +155,8 @@ def names(checks: Sequence[Check]) -> Dict[str, Tuple[str, ...]]:
         known[family] = (*known.get(family, ()), check.id)
     # Checks that any machine with a GPU can run; those for two GPUs are selected by other names.
     known["gpu"] = tuple(c.id for c in checks if c.gpu and c.id in known.get("devices", ()))
-    known["nccl"] = tuple(check.id for check in checks if check.id.endswith(".nccl"))
-    return known
+    # TensorFlow and JAX have no check of NCCL alone: their collectives use it between GPUs.
+    ids = known.keys()
+    own = tuple(name for name in ids if name.endswith(".nccl"))
+    known["nccl"] = own or tuple(name for name in ids if name == "collectives.operations")
+    return {name: found for name, found in known.items() if found}

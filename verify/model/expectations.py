@@ -52,6 +52,7 @@ class Expectations:
     python: Optional[str] = None
     gpus: Optional[Tuple[ExpectedGpu, ...]] = None
     digest: Optional[str] = None
+    packages: Tuple[str, ...] = ()  # that were asked for beside the framework
     emulator: Optional[str] = None  # of the image's processor, on a machine with another one
 
     @property
@@ -96,6 +97,7 @@ class _Reader:
             framework=self.version(framework, "version", "framework.version"),
             wheel_tag=self.text(document, "wheel_tag", "wheel_tag"),
             gpus=self.gpus(document.get("gpus")),
+            packages=self.texts(document, "packages"),
             digest=self.text(image, "digest", "image.digest"),
             emulator=self.text(document, "emulator", "emulator"),
             **{key: self.version(document, key, key) for key in plain},
@@ -155,6 +157,15 @@ class _Reader:
         if value is not None and not isinstance(value, dict):
             self.problems.append("{}: expected an object, found {}".format(path, _kind(value)))
         return value if isinstance(value, dict) else {}
+
+    def texts(self, outer: Mapping[str, Any], key: str) -> Tuple[str, ...]:
+        value = outer.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(isinstance(one, str) and one for one in value):
+            return tuple(value)
+        self.problems.append("{}: expected a list of texts, found {}".format(key, _kind(value)))
+        return ()
 
     def text(self, outer: Mapping[str, Any], key: str, path: str) -> Optional[str]:
         value = outer.get(key)

@@ -111,7 +111,8 @@ def lock_for(
             raise missing from failure
         if isinstance(failure, NoSolutionError):
             raise
-        instead = within_reach(plan, hosts, request, catalog, settings)
+        cudas = packages.same_cuda(plan)
+        instead = within_reach(plan, hosts, request, catalog, settings, cudas)
         if instead is None:
             raise
         rest = failure.fix[:1].lower() + failure.fix[1:]
@@ -132,14 +133,20 @@ def within_reach(
     request: Request,
     catalog: Catalog,
     settings: BuildSettings,
+    cudas: Sequence[str] = (),
 ) -> str | None:
     """The replacement for a build whose index is unreachable: the closest build on the default
-    index, which is queried for it. None: nothing, or that index does not answer either.
+    index, which is queried for it; for one of `cudas`, if the packages need one of these. None:
+    nothing, or that index does not answer either.
     """
     if settings.offline or any(candidate.url is None for candidate in plan.indexes):
         return None
     base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
-    other = nearest_at("pypi", hosts, replace(request, base=base), catalog)
+    asked = [replace(request, base=base)]
+    if cudas and request.cuda is None:
+        asked = [replace(asked[0], cuda=cuda, framework_version=None) for cuda in cudas]
+    found = (nearest_at("pypi", hosts, one, catalog) for one in asked)
+    other = next((one for one in found if one and (not cudas or one.cuda in cudas)), None)
     default = next((c for c in other.indexes if c.url is None), None) if other else None
     if other is None or default is None:
         return None

@@ -6,9 +6,10 @@ import base64
 import contextlib
 import hashlib
 import io
+import re
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,8 +29,10 @@ MANIFESTS = (
 WHEEL = "torch-2.0.1{local}-cp311-cp311-linux_x86_64.whl"
 
 
-def wheel(name: str, version: str, tags: str, requires: str = "") -> bytes:
-    """A wheel with nothing in it but what an installer reads."""
+def wheel(
+    name: str, version: str, tags: str, requires: str = "", more: Mapping[str, bytes] | None = None
+) -> bytes:
+    """A wheel with nothing in it but what an installer reads, and `more` files."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
@@ -40,6 +43,8 @@ def wheel(name: str, version: str, tags: str, requires: str = "") -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
+        for path, content in (more or {}).items():
+            archive.writestr(path, content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
@@ -132,6 +137,12 @@ class LocalIndex:
             def answer(self, *, body: bool) -> None:
                 index.asked.append(self.path)
                 status, kind, data, headers = index.reply(self.path, self.headers["Authorization"])
+                asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "")
+                if asked and status == 200:
+                    whole, (first, last) = len(data), map(int, asked.groups())
+                    status, data = 206, data[first : last + 1]
+                    span = f"bytes {first}-{first + len(data) - 1}/{whole}"
+                    headers = {**headers, "Content-Range": span}
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 for name, value in {"Content-Length": str(len(data)), **headers}.items():

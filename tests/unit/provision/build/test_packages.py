@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -199,6 +199,103 @@ def test_an_extra_that_no_release_can_meet_is_a_warning_for_what_was_not_request
     assert versions(lock)["transformers"] == "5.0.0"
     assert "needs torch>=2.4 for its PyTorch part" in plan.warnings[-1].message
     assert said == []  # the job shows the warnings of its plan
+
+
+def for_cuda(version: str, *runtimes: str, python: str = "cp312") -> tuple[str, bytes]:
+    """A release of `kernels` with a library for each of these CUDA runtimes."""
+    tags = f"{python}-{python}-manylinux_2_17_x86_64"
+    libraries = {
+        f"kernels/_C{i}.so": b"\x7fELF"
+        + bytes(4096)
+        + f"libcudart.so.{name}".encode()
+        + bytes(9000)
+        for i, name in enumerate(runtimes)
+    }
+    data = wheel("kernels", version, tags, "Requires-Dist: torch\n", libraries)
+    return f"kernels-{version}-{tags}.whl", data
+
+
+def kernels(releases: Mapping[str, tuple[str, ...]]) -> list[tuple[str, bytes]]:
+    return [
+        for_cuda(version, *runtimes, python=python)
+        for version, runtimes in releases.items()
+        for python in ("cp311", "cp312", "cp313")
+    ]
+
+
+OLD_AND_NEW = {"0.1": ("12",), "0.4": ("12",), "0.5": ("12",), "0.6": ("13",), "0.9": ("13",)}
+
+
+@pytest.mark.parametrize(
+    ("releases", "expected"),
+    [
+        pytest.param(OLD_AND_NEW, "0.5", id="newer ones are for a CUDA that the driver lacks"),
+        pytest.param({"0.1": ("12",), "0.2": ("12", "13")}, "0.2", id="it has a library for each"),
+        pytest.param({"0.1": ("12",), "0.2": ()}, "0.2", id="it needs no CUDA"),
+        pytest.param({"1.0": ("12",), "2.0": ("13",), "3.1": ("13",)}, "1.0", id="major versions"),
+    ],
+)
+def test_the_newest_release_for_the_plan_s_cuda_is_taken(
+    index: LocalIndex,
+    tmp_path: Path,
+    releases: dict[str, tuple[str, ...]],
+    expected: str,
+) -> None:
+    index.more += kernels(releases)
+    plan, lock = planned(request_of(index, "kernels"), tmp_path)
+    assert (plan.cuda or "").startswith("12.")
+    assert versions(lock)["kernels"] == expected
+
+
+def test_a_release_that_is_held_back_is_said_with_the_library_that_holds_it(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += kernels(OLD_AND_NEW)
+    _, lock = planned(request_of(index, "kernels"), tmp_path)
+    assert len(said) == 1
+    assert "kernels 0.5 is older than the newest, 0.9: 0.9 is compiled for CUDA 13" in said[0]
+    assert "kernels/_C0.so needs libcudart.so.13" in said[0]
+    assert [warning.code for warning in lock.plan.warnings] == ["old-release"]
+
+
+def test_a_package_of_a_package_for_another_cuda_is_a_warning(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += [pure("engine", "1.0", "kernels"), *kernels({"0.9": ("13",)})]
+    _, lock = planned(request_of(index, "engine"), tmp_path)
+    assert [warning.code for warning in lock.plan.warnings] == ["other-cuda"]
+    assert len(said) == 1
+    assert "kernels 0.9 is compiled for CUDA 13" in said[0]
+
+
+def test_another_cuda_of_the_same_framework_is_taken_for_a_package(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    facts, request = host("580.95.05", "9.0"), request_of(index, "kernels")
+    preferred = resolve([facts], request, load())
+    assert (preferred.cuda or "").startswith("13.")
+    index.more += kernels({"1.0": ("12",)})
+    python = f"cp{str(preferred.python).replace('.', '')}"
+    for tag in ("cu126", "cu128", "cu129", "cu130"):
+        version = f"{preferred.framework_version}+{tag}"
+        index.more.append(compiled("torch", version, python))
+    index.more.append(pure("numpy", "2.4.0"))
+    plan, lock = planned(request, tmp_path, facts)
+    assert (plan.cuda or "").startswith("12.")
+    assert plan.framework_version == preferred.framework_version
+    assert versions(lock)["kernels"] == "1.0"
+    assert versions(lock)["torch"] == f"{plan.framework_version}+{plan.wheel_tag}"
+
+
+def test_a_package_without_a_release_for_the_plan_s_cuda_is_refused(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    index.more += kernels({"0.8": ("13",), "0.9": ("13",)})
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request_of(index, "kernels"), tmp_path)
+    assert "kernels 0.9 does not work with PyTorch" in caught.value.message
+    assert "it is compiled for CUDA 13" in caught.value.message
+    assert "--index" in caught.value.fix
 
 
 def test_packages_that_no_release_of_the_framework_fits_are_refused(

@@ -1,0 +1,202 @@
+"""The packages of --with are for the plan's CUDA: else another build of the framework, or an older
+release of the package.
+
+A wheel of PyPI is compiled for one CUDA, and its newest release often for one that an older driver
+cannot run. Installed beside the framework's build for another CUDA it does not load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from provision.catalog.catalog import Catalog
+from provision.lock.lead import PackageRelease
+from provision.lock.runtimes import NeededRuntime, needed_runtime, runtime_of
+from provision.lock.solve import NoSolutionError
+from provision.model.frozen import replace
+from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
+from provision.resolve import resolve
+from provision.resolve.builds import builds_of
+
+_THREADS = 8
+MOST_ASKED = 12
+"""How many releases of a package are looked at to find the newest for a CUDA."""
+
+
+class FoundRelease(NamedTuple):
+    """A release of a package, and the address of its wheel."""
+
+    release: PackageRelease
+    address: str
+
+
+class OtherCuda(NamedTuple):
+    """A package's release that is for another CUDA than the plan."""
+
+    package: str
+    release: PackageRelease
+    needed: NeededRuntime
+    cuda: str
+
+    def words(self, subject: str, cuda: str) -> str:
+        """What is wrong, with the plan's CUDA."""
+        return (
+            f"{subject} is compiled for CUDA {self.needed.cuda} ({self.needed.file} needs "
+            f"libcudart.so.{self.needed.version}), and this plan has CUDA {cuda}."
+        )
+
+    def obstacle(self, cuda: str) -> tuple[str, str]:
+        """Why the release was not taken for a plan with this CUDA, and what would allow it."""
+        fix = (
+            f"Name an index that has {self.package} for CUDA {cuda} with --index, or use hosts "
+            f"that run CUDA {self.needed.cuda}."
+        )
+        return self.words(self.release.version, cuda), fix
+
+
+class WheelRuntimes:
+    """The runtimes that wheels need; each wheel is looked at once."""
+
+    def __init__(self, ca_bundle: Path | None, *, offline: bool) -> None:
+        self._ca = ca_bundle
+        self._offline = offline
+        self._known: dict[str, NeededRuntime | None] = {}
+
+    def of(self, address: str) -> NeededRuntime | None:
+        """What the wheel at this address needs; None if that is not known, or nothing."""
+        if self._offline:
+            return None
+        if address not in self._known:
+            self._known[address] = needed_runtime(address, ca_bundle=self._ca)
+        return self._known[address]
+
+    def read(self, addresses: Iterable[str]) -> None:
+        """Look at several wheels at a time."""
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(self.of, addresses):
+                pass
+
+    def other(self, package: str, found: FoundRelease, cuda: str | None) -> OtherCuda | None:
+        """The release, if it is for another CUDA than this."""
+        needed = self.of(found.address) if cuda else None
+        if needed is None or not cuda or needed.version == runtime_of(cuda):
+            return None
+        return OtherCuda(package, found.release, needed, cuda)
+
+
+def other_build(
+    plan: Plan, found: OtherCuda, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> Plan | None:
+    """The plan for the same release of the framework, for a CUDA that the package is compiled for;
+    None if the request names the CUDA, or no such build runs on the hosts.
+    """
+    if request.cuda is not None:
+        return None
+    builds = builds_of(plan.framework, plan.arch or "", catalog)
+    versions = {
+        build.cuda
+        for build in builds
+        if build.version == plan.framework_version
+        and build.cuda
+        and runtime_of(build.cuda) == found.needed.version
+    }
+    exact = replace(request, framework_version=f"=={plan.framework_version}", python=plan.python)
+    by = f"{found.package} {found.release.version}"
+    for cuda in sorted(versions, key=lambda text: tuple(map(int, text.split("."))), reverse=True):
+        other = resolve(hosts, replace(exact, cuda=cuda, led_by=by), catalog)
+        if other.error is None:
+            return other
+    return None
+
+
+def newest_for_cuda(
+    found: OtherCuda,
+    ask: Callable[[str], FoundRelease | None],
+    runtimes: WheelRuntimes,
+) -> str | None:
+    """The bound ("<0.12") whose newest release is the package's newest for the plan's CUDA; None:
+    there is none. `ask` gives the newest release within a bound.
+
+    Later releases are for later CUDAs, so growing steps lead back to a minor version that fits, and
+    halving the rest to the newest such.
+    """
+
+    def look(bound: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
+        """The minor version of the newest release below the bound, and whether it fits."""
+        there = ask(f"<{bound[0]}.{bound[1]}")
+        if there is None:
+            return None
+        fits = runtimes.other(found.package, there, found.cuda) is None
+        return _minor(there.release.version), fits
+
+    other = bound = _minor(found.release.version)
+    good: tuple[int, int] | None = None
+    empty = -1  # of the minor versions of `other`, none up to here fits, but for `good`
+    step = 1
+    for _ in range(MOST_ASKED):
+        seen = look(bound)
+        if seen is None:
+            empty = bound[1] - 1 if bound[0] == other[0] else -1
+            break
+        if seen[1]:
+            good = seen[0]
+            empty = good[1] if good[0] == other[0] else -1
+            break
+        other = seen[0]
+        bound, step = (other[0], max(0, other[1] - step)), step * 2
+    else:
+        return None
+    for _ in range(MOST_ASKED):
+        if other[1] - empty <= 1:
+            return f"<{other[0]}.{other[1]}" if good else None
+        middle = empty + 1 + (other[1] - empty) // 2
+        seen = look((other[0], middle))
+        if seen is None or seen[0] <= (good or (other[0], empty)):
+            empty = middle - 1
+        elif seen[1]:
+            good, empty = seen[0], seen[0][1]
+        else:
+            other = seen[0]
+    return f"<{good[0]}.{good[1] + 1}" if good else None
+
+
+def bounded(requirement: str, bound: str) -> str:
+    """The requirement with one more bound: "vllm[flashinfer]>=0.9" and "<0.12"."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    read = Requirement(requirement)
+    read.specifier &= SpecifierSet(bound)
+    return str(read)
+
+
+def _minor(version: str) -> tuple[int, int]:
+    from packaging.version import Version
+
+    read = Version(version)
+    return read.major, read.minor
+
+
+def no_release(found: OtherCuda, plan: Plan) -> NoSolutionError:
+    """The error that no release of a package is for the plan's CUDA."""
+    title = TITLES[plan.framework]
+    return NoSolutionError(
+        f"{found.package} {found.release.version} does not work with {title} "
+        f"{plan.framework_version}: {found.words('it', found.cuda)} No release was found that is "
+        f"compiled for CUDA {found.cuda}.",
+        fix=found.obstacle(found.cuda)[1],
+    )
+
+
+def other_cuda_warning(found: OtherCuda) -> Warned:
+    """The warning that a package of the lock is for another CUDA: what needs it does not load."""
+    named = f"{found.package} {found.release.version}"
+    return Warned(
+        code="other-cuda",
+        message=f"{found.words(named, found.cuda)} Its libraries will not load.",
+        fix="If you use them, request a release or an index that has them for this CUDA; "
+        "provision inspect shows what does not load in the image.",
+    )

@@ -1,0 +1,177 @@
+"""Asks uv which releases of the requested packages go with a framework, for each Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from provision.build.base import BuildSettings
+from provision.build.package_cuda import bounded
+from provision.catalog.catalog import Catalog
+from provision.lock.extras import ExtraNeed, read_metadata, unmet
+from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_newer, releases_in
+from provision.lock.lead import framework_line as line_for
+from provision.lock.lead import newest_of as newest_among
+from provision.lock.solve import run_uv
+from provision.lock.uv import Outcome, WheelTarget, has_only_sources
+from provision.lock.wheels import environment_of
+from provision.model.plan import PACKAGES, Request
+from provision.resolve import known_releases
+from provision.resolve.packages import leading
+
+_MOST_PYTHONS = 3
+_ROUNDS = 3  # of requests for extras: each may bring packages that have extras of their own
+_THREADS = 4
+_NOT_OURS = ("nvidia-", "cuda-")  # NVIDIA's wheels name no framework
+
+
+class PackageSearch:
+    """What uv finds. `leading` are the requirements of the requested packages, by name; `newest`
+    the newest release of each for a Python, and `outcomes` how the questions for it ended.
+    """
+
+    def __init__(self, request: Request, catalog: Catalog, settings: BuildSettings) -> None:
+        self._request = request
+        self._catalog = catalog
+        self._settings = settings
+        self.leading = leading(request)
+        self.package = PACKAGES[request.framework]
+        self.newest: dict[str, dict[str, PackageRelease | None]] = {}
+        self.outcomes: dict[str, set[Outcome]] = {}
+        self.arch = ""
+
+    def look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
+        """Look up the newest release of each requested package, for each Python."""
+        self.arch = target.arch
+        pairs = [(name, python) for name in self.leading for python in pythons]
+
+        def ask(pair: tuple[str, str]) -> tuple[Outcome, PackageRelease | None]:
+            name, python = pair
+            lines, there = [self.leading[name]], target._replace(python=python)
+            outcome, _, text = self.run(lines, there, alone=True)
+            release = releases_in(text).get(name) if outcome == "locked" else None
+            if release is not None and release.is_prerelease:
+                # uv takes one if there is nothing else; a newer release may have sources only
+                strict, _, said = self.run(lines, there, alone=True, releases_only=True)
+                if strict == "unsolvable" and has_only_sources(said):
+                    return strict, None
+            return outcome, release
+
+        with ThreadPoolExecutor(_THREADS) as threads:
+            answers = zip(pairs, threads.map(ask, pairs), strict=True)
+            for (name, python), (outcome, release) in answers:
+                self.newest.setdefault(name, {})[python] = release
+                self.outcomes.setdefault(name, set()).add(outcome)
+
+    def best(
+        self,
+        target: WheelTarget,
+        preferred: str,
+        pythons: Sequence[str],
+        fitting: Mapping[str, Sequence[str]],
+    ) -> PackageTry:
+        """The try with the newest packages. The preferred release of the framework goes first;
+        another one, or another Python, must have newer packages.
+        """
+        best = self.resolve(target, [preferred])
+        newest = [
+            found[1].version if found else None for found in map(self.newest_of, self.leading)
+        ]
+        tries = 0
+        for python in pythons:
+            if best.satisfies and not is_newer(newest, self.versions(best)):
+                break
+            possible = self._newest_for(python)
+            if best.satisfies and not is_newer(possible, self.versions(best)):
+                continue
+            if (tries := tries + 1) > _MOST_PYTHONS:
+                break
+            found = self.resolve(target._replace(python=python), fitting[python])
+            newer = is_newer(self.versions(found), self.versions(best))
+            if best.outcome != "locked" or (found.satisfies and (newer or not best.satisfies)):
+                best = found
+        return best
+
+    def resolve(self, target: WheelTarget, fitting: Sequence[str]) -> PackageTry:
+        """Resolve the packages with every framework that fits, and with the extras that name it."""
+        framework = self.framework_line(fitting)
+        extras: dict[str, ExtraNeed] = {}
+        found: PackageTry | None = None
+        for _ in range(_ROUNDS):
+            lines = [*self.leading.values(), *(f"{n.package}[{n.extra}]" for n in extras.values())]
+            outcome, reason, text = self.run([*lines, framework], target)
+            if outcome != "locked" and found is not None:  # no release meets them
+                return replace(found, refused=tuple(extras.values()))
+            releases = releases_in(text) if outcome == "locked" else {}
+            pins = tuple(f"{name}=={releases[name].version}" for name in extras if name in releases)
+            found = PackageTry(
+                python=target.python, outcome=outcome, reason=reason, text=text, pins=pins
+            )
+            needs = {} if outcome != "locked" else self._unmet(text, target, releases)
+            if not needs.keys() - extras.keys():
+                break
+            extras |= needs
+        assert found is not None
+        return found
+
+    def _unmet(
+        self, text: str, target: WheelTarget, releases: Mapping[str, PackageRelease]
+    ) -> dict[str, ExtraNeed]:
+        """The packages whose extras refuse the framework that was chosen beside them."""
+        if self._settings.offline or self.package not in releases:
+            return {}
+        release = releases[self.package].version
+        addresses = {
+            name: address
+            for name, address in addresses_in(text).items()
+            if name != self.package and not name.startswith(_NOT_OURS)
+        }
+        environment = environment_of(target.python, target.arch)
+        read = read_metadata(addresses, ca_bundle=self._settings.ca)
+        needs = {
+            name: unmet(metadata, self.package, release, environment)
+            for name, metadata in read.items()
+        }
+        return {name: need for name, need in needs.items() if need is not None}
+
+    def framework_line(self, fitting: Sequence[str]) -> str:
+        known = known_releases(self._request, self._catalog)
+        return line_for(self.package, fitting, known)
+
+    def run(
+        self,
+        lines: Sequence[str],
+        target: WheelTarget,
+        *,
+        alone: bool = False,
+        releases_only: bool = False,
+    ) -> tuple[Outcome, str, str]:
+        return run_uv(
+            lines,
+            target,
+            index=self._request.index,
+            ca_bundle=self._settings.ca,
+            offline=self._settings.offline,
+            alone=alone,
+            releases_only=releases_only,
+        )
+
+    def versions(self, found: PackageTry) -> tuple[str | None, ...]:
+        releases = releases_in(found.text) if found.outcome == "locked" else {}
+        return tuple(releases[n].version if n in releases else None for n in self.leading)
+
+    def _newest_for(self, python: str) -> tuple[str | None, ...]:
+        found = (self.newest[name][python] for name in self.leading)
+        return tuple(release.version if release else None for release in found)
+
+    def newest_of(self, name: str) -> tuple[str, PackageRelease] | None:
+        return newest_among(self.newest.get(name, {}))
+
+    def found_all(self) -> bool:
+        """Whether each requested package has a release for some Python."""
+        return all(any(self.newest[name].values()) for name in self.leading)
+
+    def bound(self, name: str, bound: str) -> None:
+        """Let a package have only releases within a bound ("<0.12")."""
+        self.leading[name] = bounded(self.leading[name], bound)

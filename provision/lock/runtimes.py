@@ -1,0 +1,93 @@
+"""Which CUDA runtime the libraries of a wheel need, from the beginning of each.
+
+A package of PyPI is compiled for one CUDA, whatever the framework beside it has: vLLM 0.33 needs
+libcudart.so.13, and PyTorch for CUDA 12.6 brings libcudart.so.12. No metadata says so. The names
+that a library needs are in its table of texts, which linkers put near its beginning: a megabyte of
+each library is read, some ten of a wheel of 600 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from images.errors import Failure
+
+if TYPE_CHECKING:
+    from images.inspect.archive import WheelArchive
+    from images.wheels.directory import Member
+
+_RUNTIME = re.compile(rb"\0libcudart\.so\.(\d+(?:\.\d+)?)(?=\0)")
+_LIBRARY = re.compile(r"\.so(\.\d+)*$")
+_BROUGHT = re.compile(r"^nvidia/|\.libs/|/?[^/]*-[0-9a-f]{8}[^/]*\.so")  # libraries of others
+_READ_BYTES = 1 << 20
+_MOST_LIBRARIES = 40
+_WAIT_S = 15.0
+
+
+class NeededRuntime(NamedTuple):
+    """`file` of a wheel needs libcudart.so.`version` ("13", "11.0")."""
+
+    version: str
+    file: str
+
+    @property
+    def cuda(self) -> str:
+        """The major version of CUDA that it belongs to."""
+        return self.version.partition(".")[0]
+
+
+def runtime_of(cuda: str) -> str:
+    """The version in the name of a CUDA's runtime: "12" of 12.6, "11.0" of 11.7."""
+    major = cuda.partition(".")[0]
+    return major if int(major) >= 12 else f"{major}.0"
+
+
+def needed_runtime(address: str, *, ca_bundle: Path | None) -> NeededRuntime | None:
+    """The runtime that a wheel's libraries need. None: they need none, or it cannot be read in
+    parts; or they need several, since a package with a library for each CUDA takes the right one.
+    """
+    from images.inspect.archive import WheelArchive
+    from images.inspect.remote import is_url, open_url
+
+    if not is_url(address):
+        return None
+    try:
+        source = open_url(address, ca_bundle=ca_bundle, patience_s=_WAIT_S, parts_only=True)
+    except Failure:
+        return None
+    try:
+        return _one_of(WheelArchive(source))
+    except Failure:
+        return None
+    finally:
+        source.close()
+
+
+def _one_of(archive: WheelArchive) -> NeededRuntime | None:
+    libraries = [
+        member
+        for name, member in archive.members.items()
+        if _LIBRARY.search(name) and not _BROUGHT.search(name)
+    ]
+    found: dict[str, NeededRuntime] = {}
+    for member in sorted(libraries, key=lambda member: member.compressed)[:_MOST_LIBRARIES]:
+        for version in _versions_in(archive, member):
+            found.setdefault(version, NeededRuntime(version, member.name))
+        if len(found) > 1:
+            return None
+    return next(iter(found.values()), None)
+
+
+def _versions_in(archive: WheelArchive, member: Member) -> set[str]:
+    start = b""
+    with contextlib.closing(archive.stream(member)) as pieces:  # type: ignore[type-var]
+        for piece in pieces:
+            start += piece
+            if len(start) >= _READ_BYTES or not start.startswith(b"\x7fELF"):
+                break
+    if not start.startswith(b"\x7fELF"):
+        return set()
+    return {found.decode() for found in _RUNTIME.findall(start)}

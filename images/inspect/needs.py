@@ -20,8 +20,8 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from posixpath import basename, dirname
 
 from images.inspect.contents import Contents
@@ -38,6 +38,9 @@ _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d+\.\d+/lib-dynload/")
 _PYTHON = re.compile(r"python\d+\.\d+")
 _PYTHON_TAG = re.compile(r"\.(?:cpython-(?P<major>\d)(?P<minor>\d+\w*)|pypy|graalpy)[\w-]*\.so$")
 _STUBS = re.compile(r"/stubs/")
+_CUDA_LIBRARY = re.compile(
+    r"lib(cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink)\.so\.[\d.]+"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,11 @@ class _Survey:
             or (loader is not None and not for_other_python(root.path, self._python_version)),
         )
         self._load(Mapped(root.path, root.file, root.file.elf, loader), loaded, load)
+
+    def owner_of(self, path: str) -> Distribution | None:
+        """The package that a file belongs to."""
+        file = self._contents.tree.file(path)
+        return self._packages.owners.get(file) if file is not None else None
 
     def symbols(self) -> SymbolNeeds:
         """Search the symbols of everything that was loaded."""
@@ -271,11 +279,32 @@ def survey(
     return Needs(
         roots=len(roots),
         files=len(elves),
-        needs=tuple(done.needs.values()),
+        needs=_for_each_cuda(tuple(done.needs.values()), done.owner_of),
         versions=tuple(done.versions.values()),
         symbols=done.symbols(),
         unreadable=_unreadable(contents, packages),
         newest_asked=newest_asked(elves),
+    )
+
+
+def _for_each_cuda(
+    needs: Sequence[NeededLibrary], owner_of: Callable[[str], Distribution | None]
+) -> tuple[NeededLibrary, ...]:
+    """The needs; those of a CUDA that is not there are not required by a package that has a library
+    for the CUDA that is. Such a package loads the one that fits (torch-memory-saver).
+    """
+    cuda = [need for need in needs if _CUDA_LIBRARY.fullmatch(need.name)]
+    owners = {need.file: owner_of(need.file) for need in cuda}
+    fits = {id(owners[need.file]) for need in cuda if need.status in ("found", "loaded-before")}
+    fits.discard(id(None))
+    others = {
+        (need.file, need.name)
+        for need in cuda
+        if need.status in ("missing", "elsewhere") and id(owners[need.file]) in fits
+    }
+    return tuple(
+        replace(need, required=False) if (need.file, need.name) in others else need
+        for need in needs
     )
 
 

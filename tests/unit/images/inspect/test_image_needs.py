@@ -359,3 +359,30 @@ def test_the_loader_of_this_machine_finds_the_same_files() -> None:
         argv = ["ldd", "-r", lacks.root]
         said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
         assert f"undefined symbol: {lacks.symbol}" in said, (lacks, said)
+
+
+@pytest.mark.parametrize(
+    ("of_the_package", "required"),
+    [
+        pytest.param(("12", "13"), False, id="the package has one for the CUDA that is there"),
+        pytest.param(("12",), True, id="it has none"),
+    ],
+)
+def test_a_library_for_another_cuda(of_the_package: tuple[str, ...], *, required: bool) -> None:
+    modules: Files = {
+        f"saver_cu{cuda}.abi3.so": elf(needed=[f"libcudart.so.{cuda}"], rpath="/cuda")
+        for cuda in of_the_package
+    }
+    site = SITE[1:]
+    found = look(
+        {
+            "cuda/libcudart.so.13": elf(soname="libcudart.so.13"),
+            **installed("saver", "1.0", modules, site=site),
+            **installed(
+                "other", "1.0", {"o.abi3.so": elf(needed=["libcudart.so.13"], rpath="/cuda")},
+                site=site,
+            ),
+        }
+    )  # fmt: skip
+    missing = need(found, "libcudart.so.12")
+    assert (missing.status, missing.required) == ("missing", required)

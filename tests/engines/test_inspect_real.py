@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,3 +288,77 @@ def test_what_is_read_is_what_readelf_reads() -> None:
         assert mine == [name for name, flags in versions if "WEAK" not in flags], path
         compared += 1
     assert compared > 50
+
+
+def downloaded(requirement: str, folder: Path) -> Path:
+    """A wheel of the index."""
+    command = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d"]
+    done = subprocess.run(
+        [sys.executable, *command, str(folder), requirement],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if done.returncode:
+        need.lacking(f"{requirement} cannot be fetched: {done.stderr[-300:]}")
+    name = requirement.partition("=")[0].replace("-", "_")
+    return next(iter(sorted(folder.glob(f"{name}-*.whl"))))
+
+
+SITE = "opt/venv/lib/python3.11/site-packages"
+CUSPARSE, NVJITLINK = "nvidia-cusparse-cu12==12.5.8.93", "nvidia-nvjitlink-cu12=={}"
+
+
+def in_site(wheel: Path, folder: Path) -> dict[str, Path]:
+    """The wheel's files, by their path in an image."""
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(folder)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {f"{SITE}/{path.relative_to(folder)}": path for path in files}
+
+
+def using_it(library: Path, folder: Path) -> dict[str, Path]:
+    """A package with a module that is linked to the library, by its place in an image."""
+    name, info = f"solver.cpython-311-{TRIPLET}.so", folder / "info"
+    paths = "-Wl,--allow-shlib-undefined,--no-as-needed,-rpath,$ORIGIN/nvidia/cusparse/lib"
+    module = link(folder, name, "int one(void) { return 1; }", "-shared", paths, library)
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: solver\nVersion: 1.0\n")
+    (info / "RECORD").write_text(f"{name},,\nsolver-1.0.dist-info/METADATA,,\n")
+    about = {f"{SITE}/solver-1.0.dist-info/{path.name}": path for path in info.iterdir()}
+    return {f"{SITE}/{name}": module, **about}
+
+
+def test_what_is_wrong_with_one_library_of_two_is_named(layout: Layout, tmp_path: Path) -> None:
+    """NVIDIA's own wheels: cuSPARSE 12.5 opens nvJitLink and needs its functions of 12.8."""
+    sparse = in_site(downloaded(CUSPARSE, tmp_path), tmp_path / "sparse")
+    linker = in_site(downloaded(NVJITLINK.format("12.8.93"), tmp_path / "a"), tmp_path / "new")
+    older = in_site(downloaded(NVJITLINK.format("12.3.101"), tmp_path / "b"), tmp_path / "old")
+    [library] = [name for name in sparse if name.endswith("libcusparse.so.12")]
+    sparse |= using_it(sparse[library], tmp_path)
+    [other] = [name for name in linker if name.endswith("libnvJitLink.so.12")]
+
+    def changed(path: Path, old: bytes, new: bytes) -> Path:
+        content = path.read_bytes()
+        assert len(old) == len(new)
+        assert old in content
+        made = tmp_path / f"changed-{path.name}"
+        made.write_bytes(content.replace(old, new))
+        return made
+
+    def verdict(name: str, files: Mapping[str, Path]) -> tuple[str, str]:
+        report = judged(look(layout.with_files(name, files)))
+        return report["verdict"], " ".join(c["message"] for c in report["checks"])
+
+    gone = changed(linker[other], b"__nvJitLinkComplete_12_8\0", b"__nvJitLinkRemoved__12_8\0")
+    renamed = changed(sparse[library], b"libnvJitLink.so.12\0", b"libnvJitLink.so.99\0")
+    assert verdict("as-locked", {**sparse, **linker})[0] == "fit"
+    for name, files, words in (
+        ("one-symbol-less", {**sparse, **linker, other: gone}, "__nvJitLinkComplete_12_8"),
+        ("another-soname", {**sparse, **linker, library: renamed}, "libnvJitLink.so.99"),
+        ("its-neighbour", {**sparse, **older}, "_12_8"),
+    ):
+        found, said = verdict(name, files)
+        assert (found, words in said) == ("unfit", True), (name, said)
+        assert "libcusparse.so.12" in said

@@ -112,7 +112,7 @@ def conclude(contents: Contents) -> Inspection:
             packages,
             machine=machine,
             cache=_cache(contents, machine),
-            vital=package.name if package else None,
+            framework=package,
         ),
         shares=tuple(shares(contents, packages)),
         hidden_bytes=sum(layer.unpacked for layer in contents.layers)

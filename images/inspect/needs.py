@@ -20,14 +20,15 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from posixpath import basename, dirname
 
 from images.inspect.contents import Contents
 from images.inspect.dynamic import Machine
 from images.inspect.known import find_known
 from images.inspect.loader import Loader, Mapped, NeededLibrary, Status, Unreadable, VersionMissing
+from images.inspect.optional import for_each_cuda
 from images.inspect.packages import Distribution, ImagePackages, distinct_files
 from images.inspect.tree import ImageFile
 from images.inspect.undefined import Load, SymbolNeeds, SymbolSearch
@@ -38,9 +39,6 @@ _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d+\.\d+/lib-dynload/")
 _PYTHON = re.compile(r"python\d+\.\d+")
 _PYTHON_TAG = re.compile(r"\.(?:cpython-(?P<major>\d)(?P<minor>\d+\w*)|pypy|graalpy)[\w-]*\.so$")
 _STUBS = re.compile(r"/stubs/")
-_CUDA_LIBRARY = re.compile(
-    r"lib(cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink)\.so\.[\d.]+"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +68,16 @@ class _Root:
 class _Survey:
     """Loads one root after the other and records the results."""
 
-    def __init__(self, contents: Contents, packages: ImagePackages, loader: Loader) -> None:
+    def __init__(
+        self,
+        contents: Contents,
+        packages: ImagePackages,
+        loader: Loader,
+        framework: Distribution | None,
+    ) -> None:
         self._contents = contents
         self._packages = packages
+        self._framework = framework
         self._loader = loader
         self.needs: dict[tuple[str, str], NeededLibrary] = {}
         self.versions: dict[tuple[str, str, str], VersionMissing] = {}
@@ -181,7 +186,9 @@ class _Survey:
         places = self._by_name.get(name, ())
         for path, file in places:
             other = self._packages.owners.get(file)
-            if owner is not None and other is not None and self._go_together(owner, other):
+            if owner is None or other is None:
+                continue
+            if self._go_together(owner, other) or self._by_framework(asker, other):
                 self._found(name, asker, path, root, "loaded-before", required=required)
                 self._compare(name, asker, file, root, required=required)
                 return file
@@ -196,6 +203,16 @@ class _Survey:
             status = "optional" if optional else "missing"
         self._found(name, asker, where, root, status, required=required)
         return None
+
+    def _by_framework(self, asker: Mapped, other: Distribution) -> bool:
+        """Whether the framework has loaded a library of `other`, before the file that asks for it:
+        one that needs the framework's own libraries works only in a program that imported it.
+        """
+        ours = self._framework
+        if ours is None or not self._go_together(ours, other):
+            return False
+        places = (place for name in asker.elf.needed for place in self._by_name.get(name, ()))
+        return any(self._packages.owners.get(file) is ours for _, file in places)
 
     def _go_together(self, one: Distribution, other: Distribution) -> bool:
         return one.name == other.name or self._packages.related(one, other)
@@ -253,14 +270,14 @@ def survey(
     *,
     machine: Machine,
     cache: Mapping[str, Sequence[str]] | None = None,
-    vital: str | None = None,
+    framework: Distribution | None = None,
 ) -> Needs:
     """Simulate loading everything that can be loaded.
 
-    Libraries that are only opened by name must load if they are in the package `vital`, or in a
-    wheel; whether others are ever opened is unknown.
+    Libraries that are only opened by name must load if they are the framework's, or in a wheel;
+    whether others are ever opened is unknown.
     """
-    done = _Survey(contents, packages, Loader(contents, machine, cache or {}))
+    done = _Survey(contents, packages, Loader(contents, machine, cache or {}), framework)
     elves = [
         (path, file)
         for path, file in distinct_files(contents.tree)
@@ -272,39 +289,18 @@ def survey(
     for path, file in elves:  # libraries that are only opened by name at run time
         if file not in done.visited:
             owner = packages.owners.get(file)
-            must = contents.kind == "wheel" or (owner is not None and owner.name == vital)
+            must = contents.kind == "wheel" or (owner is not None and owner is framework)
             root = _Root(path=path, file=file, required=must, by_python=owner is not None)
             roots.append(root)
             done.load(root)
     return Needs(
         roots=len(roots),
         files=len(elves),
-        needs=_for_each_cuda(tuple(done.needs.values()), done.owner_of),
+        needs=for_each_cuda(tuple(done.needs.values()), done.owner_of),
         versions=tuple(done.versions.values()),
         symbols=done.symbols(),
         unreadable=_unreadable(contents, packages),
         newest_asked=newest_asked(elves),
-    )
-
-
-def _for_each_cuda(
-    needs: Sequence[NeededLibrary], owner_of: Callable[[str], Distribution | None]
-) -> tuple[NeededLibrary, ...]:
-    """The needs; those of a CUDA that is not there are not required by a package that has a library
-    for the CUDA that is. Such a package loads the one that fits (torch-memory-saver).
-    """
-    cuda = [need for need in needs if _CUDA_LIBRARY.fullmatch(need.name)]
-    owners = {need.file: owner_of(need.file) for need in cuda}
-    fits = {id(owners[need.file]) for need in cuda if need.status in ("found", "loaded-before")}
-    fits.discard(id(None))
-    others = {
-        (need.file, need.name)
-        for need in cuda
-        if need.status in ("missing", "elsewhere") and id(owners[need.file]) in fits
-    }
-    return tuple(
-        replace(need, required=False) if (need.file, need.name) in others else need
-        for need in needs
     )
 
 

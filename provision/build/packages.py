@@ -26,7 +26,14 @@ from provision.build.package_cuda import (
 from provision.build.package_search import PackageSearch
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import ExtraNeed, unmet_warning
-from provision.lock.lead import PackageRelease, PackageTry, addresses_in, lag, releases_in
+from provision.lock.lead import (
+    PackageRelease,
+    PackageTry,
+    addresses_in,
+    lag,
+    native_in,
+    releases_in,
+)
 from provision.lock.lockfile import clip
 from provision.lock.runtimes import runtime_of
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
@@ -105,7 +112,7 @@ class PackageChoice:
         """The first requested package whose wheel is for another CUDA than the plan."""
         if self._tried is None:
             return None
-        releases, addresses = releases_in(self._tried.text), addresses_in(self._tried.text)
+        releases, addresses = releases_in(self._tried.text), native_in(self._tried.text)
         for name in self._search.leading:
             if name in releases and name in addresses:
                 found = FoundRelease(releases[name], addresses[name])
@@ -240,11 +247,8 @@ class PackageChoice:
         self, found: Solution, releases: Mapping[str, PackageRelease]
     ) -> list[Warned]:
         """A warning for each package of the lock, requested or not, that is for another CUDA."""
-        addresses = {
-            name: address
-            for name, address in addresses_in(found.text).items()
-            if name in releases and not name.startswith("nvidia-") and "-any.whl" not in address
-        }
+        addresses = native_in(found.text)
+        addresses.pop(self._search.package, None)  # its build was chosen
         self._runtimes.read(addresses.values())
         return [
             other_cuda_warning(other)

@@ -18,6 +18,7 @@ from provision.lock.uv import Outcome
 
 _OLD_DAYS = 365
 _OLD_MINORS = 2
+_SMALLEST_NATIVE = 1 << 20
 
 
 class PackageRelease(NamedTuple):
@@ -73,6 +74,21 @@ def addresses_in(text: str) -> dict[str, str]:
         for package in parse_lock(text).packages
         for wheel in (package.wheels or ())[:1]
         if wheel.url
+    }
+
+
+def native_in(text: str) -> dict[str, str]:
+    """The address of a wheel of each package of a lock by uv whose wheel is for one machine, and
+    so large that it can hold code for GPUs. NVIDIA's own are left out.
+    """
+    return {
+        str(package.name): str(wheel.url)
+        for package in parse_lock(text).packages
+        for wheel in (package.wheels or ())[:1]
+        if wheel.url
+        and "-any.whl" not in wheel.url
+        and (wheel.size is None or wheel.size >= _SMALLEST_NATIVE)
+        and not str(package.name).startswith(("nvidia-", "cuda-"))
     }
 
 

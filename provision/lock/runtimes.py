@@ -23,7 +23,7 @@ _RUNTIME = re.compile(rb"\0libcudart\.so\.(\d+(?:\.\d+)?)(?=\0)")
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _BROUGHT = re.compile(r"^nvidia/|\.libs/|/?[^/]*-[0-9a-f]{8}[^/]*\.so")  # libraries of others
 _READ_BYTES = 1 << 20
-_MOST_LIBRARIES = 40
+_MOST_LIBRARIES = 16
 _WAIT_S = 15.0
 
 

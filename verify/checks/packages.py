@@ -21,10 +21,11 @@ from verify.running.symptoms import explain, last_words
 
 LIMIT_S = 900
 EACH_S = 300.0
-# What a package logs when it goes on without the framework: transformers and its relatives.
+# What a package logs when it goes on without the framework, or without its own extensions.
 _WITHOUT = re.compile(
     r"Disabling (?:PyTorch|TensorFlow|JAX|Flax) because[^\n]*"
     r"|None of PyTorch, TensorFlow[^\n]* have been found[^\n]*"
+    r"|xFormers can't load C\+\+/CUDA extensions[^\n]*"
 )
 # Errors of packages that look for a GPU when they are imported.
 _NO_GPU = re.compile(
@@ -150,8 +151,8 @@ def _what_is_wrong(one: ImportedPackage) -> Optional[Tuple[str, str, str]]:
         return "{} cannot be imported: {}".format(named, line), why, fix or other
     without = _WITHOUT.search(one.said)
     if without:
-        message = "{} goes on without the framework: {}".format(named, without.group())
-        because = "this release needs another version of the framework"
+        message = "{} goes on without a part of it: {}".format(named, without.group())
+        because = "this release is for another version or build of the framework"
         return message, because, "lock a release of {} for this framework".format(one.name)
     return None
 

@@ -166,9 +166,15 @@ TORCH: Files = {
             id="a package relies on one that it requires",
         ),
         pytest.param(
-            [("alone", {"alone/_C.so": elf(needed=["libc10.so"])}, [])],
-            "alone/_C.so", "libc10.so", ("elsewhere", True),
-            id="and not on one that nobody ties to it",
+            [("audio", {"audio/_C.so": elf(needed=["libc10.so"])}, [])],
+            "audio/_C.so", "libc10.so", ("loaded-before", True),
+            id="the framework's own library has been loaded by its program",
+        ),
+        pytest.param(
+            [("alone", {"alone/_C.so": elf(needed=["libz9.so"])}, []),
+             ("z9", {"z9/lib/libz9.so": elf(soname="libz9.so")}, [])],
+            "alone/_C.so", "libz9.so", ("elsewhere", True),
+            id="another's that nobody ties to it has not",
         ),
         pytest.param(
             [("a", {f"a/{MODULE}": elf(needed=["libcuda.so.1"])}, [])],

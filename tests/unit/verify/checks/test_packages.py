@@ -68,6 +68,10 @@ def test_the_module_that_a_package_is_used_by(
 
 GOOD = ImportedPackage("timm", "1.0.20", "timm")
 DISABLED = "Disabling PyTorch because PyTorch >= 2.6 is required but found 2.0.1+cu117\n"
+XFORMERS = (
+    "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n"
+    "    PyTorch 2.10.0+cu128 with CUDA 1208 (you have 2.14.1+cu130)\n"
+)
 SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa"
 
 
@@ -92,6 +96,13 @@ SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetD
             FAIL,
             "PyTorch >= 2.6 is required but found 2.0.1",
             id="it goes on without the framework",
+        ),
+        pytest.param(
+            [ImportedPackage("xformers", "0.0.35", "xformers", said=XFORMERS)],
+            0,
+            FAIL,
+            "xFormers can't load C++/CUDA extensions",
+            id="it goes on without its own extensions",
         ),
         pytest.param(
             [ImportedPackage("uv", "0.9.0")], 0, PASS, "uv 0.9.0", id="nothing to import in it"

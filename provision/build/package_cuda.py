@@ -163,12 +163,16 @@ def newest_for_cuda(
     return f"<{good[0]}.{good[1] + 1}" if good else None
 
 
-def bounded(requirement: str, bound: str) -> str:
-    """The requirement with one more bound: "vllm[flashinfer]>=0.9" and "<0.12"."""
+def bounded(requirement: str, bound: str) -> str | None:
+    """The requirement with one more bound: "vllm[flashinfer]>=0.9" and "<0.12"; None for the
+    address of one wheel.
+    """
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
     read = Requirement(requirement)
+    if read.url:
+        return None
     read.specifier &= SpecifierSet(bound)
     return str(read)
 

@@ -14,7 +14,7 @@ from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_new
 from provision.lock.lead import framework_line as line_for
 from provision.lock.lead import newest_of as newest_among
 from provision.lock.solve import run_uv
-from provision.lock.uv import Outcome, WheelTarget, has_only_sources
+from provision.lock.uv import Outcome, WheelTarget, has_only_sources, has_only_variants
 from provision.lock.wheels import environment_of
 from provision.model.plan import PACKAGES, Request
 from provision.resolve import known_releases
@@ -39,6 +39,7 @@ class PackageSearch:
         self.package = PACKAGES[request.framework]
         self.newest: dict[str, dict[str, PackageRelease | None]] = {}
         self.outcomes: dict[str, set[Outcome]] = {}
+        self.only_variants: set[str] = set()
         self.arch = ""
 
     def look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
@@ -51,6 +52,8 @@ class PackageSearch:
             lines, there = [self.leading[name]], target._replace(python=python)
             outcome, _, text = self.run(lines, there, alone=True)
             release = releases_in(text).get(name) if outcome == "locked" else None
+            if outcome == "unsolvable" and has_only_variants(text):
+                self.only_variants.add(name)
             if release is not None and release.is_prerelease:
                 # uv takes one if there is nothing else; a newer release may have sources only
                 strict, _, said = self.run(lines, there, alone=True, releases_only=True)
@@ -174,4 +177,4 @@ class PackageSearch:
 
     def bound(self, name: str, bound: str) -> None:
         """Let a package have only releases within a bound ("<0.12")."""
-        self.leading[name] = bounded(self.leading[name], bound)
+        self.leading[name] = bounded(self.leading[name], bound) or self.leading[name]

@@ -127,6 +127,8 @@ class PackageChoice:
 
         def ask(bound: str) -> FoundRelease | None:
             line = bounded(self._search.leading[other.package], bound)
+            if line is None:
+                return None
             outcome, _, text = self._search.run([line], target, alone=True)
             if outcome != "locked" or other.package not in addresses_in(text):
                 return None
@@ -206,11 +208,19 @@ class PackageChoice:
         if not names:
             return None
         pythons = sorted(newest[names[0]], key=lambda text: int(text.partition(".")[2]))
+        if self._search.only_variants.issuperset(names):
+            return NoSolutionError(
+                f"{' and '.join(names)}: the index has only wheel variants (PEP 817, a draft), "
+                "which cannot be locked yet.",
+                fix="Name an index that has plain wheels of it with --index, or request an older "
+                "release that has them.",
+            )
         return NoSolutionError(
             f"{' and '.join(names)}: the index has no wheel for Python "
             f"{', '.join(pythons)} on {self._search.arch} Linux, and images are built from wheels.",
-            fix="Build a wheel of it for this framework, and name an index that has it with "
-            "--index; or remove it from --with.",
+            fix="If its project publishes wheels elsewhere, give the address of one: --with "
+            f"'{names[0]} @ https://HOST/NAME.whl'. Else build one for this framework, and name an "
+            "index that has it with --index; or remove it from --with.",
         )
 
     def judge(self, found: Solution) -> Solution:
@@ -368,4 +378,5 @@ class PackageChoice:
         return releases[self._search.package].version
 
     def _names(self) -> str:
-        return printable(" and ".join(self._search.leading.values()))
+        lines = (name if "@" in line else line for name, line in self._search.leading.items())
+        return printable(" and ".join(lines))

@@ -160,6 +160,26 @@ def parse_lock(text: str) -> Pylock:
         ) from error
 
 
+def with_wheels(text: str) -> str:
+    """A lock by uv in which a wheel that was requested by its address is a wheel like the others:
+    uv lists it as an archive.
+    """
+    if "archive" not in text:
+        return text
+    import tomli_w
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data = tomllib.loads(text)
+    for package in data.get("packages", ()):
+        archive = package.get("archive") or {}
+        if urlsplit(str(archive.get("url", ""))).path.endswith(".whl"):
+            package["wheels"] = [package.pop("archive")]
+    return tomli_w.dumps(data)
+
+
 def clip(text: str, limit: int = 300) -> str:
     """The text, or its first `limit` characters and an ellipsis."""
     return text if len(text) <= limit else text[:limit] + "..."

@@ -16,7 +16,7 @@ from images.errors import Failure
 from images.system import process
 from images.system.scratch import scratch_directory
 from provision.errors import IndexUnreachableError
-from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, url_secrets
+from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, url_secrets, with_wheels
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -155,7 +155,7 @@ def run_uv(
             return "unreachable", f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s", ""
         if not done.ok:
             return *judge_uv(done.output), done.output
-        return "locked", "has it", out.read_text(encoding="utf-8")
+        return "locked", "has it", with_wheels(out.read_text(encoding="utf-8"))
 
 
 def wrong_build(text: str, plan: Plan) -> str | None:

@@ -100,6 +100,9 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
     timeout of seconds for a silent server (unless the environment sets one).
     """
     found: dict[str, str | None] = {
+        # A lock must not depend on them; and wheel variants have no place in it yet.
+        "UV_PREVIEW": None,
+        "UV_PREVIEW_FEATURES": None,
         "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
         "UV_HTTP_RETRIES": env.get("UV_HTTP_RETRIES") or "1",
     }
@@ -157,6 +160,13 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
 def has_only_sources(output: str) -> bool:
     """Whether uv says that no release of a package has a wheel."""
     return "no usable wheels" in " ".join(output.split())
+
+
+def has_only_variants(output: str) -> bool:
+    """Whether uv says that all wheels of a package are variants (the draft of PEP 817), among which
+    it chooses only as a preview.
+    """
+    return "only unsupported wheel variants" in " ".join(output.split())
 
 
 def help_with(output: str) -> str:

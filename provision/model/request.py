@@ -14,6 +14,7 @@ from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
+_MOST_ADDRESS = 1000
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 _WHEEL_TAG = re.compile(r"cu(\d{2,3})", re.ASCII)
 _DRIVER = re.compile(r"\d{3,4}(?:\.\d{1,4}){0,3}", re.ASCII)
@@ -117,11 +118,13 @@ def parse_specifier(text: str) -> str:
 
 
 def parse_requirement(text: str) -> str:
-    """A PEP 508 requirement by name; URLs and local paths cannot be locked and are refused."""
+    """A PEP 508 requirement: by name, or by the address of a wheel. Other URLs and local paths
+    cannot be locked and are refused.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        if len(text) > 200:
+        if len(text) > (_MOST_ADDRESS if "@" in text else 200):
             raise InvalidRequirement(text)  # noqa: TRY301
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -130,12 +133,30 @@ def parse_requirement(text: str) -> str:
             fix="Give a package name or a requirement, for example --with torchvision "
             "or --with 'transformers>=4.40'",
         ) from None
-    if requirement.url:
+    if requirement.url and not _is_wheel(requirement.url):
         raise BadInputError(
-            f"--with {quoted(text)} names a URL; only packages of an index can be locked.",
-            fix="Publish the package to an index and name it there (see --index)",
+            f"--with {quoted(text)} names a URL that is not a wheel's, and images are built from "
+            "wheels.",
+            fix="Give the address of a wheel: --with 'flash-attn @ https://HOST/NAME.whl'; or "
+            "publish the package to an index and name it there (see --index)",
         )
     return str(requirement)
+
+
+def _is_wheel(url: str) -> bool:
+    """Whether a URL is that of a wheel on a server, without a login in it: a lock is no secret."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return (
+        parts.scheme in {"http", "https"}
+        and bool(parts.hostname)
+        and "@" not in parts.netloc
+        and parts.path.endswith(".whl")
+    )
 
 
 def parse_index(text: str) -> str:

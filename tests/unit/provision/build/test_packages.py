@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -328,6 +330,72 @@ def test_a_package_without_wheels_is_named(
         planned(request_of(index, "flash", framework_version="==2.4.1"), tmp_path)
     assert "flash: the index has no wheel for Python" in caught.value.message
     assert "--index" in caught.value.fix
+
+
+def test_a_wheel_is_taken_by_its_address(index: LocalIndex, tmp_path: Path) -> None:
+    name, data = for_cuda("0.7", "12", python="cp311")
+    index.more += [(name, data), *kernels({"0.9": ("12",)})]
+    address = f"{index.url('simple')}files/{name}"
+    plan, lock = planned(request_of(index, f"kernels @ {address}"), tmp_path)
+    [mine] = [wheel for wheel in lock.wheels if wheel.name == "kernels"]
+    assert (mine.version, mine.url) == ("0.7", address)
+    assert mine.sha256 == hashlib.sha256(data).hexdigest()
+    assert plan.python == "3.11"
+
+
+def test_a_wheel_by_its_address_for_another_cuda_is_refused(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    name, data = for_cuda("0.7", "13", python="cp311")
+    index.more += [(name, data), *kernels({"0.6": ("12",)})]
+    address = f"{index.url('simple')}files/{name}"
+    with pytest.raises(NoSolutionError, match="it is compiled for CUDA 13"):
+        planned(request_of(index, f"kernels @ {address}"), tmp_path)
+
+
+def variants(version: str) -> list[tuple[str, bytes]]:
+    """Wheel variants, with the names and the metadata that variantlib 0.2.2 gives them."""
+    provider = {
+        "plugin-api": "nvidia_variant_provider.plugin:NvidiaVariantPlugin",
+        "requires": ["nvidia-variant-provider>=0.0.1"],
+    }
+    about = {
+        "$schema": "https://variants-schema.wheelnext.dev/v0.2.0.json",
+        "default-priorities": {"namespace": ["nvidia"]},
+        "providers": {"nvidia": provider},
+    }
+    properties = {
+        f"cu{cuda}": {"nvidia": {"cuda_version_lower_bound": [f"{cuda}.0"]}} for cuda in (12, 13)
+    }
+    labels = {**properties, "null": {}}
+    found = [
+        (f"kernels-{version}-variants.json", json.dumps({**about, "variants": labels}).encode())
+    ]
+    for label, own in labels.items():
+        tags = "cp311-cp311-manylinux_2_17_x86_64"
+        text = json.dumps({**about, "variants": {label: own}}).encode()
+        more = {f"kernels-{version}.dist-info/variant.json": text}
+        data = wheel("kernels", version, tags, more=more)
+        found.append((f"kernels-{version}-{tags}-{label}.whl", data))
+    return found
+
+
+def test_an_index_with_variants_alone_is_refused_as_such(index: LocalIndex, tmp_path: Path) -> None:
+    index.more += variants("1.0")
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request_of(index, "kernels"), tmp_path)
+    assert "kernels: the index has only wheel variants" in caught.value.message
+    assert "--index" in caught.value.fix
+
+
+@pytest.mark.parametrize("preview", ["", "wheel-variants"])
+def test_a_plain_wheel_is_taken_beside_variants_whatever_uv_would_try(
+    index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preview: str
+) -> None:
+    monkeypatch.setenv("UV_PREVIEW_FEATURES", preview)
+    index.more += [*variants("1.0"), for_cuda("0.9", python="cp311")]
+    _, lock = planned(request_of(index, "kernels"), tmp_path)
+    assert versions(lock)["kernels"] == "0.9"
 
 
 def test_a_package_that_has_pre_releases_only_is_taken(index: LocalIndex, tmp_path: Path) -> None:

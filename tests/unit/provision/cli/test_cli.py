@@ -147,7 +147,12 @@ BAD_WORDS = [
     pytest.param(["--with", ""], "--with '' is not a valid requirement", id="an empty package"),
     pytest.param(["--with", "../x"], "is not a valid requirement", id="a path for a package"),
     pytest.param(
-        ["--with", "x @ https://e.example/x.whl"], "names a URL", id="a URL for a package"
+        ["--with", "x @ https://e.example/x.tar.gz"], "not a wheel's", id="a URL of a source"
+    ),
+    pytest.param(
+        ["--with", "x @ https://me:word@e.example/x-1-py3-none-any.whl"],
+        "not a wheel's",
+        id="a URL with a login",
     ),
     pytest.param(
         ["--with", 'x; os_name == "a\n--index-url http://e.example"'],

@@ -7,7 +7,7 @@ cannot run. Installed beside the framework's build for another CUDA it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from provision.model.frozen import replace
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.resolve import resolve
 from provision.resolve.builds import builds_of
+from provision.resolve.specifiers import version
 
 _THREADS = 8
 MOST_ASKED = 12
@@ -95,21 +96,27 @@ def other_build(
     """
     if request.cuda is not None:
         return None
-    builds = builds_of(plan.framework, plan.arch or "", catalog)
-    versions = {
-        build.cuda
-        for build in builds
-        if build.version == plan.framework_version
-        and build.cuda
-        and runtime_of(build.cuda) == found.needed.version
-    }
     exact = replace(request, framework_version=f"=={plan.framework_version}", python=plan.python)
     by = f"{found.package} {found.release.version}"
-    for cuda in sorted(versions, key=lambda text: tuple(map(int, text.split("."))), reverse=True):
+    for cuda in cudas_of(plan, {found.needed.version}, catalog, release=plan.framework_version):
         other = resolve(hosts, replace(exact, cuda=cuda, led_by=by), catalog)
         if other.error is None:
             return other
     return None
+
+
+def cudas_of(
+    plan: Plan, runtimes: Collection[str], catalog: Catalog, *, release: str | None = None
+) -> tuple[str, ...]:
+    """The CUDAs with one of these runtimes that the framework was built for, or this release of it;
+    the newest first.
+    """
+    found = {
+        build.cuda
+        for build in builds_of(plan.framework, plan.arch or "", catalog)
+        if build.cuda and release in {None, build.version} and runtime_of(build.cuda) in runtimes
+    }
+    return tuple(sorted(found, key=version, reverse=True))
 
 
 def newest_for_cuda(

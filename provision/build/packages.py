@@ -18,6 +18,7 @@ from provision.build.package_cuda import (
     OtherCuda,
     WheelRuntimes,
     bounded,
+    cudas_of,
     newest_for_cuda,
     no_release,
     other_build,
@@ -35,14 +36,11 @@ from provision.lock.lead import (
     releases_in,
 )
 from provision.lock.lockfile import clip
-from provision.lock.runtimes import runtime_of
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
-from provision.resolve.builds import builds_of
-from provision.resolve.specifiers import version
 
 _ANY_GLIBC = 40  # newer than what wheels are built for
 
@@ -100,6 +98,8 @@ class PackageChoice:
             build = other_build(chosen, other, self._hosts, request, self._catalog)
             if build is not None:
                 return self._completed(require_plan(build))
+            if (found := self._with_its_cuda(chosen, other, request)) is not None:
+                return found
             bound = newest_for_cuda(other, self._newest_below(other), self._runtimes)
             if bound is None:
                 raise no_release(other, chosen)
@@ -107,6 +107,27 @@ class PackageChoice:
             self._held_back.setdefault(other.package, other)
             chosen = self._chosen(plan, request)
         return chosen
+
+    def _with_its_cuda(self, plan: Plan, other: OtherCuda, request: Request) -> Plan | None:
+        """The plan for another release of the framework, which was built for the package's CUDA and
+        goes with the same release of the package.
+        """
+        tried = self._tried
+        for cuda in self.same_cuda(plan) if request.cuda is None else ():
+            exact = replace(request, cuda=cuda)
+            start = resolve(self._hosts, exact, self._catalog)
+            if start.error is not None:
+                continue
+            try:
+                found = self._chosen(start, exact)
+            except NoSolutionError:
+                continue
+            assert self._tried is not None
+            release = releases_in(self._tried.text).get(other.package)
+            if found.cuda == cuda and release == other.release and not self._other_cuda(found):
+                return found
+        self._tried = tried
+        return None
 
     def _other_cuda(self, plan: Plan) -> OtherCuda | None:
         """The first requested package whose wheel is for another CUDA than the plan."""
@@ -193,10 +214,7 @@ class PackageChoice:
             for name in self._search.leading
             if name in tried and (found := self._runtimes.of(tried[name])) is not None
         }
-        known = {
-            b.cuda for b in builds_of(plan.framework, plan.arch or "", self._catalog) if b.cuda
-        }
-        return tuple(sorted((c for c in known if runtime_of(c) in needed), key=version)[::-1])
+        return cudas_of(plan, needed, self._catalog)
 
     def without_wheels(self) -> NoSolutionError | None:
         """The error if an index has only the source of a requested package, or does not have it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -287,6 +288,25 @@ def test_another_cuda_of_the_same_framework_is_taken_for_a_package(
     assert plan.framework_version == preferred.framework_version
     assert versions(lock)["kernels"] == "1.0"
     assert versions(lock)["torch"] == f"{plan.framework_version}+{plan.wheel_tag}"
+
+
+def test_another_release_of_the_framework_is_taken_for_its_cuda(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    """Builds of the newest PyTorch for CUDA 12 have no code for an RTX 5090; an older one has."""
+    facts, request = host("580.95.05", "12.0"), request_of(index, "kernels")
+    preferred = resolve([facts], request, load())
+    older = resolve([facts], replace(request, cuda="12.9"), load())
+    assert older.framework_version != preferred.framework_version
+    index.more += kernels({"1.0": ("12",)})
+    for plan in (preferred, older):
+        tags = {f"cp{str(one.python).replace('.', '')}" for one in (preferred, older)}
+        version = f"{plan.framework_version}+{plan.wheel_tag}"
+        index.more += [compiled("torch", version, tag) for tag in tags]
+    index.more.append(pure("numpy", "2.4.0"))
+    found, lock = planned(request, tmp_path, facts)
+    assert (found.framework_version, found.cuda) == (older.framework_version, "12.9")
+    assert versions(lock)["kernels"] == "1.0"
 
 
 def test_a_package_without_a_release_for_the_plan_s_cuda_is_refused(

@@ -80,10 +80,18 @@ class WheelRuntimes:
             for _ in threads.map(self.of, addresses):
                 pass
 
-    def other(self, package: str, found: FoundRelease, cuda: str | None) -> OtherCuda | None:
-        """The release, if it is for another CUDA than this."""
+    def other(
+        self,
+        package: str,
+        found: FoundRelease,
+        cuda: str | None,
+        brought: Collection[str] = (),
+    ) -> OtherCuda | None:
+        """The release, if it is for another CUDA than this, whose runtime is not `brought` by other
+        packages.
+        """
         needed = self.of(found.address) if cuda else None
-        if needed is None or not cuda or needed.version == runtime_of(cuda):
+        if needed is None or not cuda or needed.version in {runtime_of(cuda), *brought}:
             return None
         return OtherCuda(package, found.release, needed, cuda)
 

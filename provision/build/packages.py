@@ -36,6 +36,7 @@ from provision.lock.lead import (
     releases_in,
 )
 from provision.lock.lockfile import clip
+from provision.lock.runtimes import runtimes_in
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
@@ -109,9 +110,7 @@ class PackageChoice:
         return chosen
 
     def _with_its_cuda(self, plan: Plan, other: OtherCuda, request: Request) -> Plan | None:
-        """The plan for another release of the framework, which was built for the package's CUDA and
-        goes with the same release of the package.
-        """
+        """The plan for another release of the framework, built for the CUDA of the same release."""
         tried = self._tried
         for cuda in self.same_cuda(plan) if request.cuda is None else ():
             exact = replace(request, cuda=cuda)
@@ -134,10 +133,14 @@ class PackageChoice:
         if self._tried is None:
             return None
         releases, addresses = releases_in(self._tried.text), native_in(self._tried.text)
+        brought = runtimes_in(self._tried.text)
+        if len(brought) == 1:  # the framework's own, and of a build that the plan need not have
+            brought = frozenset()
         for name in self._search.leading:
             if name in releases and name in addresses:
                 found = FoundRelease(releases[name], addresses[name])
-                if (other := self._runtimes.other(name, found, plan.cuda)) is not None:
+                other = self._runtimes.other(name, found, plan.cuda, brought)
+                if other is not None:
                     return other
         return None
 
@@ -208,12 +211,9 @@ class PackageChoice:
         """The CUDAs whose runtime the requested packages' wheels need, the newest first; () if they
         need none.
         """
-        tried = addresses_in(self._tried.text) if self._tried else {}
-        needed = {
-            found.version
-            for name in self._search.leading
-            if name in tried and (found := self._runtimes.of(tried[name])) is not None
-        }
+        tried = native_in(self._tried.text) if self._tried else {}
+        found = [self._runtimes.of(tried[name]) for name in self._search.leading if name in tried]
+        needed = {one.version for one in found if one is not None}
         return cudas_of(plan, needed, self._catalog)
 
     def without_wheels(self) -> NoSolutionError | None:
@@ -278,15 +278,14 @@ class PackageChoice:
         addresses = native_in(found.text)
         addresses.pop(self._search.package, None)  # its build was chosen
         self._runtimes.read(addresses.values())
-        return [
-            other_cuda_warning(other)
-            for name, address in addresses.items()
-            if (
-                other := self._runtimes.other(
-                    name, FoundRelease(releases[name], address), found.plan.cuda
-                )
+        brought = runtimes_in(found.text)
+        others = (
+            self._runtimes.other(
+                name, FoundRelease(releases[name], address), found.plan.cuda, brought
             )
-        ]
+            for name, address in addresses.items()
+        )
+        return [other_cuda_warning(other) for other in others if other is not None]
 
     def _planned_for(
         self, plan: Plan, request: Request, by: str, release: str, python: str

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from images.errors import Failure
+from provision.lock.lockfile import parse_lock
 
 if TYPE_CHECKING:
     from images.inspect.archive import WheelArchive
     from images.wheels.directory import Member
 
 _RUNTIME = re.compile(rb"\0libcudart\.so\.(\d+(?:\.\d+)?)(?=\0)")
+_RUNTIME_PACKAGE = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _BROUGHT = re.compile(r"^nvidia/|\.libs/|/?[^/]*-[0-9a-f]{8}[^/]*\.so")  # libraries of others
 _READ_BYTES = 1 << 20
@@ -43,6 +45,15 @@ def runtime_of(cuda: str) -> str:
     """The version in the name of a CUDA's runtime: "12" of 12.6, "11.0" of 11.7."""
     major = cuda.partition(".")[0]
     return major if int(major) >= 12 else f"{major}.0"
+
+
+def runtimes_in(text: str) -> frozenset[str]:
+    """The runtimes that NVIDIA's packages in a lock by uv bring: {"12", "13"}."""
+    found = set()
+    for package in parse_lock(text).packages:
+        if match := _RUNTIME_PACKAGE.fullmatch(str(package.name)):
+            found.add(runtime_of(match[1] or str(package.version).partition(".")[0]))
+    return frozenset(found)
 
 
 def needed_runtime(address: str, *, ca_bundle: Path | None) -> NeededRuntime | None:

@@ -187,7 +187,11 @@ class LocalIndex:
             return 200, "text/plain", metadata_of(files[name.removesuffix(".metadata")]), {}
         if name in files:
             return 200, "application/octet-stream", files[name], {}
-        own = [(file, data) for file, data in files.items() if file.startswith(f"{rest}-")]
+        own = [
+            (file, data)
+            for file, data in files.items()
+            if file.partition("-")[0].replace("_", "-") == rest
+        ]
         if not own:
             return 404, "text/plain", b"no such project", {}
         digest = "0" * 64 if behaviour == "wrong-hash" else ""

@@ -271,6 +271,30 @@ def test_a_package_of_a_package_for_another_cuda_is_a_warning(
     assert "kernels 0.9 is compiled for CUDA 13" in said[0]
 
 
+def test_a_package_that_brings_its_own_runtime_is_for_every_cuda(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    """As faiss-gpu-cu12 does beside a PyTorch for CUDA 13; here the other way round."""
+    index.more = [
+        item if not item[0].startswith("torch-") else with_runtime(item) for item in index.more
+    ]
+    index.more += kernels({"0.9": ("13",)})
+    index.more += [
+        pure("search", "1.0", "kernels", "nvidia-cuda-runtime"),
+        pure("nvidia_cuda_runtime", "13.0.96"),
+        pure("nvidia_cuda_runtime_cu12", "12.1.105"),
+    ]
+    _, lock = planned(request_of(index, "search", "kernels"), tmp_path)
+    assert versions(lock)["kernels"] == "0.9"
+    assert said == []
+
+
+def with_runtime(item: tuple[str, bytes]) -> tuple[str, bytes]:
+    """A torch that requires NVIDIA's runtime, as those of PyPI do."""
+    name, version, python = item[0].split("-")[:3]
+    return compiled(name, version, python, "nvidia-cuda-runtime-cu12")
+
+
 def test_another_cuda_of_the_same_framework_is_taken_for_a_package(
     index: LocalIndex, tmp_path: Path
 ) -> None:

@@ -18,8 +18,9 @@ from images.inspect.tree import ImageFile, ImageTree
 _MOST_ROWS = 2_000_000
 _INFO = re.compile(r"^(?P<site>.*)/[^/]+\.dist-info/METADATA$")
 _REQUIREMENT = re.compile(
-    r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*\(?(?P<versions>[^;)]*)"
+    r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[(?P<extras>[^\]]*)\])?\s*\(?(?P<versions>[^;)]*)"
 )
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 _DEBIAN = re.compile(r"^/var/lib/dpkg/info/(?P<name>[^/:]+)(?::[^/]+)?\.list$")
 _TOOLKIT = re.compile(r"^/(usr/local/cuda[^/]*|opt/cuda)(/|$)")
 
@@ -28,14 +29,18 @@ _TOOLKIT = re.compile(r"^/(usr/local/cuda[^/]*|opt/cuda)(/|$)")
 class Distribution:
     """One installed Python package. `name` and those it requires are normalized (PEP 503).
 
-    `requires` has the versions that it requires, as written ("==2.0.1"); "" for any. `recorded`
-    maps the files in its RECORD to their sizes, if listed; None if there is no RECORD.
+    `requires` has the versions that it requires, as written ("==2.0.1"); "" for any. `extras` are
+    the pairs of a package and an extra of it that it requires; `by_extra` what its own extras
+    require. `recorded` maps the files in its RECORD to their sizes, if listed; None if there is no
+    RECORD.
     """
 
     name: str
     version: str
     site: str
     requires: Mapping[str, str]
+    extras: frozenset[tuple[str, str]] = frozenset()
+    by_extra: Mapping[str, frozenset[str]] = field(default_factory=dict)
     recorded: Mapping[str, int | None] | None = None
 
     @property
@@ -75,7 +80,13 @@ class ImagePackages:
     def reach(self, name: str) -> frozenset[str]:
         """This package and all its direct and indirect requirements."""
         if name not in self.reached:
-            requires = {d.name: frozenset(d.requires) for d in self.distributions}
+            asked = frozenset(pair for d in self.distributions for pair in d.extras)
+            requires = {
+                d.name: frozenset(d.requires).union(
+                    *(names for extra, names in d.by_extra.items() if (d.name, extra) in asked)
+                )
+                for d in self.distributions
+            }
             found, waiting = {name}, [name]
             while waiting:
                 more = requires.get(waiting.pop(), frozenset()) - found
@@ -121,6 +132,15 @@ def _distribution(tree: ImageTree, path: str, site: str, text: bytes) -> Distrib
     if metadata is None:
         return None
     record = tree.file(join(dirname(path), "RECORD"))
+    by_extra: dict[str, set[str]] = {}
+    extras: set[tuple[str, str]] = set()
+    for line in metadata.requires:
+        if match := _REQUIREMENT.match(line):
+            name = canonical(match["name"])
+            for extra in _EXTRA.findall(line):
+                by_extra.setdefault(canonical(extra), set()).add(name)
+            asked = "" if _EXTRA.search(line) else match["extras"] or ""
+            extras |= {(name, canonical(one.strip())) for one in asked.split(",") if one.strip()}
     return Distribution(
         name=canonical(metadata.name),
         version=metadata.version,
@@ -128,8 +148,10 @@ def _distribution(tree: ImageTree, path: str, site: str, text: bytes) -> Distrib
         requires={
             canonical(match["name"]): match["versions"].strip()
             for line in metadata.requires
-            if (match := _REQUIREMENT.match(line)) and "extra ==" not in line
+            if (match := _REQUIREMENT.match(line)) and not _EXTRA.search(line)
         },
+        extras=frozenset(extras),
+        by_extra={extra: frozenset(names) for extra, names in by_extra.items()},
         recorded=None if record is None else dict(_recorded(record.text or b"", site)),
     )
 

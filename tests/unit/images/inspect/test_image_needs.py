@@ -392,3 +392,31 @@ def test_a_library_for_another_cuda(of_the_package: tuple[str, ...], *, required
     )  # fmt: skip
     missing = need(found, "libcudart.so.12")
     assert (missing.status, missing.required) == ("missing", required)
+
+
+def test_an_extension_of_the_framework_finds_what_an_extra_brought() -> None:
+    """As torchaudio 2.11, which names no requirement, and torch 2.14: cuda-toolkit[cudart]."""
+    site = SITE[1:]
+    toolkit = ["nvidia-cuda-runtime; extra == 'cudart'", "nvidia-cufft; extra == 'cufft'"]
+    runtime: Files = {"nvidia/cu13/lib/libcudart.so.13": elf(soname="libcudart.so.13")}
+    other: Files = {"nvidia/fft/lib/libcufft.so.12": elf(soname="libcufft.so.12")}
+    needed = ["libc10.so", "libcudart.so.13", "libcufft.so.12"]
+    found = look(
+        {
+            **installed(
+                "torch", "2.14.1", TORCH, site=site, requires=["cuda-toolkit[cudart]==13.0.2"]
+            ),
+            **installed("cuda-toolkit", "13.0.2", {}, site=site, requires=toolkit),
+            **installed("nvidia-cuda-runtime", "13.0.96", runtime, site=site),
+            **installed("nvidia-cufft", "12.0.0", other, site=site),
+            **installed(
+                "torchaudio", "2.11.0", {"audio/_C.abi3.so": elf(needed=needed)}, site=site
+            ),
+        }
+    )
+    statuses = {name: need(found, name, f"{SITE}/audio/_C.abi3.so").status for name in needed}
+    assert statuses == {
+        "libc10.so": "loaded-before",
+        "libcudart.so.13": "loaded-before",
+        "libcufft.so.12": "elsewhere",  # nobody asked for that extra
+    }

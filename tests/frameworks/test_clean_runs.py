@@ -91,4 +91,4 @@ def test_the_page_fits_a_terminal_and_tells_of_every_check(ran: Ran) -> None:
 
 def _standard(framework: str) -> list[Any]:
     upto = LEVELS[: LEVELS.index("standard") + 1]
-    return [check for check in CHECKS[framework] if check.level in upto]
+    return [one for one in CHECKS[framework] if one.level in upto and not one.on_request]

@@ -19,6 +19,7 @@ MAY_SKIP = {
     "libraries.files": "no CUDA library is loaded",
     "libraries.versions": "no CUDA library is loaded",
     "libraries.vision": "torchvision is not installed",
+    "libraries.packages": "no package was asked for",
     "numerics.compile": "torch.compile cannot work here",
 }
 ONE_GPU = ("one GPU", "1 GPU")

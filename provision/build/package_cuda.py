@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.lock.lead import PackageRelease
-from provision.lock.runtimes import NeededRuntime, needed_runtime, runtime_of
+from provision.lock.runtimes import (
+    FEW_LIBRARIES,
+    MOST_LIBRARIES,
+    NeededRuntime,
+    needed_runtime,
+    runtime_of,
+)
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
@@ -66,18 +72,20 @@ class WheelRuntimes:
         self._offline = offline
         self._known: dict[str, NeededRuntime | None] = {}
 
-    def of(self, address: str) -> NeededRuntime | None:
-        """What the wheel at this address needs; None if that is not known, or nothing."""
+    def of(self, address: str, most: int = MOST_LIBRARIES) -> NeededRuntime | None:
+        """What the wheel at this address needs; None if that is not known, or nothing. `most`: how
+        many of its libraries are read, if it was not looked at before.
+        """
         if self._offline:
             return None
         if address not in self._known:
-            self._known[address] = needed_runtime(address, ca_bundle=self._ca)
+            self._known[address] = needed_runtime(address, ca_bundle=self._ca, most=most)
         return self._known[address]
 
     def read(self, addresses: Iterable[str]) -> None:
-        """Look at several wheels at a time."""
+        """Look at several wheels at a time, and only at a few libraries of each."""
         with ThreadPoolExecutor(_THREADS) as threads:
-            for _ in threads.map(self.of, addresses):
+            for _ in threads.map(lambda address: self.of(address, FEW_LIBRARIES), addresses):
                 pass
 
     def other(

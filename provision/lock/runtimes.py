@@ -25,7 +25,7 @@ _RUNTIME_PACKAGE = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _BROUGHT = re.compile(r"^nvidia/|\.libs/|/?[^/]*-[0-9a-f]{8}[^/]*\.so")  # libraries of others
 _READ_BYTES = 1 << 20
-_MOST_LIBRARIES = 16
+MOST_LIBRARIES, FEW_LIBRARIES = 16, 3
 _WAIT_S = 15.0
 
 
@@ -56,9 +56,12 @@ def runtimes_in(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def needed_runtime(address: str, *, ca_bundle: Path | None) -> NeededRuntime | None:
+def needed_runtime(
+    address: str, *, ca_bundle: Path | None, most: int = MOST_LIBRARIES
+) -> NeededRuntime | None:
     """The runtime that a wheel's libraries need. None: they need none, or it cannot be read in
     parts; or they need several, since a package with a library for each CUDA takes the right one.
+    `most`: how many libraries are read, the smallest first.
     """
     from images.inspect.archive import WheelArchive
     from images.inspect.remote import is_url, open_url
@@ -70,21 +73,21 @@ def needed_runtime(address: str, *, ca_bundle: Path | None) -> NeededRuntime | N
     except Failure:
         return None
     try:
-        return _one_of(WheelArchive(source))
+        return _one_of(WheelArchive(source), most)
     except Failure:
         return None
     finally:
         source.close()
 
 
-def _one_of(archive: WheelArchive) -> NeededRuntime | None:
+def _one_of(archive: WheelArchive, most: int) -> NeededRuntime | None:
     libraries = [
         member
         for name, member in archive.members.items()
         if _LIBRARY.search(name) and not _BROUGHT.search(name)
     ]
     found: dict[str, NeededRuntime] = {}
-    for member in sorted(libraries, key=lambda member: member.compressed)[:_MOST_LIBRARIES]:
+    for member in sorted(libraries, key=lambda member: member.compressed)[:most]:
         for version in _versions_in(archive, member):
             found.setdefault(version, NeededRuntime(version, member.name))
         if len(found) > 1:

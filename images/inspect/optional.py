@@ -1,4 +1,4 @@
-"""Libraries that a package brings for several machines, of which it loads the one that fits."""
+"""Libraries that a package brings for several CUDA versions; it loads the one that fits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ _CUDA_LIBRARY = re.compile(
 def for_each_cuda(
     needs: Sequence[NeededLibrary], owner_of: Callable[[str], Distribution | None]
 ) -> tuple[NeededLibrary, ...]:
-    """The needs; those of a CUDA that is not there are not required by a package that has a library
-    for the CUDA that is. Such a package loads the one that fits (torch-memory-saver).
+    """Mark as not required the CUDA libraries that a package has other files without.
+
+    A package with a library for each of several CUDA versions loads the one that fits
+    (torch-memory-saver). If one of them finds its CUDA, the others need not.
     """
     cuda = [need for need in needs if _CUDA_LIBRARY.fullmatch(need.name)]
-    owners = {need.file: owner_of(need.file) for need in cuda}
-    fits = {id(owners[need.file]) for need in cuda if need.status in ("found", "loaded-before")}
-    fits.discard(id(None))
+    found = ((need, owner_of(need.file)) for need in cuda)
+    owners = {need.file: owner.name for need, owner in found if owner is not None}
+    fits = {
+        owners[need.file]
+        for need in cuda
+        if need.file in owners and need.status in ("found", "loaded-before")
+    }
     others = {
         (need.file, need.name)
         for need in cuda
-        if need.status in ("missing", "elsewhere") and id(owners[need.file]) in fits
+        if need.status in ("missing", "elsewhere") and owners.get(need.file) in fits
     }
     return tuple(
         replace(need, required=False) if (need.file, need.name) in others else need

@@ -52,14 +52,8 @@ def unlisted(rows: Mapping[str, Row], names: Collection[str], info: str) -> list
 
 def row_of(path: str, content: bytes) -> Row:
     """Make the row of a generated file."""
-    return Row(
-        path=path, digest=digest_text(hashlib.sha256(content).digest()), size=str(len(content))
-    )
-
-
-def digest_text(digest: bytes, algorithm: str = "sha256") -> str:
-    """Write a digest as RECORD does."""
-    return f"{algorithm}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode('ascii')}"
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+    return Row(path=path, digest=f"sha256={digest.decode('ascii')}", size=str(len(content)))
 
 
 def write_rows(rows: Iterable[Row]) -> bytes:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from provision.build.base import BuildSettings
 from provision.build.package_cuda import bounded
 from provision.catalog.catalog import Catalog
+from provision.lock import lead
 from provision.lock.extras import ExtraNeed, read_metadata, unmet
 from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_newer, releases_in
-from provision.lock.lead import framework_line as line_for
-from provision.lock.lead import newest_of as newest_among
 from provision.lock.solve import run_uv
 from provision.lock.uv import Outcome, WheelTarget, has_only_sources, has_only_variants
 from provision.lock.wheels import environment_of
@@ -139,8 +138,9 @@ class PackageSearch:
         return {name: need for name, need in needs.items() if need is not None}
 
     def framework_line(self, fitting: Sequence[str]) -> str:
+        """The requirement that allows, of the known releases of the framework, only these."""
         known = known_releases(self._request, self._catalog)
-        return line_for(self.package, fitting, known)
+        return lead.framework_line(self.package, fitting, known)
 
     def run(
         self,
@@ -150,6 +150,7 @@ class PackageSearch:
         alone: bool = False,
         releases_only: bool = False,
     ) -> tuple[Outcome, str, str]:
+        """Resolve these requirements: how it ended, the reason if it failed, and uv's output."""
         return run_uv(
             lines,
             target,
@@ -161,6 +162,7 @@ class PackageSearch:
         )
 
     def versions(self, found: PackageTry) -> tuple[str | None, ...]:
+        """The version that was found of each requested package, in order; None if none was."""
         releases = releases_in(found.text) if found.outcome == "locked" else {}
         return tuple(releases[n].version if n in releases else None for n in self.leading)
 
@@ -169,7 +171,8 @@ class PackageSearch:
         return tuple(release.version if release else None for release in found)
 
     def newest_of(self, name: str) -> tuple[str, PackageRelease] | None:
-        return newest_among(self.newest.get(name, {}))
+        """The newest release of a package, and the first Python that has it."""
+        return lead.newest_of(self.newest.get(name, {}))
 
     def found_all(self) -> bool:
         """Whether each requested package has a release for some Python."""

@@ -32,6 +32,7 @@ from provision.inspection.report import make_report
 from tests import need
 from tests.engines.lab import ROOT
 from tests.kit.image_maker import tar_of
+from tests.kit.index_wheels import downloaded
 
 pytestmark = pytest.mark.docker
 EPOCH = 1_700_000_000
@@ -290,22 +291,6 @@ def test_what_is_read_is_what_readelf_reads() -> None:
     assert compared > 50
 
 
-def downloaded(requirement: str, folder: Path) -> Path:
-    """A wheel of the index."""
-    command = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d"]
-    done = subprocess.run(
-        [sys.executable, *command, str(folder), requirement],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    if done.returncode:
-        need.lacking(f"{requirement} cannot be fetched: {done.stderr[-300:]}")
-    name = requirement.partition("=")[0].replace("-", "_")
-    return next(iter(sorted(folder.glob(f"{name}-*.whl"))))
-
-
 SITE = "opt/venv/lib/python3.11/site-packages"
 CUSPARSE, NVJITLINK = "nvidia-cusparse-cu12==12.5.8.93", "nvidia-nvjitlink-cu12=={}"
 
@@ -332,7 +317,7 @@ def using_it(library: Path, folder: Path) -> dict[str, Path]:
 
 def test_what_is_wrong_with_one_library_of_two_is_named(layout: Layout, tmp_path: Path) -> None:
     """NVIDIA's own wheels: cuSPARSE 12.5 opens nvJitLink and needs its functions of 12.8."""
-    sparse = in_site(downloaded(CUSPARSE, tmp_path), tmp_path / "sparse")
+    sparse = in_site(downloaded(CUSPARSE, tmp_path / "c"), tmp_path / "sparse")
     linker = in_site(downloaded(NVJITLINK.format("12.8.93"), tmp_path / "a"), tmp_path / "new")
     older = in_site(downloaded(NVJITLINK.format("12.3.101"), tmp_path / "b"), tmp_path / "old")
     [library] = [name for name in sparse if name.endswith("libcusparse.so.12")]

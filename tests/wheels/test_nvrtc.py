@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import ROOT, need
+from tests import ROOT
+from tests.kit.index_wheels import downloaded
 
 pytestmark = pytest.mark.network
 
@@ -31,17 +32,7 @@ print(json.dumps([outcome.status.value, outcome.message, outcome.fix]))
 
 def installed(requirement: str, folder: Path) -> Path:
     """The site directory that the wheel was unpacked into."""
-    command = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
-    done = subprocess.run(
-        [sys.executable, *command, "-d", str(folder), requirement],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    if done.returncode:
-        need.lacking(f"{requirement} cannot be fetched: {done.stderr[-300:]}")
-    [wheel] = folder.glob("*.whl")
+    wheel = downloaded(requirement, folder)
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(folder / "site")
     wheel.unlink()

@@ -156,7 +156,6 @@ def names(checks: Sequence[Check]) -> Dict[str, Tuple[str, ...]]:
     # Checks that any machine with a GPU can run; those for two GPUs are selected by other names.
     known["gpu"] = tuple(c.id for c in checks if c.gpu and c.id in known.get("devices", ()))
     # TensorFlow and JAX have no check of NCCL alone: their collectives use it between GPUs.
-    ids = known.keys()
-    own = tuple(name for name in ids if name.endswith(".nccl"))
-    known["nccl"] = own or tuple(name for name in ids if name == "collectives.operations")
+    own = tuple(name for name in known if name.endswith(".nccl"))
+    known["nccl"] = own or tuple(name for name in known if name == "collectives.operations")
     return {name: found for name, found in known.items() if found}

@@ -1,0 +1,25 @@
+"""Real wheels, from the package index that pip is configured for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import need
+
+
+def downloaded(requirement: str, folder: Path) -> Path:
+    """The wheel of a requirement ("name==version"), downloaded into a folder of its own."""
+    command = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d"]
+    done = subprocess.run(
+        [sys.executable, *command, str(folder), requirement],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    if done.returncode:
+        need.lacking(f"{requirement} cannot be fetched: {done.stderr[-300:]}")
+    [wheel] = folder.glob("*.whl")
+    return wheel

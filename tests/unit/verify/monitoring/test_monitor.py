@@ -746,7 +746,9 @@ def test_a_signal_to_us_goes_to_the_command_once(tmp_path: Path, number: signal.
         "import os, signal, sys, time\n"
         # not print: the signal may come while it writes, and it cannot be entered twice
         "def got(n, _): os.write(1, b'got %d\\n' % n); time.sleep(0.5); sys.exit(5)\n"
-        f"signal.signal({int(number)}, got)\nos.write(1, b'ready\\n')\ntime.sleep(60)"
+        f"signal.signal({int(number)}, got)\nos.write(1, b'ready\\n')\n"
+        # short sleeps: Python sleeps on if the signal comes just before the system call
+        "while True: time.sleep(0.05)"
     )
     argv = [sys.executable, "-m", "verify", "monitor", "--", sys.executable, "-c", code]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

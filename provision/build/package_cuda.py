@@ -7,7 +7,7 @@ cannot run. Installed beside the framework's build for another CUDA it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from provision.lock.runtimes import (
     FEW_LIBRARIES,
     MOST_LIBRARIES,
     NeededRuntime,
-    needed_runtime,
+    needed_runtimes,
     runtime_of,
 )
 from provision.lock.solve import NoSolutionError
@@ -28,7 +28,8 @@ from provision.resolve import resolve
 from provision.resolve.builds import builds_of
 from provision.resolve.specifiers import version
 
-_THREADS = 8
+THREADS = 8
+"""How many wheels are looked at at a time."""
 MOST_ASKED = 12
 """How many releases of a package are looked at to find the newest for a CUDA."""
 
@@ -70,22 +71,27 @@ class WheelRuntimes:
     def __init__(self, ca_bundle: Path | None, *, offline: bool) -> None:
         self._ca = ca_bundle
         self._offline = offline
-        self._known: dict[str, NeededRuntime | None] = {}
+        self._known: dict[str, tuple[NeededRuntime, ...]] = {}
 
-    def of(self, address: str, most: int = MOST_LIBRARIES) -> NeededRuntime | None:
-        """What the wheel at this address needs; None if that is not known, or nothing. `most`: how
+    def all_of(self, address: str, most: int = MOST_LIBRARIES) -> tuple[NeededRuntime, ...]:
+        """What the wheel at this address needs; () if that is not known, or nothing. `most`: how
         many of its libraries are read, if it was not looked at before.
         """
         if self._offline:
-            return None
+            return ()
         if address not in self._known:
-            self._known[address] = needed_runtime(address, ca_bundle=self._ca, most=most)
+            self._known[address] = needed_runtimes(address, ca_bundle=self._ca, most=most)
         return self._known[address]
+
+    def of(self, address: str) -> NeededRuntime | None:
+        """The only runtime that it needs; None: nothing, or one of several."""
+        found = self.all_of(address)
+        return found[0] if len(found) == 1 else None
 
     def read(self, addresses: Iterable[str]) -> None:
         """Look at several wheels at a time, and only at a few libraries of each."""
-        with ThreadPoolExecutor(_THREADS) as threads:
-            for _ in threads.map(lambda address: self.of(address, FEW_LIBRARIES), addresses):
+        with ThreadPoolExecutor(THREADS) as threads:
+            for _ in threads.map(lambda address: self.all_of(address, FEW_LIBRARIES), addresses):
                 pass
 
     def other(
@@ -102,6 +108,21 @@ class WheelRuntimes:
         if needed is None or not cuda or needed.version in {runtime_of(cuda), *brought}:
             return None
         return OtherCuda(package, found.release, needed, cuda)
+
+    def others(
+        self,
+        addresses: Mapping[str, str],
+        releases: Mapping[str, PackageRelease],
+        cuda: str | None,
+        brought: Collection[str],
+    ) -> dict[str, OtherCuda]:
+        """Those of the packages at these addresses that are for another CUDA, by name."""
+        self.read(addresses.values())
+        found = {
+            name: self.other(name, FoundRelease(releases[name], address), cuda, brought)
+            for name, address in addresses.items()
+        }
+        return {name: other for name, other in found.items() if other is not None}
 
 
 def other_build(

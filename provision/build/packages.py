@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from images.text.printable import printable
 from provision.build.base import BuildSettings, require_plan
+from provision.build.package_code import WheelLook
 from provision.build.package_cuda import (
     FoundRelease,
     OtherCuda,
@@ -22,7 +23,6 @@ from provision.build.package_cuda import (
     newest_for_cuda,
     no_release,
     other_build,
-    other_cuda_warning,
 )
 from provision.build.package_search import PackageSearch
 from provision.catalog.catalog import Catalog
@@ -42,6 +42,7 @@ from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
+from provision.resolve.fleet import read_fleet
 
 _ANY_GLIBC = 40  # newer than what wheels are built for
 
@@ -267,25 +268,11 @@ class PackageChoice:
                     fix=fix,
                 )
             )
-        warnings += self._of_other_cuda(found, releases)
+        fleet = read_fleet(self._hosts, self._catalog)
+        look = WheelLook(self._runtimes, fleet, self._settings, self._console.progress)
+        warnings += look.warnings(found, releases, self._search.package, self._search.leading)
         plan = replace(found.plan, warnings=(*found.plan.warnings, *warnings))
         return replace(found, plan=plan)
-
-    def _of_other_cuda(
-        self, found: Solution, releases: Mapping[str, PackageRelease]
-    ) -> list[Warned]:
-        """A warning for each package of the lock, requested or not, that is for another CUDA."""
-        addresses = native_in(found.text)
-        addresses.pop(self._search.package, None)  # its build was chosen
-        self._runtimes.read(addresses.values())
-        brought = runtimes_in(found.text)
-        others = (
-            self._runtimes.other(
-                name, FoundRelease(releases[name], address), found.plan.cuda, brought
-            )
-            for name, address in addresses.items()
-        )
-        return [other_cuda_warning(other) for other in others if other is not None]
 
     def _planned_for(
         self, plan: Plan, request: Request, by: str, release: str, python: str

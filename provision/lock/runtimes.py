@@ -24,9 +24,10 @@ _RUNTIME = re.compile(rb"\0libcudart\.so\.(\d+(?:\.\d+)?)(?=\0)")
 _RUNTIME_PACKAGE = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?")
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _BROUGHT = re.compile(r"^nvidia/|\.libs/|/?[^/]*-[0-9a-f]{8}[^/]*\.so")  # libraries of others
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
+"""How much of a library is read to find the names of those that it needs."""
 MOST_LIBRARIES, FEW_LIBRARIES = 16, 3
-_WAIT_S = 15.0
+WAIT_S = 15.0
 
 
 class NeededRuntime(NamedTuple):
@@ -56,52 +57,57 @@ def runtimes_in(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def needed_runtime(
+def needed_runtimes(
     address: str, *, ca_bundle: Path | None, most: int = MOST_LIBRARIES
-) -> NeededRuntime | None:
-    """The runtime that a wheel's libraries need. None: they need none, or it cannot be read in
-    parts; or they need several, since a package with a library for each CUDA takes the right one.
-    `most`: how many libraries are read, the smallest first.
+) -> tuple[NeededRuntime, ...]:
+    """The runtimes that a wheel's libraries need; two at most, since a package with a library for
+    each CUDA takes the right one. (): they need none, or it cannot be read in parts. `most`: how
+    many libraries are read, the smallest first.
     """
     from images.inspect.archive import WheelArchive
     from images.inspect.remote import is_url, open_url
 
     if not is_url(address):
-        return None
+        return ()
     try:
-        source = open_url(address, ca_bundle=ca_bundle, patience_s=_WAIT_S, parts_only=True)
+        source = open_url(address, ca_bundle=ca_bundle, patience_s=WAIT_S, parts_only=True)
     except Failure:
-        return None
+        return ()
     try:
-        return _one_of(WheelArchive(source), most)
+        return _needed(WheelArchive(source), most)
     except Failure:
-        return None
+        return ()
     finally:
         source.close()
 
 
-def _one_of(archive: WheelArchive, most: int) -> NeededRuntime | None:
-    libraries = [
-        member
-        for name, member in archive.members.items()
-        if _LIBRARY.search(name) and not _BROUGHT.search(name)
-    ]
+def is_own_library(name: str) -> bool:
+    """Whether a member of a wheel is a library that was compiled with the package."""
+    return _LIBRARY.search(name) is not None and _BROUGHT.search(name) is None
+
+
+def versions_in(start: bytes) -> set[str]:
+    """The versions of the runtimes that a library needs, from its first MiB: {"12"}."""
+    return {found.decode() for found in _RUNTIME.findall(start)}
+
+
+def _needed(archive: WheelArchive, most: int) -> tuple[NeededRuntime, ...]:
+    libraries = [member for name, member in archive.members.items() if is_own_library(name)]
     found: dict[str, NeededRuntime] = {}
     for member in sorted(libraries, key=lambda member: member.compressed)[:most]:
-        for version in _versions_in(archive, member):
+        for version in versions_in(_start(archive, member)):
             found.setdefault(version, NeededRuntime(version, member.name))
         if len(found) > 1:
-            return None
-    return next(iter(found.values()), None)
+            break
+    return tuple(found.values())[:2]
 
 
-def _versions_in(archive: WheelArchive, member: Member) -> set[str]:
+def _start(archive: WheelArchive, member: Member) -> bytes:
+    """The first MiB of a library; b"" for another file."""
     start = b""
     with contextlib.closing(archive.stream(member)) as pieces:  # type: ignore[type-var]
         for piece in pieces:
             start += piece
-            if len(start) >= _READ_BYTES or not start.startswith(b"\x7fELF"):
+            if len(start) >= READ_BYTES or not start.startswith(b"\x7fELF"):
                 break
-    if not start.startswith(b"\x7fELF"):
-        return set()
-    return {found.decode() for found in _RUNTIME.findall(start)}
+    return start if start.startswith(b"\x7fELF") else b""

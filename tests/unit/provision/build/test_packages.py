@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from provision.output.console import Console
 from provision.resolve import fitting_releases, resolve
 from tests.kit.hosts import host
 from tests.kit.local_index import LocalIndex, pure, serving_uv, wheel
+from tests.kit.wheel_maker import entry, fatbin, targets
 
 A100 = host("535.104.05", "8.0")
 
@@ -204,13 +207,18 @@ def test_an_extra_that_no_release_can_meet_is_a_warning_for_what_was_not_request
     assert said == []  # the job shows the warnings of its plan
 
 
-def for_cuda(version: str, *runtimes: str, python: str = "cp312") -> tuple[str, bytes]:
-    """A release of `kernels` with a library for each of these CUDA runtimes."""
+def for_cuda(
+    version: str, *runtimes: str, python: str = "cp312", code: Sequence[bytes] = ()
+) -> tuple[str, bytes]:
+    """A release of `kernels` with a library for each of these CUDA runtimes, and in each of them
+    these fatbins.
+    """
     tags = f"{python}-{python}-manylinux_2_17_x86_64"
     libraries = {
         f"kernels/_C{i}.so": b"\x7fELF"
-        + bytes(4096)
-        + f"libcudart.so.{name}".encode()
+        + bytes(4092)
+        + f"\0libcudart.so.{name}\0".encode().ljust(24, b"\0")
+        + b"".join(code)
         + bytes(9000)
         for i, name in enumerate(runtimes)
     }
@@ -466,3 +474,76 @@ def test_every_release_that_a_plan_may_have_fits_the_hosts() -> None:
         for release in (releases[0], releases[-1]):
             exact = Request(base="bootstrap", framework_version=f"=={release}", python=python)
             assert resolve([A100], exact, catalog).error is None, (python, release)
+
+
+def with_code(*code: bytes) -> list[tuple[str, bytes]]:
+    """A release of `kernels` with these fatbins, for each Python."""
+    return [for_cuda("1.0", "12", python=one, code=code) for one in ("cp311", "cp312", "cp313")]
+
+
+@pytest.mark.parametrize(
+    ("code", "warned"),
+    [
+        pytest.param(["sm_80 sm_90"], "", id="binary code for the GPU"),
+        pytest.param(["sm_70 compute_70"], "", id="PTX, which the driver compiles"),
+        pytest.param(["sm_90a", "sm_80"], "", id="one kernel of two"),
+        pytest.param(["sm_70 sm_75"], "sm_70, sm_75", id="only older GPUs"),
+        pytest.param(
+            ["sm_90 compute_90", "sm_90a"], "sm_90, sm_90a, compute_90", id="only newer GPUs"
+        ),
+        pytest.param([], "", id="no device code"),
+    ],
+)
+def test_a_requested_package_without_code_for_the_gpu_is_a_warning(
+    index: LocalIndex, tmp_path: Path, said: list[str], code: list[str], warned: str
+) -> None:
+    index.more += with_code(*(targets(*words.split()) for words in code))
+    _, lock = planned(request_of(index, "kernels"), tmp_path)
+    assert [warning.code for warning in lock.plan.warnings] == ["no-gpu-code"] * bool(warned)
+    if warned:
+        assert "kernels 1.0 has no code for a GPU of compute capability 8.0" in said[0]
+        assert f"compiled for {warned}." in said[0]
+        assert "Request another release of kernels" in said[0]
+
+
+def test_libraries_for_another_cuda_do_not_count(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    """As in bitsandbytes: its library for CUDA 11 has code for old GPUs."""
+    old = b"\x7fELF" + bytes(4092) + b"\0libcudart.so.11.0\0".ljust(24, b"\0") + targets("sm_80")
+    for name, whole in with_code(targets("sm_90")):
+        with zipfile.ZipFile(io.BytesIO(whole)) as members:
+            new = members.read("kernels/_C0.so")
+        tags = name.removeprefix("kernels-1.0-").removesuffix(".whl")
+        libraries = {"kernels/cuda11.so": old, "kernels/cuda12.so": new}
+        data = wheel("kernels", "1.0", tags, "Requires-Dist: torch\n", libraries)
+        index.more.append((name, data))
+    _, lock = planned(request_of(index, "kernels"), tmp_path)
+    assert [warning.code for warning in lock.plan.warnings] == ["no-gpu-code"]
+    assert "compiled for sm_90." in said[0]
+
+
+def test_a_package_of_a_package_without_code_for_the_gpu_is_a_warning(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += [pure("engine", "1.0", "kernels"), *with_code(targets("sm_90"))]
+    _, lock = planned(request_of(index, "engine"), tmp_path)
+    assert [warning.code for warning in lock.plan.warnings] == ["no-gpu-code"]
+    assert "If you use it, request a release of kernels" in said[0]
+
+
+def test_a_package_of_a_package_is_not_read_without_limit(
+    index: LocalIndex, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provision.build.package_code.MOST_BYTES", 100)
+    index.more += [pure("engine", "1.0", "kernels"), *with_code(targets("sm_90"))]
+    planned(request_of(index, "engine"), tmp_path)
+    assert said == []
+
+
+def test_a_damaged_library_is_no_reason_for_a_warning(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    index.more += with_code(targets("sm_90"), fatbin(entry(2, 90), entry(2, 5000)))
+    planned(request_of(index, "kernels"), tmp_path)
+    assert said == []

@@ -27,6 +27,7 @@ _WITHOUT = re.compile(
     r"|None of PyTorch, TensorFlow[^\n]* have been found[^\n]*"
     r"|xFormers can't load C\+\+/CUDA extensions[^\n]*"
 )
+_FRAMEWORKS_SYMBOL = re.compile(r"undefined symbol: _Z\w*?(?:3c10|2at|5torch|10tensorflow)\w")
 # Errors of packages that look for a GPU when they are imported.
 _NO_GPU = re.compile(
     r"libcuda\.so|libnvidia-ml\.so|NVIDIA driver|No CUDA (?:GPUs|runtime|devices?)"
@@ -148,6 +149,9 @@ def _what_is_wrong(one: ImportedPackage) -> Optional[Tuple[str, str, str]]:
         line = one.error.partition("\n")[0][:300]
         why = known or last_words(one.said) or line
         other = "lock a release of {} for this framework".format(one.name)
+        if _FRAMEWORKS_SYMBOL.search(one.error):
+            why = "its library was compiled for another release of the framework"
+            fix = other + "; provision inspect names every symbol that is missing"
         return "{} cannot be imported: {}".format(named, line), why, fix or other
     without = _WITHOUT.search(one.said)
     if without:

@@ -128,6 +128,20 @@ SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetD
             "x 1 cannot be imported",
             id="the same where there is a GPU",
         ),
+        pytest.param(
+            [ImportedPackage("x", "1", "x", "x/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa")],
+            0,
+            FAIL,
+            "compiled for another release of the framework",
+            id="a symbol of the framework is missing",
+        ),
+        pytest.param(
+            [ImportedPackage("x", "1", "x", "undefined symbol: __nvJitLinkAddData_12_1")],
+            0,
+            FAIL,
+            "another version of it stands in its place",
+            id="a symbol of CUDA is missing",
+        ),
     ],
 )
 def test_what_importing_shows(

@@ -45,7 +45,7 @@ def account(
     kept: Sequence[Path | None] = (),
     documents: Mapping[str, object] | None = None,
     console: Console | None = None,
-    report: dict[str, Any] | None = None,
+    reports: Sequence[dict[str, Any]] = (),
     notes: Sequence[str] = (),
     shell: str | None = None,
     not_verified: str | None = None,
@@ -53,10 +53,10 @@ def account(
     elsewhere: bool = False,
 ) -> dict[str, Any]:
     """What `build --json` prints; `plan` is the first image's. `elsewhere`: no image is for this
-    machine's processor.
+    machine's processor. `reports` are the suite's: for the plan's framework, then for others.
     """
     gpus = "runtime" if elsewhere else gpus
-    passed, missing = proven(report) if report else ([], [])
+    shown = [proven(report) for report in reports]
     name = tag or (image.image_id if image else "IMAGE")
     lock = built[0].lock if built else None
     digest = image.manifest.digest if image and image.manifest else image and image.image_id
@@ -91,10 +91,11 @@ def account(
             {"name": step.name, "seconds": round(step.seconds, 1)}
             for step in (console.steps if console else ())
         ],
-        "verify": report,
+        "verify": next(iter(reports), None),
+        "verify_beside": list(reports[1:]),
         "not_verified": not_verified,
-        "proven": passed,
-        "not_proven": missing,
+        "proven": [line for passed, _ in shown for line in passed],
+        "not_proven": [line for _, missing in shown for line in missing],
         "notes": list(notes),
         "next": shell or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
         "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())

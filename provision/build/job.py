@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +46,9 @@ from provision.lock.lockfile import Lock, read_lock_file, write_lock
 from provision.model.plan import TITLES, HostFacts, Plan
 from provision.output.console import Console
 from provision.resolve import resolve
+from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
 from provision.verification.suite import (
+    SuiteRequest,
     check_names,
     gpu_runtime_warning,
     gpus_to_request,
@@ -105,8 +108,8 @@ def build(
                 built.append(one)
                 console.result(made_in_short(one.made))
         kept = [_keep_lock(one.path, tag, one.plan, job.settings) for one in built]
-        report, notes, shell = _verify(job, maker, built, here, console)
-        unfit = report is not None and report["verdict"] == "unfit"
+        reports, notes, shell = _verify(job, maker, built, here, console)
+        unfit = any(report["verdict"] == "unfit" for report in reports)
         whole = built[0].made if unfit else maker.publish(tuple(one.made for one in built))
         documents: dict[str, object] = {}
         signer = None if unfit else signer_for(job.documenting, console)
@@ -132,7 +135,7 @@ def build(
             kept=kept,
             documents=documents,
             console=console,
-            report=report,
+            reports=reports,
             notes=notes,
             shell=shell,
             not_verified=_not_verified(job, built, here),
@@ -216,34 +219,47 @@ def _lock(planned: _Planned, job: BuildJob, found: BuildEngine, console: Console
 
 def _verify(
     job: BuildJob, maker: Maker, built: Sequence[FinishedImage], here: HostFacts, console: Console
-) -> tuple[dict[str, Any] | None, tuple[str, ...], str | None]:
-    """Run the suite in the image for this machine, if there is one. Returns the report, what could
-    not be granted, and how to get into the image if no engine has it.
+) -> tuple[list[dict[str, Any]], tuple[str, ...], str | None]:
+    """Run the suite in the image for this machine, if there is one: for the plan's framework, then
+    for others. Returns the reports, what could not be granted, and how to get into the image if no
+    engine has it.
     """
     from images.engines.sandbox.run import Sandbox
 
     image = next((one for one in built if _runs_here(one.plan, here)), None)
     if not job.verify or image is None:
-        return None, (), None
+        return [], (), None
     gpus = gpus_to_request(here)
     with (
         console.step("verify", f"inside the image, at level {job.asked.level}"),
         maker.ready(image.made) as ready,
     ):
-        report, notes = run_suite(
-            ready.runner,
-            ready.handle,
-            image.plan,
-            here,
-            job.asked,
-            image_id=image.made.image_id,
-            gpus=gpus,
-            catalog=job.catalog,
-            console=console,
-        )
+        reports = []
+        notes: tuple[str, ...] = ()
+        for plan, asked in _suites(image.plan, job.asked):
+            console.progress(f"the suite for {TITLES[plan.framework]}")
+            report, notes = run_suite(
+                ready.runner,
+                ready.handle,
+                plan,
+                here,
+                asked,
+                image_id=image.made.image_id,
+                gpus=gpus,
+                catalog=job.catalog,
+                console=console,
+            )
+            reports.append(report)
         unpacked = isinstance(ready.runner, Sandbox)
         shell = ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes)
-    return report, notes, shell if unpacked else None
+    return reports, notes, shell if unpacked else None
+
+
+def _suites(plan: Plan, asked: SuiteRequest) -> Iterator[tuple[Plan, SuiteRequest]]:
+    """What the suite is run for. Named checks are those of the plan's framework."""
+    yield plan, asked
+    for name in () if asked.only else frameworks_in(plan):
+        yield seen_by(plan, FRAMEWORKS[name]), replace(asked, require=())
 
 
 def _images(built: Sequence[FinishedImage], kept: Sequence[Path | None]) -> list[OneImage]:

@@ -14,7 +14,6 @@ from provision.lock.solve import Solution
 from provision.model.plan import Warned
 from provision.resolve.fleet import Fleet, GpuKind, show_capability, with_capability
 
-_BY_THEMSELVES = "nvidia-"  # NVIDIA's libraries are chosen by the framework's build
 _MOST_TARGETS = 8
 
 
@@ -53,9 +52,7 @@ class WheelLook:
         coded = {
             name: address
             for name, address in addresses.items()
-            if name not in others
-            and not name.startswith(_BY_THEMSELVES)
-            and self._runtimes.all_of(address)
+            if name not in others and self._runtimes.all_of(address)
         }
         for name, missing in self._missing(coded, runtime_of(cuda), requested).items():
             title = f"{name} {releases[name].version}"

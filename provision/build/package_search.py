@@ -36,6 +36,8 @@ class PackageSearch:
         self._settings = settings
         self.leading = leading(request)
         self.package = PACKAGES[request.framework]
+        self.spelling = self.package
+        """The framework with the extra that brings its CUDA libraries: "jax[cuda13]"."""
         self.newest: dict[str, dict[str, PackageRelease | None]] = {}
         self.outcomes: dict[str, set[Outcome]] = {}
         self.only_variants: set[str] = set()
@@ -140,7 +142,7 @@ class PackageSearch:
     def framework_line(self, fitting: Sequence[str]) -> str:
         """The requirement that allows, of the known releases of the framework, only these."""
         known = known_releases(self._request, self._catalog)
-        return lead.framework_line(self.package, fitting, known)
+        return lead.framework_line(self.spelling, fitting, known)
 
     def run(
         self,

@@ -43,6 +43,7 @@ from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
 from provision.resolve.fleet import read_fleet
+from provision.resolve.packages import frameworks_in
 
 _ANY_GLIBC = 40  # newer than what wheels are built for
 
@@ -74,6 +75,8 @@ class PackageChoice:
 
         NoSolutionError: no release of the packages works with a framework that runs on the hosts.
         """
+        self._search.leading |= frameworks_in(plan)
+        self._search.spelling = plan.indexes[0].requirement.partition("==")[0]
         if not self._search.leading:
             return plan
         with self._console.step("packages", f"choosing the releases of {self._names()}"):

@@ -165,8 +165,13 @@ def suite_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run_options(verb: argparse.ArgumentParser) -> None:
-    """Which checks, and for how long."""
+    """Which framework and checks, and for how long."""
     group = verb.add_argument_group("run")
+    group.add_argument(
+        "--framework",
+        metavar="NAME",
+        help="of an image with several frameworks, test this one; writes no record",
+    )
     group.add_argument("--only", metavar="NAMES", help="run only these checks")
     group.add_argument("--timeout", metavar="SECONDS", help="time limit of the run (default: 1800)")
 

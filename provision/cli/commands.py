@@ -188,7 +188,8 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
         facts=this_host,
         console=console,
     )
-    causes = causes_of_report(result.get("verify") or {})
+    reports = [result.get("verify") or {}, *result.get("verify_beside", ())]
+    causes = next(filter(None, map(causes_of_report, reports)), ())
     if args.json:
         from provision.doctor.account import causes_json
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from provision.cli.paths import absolute_file, read_reference, record_home
 from provision.errors import BadInputError
+from provision.model.plan import TITLES
 from provision.model.request import quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from provision.model.plan import Framework
     from provision.verification.command import Order
     from provision.verification.suite import SuiteRequest
 
@@ -53,6 +55,13 @@ def read_asked(args: argparse.Namespace) -> SuiteRequest:
     )
 
 
+def _read_framework(text: str | None) -> Framework | None:
+    found = next((name for name in TITLES if name == text), None)
+    if text is not None and found is None:
+        raise BadInputError(f"Unknown --framework {quoted(text)}.", fix=f"Use {', '.join(TITLES)}.")
+    return found
+
+
 def _read_seconds(text: str | None) -> float:
     if text is None:
         return 1800.0
@@ -86,9 +95,15 @@ def read_order(args: argparse.Namespace) -> Order:
             "--only runs a part of the suite, but a record covers all of it.",
             fix="Remove --only or --record; with --only no record is written.",
         )
+    if args.framework is not None and args.record is not None:
+        raise BadInputError(
+            "--framework tests one of an image's frameworks, but a record covers the image.",
+            fix="Remove --framework or --record; with --framework no record is written.",
+        )
     return Order(
         image=read_image(args.image),
         asked=asked,
+        framework=_read_framework(args.framework),
         files={
             name: absolute_file(f"--{name}", given)
             for name in FORMATS
@@ -97,7 +112,7 @@ def read_order(args: argparse.Namespace) -> Order:
         baseline=None if args.baseline is None else absolute_file("--baseline", args.baseline),
         recording=Recording(
             home=record_home(),
-            wanted=not args.no_record and not asked.only,
+            wanted=not args.no_record and not asked.only and args.framework is None,
             path=None if args.record is None else absolute_file("--record", args.record),
             key=None if args.key is None else absolute_file("--key", args.key),
             attach=args.attach_record,

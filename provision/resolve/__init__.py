@@ -17,7 +17,7 @@ from provision.model.plan import Alternative, Cell, Framework, HostFacts, Plan, 
 from provision.resolve.alternatives import alternatives
 from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build, builds_of
-from provision.resolve.candidates import BuildAnswers, Candidate, Examiner, nearness
+from provision.resolve.candidates import Candidate, Examiner, nearness
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, read_fleet
 from provision.resolve.limits import limited_by
 from provision.resolve.packages import companion_requirements, index_candidates
@@ -62,7 +62,7 @@ def resolve(
     best = examiner.pick([c for c in candidates if c.fits], request)
     if best is not None:
         return replace(
-            _plan(best, examiner.answers(best.build), request, catalog),
+            _plan(best, examiner, request, catalog),
             alternatives=alternatives(builds, request, examiner, is_asked_for, best),
             limited_by=limited_by(asked, request, examiner, catalog, best),
         )
@@ -218,8 +218,9 @@ def _oldest_driver(fleet: Fleet) -> str | None:
     return min((site.driver for site in fleet.sites if site.driver), key=version, default=None)
 
 
-def _plan(best: Candidate, answers: BuildAnswers, request: Request, catalog: Catalog) -> Plan:
-    build = best.build
+def _plan(best: Candidate, examiner: Examiner, request: Request, catalog: Catalog) -> Plan:
+    build, answers = best.build, examiner.answers(best.build)
+    beside = examiner.beside.requirements(build, request, best.python)
     indexes = index_candidates(build, request, catalog)
     compat = catalog.forward_compat(build.cuda) if best.driver.verdict == "forward" else None
     return Plan(
@@ -230,7 +231,7 @@ def _plan(best: Candidate, answers: BuildAnswers, request: Request, catalog: Cat
         wheel_tag=build.tag,
         index=indexes[0].address,
         python=best.python,
-        cudnn=answers.cudnn,
+        cudnn=build.cudnn if beside else answers.cudnn,
         nccl=build.nccl,
         arch=build.arch,
         flavour=request.flavour,
@@ -239,7 +240,7 @@ def _plan(best: Candidate, answers: BuildAnswers, request: Request, catalog: Cat
         gpus=answers.gpus,
         base=best.base,
         compat_package=compat.package if compat else None,
-        requirements=companion_requirements(build, answers.cudnn, request, catalog),
+        requirements=companion_requirements(build, answers.cudnn, request, catalog, beside),
         indexes=indexes,
         reasons=reasons(best, answers, indexes, request, catalog),
         warnings=warnings(best, answers, request, catalog),

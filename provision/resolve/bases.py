@@ -16,7 +16,7 @@ from provision.model.request import is_local
 from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
-from provision.resolve.rules.base import image_starts
+from provision.resolve.rules.base import image_starts, python_tags_of
 from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
@@ -205,3 +205,24 @@ def starts_everywhere(image: CudaImage, sites: Sequence[Site], catalog: Catalog)
     )
     answers = [image_starts(image.cuda, rule, site) for site in sites]
     return False if False in answers else None if None in answers else True
+
+
+def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
+    """A wheel is for one Python: the one asked for, or one that a base image brings."""
+    have = python_tags_of(build)
+    asked = f"Python {request.python}" if request.python else "any Python of a base image"
+    message = f"{build.name} cannot be installed: packages that it requires have no wheel."
+    if have:
+        message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
+    usable = [python for python in have if python in offered.pythons]
+    if request.python in have:
+        message = (
+            f"No base image of the requested kind has Python {request.python}; they have "
+            f"{', '.join(offered.pythons)}."
+        )
+    fix = (
+        f"Use --python {usable[-1]}, or remove --python."
+        if usable
+        else f"Remove --python and --base, or use another release{SEE_ALTERNATIVES}."
+    )
+    return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, ComputeCapability, GpuVerdict, Request, Verdict
-from provision.resolve.bases import Offer, base_blocker, choose_base, offer
-from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
+from provision.resolve.bases import Offer, base_blocker, choose_base, offer, python_blocker
+from provision.resolve.beside import Beside
+from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Fleet, GpuKind, Site, show_capability
 from provision.resolve.packages import companion_blockers
-from provision.resolve.rules.base import choose_python, python_tags_of
+from provision.resolve.rules.base import choose_python
 from provision.resolve.rules.driven_gpus import driven_blocker
 from provision.resolve.rules.driver import DriverFit, driver_blocker, fit_driver
 from provision.resolve.rules.gpu_code import (
@@ -98,6 +99,7 @@ class Examiner:
         self._position = {site: position for position, site in enumerate(fleet.sites)}
         self._cuda: dict[str, _Cuda] = {}
         self._offers: dict[tuple[object, ...], Offer] = {}
+        self.beside = Beside(catalog, self._runs)
 
     def examine(self, build: Build, request: Request, *, whole: bool = False) -> Candidate:
         """Everything but the texts: those are made only for the build that is described.
@@ -114,7 +116,7 @@ class Examiner:
         if not against:
             stage, against = 1, cuda.refusing
         if not against:
-            stage, against = 2, len(companion_blockers(build, request, self.catalog))
+            stage, against = 2, len(self._companion_blockers(build, request))
         python, why = None, ""
         compat = cuda.worst.verdict == "forward"
         stands_on_nvidia = compat or build.libraries == "system"
@@ -184,7 +186,7 @@ class Examiner:
                 add(site, driver_blocker(site, fit, self.catalog))
         if found:
             return tuple((_where(sites), blocker) for blocker, sites in found.items())
-        if unpaired := companion_blockers(build, request, self.catalog):
+        if unpaired := self._companion_blockers(build, request):
             return tuple(("", blocker) for blocker in unpaired)
         compat = cuda.worst.verdict == "forward"
         offered = self._offer(build, request, compat=compat)
@@ -242,6 +244,15 @@ class Examiner:
         """How each site's driver runs a CUDA version."""
         return self._for_cuda(cuda).fits
 
+    def _runs(self, build: Build) -> bool:
+        """Whether the drivers and the GPUs of all hosts run a build."""
+        refused = self._not_driven or self._for_cuda(build.cuda).refusing
+        return not refused and not any(self._against_gpu(build, one) for one in self._devices)
+
+    def _companion_blockers(self, build: Build, request: Request) -> tuple[Blocker, ...]:
+        blockers = companion_blockers(build, request, self.catalog)
+        return (*blockers, *self.beside.blockers(build, request))
+
     def _against_gpu(
         self, build: Build, device: GpuKind, site: Site | None = None
     ) -> list[Blocker]:
@@ -263,7 +274,7 @@ class Examiner:
 
     def _python(self, build: Build, request: Request, offered: Offer) -> tuple[str | None, str]:
         return choose_python(
-            build,
+            self.beside.for_both(build, request),
             request.python,
             offered.pythons,
             self.catalog.settled_pythons(build.published),
@@ -365,27 +376,6 @@ def choose(fitting: Sequence[Candidate]) -> Candidate:
     ]
     as_good = [c for c in seen if RANK[c.driver.verdict] <= RANK[best.driver.verdict]]
     return max(as_good or seen or [best], key=preference)
-
-
-def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
-    """A wheel is for one Python: the one asked for, or one that a base image brings."""
-    have = python_tags_of(build)
-    asked = f"Python {request.python}" if request.python else "any Python of a base image"
-    message = f"{build.name} cannot be installed: packages that it requires have no wheel."
-    if have:
-        message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
-    usable = [python for python in have if python in offered.pythons]
-    if request.python in have:
-        message = (
-            f"No base image of the requested kind has Python {request.python}; they have "
-            f"{', '.join(offered.pythons)}."
-        )
-    fix = (
-        f"Use --python {usable[-1]}, or remove --python."
-        if usable
-        else f"Remove --python and --base, or use another release{SEE_ALTERNATIVES}."
-    )
-    return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)
 
 
 def _where(sites: Sequence[Site]) -> str:

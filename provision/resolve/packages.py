@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.model.plan import TITLES, IndexCandidate, Plan, Request
+from provision.model.frozen import replace
+from provision.model.plan import PACKAGES, TITLES, Framework, IndexCandidate, Plan, Request
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.specifiers import version as version_of
@@ -27,7 +28,9 @@ FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension needs them
 PYTORCH_INDEXES = "https://pytorch.org/get-started/locally/"
 PAIRED = ("torchvision", "torchaudio")
 """The packages of which each PyTorch release has a version of its own."""
-_OWN = {"torch": "pytorch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax"}
+FRAMEWORKS: Mapping[str, Framework] = {package: name for name, package in PACKAGES.items()}
+"""The framework that a package is."""
+_OWN: Mapping[str, Framework] = {**FRAMEWORKS, "jaxlib": "jax"}
 _CUDA_IN_LOCAL = r"cu(?:da)?(\d{2,3})(?!\d)"
 _CUDA_IN_NAME = r"-cu(?:da)?(\d{2})x?(?=-|$)"
 
@@ -65,12 +68,16 @@ def index_candidates(
 
 
 def companion_requirements(
-    build: Build, cudnn: str | None, request: Request, catalog: Catalog
+    build: Build,
+    cudnn: str | None,
+    request: Request,
+    catalog: Catalog,
+    beside: Mapping[str, str],
 ) -> tuple[str, ...]:
     """The packages beside the framework: torchvision and torchaudio at the release's own version;
     NumPy (which torch needs for half of its interface) with the ABI the wheel was compiled for,
     whatever else is requested of it; the lines that narrow an open range; and the compiler, if no
-    base brings it.
+    base brings it. `beside` are the requirements of other frameworks, by name.
     """
     lines = [*build.lines]
     paired = paired_versions(build, catalog)
@@ -78,7 +85,7 @@ def companion_requirements(
         release = catalog.torch_release(build.version)
         assert release is not None
         lines.append(f"numpy{release.numpy or ''}")
-    elif build.cudnn is None and cudnn is not None:
+    elif build.cudnn is None and cudnn is not None and not beside:  # the other may fix it
         lines.append(f"nvidia-cudnn-cu{build.cuda.partition('.')[0]}=={cudnn}")
     lines += EVERYWHERE
     if request.flavour == "devel":
@@ -92,7 +99,8 @@ def companion_requirements(
         exactly = text == wanted.name or wanted.pin is not None
         if _OWN.get(wanted.name) == build.framework and not wanted.more:
             continue
-        lines.append(f"{wanted.name}=={pair}" if pair and exactly and not wanted.more else text)
+        exact = f"{wanted.name}=={pair}" if pair and exactly and not wanted.more else text
+        lines.append(beside.get(wanted.name, exact))
     return tuple(dict.fromkeys(lines))
 
 
@@ -131,12 +139,39 @@ def leading(request: Request) -> dict[str, str]:
     }
 
 
+def frameworks_in(plan: Plan) -> dict[str, str]:
+    """The requirements of a plan for other frameworks than its own, by the name of the package."""
+    named = {name_of(line): line for line in plan.requirements}
+    return {n: line for n, line in named.items() if FRAMEWORKS.get(n) not in {None, plan.framework}}
+
+
+def seen_by(plan: Plan, framework: Framework) -> Plan:
+    """What the suite may expect of another framework in the image of a plan: not its release, which
+    the lock chose.
+    """
+    return replace(
+        plan,
+        framework=framework,
+        framework_version=None,
+        wheel_tag=None,
+        cuda=None,
+        cudnn=None,
+        nccl=None,
+        requirements=(),
+    )
+
+
+def companions_of(request: Request) -> tuple[Companion, ...]:
+    """What --with requests."""
+    return _read(request.companions)
+
+
 def name_of(requirement: str) -> str:
     """The canonical name of the package that a requirement asks for."""
     return _read((requirement,))[0].name
 
 
-class _Wanted(NamedTuple):
+class Companion(NamedTuple):
     """A companion as requested. `pin` is the only version it may have, `more` whether it has extras
     or a marker.
     """
@@ -159,19 +194,19 @@ class _Wanted(NamedTuple):
         return version_of(self.pin.public) == version_of(version)
 
 
-def _read(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
+def _read(companions: tuple[str, ...]) -> tuple[Companion, ...]:
     return _parsed(companions) if companions else ()
 
 
 @lru_cache(maxsize=64)
-def _parsed(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
+def _parsed(companions: tuple[str, ...]) -> tuple[Companion, ...]:
     from packaging.requirements import Requirement  # 17 ms that most plans do not need
     from packaging.utils import canonicalize_name
 
-    def read(text: str) -> _Wanted:
+    def read(text: str) -> Companion:
         asked = Requirement(text)
         exact = [s.version for s in asked.specifier if s.operator == "==" and "*" not in s.version]
-        return _Wanted(
+        return Companion(
             text,
             canonicalize_name(asked.name),
             asked.specifier,
@@ -182,7 +217,7 @@ def _parsed(companions: tuple[str, ...]) -> tuple[_Wanted, ...]:
     return tuple(read(text) for text in companions)
 
 
-def _against(build: Build, wanted: _Wanted, catalog: Catalog) -> Iterator[Blocker]:
+def _against(build: Build, wanted: Companion, catalog: Catalog) -> Iterator[Blocker]:
     own = _OWN.get(wanted.name) == build.framework
     pair = _pair_for(build, wanted.name, catalog)
     if own and not wanted.allows(build.version):
@@ -223,7 +258,7 @@ def _pair_for(build: Build, name: str, catalog: Catalog) -> str | None:
     return max(pairs, key=version_of, default=None)
 
 
-def _against_cuda(build: Build, wanted: _Wanted, pair: str | None) -> Iterator[Blocker]:
+def _against_cuda(build: Build, wanted: Companion, pair: str | None) -> Iterator[Blocker]:
     """A package that names a CUDA, in its local version or its name, must name that of the build:
     the framework and its companions exactly, any other package the major.
     """
@@ -259,7 +294,7 @@ def _cuda_of(found: re.Match[str] | None) -> str | None:
     return f"{figures[:-1]}.{figures[-1]}"
 
 
-def _releases_with(wanted: _Wanted, catalog: Catalog) -> list[str]:
+def _releases_with(wanted: Companion, catalog: Catalog) -> list[str]:
     """The releases of PyTorch whose companion has the requested version, oldest first."""
     rows = [(row.version, getattr(row, wanted.name)) for row in catalog.torch_releases]
     return [release for release, pair in rows if pair and wanted.allows(pair)]
@@ -270,7 +305,7 @@ def _numpy(build: Build, catalog: Catalog) -> str | None:
     return release.numpy if release else None
 
 
-def _may(wanted: _Wanted, specifier: str) -> bool:
+def _may(wanted: Companion, specifier: str) -> bool:
     from packaging.specifiers import SpecifierSet
 
     return wanted.pin is None or SpecifierSet(specifier).contains(wanted.pin, prereleases=True)

@@ -21,9 +21,10 @@ from provision.attestation.signing.keys import Signer
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit
 from provision.lock.labels import LOCK_SHA256, plan_of
-from provision.model.plan import HostFacts, Plan
+from provision.model.plan import TITLES, Framework, HostFacts, Plan
 from provision.output.console import Console
 from provision.output.files import refuse_unwritable
+from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
 from provision.verification.report_files import (
     compared,
     refuse_unusable,
@@ -57,11 +58,12 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One verification: of which image, how, and what is kept."""
+    """One verification: of which image, how, and what is kept. `framework`: of several, this."""
 
     image: str
     asked: SuiteRequest
     recording: Recording
+    framework: Framework | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     baseline: Path | None = None
 
@@ -99,7 +101,7 @@ def verify(
                 f"{order.image} is not in a registry; --attach-record needs an image in one.",
                 fix="Name it by its registry: docker://REGISTRY/PATH:TAG",
             )
-        plan = plan_of(subject.labels, order.image)
+        plan = _plan_for(order, plan_of(subject.labels, order.image), console)
         check_names(order.asked, plan.framework)
         here = facts()
         with (
@@ -126,6 +128,26 @@ def verify(
         kept = _Kept(subject, plan, subject.labels.get(LOCK_SHA256), host)
         trouble = _keep_record(order, report, kept, signer, places, console) or trouble
     return VerifyResult(report=report, code=_exit_code(report, trouble), trouble=trouble)
+
+
+def _plan_for(order: Order, plan: Plan, console: Console) -> Plan:
+    """What the suite may expect of the requested framework; by default that of the plan."""
+    others = [FRAMEWORKS[name] for name in frameworks_in(plan)]
+    if order.framework in {None, plan.framework}:
+        for other in others:
+            console.note(
+                f"{TITLES[other]} is in the image, too: provision verify {order.image} "
+                f"--framework {other}"
+            )
+        return plan
+    for other in others:
+        if other == order.framework:
+            return seen_by(plan, other)
+    raise BadInputError(
+        f"{order.image} was not made for --framework {order.framework}: it has "
+        f"{' and '.join(TITLES[one] for one in (plan.framework, *others))}.",
+        fix="Remove --framework.",
+    )
 
 
 @contextmanager

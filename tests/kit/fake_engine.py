@@ -155,6 +155,7 @@ class Engine:
 
     suite: Runner = field(default_factory=lambda: says(report()))
     framework: Framework = "pytorch"
+    requirements: tuple[str, ...] = ()
     jobs: list[RunJob] = field(default_factory=list)
     digest: str = IMAGE
     emulated: bool = False
@@ -171,7 +172,7 @@ class Engine:
 
     def labels(self, image: str) -> dict[str, str]:
         self.image_id(image)
-        plan = replace(PLAN, framework=self.framework)
+        plan = replace(PLAN, framework=self.framework, requirements=self.requirements)
         return labels_for(Lock(text="the lock", plan=plan, wheels=()), "1")
 
     @property

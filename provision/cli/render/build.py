@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from provision.model.plan import TITLES
 from provision.output.text import command, listed, row
 
 
@@ -27,6 +28,10 @@ def describe_build(account: Mapping[str, Any]) -> str:
     ]
     if report:
         lines += [*_shown(report), *_failures(report)]
+    for other in account["verify_beside"]:
+        title = TITLES[other["environment"]["framework"]["name"]]
+        lines += row("verify", f"{other['verdict']} ({title})")
+        lines += [*_shown(other), *_failures(other)]
     lines += listed("note", account["notes"])
     lines.append(_next(account["next_on_arch"]) if image["tag"] else "to look inside:")
     lines += command(account["next"])

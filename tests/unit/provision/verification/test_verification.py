@@ -112,6 +112,33 @@ def test_the_verdict_is_the_exit_code_and_the_report_the_result(here: Place, ver
     assert json.loads(said.out) == report(verdict)
 
 
+def test_of_an_image_with_two_frameworks_the_requested_one_is_tested(here: Place) -> None:
+    here.engine.requirements = ("jax[cuda12]>=0.7,<=0.9", "numpy<2")
+    assert "--framework jax" in main("verify", TAG).err
+    said = main("verify", TAG, "--framework", "jax", "--json")
+    expected = [json.loads(next(iter(job.files.values())))["framework"] for job in here.engine.jobs]
+    assert [one["name"] for one in expected] == ["pytorch", "jax"]
+    assert expected[1]["version"] is None
+    assert json.loads(said.out)["environment"]["framework"]["name"] == "jax"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["jax"], "it has PyTorch.", id="it is not in the image"),
+        pytest.param(["caffe"], "Unknown --framework 'caffe'", id="it does not exist"),
+        pytest.param(["pytorch", "--record", "r"], "covers the image", id="a record of a part"),
+    ],
+)
+def test_a_framework_that_cannot_be_tested_is_refused(
+    here: Place, words: list[str], message: str
+) -> None:
+    said = main("verify", TAG, "--framework", *words)
+    assert said.code == 2
+    assert message in said.err
+    assert here.engine.jobs == []
+
+
 def test_the_suite_runs_in_the_very_image_that_was_looked_at(here: Place) -> None:
     main("verify", TAG, "--level", "full", "--require", "gpu, nccl", "--timeout", "7200")
     (job,) = here.engine.jobs

@@ -120,6 +120,7 @@ def account(**changes: object) -> dict[str, Any]:
         "verify": {**REPORT, "verdict": "fit", "checks": REPORT["checks"][:4]},
         "proven": ["gpu.devices: 2 devices", "compute.matmul: exact"],
         "not_proven": ["nccl.ring: one GPU"],
+        "verify_beside": [],
         "not_verified": None,
         "notes": ["ulimit memlock: not permitted on this machine, skipped"],
         "next": "docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from images.engines.docker_errors import EngineError, start_failure
@@ -44,6 +46,42 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
             entry.mode = 0o644
             tar.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def copy_out(container: Container, path: str, to: Path) -> None:
+    """Copy the regular files below a directory of a container; links and devices stay behind."""
+    pieces, _ = container.get_archive(path)
+    with tarfile.open(fileobj=_Pieces(pieces), mode="r|") as tar:
+        for entry in tar:
+            _, *parts = PurePosixPath(entry.name).parts or ("",)
+            content = tar.extractfile(entry) if entry.isreg() else None
+            if content is None or not parts or ".." in parts:
+                continue
+            place = to.joinpath(*parts)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open("xb") as file:
+                shutil.copyfileobj(content, file)
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes as a stream to read from."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._rest += piece
+        size = len(self._rest) if size < 0 else size
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
 
 
 def follow(container: Container, on_line: Callable[[str], None]) -> tuple[int, str, str]:

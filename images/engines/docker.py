@@ -8,11 +8,19 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.engines.buildkit import Builder, build_argv, secret_files, staged_context
-from images.engines.container import follow, overdue_failure, remove, start, stop_overdue
+from images.engines.container import (
+    copy_out,
+    follow,
+    overdue_failure,
+    remove,
+    start,
+    stop_overdue,
+)
 from images.engines.docker_errors import (
     BRIDGE_IS_BROKEN,
     EngineError,
@@ -271,6 +279,9 @@ class Docker:
                     started = start(container, job.files, may_lack_limits=bool(ulimits))
                 if started:
                     ending = self._await(container, job.timeout_s, on_line)
+                    if ending[0] == 0:
+                        for path, to in job.outputs.items():
+                            self._guard(partial(copy_out, container, path, to))
                 else:
                     name = ulimits.pop().name
                     notes.append(f"ulimit {name}: not permitted on this machine, skipped")

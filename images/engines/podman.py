@@ -179,13 +179,14 @@ class Podman:
                 raise _start_failure(made)
             if job.files:
                 self._ask(["cp", "-", f"{name}:/"], _tar(job.files))
-            return process.run(
+            done = process.run(
                 [self._program, "start", "--attach", name],
                 timeout_s=job.timeout_s,
                 on_line=on_line,
                 apart=True,
                 grace_s=_GRACE_S,  # its container is removed below
             )
+            self._copy_out(name, job.outputs if done.ok else {})
         except process.CommandTimedOut as error:
             raise EngineError(
                 "The verification timed out and was stopped.",
@@ -196,6 +197,11 @@ class Podman:
         finally:
             # by the name that we chose: this works even if its creation was interrupted
             self._remove_container(name)
+        return done
+
+    def _copy_out(self, name: str, outputs: Mapping[str, Path]) -> None:
+        for path, to in outputs.items():
+            self._run(["cp", f"{name}:{path}/.", str(to)], _LOAD_TIMEOUT_S)
 
     def _remove_container(self, name: str) -> None:
         with contextlib.suppress(Failure):

@@ -38,7 +38,9 @@ class RunJob:
 
     `gpus`: "none", "runtime" (the NVIDIA container runtime or hook) or "cdi". `files` are copied
     into the container before it starts (absolute path -> content), which works with a remote
-    engine, too.
+    engine, too. `outputs` are directories that the command writes (absolute path -> an empty
+    directory of this machine, which has their files after an exit code of 0). They are the
+    command's: links in them may lead anywhere.
     """
 
     image: str
@@ -50,6 +52,7 @@ class RunJob:
     stack_bytes: int = 64 << 20
     timeout_s: float = 1800.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

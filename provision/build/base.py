@@ -250,7 +250,8 @@ def require_plan(plan: Plan) -> Plan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
     """Settings of a job beside the request. `snapshot`: the date of Debian's packages for a base
-    made here ("20260301T000000Z"; None: today, or the lock's).
+    made here ("20260301T000000Z"; None: today, or the lock's). `wheels`: where the wheels are that
+    this user has built from source. `typed`: the options that decide the plan, for a fix.
     """
 
     ca: Path | None
@@ -258,3 +259,5 @@ class BuildSettings:
     state: Path
     env: Mapping[str, str]
     snapshot: str | None = None
+    wheels: Path | None = None
+    typed: str = ""

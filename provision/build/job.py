@@ -79,7 +79,7 @@ def build(
         plans = [lock.plan for lock in locks]
         _refuse_twins(plans)
     else:
-        planned = _planned(job, hosts, console)
+        planned = plan_image(job, hosts, console)
         plans = [planned.plan]
     found = find_engine(job)
     tag = job.tag or default_tag(plans[0])
@@ -92,7 +92,7 @@ def build(
     if planned is None:
         images = _bases_of(locks, job, found, console)
     else:
-        images = [_lock(planned, job, found, console)]
+        images = [lock_image(planned, job, found, console)]
     choice, found = choose_builder(job, found, [image.plan for image in images])
     with ExitStack() as stack:
         scratch = stack.enter_context(scratch_directory())
@@ -171,7 +171,7 @@ def _bases_of(
     return images
 
 
-class _Planned(NamedTuple):
+class PlannedImage(NamedTuple):
     """The plan of a job without a lock, the hosts that it is for, and its packages."""
 
     plan: Plan
@@ -179,7 +179,10 @@ class _Planned(NamedTuple):
     packages: PackageChoice
 
 
-def _planned(job: BuildJob, hosts: Callable[[], Sequence[HostFacts]], console: Console) -> _Planned:
+def plan_image(
+    job: BuildJob, hosts: Callable[[], Sequence[HostFacts]], console: Console
+) -> PlannedImage:
+    """The plan of a job without a lock, with what its packages need."""
     refuse_missing_places(job.request.base, job.making.cache_from)
     with console.step("detect", "reading the host"):
         planned_for = hosts()
@@ -191,10 +194,12 @@ def _planned(job: BuildJob, hosts: Callable[[], Sequence[HostFacts]], console: C
     if not job.dry_run:
         plan = packages.choose(plan)
     show_remarks(plan, console)
-    return _Planned(plan, planned_for, packages)
+    return PlannedImage(plan, planned_for, packages)
 
 
-def _lock(planned: _Planned, job: BuildJob, found: BuildEngine, console: Console) -> LockedImage:
+def lock_image(
+    planned: PlannedImage, job: BuildJob, found: BuildEngine, console: Console
+) -> LockedImage:
     """The image of a plan: pin its base, choose its wheels."""
     planned_for, packages = planned.hosts, planned.packages
     with console.step("base", _PINNING):

@@ -92,6 +92,23 @@ def base_options(verb: argparse.ArgumentParser) -> None:
     )
 
 
+def wheel_options(verb: argparse.ArgumentParser) -> None:
+    """Which packages are built, and where copies of the wheels go."""
+    verb.add_argument(
+        "requirements",
+        metavar="REQUIREMENT",
+        nargs="+",
+        help="package to build: torch-scatter or 'flash-attn>=2.8'",
+    )
+    verb.add_argument("--output", metavar="DIR", help="copy the wheels to this directory")
+    verb.add_argument(
+        "--builder",
+        metavar="KIND",
+        default="auto",
+        help="how the devel image is built: docker, oci or auto (default)",
+    )
+
+
 def lock_output(verb: argparse.ArgumentParser) -> None:
     """Where the lock goes."""
     verb.add_argument(

@@ -14,6 +14,7 @@ from provision.cli.paths import (
     read_reference,
     record_home,
     state_directory,
+    wheel_home,
 )
 from provision.cli.suite_options import read_asked
 from provision.errors import BadInputError
@@ -168,7 +169,36 @@ def read_settings(args: argparse.Namespace) -> BuildSettings:
         state=state_directory(),
         env=os.environ,
         snapshot=_read_snapshot(args),
+        wheels=wheel_home(),
+        typed=_plan_words(args),
     )
+
+
+def _plan_words(args: argparse.Namespace) -> str:
+    """The options that decide the plan beside --with, as the user can type them again. A login in
+    --index is not repeated.
+    """
+    import shlex
+
+    from provision.model.planfile import without_credentials
+
+    index = None if args.index is None else without_credentials(args.index)
+    single = (
+        ("--cuda", args.cuda),
+        ("--framework", None if args.framework == "pytorch" else args.framework),
+        ("--framework-version", args.framework_version),
+        ("--python", args.python),
+        ("--base", args.base),
+        ("--flavour", None if args.flavour == "runtime" else args.flavour),
+        ("--index", index),
+        ("--driver", args.driver),
+        ("--snapshot", getattr(args, "snapshot", None)),
+        ("--ca-bundle", args.ca_bundle),
+    )
+    several = (("--host", args.host), ("--gpu", args.gpus))
+    words = [word for option, value in single if value for word in (option, value)]
+    words += [word for option, values in several for one in values for word in (option, one)]
+    return shlex.join(words)
 
 
 def _read_snapshot(args: argparse.Namespace) -> str | None:
@@ -203,10 +233,7 @@ def read_build(args: argparse.Namespace, catalog: Catalog) -> BuildJob:
     from provision.build.work import BuildJob
     from provision.cli.sizes import store_limit
 
-    if args.builder not in _BUILDERS:
-        raise BadInputError(
-            f"Unknown --builder {quoted(args.builder)}.", fix="Use auto, docker or oci."
-        )
+    check_builder(args.builder)
     destination = read_destination(args.output, args.push)
     if args.push is not None and args.tag is not None:
         raise BadInputError(
@@ -241,6 +268,12 @@ def read_build(args: argparse.Namespace, catalog: Catalog) -> BuildJob:
         verify=not args.no_verify,
         dry_run=args.dry_run,
     )
+
+
+def check_builder(text: str) -> None:
+    """Refuse an unknown --builder."""
+    if text not in _BUILDERS:
+        raise BadInputError(f"Unknown --builder {quoted(text)}.", fix="Use auto, docker or oci.")
 
 
 def engine_fix() -> str:

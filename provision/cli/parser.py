@@ -29,6 +29,7 @@ from provision.cli.arguments import (
     run_options,
     show_arguments,
     suite_options,
+    wheel_options,
 )
 from provision.cli.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.errors import BadInputError
@@ -58,6 +59,7 @@ do_doctor = _later("doctor", "do_doctor")
 do_inspect, inspect_options = (
     _later("inspect", name) for name in ("do_inspect", "inspect_options")
 )
+do_wheel = _later("wheel", "do_wheel")
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
@@ -257,6 +259,12 @@ COMMANDS = (
             suite_options,
         ),
         run=do_build,
+    ),
+    Command(
+        name="wheel",
+        help="build packages that an index has only the source of, for the plan of an image",
+        options=(wheel_options, request_options, host_options, network_options, base_options),
+        run=do_wheel,
     ),
     Command(
         name="inspect",

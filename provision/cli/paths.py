@@ -24,6 +24,11 @@ def image_home() -> Path:
     return base / "gpu-provision" / "images"
 
 
+def wheel_home() -> Path:
+    """The wheels that this user has built from source: data, too."""
+    return image_home().parent / "wheels"
+
+
 def state_directory() -> Path:
     """Where bases, locks and bug reports are kept between runs."""
     from pathlib import Path

@@ -35,7 +35,12 @@ STAGE = Path(__file__).with_name("stage.py")
 # bubblewrap's limit (MAX_ARGS in bubblewrap.c), minus the words that end the command.
 _MOST_WORDS = 8900
 _PROBE_TIMEOUT_S = 20.0
-_BWRAP_KINDS = {"bind": "--ro-bind", "device": "--dev-bind", "link": "--symlink"}
+_BWRAP_KINDS = {
+    "bind": "--ro-bind",
+    "output": "--bind",
+    "device": "--dev-bind",
+    "link": "--symlink",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,15 +49,16 @@ CPU revision\t: 1
 """
 _HOSTS = f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 
-Kind = Literal["bind", "device", "memory", "directory", "link"]
+Kind = Literal["bind", "output", "device", "memory", "directory", "link"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
     """One mount at `target`, an absolute path without links.
 
-    bind: `source` from the host, read-only; device: the same, but usable as a device; memory: an
-    empty tmpfs; directory: created, in memory; link: created, with the target `source`.
+    bind: `source` from the host, read-only; output: the same, but writable; device: the same, but
+    usable as a device; memory: an empty tmpfs; directory: created, in memory; link: created, with
+    the target `source`.
     """
 
     kind: Kind
@@ -100,6 +101,8 @@ def plan_run(
             places.make_writable(scratch)
     for path, content in _own_files(job).items():
         places.bind(_host_file(files, content), path)
+    for path, output in job.outputs.items():
+        places.bind(output, path, kind="output")
     if driver is not None:
         places.add_driver(driver)
         if cache := _loader_cache(tree, driver):

@@ -47,9 +47,9 @@ def mount(
         raise OSError(code, f"cannot mount {kind or source} on {target}: {os.strerror(code)}")
 
 
-def bind(source: str, target: str, *, devices: bool = False) -> None:
-    """Bind a file or a directory, with all mounts in it, read-only: a device can still be written
-    to, but its node's mode and times cannot be changed.
+def bind(source: str, target: str, *, devices: bool = False, writable: bool = False) -> None:
+    """Bind a file or a directory, with all mounts in it, read-only unless `writable`: a device can
+    still be written to, but its node's mode and times cannot be changed.
     """
     if not os.path.isdir(source) and not os.path.lexists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -57,7 +57,7 @@ def bind(source: str, target: str, *, devices: bool = False) -> None:
     elif os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     mount(source, target, flags=BIND | RECURSIVE)
-    wanted = NO_SUID | READ_ONLY | (0 if devices else NO_DEV)
+    wanted = NO_SUID | (0 if writable else READ_ONLY) | (0 if devices else NO_DEV)
     target = os.path.realpath(target)
     for number, place in mounts_below(target):
         try:
@@ -109,6 +109,8 @@ def put(root: str, one: dict[str, Any], memory: int) -> None:
     target = root + one["target"].rstrip("/")
     if one["kind"] == "bind":
         bind(one["source"], target)
+    elif one["kind"] == "output":
+        bind(one["source"], target, writable=True)
     elif one["kind"] == "device":
         bind(one["source"], target, devices=True)
     elif one["kind"] == "memory":

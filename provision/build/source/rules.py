@@ -1,0 +1,115 @@
+"""How a package is built from source: its environment and its build requirements. Pure.
+
+What single packages need is in `data/packages.json`, with the sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from images.errors import Failure
+from provision.errors import BadInputError, Exit
+from provision.model.plan import ComputeCapability, HostFacts
+
+_DATA = Path(__file__).with_name("data") / "packages.json"
+_GIB = 1 << 30
+
+
+class BuiltWheelUnfitError(Failure):
+    """A package cannot be compiled for the plan's GPUs, or the wheel that was built does not run
+    on them, or in the plan's image.
+    """
+
+    code = "built-wheel-unfit"
+    exit_code = Exit.BUILD_FAILED
+
+
+@cache
+def _known() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return found
+
+
+def memory_per_job() -> int:
+    """The bytes of memory that one compiler needs."""
+    return int(_known()["memory_per_job_gib"]) * _GIB
+
+
+def capabilities_of(hosts: Sequence[HostFacts]) -> tuple[ComputeCapability, ...]:
+    """The compute capabilities of all GPUs of the hosts, in order. BadInputError: none is known,
+    or not that of every GPU.
+    """
+    gpus = [gpu for host in hosts for gpu in host.gpus or ()]
+    found = {gpu.compute_capability for gpu in gpus if gpu.compute_capability}
+    if not gpus or any(gpu.compute_capability is None for gpu in gpus):
+        raise BadInputError(
+            "A wheel with GPU code is compiled for the GPUs that it runs on, and "
+            + ("a GPU's compute capability is not known." if gpus else "none is known."),
+            fix="Name the GPU, or its compute capability: --gpu H100 or --gpu 9.0",
+        )
+    return tuple(sorted(found))
+
+
+def environment_of(name: str, capabilities: Sequence[ComputeCapability]) -> dict[str, str]:
+    """The variables for the build of a package, as far as they change the wheel.
+    BuiltWheelUnfitError: its source has no code for one of the capabilities.
+    """
+    own = _package(name)
+    wanted = _compiled_for(name, capabilities, own.get("code", ()))
+    words = {
+        "{capabilities}": " ".join(f"{major}.{minor}" for major, minor in capabilities),
+        "{numbers}": ";".join(f"{major}{minor}" for major, minor in wanted),
+    }
+    pairs = {row["name"]: row["value"] for row in _known()["environment"]}
+    pairs |= own.get("environment", {})
+    return {key: words.get(value, value) for key, value in sorted(pairs.items())}
+
+
+def requirements_for(name: str, declared: Sequence[str]) -> tuple[str, ...]:
+    """What must be installed to build a package that declares these requirements."""
+    lines = [row["requirement"] for row in _known()["requirements"]]
+    return tuple(dict.fromkeys([*declared, *lines, *_package(name).get("requirements", ())]))
+
+
+def missing_in(lines: Sequence[str], there: Mapping[str, str]) -> tuple[str, ...]:
+    """The requirement lines that the packages of an image (name -> version) do not meet."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    missing = []
+    for line in lines:
+        read = Requirement(line)
+        version = there.get(canonicalize_name(read.name))
+        met = version is not None and read.specifier.contains(version, prereleases=True)
+        if not met or read.extras:
+            missing.append(line)
+    return tuple(missing)
+
+
+def _package(name: str) -> Mapping[str, Any]:
+    rows: list[dict[str, Any]] = _known()["packages"]
+    return next((row for row in rows if row["name"] == name), {})
+
+
+def _compiled_for(
+    name: str, capabilities: Sequence[ComputeCapability], code: Sequence[str]
+) -> tuple[ComputeCapability, ...]:
+    """Of the capabilities that a package compiles for (empty: any), those that the GPUs run."""
+    if not code:
+        return tuple(capabilities)
+    offered = sorted((int(a), int(b)) for a, _, b in (text.partition(".") for text in code))
+    found = set()
+    for major, minor in capabilities:
+        runs = [one for one in offered if one[0] == major and one[1] <= minor]
+        if not runs:
+            raise BuiltWheelUnfitError(
+                f"The source of {name} has no code for compute capability {major}.{minor}, only "
+                f"for {', '.join(code)}.",
+                fix=f"Use hosts with such a GPU, or remove {name}.",
+            )
+        found.add(runs[-1])
+    return tuple(sorted(found))

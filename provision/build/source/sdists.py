@@ -1,0 +1,168 @@
+"""The source of a package: found on the index, downloaded by its hash, read without running it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from images.errors import Failure
+from images.wheels.locked import RemoteFile
+from provision.build.base import BuildSettings, OfflineError
+from provision.errors import BadInputError, Exit
+from provision.lock import network
+from provision.resolve.specifiers import version as version_of
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from images.store import Store
+    from provision.catalog.refresh.pages import PageFile
+
+_MOST_PROJECT_BYTES = 1 << 20
+_PROJECT = re.compile(r"[^/]+/pyproject\.toml")
+
+
+class NoSdistError(Failure):
+    """No index has a source archive of a package that fits, or it cannot be read."""
+
+    code = "no-sdist"
+    exit_code = Exit.NOTHING_COMPATIBLE
+
+
+def read_requirement(text: str) -> Requirement:
+    """A requirement of `provision wheel`. BadInputError: it is malformed, or names an address."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    from provision.model.request import quoted
+
+    try:
+        read = Requirement(text)
+    except InvalidRequirement:
+        read = None
+    if read is None or read.url or read.marker:
+        raise BadInputError(
+            f"{quoted(text)} is not a package with the versions that may be built.",
+            fix="For example: provision wheel torch-scatter, or 'flash-attn>=2.8'",
+        )
+    return read
+
+
+def find_sdist(
+    requirement: Requirement, python: str, index: str | None, settings: BuildSettings
+) -> RemoteFile:
+    """The newest source archive that a requirement and the image's Python allow, on `index` or the
+    default one. NoSdistError: there is none; SourceError: no index answers.
+    """
+    from provision.catalog.refresh.address import default_index
+    from provision.catalog.refresh.fetch import PageFetcher
+    from provision.catalog.refresh.index import read_page
+    from provision.catalog.refresh.model import AbsentError
+
+    if settings.offline:
+        raise OfflineError(f"The source of {requirement.name}")
+    fetcher = PageFetcher(ca_bundle=settings.ca, env=settings.env)
+    named = (default_index(one, settings.env) for one in dict.fromkeys((index, None)))
+    there: list[PageFile] = []
+    for address in named:
+        url = fetcher.add_login(address.url).rstrip("/")
+        try:
+            there += read_page(f"{url}/{_canonical(requirement.name)}/", fetcher).files
+        except AbsentError:
+            continue
+        if (found := newest_sdist(there, requirement, python)) is not None:
+            return found
+    others = "" if there else ": no index has a package of that name"
+    raise NoSdistError(
+        f"There is no source archive (.tar.gz with a sha256) of {requirement} for Python {python}"
+        f"{others}.",
+        fix="Check the name, loosen the version, or name another index with --index.",
+    )
+
+
+def newest_sdist(
+    files: Sequence[PageFile], requirement: Requirement, python: str
+) -> RemoteFile | None:
+    """The newest source archive on a page of an index; a pre-release or a yanked one only if the
+    requirement names it.
+    """
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.utils import InvalidSdistFilename, parse_sdist_filename
+
+    found: dict[str, RemoteFile] = {}
+    pinned = any(one.operator == "==" for one in requirement.specifier)
+    for file in files:
+        if not file.name.endswith(".tar.gz") or file.sha256 is None:
+            continue
+        try:
+            name, version = parse_sdist_filename(file.name)
+            accepts = SpecifierSet(file.requires_python or "").contains(f"{python}.0")
+        except (InvalidSdistFilename, InvalidSpecifier):
+            continue
+        if name != _canonical(requirement.name) or not accepts or (file.yanked and not pinned):
+            continue
+        found[str(version)] = RemoteFile(
+            name=name, version=str(version), url=file.url, size=file.size, sha256=file.sha256
+        )
+    allowed = list(requirement.specifier.filter(found))
+    return found[max(allowed, key=version_of)] if allowed else None
+
+
+def download(file: RemoteFile, store: Store, *, index: str | None, settings: BuildSettings) -> Path:
+    """A source archive: downloaded, or from the store."""
+    from images.store import Fetcher
+
+    hosts = {urlsplit(file.url).hostname or ""}
+    secrets = network.make_secrets(ca=settings.ca, index=index, hosts=hosts, env=settings.env)
+    with Fetcher(store, kind="blob", secrets=secrets, offline=settings.offline) as fetcher:
+        return fetcher.fetch(file)
+
+
+def declared_requirements(archive: Path, shown: str) -> tuple[str, ...]:
+    """The build requirements that a source archive declares in its pyproject.toml (PEP 518).
+    NoSdistError: it cannot be read.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    project = _project_of(archive, shown)
+    system = project.get("build-system")
+    lines = system.get("requires", ()) if isinstance(system, Mapping) else ()
+    try:
+        return tuple(str(Requirement(line)) for line in lines)
+    except (InvalidRequirement, TypeError) as error:
+        raise _unreadable(shown, f"its build requirements are malformed: {error}") from error
+
+
+def _project_of(archive: Path, shown: str) -> Mapping[str, object]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for entry in tar:
+                if _PROJECT.fullmatch(entry.name) and entry.isreg():
+                    file = tar.extractfile(entry)
+                    text = file.read(_MOST_PROJECT_BYTES) if file else b""
+                    project: Mapping[str, object] = tomllib.loads(text.decode("utf-8"))
+                    return project
+    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
+        raise _unreadable(shown, str(error)) from error
+    return {}
+
+
+def _unreadable(shown: str, why: str) -> NoSdistError:
+    return NoSdistError(
+        f"The source archive {shown} cannot be read: {why[:200]}.",
+        fix="Request another version of the package.",
+    )
+
+
+def _canonical(name: str) -> str:
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(name)

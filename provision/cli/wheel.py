@@ -1,0 +1,92 @@
+"""`provision wheel`: build packages that an index has only the source of."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from provision.cli.options import (
+    check_builder,
+    read_catalog,
+    read_hosts,
+    read_request,
+    read_settings,
+)
+from provision.cli.paths import image_home, record_home, wheel_home
+from provision.errors import Exit
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from provision.build.source.command import WheelOrder
+    from provision.catalog.catalog import Catalog
+
+
+def do_wheel(args: argparse.Namespace, console: Console) -> int:
+    """Build the wheels, or find the ones that were built before."""
+    from provision.build.source.command import build_wheels
+
+    catalog = read_catalog(console)
+    order = _read_order(args, catalog)
+    result = build_wheels(order, hosts=lambda: read_hosts(args, catalog), console=console)
+    if args.json:
+        print_json(result)
+    else:
+        print_result(describe_wheels(result["wheels"], args.companions, order.job.settings.typed))
+    return Exit.DONE
+
+
+def describe_wheels(
+    wheels: Sequence[Mapping[str, Any]], companions: Sequence[str], typed: str
+) -> str:
+    """Each wheel in a paragraph, and what to type next: `companions` are the packages of --with,
+    `typed` the other options of the plan.
+    """
+    from provision.resolve.packages import name_of
+
+    lines = []
+    for one in wheels:
+        gpus = ", ".join(one["key"]["capabilities"])
+        how = "built" if one["built"] else "built before"
+        lines += [
+            f"{one['name']} {one['version']}: {how}, for compute capability {gpus}",
+            f"  {one['output'] or one['path']}",
+            f"  sha256:{one['sha256']}",
+        ]
+    built = {one["name"]: f"{one['name']}=={one['version']}" for one in wheels}
+    named = [*built.values(), *(line for line in companions if name_of(line) not in built)]
+    words = " ".join(f"--with {shlex.quote(line)}" for line in named)
+    return "\n".join([*lines, f"next: provision lock {words} {typed}".rstrip()])
+
+
+def _read_order(args: argparse.Namespace, catalog: Catalog) -> WheelOrder:
+    from pathlib import Path
+
+    from provision.build.documents import Documenting
+    from provision.build.source.command import WheelOrder
+    from provision.build.wheels import Making
+    from provision.build.work import BuildJob
+    from provision.cli.sizes import store_limit
+    from provision.verification.suite import SuiteRequest
+
+    check_builder(args.builder)
+    job = BuildJob(
+        request=read_request(args, catalog),
+        catalog=catalog,
+        settings=read_settings(args),
+        asked=SuiteRequest(),
+        making=Making(store_limit=store_limit(os.environ)),
+        images=image_home(),
+        documenting=Documenting(home=record_home(), wanted=False),
+        builder=args.builder,
+        verify=False,
+    )
+    return WheelOrder(
+        requirements=tuple(args.requirements),
+        job=job,
+        wheels=wheel_home(),
+        output=None if args.output is None else Path(args.output),
+    )

@@ -137,6 +137,10 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
         shutil.copy(recipe_file("Dockerfile.cuda"), context / "Dockerfile.cuda")
         (context / "images" / "recipe").mkdir(parents=True)
         shutil.copy(RECIPE / "uv.txt", context / "images" / "recipe" / "uv.txt")
+        if spec.wheels:
+            (context / "images" / "recipe" / "wheels").mkdir()
+        for wheel in spec.wheels:
+            shutil.copy(wheel, context / "images" / "recipe" / "wheels" / wheel.name)
         shutil.copy(spec.lock, context / spec.lock.name)
         shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
         yield context

@@ -14,7 +14,8 @@ class ImageSpec:
 
     `base` is a reference that the engine can resolve (with its digest if it is from a registry);
     `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` install Python in a
-    base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS.
+    base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS; `wheels` are those that the
+    lock names by a path of this machine.
     """
 
     base: str
@@ -22,6 +23,7 @@ class ImageSpec:
     labels: Mapping[str, str]
     apt_packages: tuple[str, ...] = ()
     nvcc_flags: str = ""
+    wheels: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

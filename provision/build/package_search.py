@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,10 +13,16 @@ from provision.catalog.catalog import Catalog
 from provision.lock import lead
 from provision.lock.extras import ExtraNeed, read_metadata, unmet
 from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_newer, releases_in
-from provision.lock.solve import run_uv
-from provision.lock.uv import Outcome, WheelTarget, has_only_sources, has_only_variants
+from provision.lock.solve import NoSolutionError, run_uv
+from provision.lock.uv import (
+    Outcome,
+    WheelTarget,
+    has_only_sources,
+    has_only_variants,
+    target_of,
+)
 from provision.lock.wheels import environment_of
-from provision.model.plan import PACKAGES, Request
+from provision.model.plan import PACKAGES, Plan, Request
 from provision.resolve import known_releases
 from provision.resolve.packages import leading
 
@@ -41,6 +48,7 @@ class PackageSearch:
         self.newest: dict[str, dict[str, PackageRelease | None]] = {}
         self.outcomes: dict[str, set[Outcome]] = {}
         self.only_variants: set[str] = set()
+        self.only_sources: set[str] = set()
         self.arch = ""
 
     def look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
@@ -55,10 +63,13 @@ class PackageSearch:
             release = releases_in(text).get(name) if outcome == "locked" else None
             if outcome == "unsolvable" and has_only_variants(text):
                 self.only_variants.add(name)
+            if outcome == "unsolvable" and has_only_sources(text):
+                self.only_sources.add(name)
             if release is not None and release.is_prerelease:
                 # uv takes one if there is nothing else; a newer release may have sources only
                 strict, _, said = self.run(lines, there, alone=True, releases_only=True)
                 if strict == "unsolvable" and has_only_sources(said):
+                    self.only_sources.add(name)
                     return strict, None
             return outcome, release
 
@@ -183,3 +194,49 @@ class PackageSearch:
     def bound(self, name: str, bound: str) -> None:
         """Let a package have only releases within a bound ("<0.12")."""
         self.leading[name] = bounded(self.leading[name], bound) or self.leading[name]
+
+    def has_wheel(self, name: str, plan: Plan) -> bool:
+        """Whether an index has a wheel of a requested package for a plan's Python and machine; so
+        it may be, if no index answers.
+        """
+        outcome, _, _ = self.run([self.leading[name]], target_of(plan), alone=True)
+        return outcome != "unsolvable"
+
+    def without_wheels(self) -> NoSolutionError | None:
+        """The error if an index has only the source of a requested package, or does not have it."""
+        names = [name for name in self.leading if self.outcomes.get(name) == {"unsolvable"}]
+        if not names:
+            return None
+        shown = " and ".join(names)
+        if self.only_variants.issuperset(names):
+            return NoSolutionError(
+                f"{shown}: the index has only wheel variants (PEP 817, a draft), which cannot be "
+                "locked yet.",
+                fix="Name an index that has plain wheels of it with --index, or request an older "
+                "release that has them.",
+            )
+        pythons = sorted(self.newest[names[0]], key=lambda text: int(text.partition(".")[2]))
+        elsewhere = f"--with '{names[0]} @ https://HOST/NAME.whl'"
+        fix = (
+            "If its project publishes wheels elsewhere, give the address of one: "
+            f"{elsewhere}. Else build one for this framework, and name an index that has it with "
+            "--index; or remove it from --with."
+        )
+        if self.only_sources.issuperset(names):
+            fix = (
+                f"Build it once, then repeat this: {self._wheel_command(names)}\n"
+                f"If there are wheels elsewhere, give the address of one, {elsewhere}, or name "
+                "their index with --index."
+            )
+        return NoSolutionError(
+            f"{shown}: the index has no wheel for Python {', '.join(pythons)} on {self.arch} "
+            "Linux, and images are built from wheels.",
+            fix=fix,
+        )
+
+    def _wheel_command(self, names: Sequence[str]) -> str:
+        """What builds these packages for the same plan, as the user can type it."""
+        others = [line for name, line in self.leading.items() if name not in names]
+        words = ["provision", "wheel", *(self.leading[name] for name in names)]
+        words += [word for line in others for word in ("--with", line)]
+        return f"{shlex.join(words)} {self._settings.typed}".rstrip()

@@ -25,6 +25,7 @@ from provision.build.package_cuda import (
     other_build,
 )
 from provision.build.package_search import PackageSearch
+from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import ExtraNeed, unmet_warning
 from provision.lock.lead import (
@@ -80,16 +81,30 @@ class PackageChoice:
         if not self._search.leading:
             return plan
         with self._console.step("packages", f"choosing the releases of {self._names()}"):
-            return self._for_its_cuda(plan, self._request)
+            return self._with_kept(plan, self._request)
 
     def choose_on_bootstrap(self, plan: Plan) -> Plan:
         """The same for a base that is built from Debian packages, whatever base was requested."""
         if not self._search.leading:
             return plan
-        chosen = self._for_its_cuda(plan, replace(self._request, base="bootstrap"))
+        chosen = self._with_kept(plan, replace(self._request, base="bootstrap"))
         for warning in chosen.warnings:
             self._console.warn(warning.message, warning.fix)
         return chosen
+
+    def _with_kept(self, plan: Plan, request: Request) -> Plan:
+        """The plan for the packages, with the wheels built here of those that have none."""
+        found = request_with_kept(request, self._settings.wheels, self._search, self._plan_for)
+        if found is None:
+            return self._for_its_cuda(plan, request)
+        self._request, self._search = found, PackageSearch(found, self._catalog, self._settings)
+        return self._for_its_cuda(require_plan(resolve(self._hosts, found, self._catalog)), found)
+
+    def _plan_for(self, request: Request) -> Plan:
+        start = resolve(self._hosts, request, self._catalog)
+        other = PackageChoice(self._hosts, request, self._catalog, self._settings, self._console)
+        chooses = start.error is None and bool(other._search.leading)
+        return other._for_its_cuda(start, request) if chooses else start
 
     def _for_its_cuda(self, plan: Plan, request: Request) -> Plan:
         """The plan for the packages, whose wheels are compiled for its CUDA: for another CUDA of
@@ -188,7 +203,7 @@ class PackageChoice:
             self._console.progress(f"{self._names()}: {best.reason}")
             return plan
         chosen = releases_in(best.text)
-        if (missing := self.without_wheels()) is not None:  # but for a pre-release
+        if (missing := self._search.without_wheels()) is not None:  # but for a pre-release
             raise missing
         own = [need for need in best.refused if need.package in self._search.leading]
         if own:
@@ -221,29 +236,8 @@ class PackageChoice:
         return cudas_of(plan, needed, self._catalog)
 
     def without_wheels(self) -> NoSolutionError | None:
-        """The error if an index has only the source of a requested package, or does not have it.
-
-        Only what was looked up by `choose` is known, in the default index and that of --index.
-        """
-        outcomes, newest = self._search.outcomes, self._search.newest
-        names = [name for name in self._search.leading if outcomes.get(name) == {"unsolvable"}]
-        if not names:
-            return None
-        pythons = sorted(newest[names[0]], key=lambda text: int(text.partition(".")[2]))
-        if self._search.only_variants.issuperset(names):
-            return NoSolutionError(
-                f"{' and '.join(names)}: the index has only wheel variants (PEP 817, a draft), "
-                "which cannot be locked yet.",
-                fix="Name an index that has plain wheels of it with --index, or request an older "
-                "release that has them.",
-            )
-        return NoSolutionError(
-            f"{' and '.join(names)}: the index has no wheel for Python "
-            f"{', '.join(pythons)} on {self._search.arch} Linux, and images are built from wheels.",
-            fix="If its project publishes wheels elsewhere, give the address of one: --with "
-            f"'{names[0]} @ https://HOST/NAME.whl'. Else build one for this framework, and name an "
-            "index that has it with --index; or remove it from --with.",
-        )
+        """As `PackageSearch.without_wheels`, for what was looked up by `choose`."""
+        return self._search.without_wheels()
 
     def judge(self, found: Solution) -> Solution:
         """Add a warning for each requested package whose release is far behind the newest."""

@@ -16,8 +16,10 @@ from images.engines.docker import Docker
 from images.engines.spec import BuiltImage, ImageSpec
 from images.errors import Failure
 from images.net.secrets import Secrets
+from images.store.local import local_path
 from provision.build.base import BuildSettings
 from provision.build.packages import PackageChoice
+from provision.build.source.substitute import with_local_wheels
 from provision.catalog.catalog import Catalog
 from provision.errors import (
     Exit,
@@ -66,6 +68,7 @@ def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
         labels=labels_for(lock, VERSION),
         apt_packages=apt_packages(lock.plan),
         nvcc_flags=nvcc_flags(lock.plan),
+        wheels=tuple(path for wheel in lock.wheels if (path := local_path(wheel.url))),
     )
 
 
@@ -119,7 +122,7 @@ def lock_for(
         raise IndexUnreachableError(
             failure.message, fix=f"{instead} Else {rest}", detail=failure.detail
         ) from failure
-    judged = packages.judge(found)
+    judged = with_local_wheels(packages.judge(found))
     lock = lock_of(judged, ca_bundle=settings.ca, offline=settings.offline)
     console.note(f"{lock.plan.reasons[-1].message}")
     console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")

@@ -162,7 +162,7 @@ def parse_lock(text: str) -> Pylock:
 
 def with_wheels(text: str) -> str:
     """A lock by uv in which a wheel that was requested by its address is a wheel like the others:
-    uv lists it as an archive.
+    uv lists it as an archive, one of this machine by its path.
     """
     if "archive" not in text:
         return text
@@ -175,6 +175,10 @@ def with_wheels(text: str) -> str:
     data = tomllib.loads(text)
     for package in data.get("packages", ()):
         archive = package.get("archive") or {}
+        if (path := Path(str(archive.get("path", "")))).is_absolute():
+            del archive["path"]
+            archive["url"] = path.as_uri()
+            archive["size"] = path.stat().st_size
         if urlsplit(str(archive.get("url", ""))).path.endswith(".whl"):
             package["wheels"] = [package.pop("archive")]
     return tomli_w.dumps(data)

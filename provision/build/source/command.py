@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +28,10 @@ from provision.build.source.sdists import (
     find_sdist,
     read_requirement,
 )
+from provision.build.source.substitute import without
 from provision.build.work import BuildJob
 from provision.errors import BadInputError
-from provision.model.plan import ComputeCapability, HostFacts, Plan, Request
+from provision.model.plan import ComputeCapability, HostFacts, Plan
 from provision.output.console import Console
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def build_wheels(
     source; WheelBuildError, BuiltWheelUnfitError: it could not be compiled, or not for the plan.
     """
     asked = {_name(read): read for read in map(read_requirement, order.requirements)}
-    job = replace(order.job, request=_without(order.job, asked))
+    job = replace(order.job, request=without(order.job.request, asked))
     if order.output is not None:
         _refuse_output(order.output)
     planned = plan_image(job, hosts, console)
@@ -188,14 +189,6 @@ def _kept_before(kept: KeptWheels, requirement: Requirement, plan: Plan) -> Kept
     if found is None:
         raise OfflineError(f"The source of {requirement.name}")
     return found
-
-
-def _without(job: BuildJob, asked: Collection[str]) -> Request:
-    """The request without what is built: `lock` has it among its packages."""
-    from provision.resolve.packages import name_of
-
-    others = tuple(line for line in job.request.companions if name_of(line) not in asked)
-    return replace(job.request, companions=others)
 
 
 def _name(requirement: Requirement) -> str:

@@ -17,6 +17,10 @@ class KeptWheels:
     def __init__(self, directory: Path) -> None:
         self._wheels = BuiltWheels(directory)
 
+    def names(self) -> frozenset[str]:
+        """The packages that wheels were built of."""
+        return frozenset(one.key.name for one in self._all())
+
     def with_key(self, key: WheelKey) -> KeptWheel | None:
         """The wheel that was made from exactly this; None: there is none, or it has changed."""
         return self._sound([one for one in self._all() if one.key == key])

@@ -28,7 +28,9 @@ class Address:
 
 
 def default_index(index: str | None, env: Mapping[str, str]) -> Address:
-    """The named index; else the one that pip or uv would use, in the order that a lock uses."""
+    """The named index; else the one that pip or uv would use, in the order that a lock uses.
+    SourceError: there is none, or it is not on the network.
+    """
     builtin = _ask_uv({k: v for k, v in env.items() if not k.startswith(("UV_", "PIP_"))}, own=True)
     url = (
         index

@@ -21,6 +21,7 @@ from images.errors import Failure
 from images.net.secrets import Secrets
 from images.system import process
 from images.system.scratch import scratch_directory
+from images.wheels.errors import WheelUnreachableError
 
 RECIPE = Path(__file__).parents[1] / "recipe"
 _INTEGRATED = range(18, 23)  # BuildKit came in 18.09; since 23.0 it needs buildx
@@ -140,10 +141,20 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
         if spec.wheels:
             (context / "images" / "recipe" / "wheels").mkdir()
         for wheel in spec.wheels:
-            shutil.copy(wheel, context / "images" / "recipe" / "wheels" / wheel.name)
+            _copy_wheel(wheel, context / "images" / "recipe" / "wheels")
         shutil.copy(spec.lock, context / spec.lock.name)
         shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
         yield context
+
+
+def _copy_wheel(wheel: Path, to: Path) -> None:
+    try:
+        shutil.copy(wheel, to / wheel.name)
+    except OSError as error:
+        raise WheelUnreachableError(
+            f"The wheel {wheel} of the lock cannot be read: {error.strerror}.",
+            fix="Put it there, or lock again: provision lock",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.cli.paths import image_home, state_directory
+from provision.cli.paths import image_home, state_directory, wheel_home
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
 from provision.errors import Exit
 from provision.output.console import Console
@@ -132,10 +132,12 @@ def describe_usage(place: str, usage: Sequence[Usage], *, limit: int, free: int)
 def _rooms(console: Console) -> Iterator[Sequence[Storage]]:
     """All storage that remains between runs; empty if there is none."""
     from images.store import Store
+    from images.store.built import BuiltWheels
     from images.store.layout_room import LayoutRoom
 
     images = image_home()
     own: list[Storage] = [LayoutRoom(images)] if (images / "oci-layout").exists() else []
+    own += [BuiltWheels(wheel_home())] if wheel_home().is_dir() else []
     if not _directory().is_dir():
         yield own
         return

@@ -177,6 +177,7 @@ def with_wheels(text: str) -> str:
         archive = package.get("archive") or {}
         if (path := Path(str(archive.get("path", "")))).is_absolute():
             del archive["path"]
+            archive["name"] = path.name
             archive["url"] = path.as_uri()
             archive["size"] = path.stat().st_size
         if urlsplit(str(archive.get("url", ""))).path.endswith(".whl"):

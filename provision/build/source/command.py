@@ -73,8 +73,8 @@ def build_wheels(
     if order.output is not None:
         _refuse_output(order.output)
     planned = plan_image(job, hosts, console)
-    capabilities = capabilities_of(planned.hosts)
     plan = planned.plan
+    capabilities = capabilities_of(plan)
     if plan.base is not None and plan.base.kind == "registry" and job.request.base is None:
         with console.step("base", "looking for the base of the plan"):
             plan, _ = pin_base(

@@ -13,7 +13,8 @@ from typing import Any
 
 from images.errors import Failure
 from provision.errors import BadInputError, Exit
-from provision.model.plan import ComputeCapability, HostFacts
+from provision.model.plan import ComputeCapability, Plan
+from provision.model.request import parse_compute_capability
 
 _DATA = Path(__file__).with_name("data") / "packages.json"
 _GIB = 1 << 30
@@ -39,19 +40,19 @@ def memory_per_job() -> int:
     return int(_known()["memory_per_job_gib"]) * _GIB
 
 
-def capabilities_of(hosts: Sequence[HostFacts]) -> tuple[ComputeCapability, ...]:
-    """The compute capabilities of all GPUs of the hosts, in order. BadInputError: none is known,
-    or not that of every GPU.
+def capabilities_of(plan: Plan) -> tuple[ComputeCapability, ...]:
+    """The compute capabilities of all GPUs of a plan, in order. BadInputError: none is known, or
+    not that of every GPU.
     """
-    gpus = [gpu for host in hosts for gpu in host.gpus or ()]
-    found = {gpu.compute_capability for gpu in gpus if gpu.compute_capability}
-    if not gpus or any(gpu.compute_capability is None for gpu in gpus):
+    gpus = plan.gpus
+    found = {parse_compute_capability(gpu.compute_capability or "") for gpu in gpus}
+    if not gpus or None in found:
         raise BadInputError(
             "A wheel with GPU code is compiled for the GPUs that it runs on, and "
             + ("a GPU's compute capability is not known." if gpus else "none is known."),
             fix="Name the GPU, or its compute capability: --gpu H100 or --gpu 9.0",
         )
-    return tuple(sorted(found))
+    return tuple(sorted(one for one in found if one is not None))
 
 
 def environment_of(name: str, capabilities: Sequence[ComputeCapability]) -> dict[str, str]:

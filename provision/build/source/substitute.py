@@ -24,7 +24,10 @@ class LeadingSearch(Protocol):
 
 
 def request_with_kept(
-    request: Request, wheels: Path | None, search: LeadingSearch, plan_for: Callable[[Request], Plan]
+    request: Request,
+    wheels: Path | None,
+    search: LeadingSearch,
+    plan_for: Callable[[Request], Plan],
 ) -> Request | None:
     """The request with the wheels that were built here of packages that have none on the index, and
     with the framework that they were built for: that of the plan without them. `wheels`: where they

@@ -761,3 +761,58 @@ def test_an_engine_that_does_not_answer_is_said_with_the_callers_fix(
     assert host in caught.value.message
     del caught
     gc.collect()
+
+
+# --- what a command has written ---------------------------------------------------------------
+
+
+class HasFiles:
+    """A container whose directory /out has these entries."""
+
+    def __init__(self, *entries: tuple[tarfile.TarInfo, bytes]) -> None:
+        self._entries = entries
+
+    def get_archive(self, path: str) -> tuple[Iterator[bytes], dict[str, Any]]:
+        assert path == "/run/out"
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for entry, data in self._entries:
+                tar.addfile(entry, io.BytesIO(data))
+        data = buffer.getvalue()
+        return (data[start : start + 700] for start in range(0, len(data), 700)), {}
+
+
+def in_tar(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Any:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size, entry.linkname = kind, len(data), "/etc/shadow"
+    return entry, data
+
+
+def test_only_files_below_the_directory_are_copied_out(tmp_path: Path) -> None:
+    found = HasFiles(
+        in_tar("out", kind=tarfile.DIRTYPE),
+        in_tar("out/wheel/x.whl", b"w" * 3000),
+        in_tar("out/link.whl", kind=tarfile.SYMTYPE),
+        in_tar("out/../../up", b"u"),
+        in_tar("/abs", b"a"),
+    )
+    container.copy_out(cast("Any", found), "/run/out", tmp_path / "to")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(tmp_path)) for path in files} == {"to/wheel/x.whl", "to/abs"}
+    assert (tmp_path / "to/wheel/x.whl").read_bytes() == b"w" * 3000
+
+
+def test_the_context_has_the_wheels_that_a_lock_names_by_path(tmp_path: Path) -> None:
+    lock, wheel = tmp_path / "pylock.toml", tmp_path / "x-1-py3-none-any.whl"
+    lock.touch()
+    wheel.write_bytes(b"wheel")
+    (tmp_path / "suite").mkdir()
+    spec = ImageSpec(base="b", lock=lock, labels={}, wheels=(wheel,))
+    with staged_context(spec, tmp_path / "suite") as context:
+        assert (context / "images/recipe/wheels" / wheel.name).read_bytes() == b"wheel"
+    wheel.unlink()
+    with (
+        pytest.raises(Failure, match="cannot be read: No such file"),
+        staged_context(spec, tmp_path / "suite"),
+    ):
+        pass

@@ -9,14 +9,18 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from images.store.local import local_path
 from provision.build.base import BuildSettings, require_plan
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import lock_for
+from provision.build.source.kept import KeptWheels
+from provision.build.source.key import key_for
 from provision.catalog.loading import load
-from provision.lock.lockfile import Lock
+from provision.lock.lockfile import Lock, parse_lock
 from provision.lock.solve import NoSolutionError
 from provision.model.plan import HostFacts, Plan, Request
 from provision.output.console import Console
@@ -71,10 +75,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def planned(request: Request, tmp_path: Path, facts: HostFacts = A100) -> tuple[Plan, Lock]:
+def planned(
+    request: Request, tmp_path: Path, facts: HostFacts = A100, **more: Any
+) -> tuple[Plan, Lock]:
     """The plan that the packages lead to, and its lock from the local index."""
     catalog, console = load(), Console()
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={}, **more)
     choice = PackageChoice([facts], request, catalog, settings, console)
     plan = choice.choose(require_plan(resolve([facts], request, catalog)))
     return plan, lock_for(plan, [facts], request, catalog, settings, console, choice)
@@ -382,6 +388,53 @@ def test_a_package_without_wheels_is_named(
         planned(request_of(index, "flash", framework_version="==2.4.1"), tmp_path)
     assert "flash: the index has no wheel for Python" in caught.value.message
     assert "--index" in caught.value.fix
+
+
+def test_a_package_with_a_source_alone_is_built_once(index: LocalIndex, tmp_path: Path) -> None:
+    index.more += [("flash-2.8.3.tar.gz", b"source"), pure("einops", "1.0")]
+    request = request_of(index, "flash>=2", "einops", framework_version="==2.4.1")
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request, tmp_path, typed="--driver 535.104.05 --gpu 8.0")
+    command = "provision wheel 'flash>=2' --with einops --driver 535.104.05 --gpu 8.0"
+    assert f"Build it once, then repeat this: {command}\n" in caught.value.fix
+
+
+def test_a_package_that_no_index_has_is_not_to_be_built(index: LocalIndex, tmp_path: Path) -> None:
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request_of(index, "flash", framework_version="==2.4.1"), tmp_path)
+    assert "provision wheel" not in caught.value.fix
+
+
+def test_a_wheel_that_was_built_here_is_taken_if_the_index_has_none(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    index.more += [("flash-2.8.3.tar.gz", b"source"), pure("einops", "1.0")]
+    request = request_of(index, "flash", "einops", framework_version="<2.5")
+    start = require_plan(resolve([A100], request, load()))
+    tag = f"cp{str(start.python).replace('.', '')}"
+    name, data = compiled("flash", "2.8.3+local", tag, "einops", "torch>=2.0")
+    (tmp_path / name).write_bytes(data)
+    key = key_for(
+        start,
+        name="flash",
+        version="2.8.3",
+        sdist_sha256="0" * 64,
+        capabilities=[(8, 0)],
+        environment={},
+    )
+    KeptWheels(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
+    plan, lock = planned(request, tmp_path, wheels=tmp_path / "wheels")
+    assert (plan.framework_version, plan.python) == (start.framework_version, start.python)
+    [mine] = [wheel for wheel in lock.wheels if wheel.name == "flash"]
+    assert mine.sha256 == hashlib.sha256(data).hexdigest()
+    assert local_path(mine.url) == tmp_path / "wheels" / mine.sha256 / name
+    assert (mine.version, mine.size) == ("2.8.3+local", len(data))
+    assert "flash==2.8.3" in lock.plan.requirements
+    assert [warning.code for warning in lock.plan.warnings].count("local-wheel") == 1
+    assert parse_lock(lock.text).packages
+    index.more += [pure("flash", "3.0", "torch>=2.0")]
+    _, later = planned(request, tmp_path, wheels=tmp_path / "wheels")
+    assert versions(later)["flash"] == "3.0"
 
 
 def test_a_wheel_is_taken_by_its_address(index: LocalIndex, tmp_path: Path) -> None:

@@ -93,6 +93,15 @@ def test_the_jobs_files_come_last_and_hold_their_bytes(tmp_path: Path) -> None:
     assert order.index("/run") < order.index(EXPECT)
 
 
+def test_a_jobs_output_is_the_only_place_on_a_disk_that_can_be_written_to(tmp_path: Path) -> None:
+    plan = plan_of(make(tmp_path), outputs={"/run/x/output": tmp_path / "out"})
+    [mine] = [mount for mount in plan.mounts if mount.kind == "output"]
+    assert (mine.target, mine.source) == ("/run/x/output", str(tmp_path / "out"))
+    launcher = Launcher(kind="bubblewrap", program="x", version="1", own_users=True)
+    words = " ".join(launcher.command(plan, tmp_path))
+    assert f"--bind {mine.source} {mine.target}" in words
+
+
 def test_a_file_where_the_image_has_no_place_makes_room(tmp_path: Path) -> None:
     tree = make(tmp_path, entry("srv/data/keep", b"x"))
     plan = plan_of(tree, files={"/srv/data/new/deep.json": b"1", "/other": b"2"})

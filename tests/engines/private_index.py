@@ -75,7 +75,7 @@ class Wheel:
 
     @property
     def project(self) -> str:
-        return self.name.partition("-")[0]
+        return self.name.partition("-")[0].replace("_", "-")
 
 
 def _hash_of(data: bytes) -> str:

@@ -7,13 +7,16 @@ tests/wheels/test_cuda_extension.py does that on request.
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from uv import find_uv_bin
 
@@ -24,6 +27,7 @@ from tests.engines.small_build import PASSWORD, Source, left_over
 
 pytestmark = pytest.mark.docker
 
+TAG = "gpu-provision-test:from-source"
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "MAX_JOBS": "3"}
 PLAN = ("--cuda", "13.0", "--framework-version", "2.9.1", "--base", "bootstrap", "--python", "3.11")
 HOST = ("--gpu", "H100", "--driver", "580.95.05")
@@ -210,15 +214,25 @@ def test_a_lock_takes_the_wheel_and_an_image_is_built_with_it(
     assert built.code == 0, built.err
 
 
-def test_an_engine_builds_an_image_with_a_wheel_of_this_machine(
-    own_world: World, source: Source, index: Index, tmp_path: Path
+def test_an_engine_builds_an_image_with_the_wheel(
+    own_world: World, source: Source, index: Index, built: Any
 ) -> None:
-    six = make_wheel("six-9.9-py3-none-any.whl", {"six.py": b"__version__ = '9.9'\n"})
-    (tmp_path / six.name).write_bytes(six.data)
-    asked = f"six @ {(tmp_path / six.name).as_uri()}"
-    words = ("--with", asked, "--builder", "docker", "--no-verify", "--json")
+    wheel = Path(built["path"])
+    kept = own_world.place / "data/gpu-provision/wheels"
+    shutil.copytree(wheel.parents[1], kept)
+    words = ("--with", "fastsum", "--builder", "docker", "--no-verify", "--tag", TAG, "--json")
     done = run(own_world, source, index, "build", *words)
     assert done.code == 0, done.err
-    assert [warning["code"] for warning in done.account["plan"]["warnings"]].count(
-        "local-wheel"
-    ) == 1
+    assert "local-wheel" in [found["code"] for found in done.account["plan"]["warnings"]]
+    with closing(docker.DockerClient(base_url=own_world.env["DOCKER_HOST"])) as client:
+        asked = ["python3", "-c", "import fastsum; print(fastsum.add(2, 3))"]
+        assert client.containers.run(TAG, asked, remove=True, network_mode="none") == b"5\n"
+        client.images.remove(TAG, force=True)
+
+
+def test_an_engine_builds_the_wheel(own_world: World, source: Source, index: Index) -> None:
+    done = run(own_world, source, index, "wheel", "fastsum<2", "--json")
+    assert done.code == 0, done.err
+    [wheel] = done.account["wheels"]
+    with zipfile.ZipFile(wheel["path"]) as archive:
+        assert archive.read("fastsum.so").startswith(b"\x7fELF")

@@ -225,8 +225,8 @@ class PackageSearch:
         if self.only_sources.issuperset(names):
             fix = (
                 f"Build it once, then repeat this: {self._wheel_command(names)}\n"
-                f"If there are wheels elsewhere, give the address of one, {elsewhere}, or name "
-                "their index with --index."
+                f"       If there are wheels elsewhere, give the address of one, {elsewhere}, or "
+                "name their index with --index."
             )
         return NoSolutionError(
             f"{shown}: the index has no wheel for Python {', '.join(pythons)} on {self.arch} "

@@ -1,0 +1,144 @@
+"""A CUDA extension of our own, compiled by NVIDIA's compiler wheels beside the real PyTorch.
+
+On request alone: it downloads 3 GB and unpacks 7 GB. The directory that is named keeps them:
+
+    GPU_PROVISION_CUDA_EXTENSION=DIR ./run test tests/wheels/test_cuda_extension.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(3600)]
+
+DIRECTORY = os.environ.get("GPU_PROVISION_CUDA_EXTENSION", "")
+PLAN = ("--gpu", "H100", "--driver", "580.95.05", "--base", "bootstrap")
+FILES = {
+    "setup.py": """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+
+setup(
+    name="fastadd",
+    version="1.0",
+    packages=["fastadd"],
+    ext_modules=[CUDAExtension("fastadd._C", ["fastadd.cu"])],
+    cmdclass={"build_ext": BuildExtension},
+)
+""",
+    "fastadd/__init__.py": "import torch\n\nfrom fastadd._C import add\n",
+    "fastadd.cu": """
+#include <torch/extension.h>
+
+__global__ void add_numbers(const float *a, const float *b, float *sum, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) sum[i] = a[i] + b[i];
+}
+
+torch::Tensor add(torch::Tensor a, torch::Tensor b) {
+    if (!a.is_cuda()) return a + b;
+    auto sum = torch::empty_like(a);
+    int count = a.numel();
+    add_numbers<<<(count + 255) / 256, 256>>>(
+        a.data_ptr<float>(), b.data_ptr<float>(), sum.data_ptr<float>(), count);
+    return sum;
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("add", &add); }
+""",
+}
+
+
+def sdist() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in FILES.items():
+            entry = tarfile.TarInfo(f"fastadd-1.0/{name}")
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[str]:
+    """An index that has only this source; everything else comes from the default one."""
+    data = sdist()
+    sha256 = hashlib.sha256(data).hexdigest()
+    row = {"filename": "fastadd-1.0.tar.gz", "url": "/fastadd-1.0.tar.gz"}
+    page = {
+        "meta": {"api-version": "1.0"},
+        "name": "fastadd",
+        "files": [{**row, "hashes": {"sha256": sha256}, "size": len(data)}],
+    }
+    answers = {
+        "/simple/fastadd/": (json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json"),
+        "/fastadd-1.0.tar.gz": (data, "application/gzip"),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            body, kind = answers.get(self.path, (b"", "text/plain"))
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
+        server.shutdown()
+
+
+def provision(*words: str) -> Any:
+    places = {
+        f"XDG_{name}_HOME": f"{DIRECTORY}/{name.lower()}" for name in ("CACHE", "DATA", "STATE")
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "provision", *words, "--json"],
+        cwd=ROOT,
+        env={**os.environ, **places},
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=3500,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not DIRECTORY, reason="GPU_PROVISION_CUDA_EXTENSION=DIR requests it")
+def test_an_extension_is_compiled_for_the_gpu_of_the_plan_and_imported(
+    index: str, tmp_path: Path
+) -> None:
+    words = (*PLAN, "--index", index)
+    done = provision("wheel", "fastadd", *words, "--output", str(tmp_path))
+    assert done["error"] is None, done
+    [wheel] = done["wheels"]
+    assert wheel["key"]["capabilities"] == ["9.0"]
+    assert any("release" in line for line in wheel["compiler"])
+    report = provision("inspect", wheel["output"], "--gpu", "H100")
+    [code] = [one for one in report["checks"] if one["id"] == "inspect.architectures"]
+    assert (code["status"], code["message"]) == ("pass", "H100: runs sm_90")
+    report = provision("inspect", wheel["output"], "--gpu", "A100")
+    assert report["verdict"] == "unfit"
+    more = ("--with", "fastadd", "--builder", "oci", "--level", "quick")
+    image = provision("build", *words, *more, "--output", str(tmp_path / "image"))
+    checks = {one["id"]: one for one in image["verify"]["checks"]}
+    assert checks["libraries.packages"]["status"] == "pass", checks["libraries.packages"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from images.engines.emulation import check_runs
 from images.system.scratch import scratch_directory
 from images.wheels.locked import RemoteFile
 from provision.build.base import OfflineError, pin_base
@@ -117,8 +118,10 @@ def _build(
     kept: KeptWheels,
     console: Console,
 ) -> dict[str, KeptWheel]:
+    from images.oci.model import platform_of
     from images.store import Store
 
+    check_runs(platform_of(plan.arch or ""), "The devel image")
     found: dict[str, KeptWheel] = {}
     with ExitStack() as stack:
         image, ready = stack.enter_context(devel_image(plan, hosts, job, console))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from provision.model.plan import ComputeCapability, Gpu, Plan
 if TYPE_CHECKING:
     from images.inspect.image import Inspection
 
-_GLIBC = "GLIBC_"
+_GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")  # of "GLIBC_2.34 (by /x.so)"
 
 
 def check_name(file_name: str, key: WheelKey, plan: Plan) -> None:
@@ -69,7 +70,8 @@ def judge_built(
 def needed_glibc(found: Inspection) -> str | None:
     """The newest glibc that the files of a wheel need: "2.34"."""
     asked = found.needs.newest_asked.get("GLIBC") if found.needs else None
-    return asked.removeprefix(_GLIBC) if asked else None
+    version = _GLIBC.match(asked or "")
+    return version[1] if version else None
 
 
 def inspect(wheel: Path) -> Inspection:

@@ -76,9 +76,7 @@ class PackageChoice:
 
         NoSolutionError: no release of the packages works with a framework that runs on the hosts.
         """
-        self._search.leading |= frameworks_in(plan)
-        self._search.spelling = plan.indexes[0].requirement.partition("==")[0]
-        if not self._search.leading:
+        if not self._leads(plan):
             return plan
         with self._console.step("packages", f"choosing the releases of {self._names()}"):
             return self._with_kept(plan, self._request)
@@ -98,13 +96,22 @@ class PackageChoice:
         if found is None:
             return self._for_its_cuda(plan, request)
         self._request, self._search = found, PackageSearch(found, self._catalog, self._settings)
-        return self._for_its_cuda(require_plan(resolve(self._hosts, found, self._catalog)), found)
+        led = require_plan(resolve(self._hosts, found, self._catalog))
+        self._leads(led)
+        return self._for_its_cuda(led, found)
 
     def _plan_for(self, request: Request) -> Plan:
+        """The plan for other packages on the same hosts."""
         start = resolve(self._hosts, request, self._catalog)
         other = PackageChoice(self._hosts, request, self._catalog, self._settings, self._console)
-        chooses = start.error is None and bool(other._search.leading)
+        chooses = start.error is None and other._leads(start)
         return other._for_its_cuda(start, request) if chooses else start
+
+    def _leads(self, plan: Plan) -> bool:
+        """Whether packages decide; the plan's other frameworks are among them."""
+        self._search.leading |= frameworks_in(plan)
+        self._search.spelling = plan.indexes[0].requirement.partition("==")[0]
+        return bool(self._search.leading)
 
     def _for_its_cuda(self, plan: Plan, request: Request) -> Plan:
         """The plan for the packages, whose wheels are compiled for its CUDA: for another CUDA of

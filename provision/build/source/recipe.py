@@ -93,7 +93,7 @@ def compile_wheel(
     """Build the wheel of a source archive into the empty directory `to`; the output goes to `log`.
     WheelBuildError: the build failed.
     """
-    files = {f"{_INPUT}/{sdist.url.rpartition('/')[2]}": archive.read_bytes()}
+    files = {f"{_INPUT}/{sdist.name}-{sdist.version}.tar.gz": archive.read_bytes()}
     names = []
     hosts = {urlsplit(wheel.url).hostname or "" for wheel in wheels}
     secrets = network.make_secrets(ca=settings.ca, index=index, hosts=hosts, env=settings.env)

@@ -57,27 +57,30 @@ class PackageSearch:
         pairs = [(name, python) for name in self.leading for python in pythons]
 
         def ask(pair: tuple[str, str]) -> tuple[Outcome, PackageRelease | None]:
-            name, python = pair
-            lines, there = [self.leading[name]], target._replace(python=python)
-            outcome, _, text = self.run(lines, there, alone=True)
-            release = releases_in(text).get(name) if outcome == "locked" else None
-            if outcome == "unsolvable" and has_only_variants(text):
-                self.only_variants.add(name)
-            if outcome == "unsolvable" and has_only_sources(text):
-                self.only_sources.add(name)
-            if release is not None and release.is_prerelease:
-                # uv takes one if there is nothing else; a newer release may have sources only
-                strict, _, said = self.run(lines, there, alone=True, releases_only=True)
-                if strict == "unsolvable" and has_only_sources(said):
-                    self.only_sources.add(name)
-                    return strict, None
-            return outcome, release
+            return self._newest_in(pair[0], target._replace(python=pair[1]))
 
         with ThreadPoolExecutor(_THREADS) as threads:
             answers = zip(pairs, threads.map(ask, pairs), strict=True)
             for (name, python), (outcome, release) in answers:
                 self.newest.setdefault(name, {})[python] = release
                 self.outcomes.setdefault(name, set()).add(outcome)
+
+    def _newest_in(self, name: str, target: WheelTarget) -> tuple[Outcome, PackageRelease | None]:
+        """How the question for a requested package ended, and its newest release with a wheel."""
+        lines = [self.leading[name]]
+        outcome, _, text = self.run(lines, target, alone=True)
+        release = releases_in(text).get(name) if outcome == "locked" else None
+        if outcome == "unsolvable" and has_only_variants(text):
+            self.only_variants.add(name)
+        if outcome == "unsolvable" and has_only_sources(text):
+            self.only_sources.add(name)
+        if release is not None and release.is_prerelease:
+            # uv takes one if there is nothing else; a newer release may have sources only
+            strict, _, said = self.run(lines, target, alone=True, releases_only=True)
+            if strict == "unsolvable" and has_only_sources(said):
+                self.only_sources.add(name)
+                return strict, None
+        return outcome, release
 
     def best(
         self,
@@ -199,8 +202,7 @@ class PackageSearch:
         """Whether an index has a wheel of a requested package for a plan's Python and machine; so
         it may be, if no index answers.
         """
-        outcome, _, _ = self.run([self.leading[name]], target_of(plan), alone=True)
-        return outcome != "unsolvable"
+        return self._newest_in(name, target_of(plan))[0] != "unsolvable"
 
     def without_wheels(self) -> NoSolutionError | None:
         """The error if an index has only the source of a requested package, or does not have it."""
@@ -236,7 +238,8 @@ class PackageSearch:
 
     def _wheel_command(self, names: Sequence[str]) -> str:
         """What builds these packages for the same plan, as the user can type it."""
-        others = [line for name, line in self.leading.items() if name not in names]
-        words = ["provision", "wheel", *(self.leading[name] for name in names)]
+        lines = {n: n if " @ file:" in line else line for n, line in self.leading.items()}
+        others = [line for name, line in lines.items() if name not in names]
+        words = ["provision", "wheel", *(lines[name] for name in names)]
         words += [word for line in others for word in ("--with", line)]
         return f"{shlex.join(words)} {self._settings.typed}".rstrip()

@@ -409,6 +409,7 @@ def test_a_wheel_that_was_built_here_is_taken_if_the_index_has_none(
     index: LocalIndex, tmp_path: Path
 ) -> None:
     index.more += [("flash-2.8.3.tar.gz", b"source"), pure("einops", "1.0")]
+    index.more += [pure("flash", "0.1.dev5")]  # uv would take it if nothing else were there
     request = request_of(index, "flash", "einops", framework_version="<2.5")
     start = require_plan(resolve([A100], request, load()))
     tag = f"cp{str(start.python).replace('.', '')}"

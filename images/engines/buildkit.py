@@ -8,6 +8,7 @@ themselves (DOCKER_BUILDKIT=1), later ones only with buildx, and a machine may h
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,11 +20,13 @@ from typing import Literal
 from images.engines.spec import ImageSpec
 from images.errors import Failure
 from images.net.secrets import Secrets
+from images.oci.sources import LayerSource
 from images.system import process
 from images.system.scratch import scratch_directory
 from images.wheels.errors import WheelUnreachableError
 
 RECIPE = Path(__file__).parents[1] / "recipe"
+_PROJECT = "project.tar.gz"
 _INTEGRATED = range(18, 23)  # BuildKit came in 18.09; since 23.0 it needs buildx
 
 
@@ -144,6 +147,8 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
             _copy_wheel(wheel, context / "images" / "recipe" / "wheels")
         shutil.copy(spec.lock, context / spec.lock.name)
         shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
+        if spec.project is not None:
+            _add_project(spec, spec.project, context)
         yield context
 
 
@@ -155,6 +160,17 @@ def _copy_wheel(wheel: Path, to: Path) -> None:
             f"The wheel {wheel} of the lock cannot be read: {error.strerror}.",
             fix="Put it there, or lock again: provision lock",
         ) from error
+
+
+def _add_project(spec: ImageSpec, project: LayerSource, context: Path) -> None:
+    """The user's files as an archive, which ADD unpacks, and the lines for it: the last layer."""
+    with (context / _PROJECT).open("wb") as file:
+        file.writelines(project.stream(None))
+    with (context / "Dockerfile.cuda").open("a", encoding="utf-8") as file:
+        file.write(
+            f"# The user's project, which changes most often.\nADD {_PROJECT} /\n"
+            f"WORKDIR {spec.working_dir}\nCMD {json.dumps(spec.command)}\n"
+        )
 
 
 @contextlib.contextmanager

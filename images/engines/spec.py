@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from images.oci.sources import LayerSource
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
@@ -15,7 +17,8 @@ class ImageSpec:
     `base` is a reference that the engine can resolve (with its digest if it is from a registry);
     `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` install Python in a
     base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS; `wheels` are those that the
-    lock names by a path of this machine.
+    lock names by a path of this machine. `project` is the layer of the user's own files; the image
+    starts in `working_dir` and runs `command`.
     """
 
     base: str
@@ -24,6 +27,9 @@ class ImageSpec:
     apt_packages: tuple[str, ...] = ()
     nvcc_flags: str = ""
     wheels: tuple[Path, ...] = ()
+    project: LayerSource | None = None
+    working_dir: str = "/workspace"
+    command: tuple[str, ...] = ("python3",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,3 +24,10 @@ class OwnFilesError(Failure):
 
     code = "own-files-unreadable"
     exit_code = 2
+
+
+class ProjectFilesError(Failure):
+    """A file of the user's project cannot be put into an image."""
+
+    code = "project-files-unreadable"
+    exit_code = 2

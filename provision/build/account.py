@@ -10,6 +10,7 @@ from typing import Any
 from provision.build.destination import Choice
 from provision.build.maker import MadeImage
 from provision.build.pipeline import dry_run_argv
+from provision.build.project.code import ProjectCode
 from provision.build.words import next_words
 from provision.build.work import BuildJob, FinishedImage
 from provision.model.plan import Plan
@@ -29,7 +30,7 @@ def dry_run(plan: Plan, tag: str, choice: Choice, job: BuildJob) -> dict[str, An
         else f"would write {tag} from wheels to {where} ({choice.why})"
     )
     return {
-        **account(plan, tag=tag, choice=choice, place=where),
+        **account(plan, tag=tag, choice=choice, place=where, code=job.code),
         "command": told,
     }
 
@@ -49,6 +50,7 @@ def account(
     notes: Sequence[str] = (),
     shell: str | None = None,
     not_verified: str | None = None,
+    code: ProjectCode | None = None,
     gpus: str = "none",
     elsewhere: bool = False,
 ) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def account(
             ],
         },
         "plan": plan_to_json(plan),
+        **({"project": code.to_json()} if code else {}),
         "lock": {
             "path": str(kept[0]) if kept and kept[0] else None,
             "sha256": lock.sha256,

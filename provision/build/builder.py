@@ -112,6 +112,7 @@ def maker_for(job: BuildJob, choice: Choice, tag: str, found: BuildEngine, conso
             choice=choice,
             tag=tag,
             request=job.request,
+            code=job.code,
             settings=job.settings,
             console=console,
         )
@@ -122,6 +123,7 @@ def maker_for(job: BuildJob, choice: Choice, tag: str, found: BuildEngine, conso
         tag=tag,
         request=job.request,
         making=job.making,
+        code=job.code,
         images=job.images,
         engine=found.engine,
         settings=job.settings,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from images.engines.buildkit import Builder
 from images.engines.runner import DockerRunner
+from images.engines.spec import ImageSpec
 from provision.build.base import BuildSettings
 from provision.build.destination import Choice
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import build_image, check_disk, image_spec, secrets_for
+from provision.build.project.code import ProjectCode
 from provision.model.plan import Request
 from provision.output.console import Console
 
@@ -27,6 +30,7 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         choice: Choice,
         tag: str,
         request: Request,
+        code: ProjectCode | None,
         settings: BuildSettings,
         console: Console,
     ) -> None:
@@ -35,6 +39,7 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         self._destination = choice.destination
         self._tag = choice.destination.where if choice.destination.kind == "registry" else tag
         self._request = request
+        self._code = code
         self._settings = settings
         self._console = console
 
@@ -54,11 +59,22 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
             self._engine,
             self._builder,
             lock,
-            image_spec(lock, path, base.reference),
+            self._with_project(image_spec(lock, path, base.reference), lock.plan.python or ""),
             secrets_for(lock, self._request, self._settings),
             self._console,
         )
         return MadeImage(image_id=built.image_id, size_bytes=built.size_bytes)
+
+    def _with_project(self, spec: ImageSpec, python: str) -> ImageSpec:
+        if self._code is None:
+            return spec
+        program = self._code.program
+        return replace(
+            spec,
+            project=self._code.layer(python),
+            working_dir=program.directory,
+            command=program.command,
+        )
 
     @contextmanager
     def ready(self, made: MadeImage) -> Iterator[RunnableImage]:

@@ -38,6 +38,7 @@ from provision.build.documents import (
 from provision.build.maker import LockedImage, Maker
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import default_tag, lock_for, show_remarks, show_warnings
+from provision.build.project.pins import check_hashes, naming_pins
 from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
 from provision.errors import BadInputError, Exit
@@ -81,8 +82,10 @@ def build(
     else:
         planned = plan_image(job, hosts, console)
         plans = [planned.plan]
+    for note in job.code.notes if job.code else ():
+        console.note(note)
     found = find_engine(job)
-    tag = job.tag or default_tag(plans[0])
+    tag = job.tag or default_tag(plans[0], job.code.program.name if job.code else None)
     if job.dry_run:
         choice, _ = choose_builder(job, found, plans)
         return dry_run(plans[0], tag, choice, job), Exit.DONE
@@ -139,6 +142,7 @@ def build(
             notes=notes,
             shell=shell,
             not_verified=_not_verified(job, built, here),
+            code=job.code,
             gpus=gpus_to_request(here),
             elsewhere=not any(_runs_here(one.plan, here) for one in built),
         )
@@ -187,12 +191,13 @@ def plan_image(
     with console.step("detect", "reading the host"):
         planned_for = hosts()
         console.result("; ".join(dict.fromkeys(map(in_short, planned_for))))
-    with console.step("plan", "finding a compatible combination"):
-        plan = require_plan(resolve(planned_for, job.request, job.catalog))
-        console.result(_in_words(plan))
-    packages = PackageChoice(planned_for, job.request, job.catalog, job.settings, console)
-    if not job.dry_run:
-        plan = packages.choose(plan)
+    with naming_pins(job.project, planned_for, job.request, job.catalog):
+        with console.step("plan", "finding a compatible combination"):
+            plan = require_plan(resolve(planned_for, job.request, job.catalog))
+            console.result(_in_words(plan))
+        packages = PackageChoice(planned_for, job.request, job.catalog, job.settings, console)
+        if not job.dry_run:
+            plan = packages.choose(plan)
     show_remarks(plan, console)
     return PlannedImage(plan, planned_for, packages)
 
@@ -202,23 +207,25 @@ def lock_image(
 ) -> LockedImage:
     """The image of a plan: pin its base, choose its wheels."""
     planned_for, packages = planned.hosts, planned.packages
-    with console.step("base", _PINNING):
-        plan, archive = pin_base(
-            planned.plan,
-            planned_for,
-            job.request,
-            job.catalog,
-            job.settings,
-            console,
-            found.engine,
-            with_packages=packages.choose_on_bootstrap,
-        )
-        base = pinned(plan, archive)
-        console.result(base.reference)
-    with console.step("lock", "resolving the wheels"):
-        lock = lock_for(
-            plan, planned_for, job.request, job.catalog, job.settings, console, packages
-        )
+    with naming_pins(job.project, planned_for, job.request, job.catalog):
+        with console.step("base", _PINNING):
+            plan, archive = pin_base(
+                planned.plan,
+                planned_for,
+                job.request,
+                job.catalog,
+                job.settings,
+                console,
+                found.engine,
+                with_packages=packages.choose_on_bootstrap,
+            )
+            base = pinned(plan, archive)
+            console.result(base.reference)
+        with console.step("lock", "resolving the wheels"):
+            lock = lock_for(
+                plan, planned_for, job.request, job.catalog, job.settings, console, packages
+            )
+        check_hashes(job.project, lock)
     return LockedImage(lock=lock, base=base)
 
 
@@ -280,8 +287,12 @@ def _images(built: Sequence[FinishedImage], kept: Sequence[Path | None]) -> list
 
 
 def _options(job: BuildJob) -> dict[str, object]:
-    """The user's build options, as far as they affect the image."""
-    return {"bytecode": job.making.bytecode, "exclude-unneeded": job.making.exclude_unneeded}
+    """The user's build options, as far as they affect the image, and a digest of its project."""
+    return {
+        "bytecode": job.making.bytecode,
+        "exclude-unneeded": job.making.exclude_unneeded,
+        **({"project-sha256": job.code.digest} if job.code else {}),
+    }
 
 
 def _runs_here(plan: Plan, here: HostFacts) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from images.inspect.texts import WheelMetadata
 from provision.build.base import BuildSettings
 from provision.build.package_cuda import bounded
 from provision.catalog.catalog import Catalog
@@ -21,7 +22,7 @@ from provision.lock.uv import (
     has_only_variants,
     target_of,
 )
-from provision.lock.wheels import environment_of
+from provision.model.environment import environment_of
 from provision.model.plan import PACKAGES, Plan, Request
 from provision.resolve import known_releases
 from provision.resolve.packages import leading
@@ -30,6 +31,14 @@ _MOST_PYTHONS = 3
 _ROUNDS = 3  # of requests for extras: each may bring packages that have extras of their own
 _THREADS = 4
 _NOT_OURS = ("nvidia-", "cuda-")  # NVIDIA's wheels name no framework
+_MOST_NAMED = 4
+
+
+def in_few(names: Sequence[str]) -> str:
+    """The first names in words: "vllm and peft"; of many, how many more there are."""
+    if len(names) <= _MOST_NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
 
 
 class PackageSearch:
@@ -50,25 +59,37 @@ class PackageSearch:
         self.only_variants: set[str] = set()
         self.only_sources: set[str] = set()
         self.arch = ""
+        self._metadata: dict[str, WheelMetadata] = {}
 
     def look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
         """Look up the newest release of each requested package, for each Python."""
         self.arch = target.arch
-        pairs = [(name, python) for name in self.leading for python in pythons]
-
-        def ask(pair: tuple[str, str]) -> tuple[Outcome, PackageRelease | None]:
-            return self._newest_in(pair[0], target._replace(python=pair[1]))
-
+        wanted = [target._replace(python=python) for python in pythons]
         with ThreadPoolExecutor(_THREADS) as threads:
-            answers = zip(pairs, threads.map(ask, pairs), strict=True)
-            for (name, python), (outcome, release) in answers:
-                self.newest.setdefault(name, {})[python] = release
+            together = dict(zip(wanted, threads.map(self._newest_at_once, wanted), strict=True))
+            pairs = [(n, there) for there in wanted for n in self.leading.keys() - together[there]]
+            alone = dict(zip(pairs, threads.map(self._newest, pairs), strict=True))
+        for name in self.leading:
+            for there in wanted:
+                outcome, release = alone.get((name, there)) or ("locked", together[there][name])
+                self.newest.setdefault(name, {})[there.python] = release
                 self.outcomes.setdefault(name, set()).add(outcome)
 
-    def _newest_in(self, name: str, target: WheelTarget) -> tuple[Outcome, PackageRelease | None]:
-        """How the question for a requested package ended, and its newest release with a wheel."""
+    def _newest_at_once(self, there: WheelTarget) -> dict[str, PackageRelease]:
+        """The newest releases of the packages for a Python, if each has one; without those that
+        have pre-releases only.
+        """
+        if len(self.leading) < 2:
+            return {}
+        outcome, _, text = self.run(list(self.leading.values()), there, alone=True)
+        found = releases_in(text) if outcome == "locked" else {}
+        return {name: release for name, release in found.items() if not release.is_prerelease}
+
+    def _newest(self, pair: tuple[str, WheelTarget]) -> tuple[Outcome, PackageRelease | None]:
+        """The newest release of one package for a Python."""
+        name, there = pair
         lines = [self.leading[name]]
-        outcome, _, text = self.run(lines, target, alone=True)
+        outcome, _, text = self.run(lines, there, alone=True)
         release = releases_in(text).get(name) if outcome == "locked" else None
         if outcome == "unsolvable" and has_only_variants(text):
             self.only_variants.add(name)
@@ -76,7 +97,7 @@ class PackageSearch:
             self.only_sources.add(name)
         if release is not None and release.is_prerelease:
             # uv takes one if there is nothing else; a newer release may have sources only
-            strict, _, said = self.run(lines, target, alone=True, releases_only=True)
+            strict, _, said = self.run(lines, there, alone=True, releases_only=True)
             if strict == "unsolvable" and has_only_sources(said):
                 self.only_sources.add(name)
                 return strict, None
@@ -146,10 +167,13 @@ class PackageSearch:
             if name != self.package and not name.startswith(_NOT_OURS)
         }
         environment = environment_of(target.python, target.arch)
-        read = read_metadata(addresses, ca_bundle=self._settings.ca)
+        new = {name: url for name, url in addresses.items() if url not in self._metadata}
+        for name, metadata in read_metadata(new, ca_bundle=self._settings.ca).items():
+            self._metadata[addresses[name]] = metadata
         needs = {
-            name: unmet(metadata, self.package, release, environment)
-            for name, metadata in read.items()
+            name: unmet(self._metadata[url], self.package, release, environment)
+            for name, url in addresses.items()
+            if url in self._metadata
         }
         return {name: need for name, need in needs.items() if need is not None}
 
@@ -175,6 +199,7 @@ class PackageSearch:
             offline=self._settings.offline,
             alone=alone,
             releases_only=releases_only,
+            constraints=self._request.constraints,
         )
 
     def versions(self, found: PackageTry) -> tuple[str | None, ...]:
@@ -202,7 +227,7 @@ class PackageSearch:
         """Whether an index has a wheel of a requested package for a plan's Python and machine; so
         it may be, if no index answers.
         """
-        return self._newest_in(name, target_of(plan))[0] != "unsolvable"
+        return self._newest((name, target_of(plan)))[0] != "unsolvable"
 
     def without_wheels(self) -> NoSolutionError | None:
         """The error if an index has only the source of a requested package, or does not have it."""

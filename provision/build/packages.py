@@ -24,7 +24,7 @@ from provision.build.package_cuda import (
     no_release,
     other_build,
 )
-from provision.build.package_search import PackageSearch
+from provision.build.package_search import PackageSearch, in_few
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import ExtraNeed, unmet_warning
@@ -44,7 +44,7 @@ from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
 from provision.resolve.fleet import read_fleet
-from provision.resolve.packages import frameworks_in
+from provision.resolve.packages import frameworks_in, name_of
 
 _ANY_GLIBC = 40  # newer than what wheels are built for
 
@@ -215,7 +215,7 @@ class PackageChoice:
         own = [need for need in best.refused if need.package in self._search.leading]
         if own:
             raise self._extra_refused(own[0], chosen, target._replace(python=best.python), fitting)
-        by = " and ".join(f"{name} {chosen[name].version}" for name in self._search.leading)
+        by = in_few([f"{name} {chosen[name].version}" for name in self._search.leading])
         release = chosen[self._search.package].version
         self._console.result(f"{by} with {TITLES[plan.framework]} {release}, Python {best.python}")
         self._tried = best
@@ -248,7 +248,7 @@ class PackageChoice:
 
     def judge(self, found: Solution) -> Solution:
         """Add a warning for each requested package whose release is far behind the newest."""
-        if not self._search.leading:
+        if not self._search.leading and not self._request.settled:
             return found
         releases = releases_in(found.text)
         warnings = []
@@ -274,7 +274,8 @@ class PackageChoice:
             )
         fleet = read_fleet(self._hosts, self._catalog)
         look = WheelLook(self._runtimes, fleet, self._settings, self._console.progress)
-        warnings += look.warnings(found, releases, self._search.package, self._search.leading)
+        asked = self._search.leading or {name_of(one): one for one in self._request.companions}
+        warnings += look.warnings(found, releases, self._search.package, asked)
         plan = replace(found.plan, warnings=(*found.plan.warnings, *warnings))
         return replace(found, plan=plan)
 
@@ -313,7 +314,10 @@ class PackageChoice:
         )
 
     def _limits(self) -> str:
-        """The options of the request that limit the framework's release."""
+        """The options of the request that limit the framework's release, or a project that does."""
+        if self._request.declared_in and (self._request.cuda or self._request.framework_version):
+            title = TITLES[self._request.framework]
+            return f"what {self._request.declared_in} or an option says about {title} and CUDA"
         options = {
             f"--cuda {self._request.cuda}": self._request.cuda,
             f"--framework-version '{self._request.framework_version}'": (
@@ -386,5 +390,5 @@ class PackageChoice:
         return releases[self._search.package].version
 
     def _names(self) -> str:
-        lines = (name if "@" in line else line for name, line in self._search.leading.items())
-        return printable(" and ".join(lines))
+        lines = [name if "@" in line else line for name, line in self._search.leading.items()]
+        return printable(in_few(lines))

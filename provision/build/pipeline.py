@@ -84,11 +84,11 @@ def apt_packages(plan: Plan) -> tuple[str, ...]:
     return ("python3", "python3-venv", "python3-dev") if nvidia else ()
 
 
-def default_tag(plan: Plan) -> str:
-    """gpu-provision:pytorch2.0.1-cu117."""
+def default_tag(plan: Plan, project: str | None = None) -> str:
+    """gpu-provision:pytorch2.0.1-cu117, or with the name of a project."""
     flavour = "" if plan.flavour == "runtime" else f"-{plan.flavour}"
     cuda = plan.wheel_tag or f"cu{(plan.cuda or '').replace('.', '')}"
-    return f"gpu-provision:{plan.framework}{plan.framework_version}-{cuda}{flavour}"
+    return f"{project or 'gpu-provision'}:{plan.framework}{plan.framework_version}-{cuda}{flavour}"
 
 
 def lock_for(
@@ -153,7 +153,9 @@ def within_reach(
     default = next((c for c in other.indexes if c.url is None), None) if other else None
     if other is None or default is None:
         return None
-    answer = ask_index(default, other, ca_bundle=settings.ca, offline=False)
+    answer = ask_index(
+        default, other, ca_bundle=settings.ca, offline=False, constraints=request.constraints
+    )
     if answer.outcome != "locked":
         return None
     return (

@@ -18,7 +18,7 @@ from images.assembly.build import Built, Recipe, build, known_from
 from images.engines.runner import DockerRunner
 from images.errors import Failure
 from images.layers.own import image_environment
-from images.oci.assemble import image_index
+from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, KnownLayer, LayerSource
 from provision.build.base import BuildSettings
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from images.layers.base_facts import BaseFacts
     from images.store import Fetcher, Store
+    from provision.build.project.code import ProjectCode
 
 _BASE_FACTS = "base-facts"
 
@@ -64,6 +65,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         tag: str,
         request: Request,
         making: Making,
+        code: ProjectCode | None,
         images: Path,
         engine: DockerRunner | None,
         settings: BuildSettings,
@@ -73,6 +75,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self._tag = tag
         self._request = request
         self._making = making
+        self._code = code
         self._images = images
         self._engine = engine
         self._settings = settings
@@ -133,11 +136,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 Recipe(
                     base=base,
                     sources=sources,
-                    settings=image_environment(
-                        base.config,
-                        nvcc_flags=nvcc_flags(lock.plan),
-                        labels=labels_for(lock, VERSION),
-                    ),
+                    settings=self._settings_of(lock, base),
                 ),
                 self._target,
                 memory,
@@ -197,6 +196,15 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             image=None,
             size_bytes=sum(one.size_bytes for one in made),
         )
+
+    def _settings_of(self, lock: Lock, base: Image) -> ContainerSettings:
+        settings = image_environment(
+            base.config, nvcc_flags=nvcc_flags(lock.plan), labels=labels_for(lock, VERSION)
+        )
+        if self._code is None:
+            return settings
+        program = self._code.program
+        return replace(settings, working_dir=program.directory, command=program.command)
 
     def _report_spared(self, lock: Lock) -> None:
         """From the directories of the wheels that are here; layers that are known need none."""
@@ -327,6 +335,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             *compiled,
             suite_layer(suite_directory()),
             lock_layer(lock.text.encode()),
+            *((self._code.layer(python),) if self._code else ()),
         )
 
 

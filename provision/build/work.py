@@ -16,6 +16,8 @@ from provision.model.plan import Plan, Request
 from provision.verification.suite import SuiteRequest
 
 if TYPE_CHECKING:
+    from provision.build.project.code import ProjectCode
+    from provision.build.project.find import Project
     from provision.build.wheels import Making
 
 
@@ -24,7 +26,8 @@ class BuildJob:
     """One build: of what, by which builder, for which destination, and its options.
 
     `locks` are the files that decide instead of the request: several make one index of platforms.
-    `images` is the layout of this user's own images.
+    `images` is the layout of this user's own images. `project` is what declared the request, `code`
+    becomes the last layer.
     """
 
     request: Request
@@ -40,6 +43,8 @@ class BuildJob:
     destination: Destination | None = None
     verify: bool = True
     dry_run: bool = False
+    project: Project | None = None
+    code: ProjectCode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

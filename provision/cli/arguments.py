@@ -12,7 +12,6 @@ def request_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--framework",
         metavar="NAME",
-        default="pytorch",
         help="pytorch (default), tensorflow or jax",
     )
     group.add_argument(
@@ -36,6 +35,17 @@ def request_options(verb: argparse.ArgumentParser) -> None:
         "--flavour", metavar="KIND", default="runtime", help="runtime (default) or devel"
     )
     group.add_argument("--index", metavar="URL", help="package index to try first")
+
+
+def project_argument(verb: argparse.ArgumentParser) -> None:
+    """The project that packages are read from."""
+    verb.add_argument(
+        "project",
+        metavar="DIR",
+        nargs="?",
+        help="take the packages that this project declares (uv.lock, requirements.txt, "
+        "pyproject.toml, ...); build puts its code into the image, too",
+    )
 
 
 def plan_options(verb: argparse.ArgumentParser) -> None:

@@ -14,7 +14,9 @@ from provision.cli.options import (
     read_format,
     read_hosts,
     read_places,
+    read_project_option,
     read_request,
+    read_request_for,
     read_settings,
     this_host,
 )
@@ -112,41 +114,48 @@ def _show_install(
 def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
     import shlex
+    from functools import cache
     from pathlib import Path
 
     from provision.build.base import pin_base, refuse_missing_places, require_plan
     from provision.build.packages import PackageChoice
     from provision.build.pipeline import lock_for, show_remarks
+    from provision.build.project.pins import check_hashes, naming_pins
     from provision.lock.lockfile import LOCK_NAME, write_lock
     from provision.model.planfile import plan_to_json
     from provision.output.files import refuse_unwritable
     from provision.resolve import resolve
 
     catalog = read_catalog(console)
-    request, output = read_request(args, catalog), Path(args.output)
+    read = cache(lambda: read_hosts(args, catalog))
+    project, output = read_project_option(args), Path(args.output)
+    request = read_request_for(project, args, catalog, read)
     if not LOCK_NAME.fullmatch(output.name):
         write_lock_name_error(output.name)
+    if project is not None:
+        project.refuse_to_replace(output)
     refuse_unwritable("--output", output)
     refuse_missing_places(request.base)
-    settings = read_settings(args)
-    hosts = read_hosts(args, catalog)
-    plan = require_plan(resolve(hosts, request, catalog))
-    packages = PackageChoice(hosts, request, catalog, settings, console)
-    plan = packages.choose(plan)
-    show_remarks(plan, console)
-    with console.step("base", "pinning the base image"):
-        plan, _ = pin_base(
-            plan,
-            hosts,
-            request,
-            catalog,
-            settings,
-            console,
-            None,
-            with_packages=packages.choose_on_bootstrap,
-        )
-    with console.step("lock", "resolving the wheels"):
-        lock = lock_for(plan, hosts, request, catalog, settings, console, packages)
+    settings, hosts = read_settings(args), read()
+    with naming_pins(project, hosts, request, catalog):
+        plan = require_plan(resolve(hosts, request, catalog))
+        packages = PackageChoice(hosts, request, catalog, settings, console)
+        plan = packages.choose(plan)
+        show_remarks(plan, console)
+        with console.step("base", "pinning the base image"):
+            plan, _ = pin_base(
+                plan,
+                hosts,
+                request,
+                catalog,
+                settings,
+                console,
+                None,
+                with_packages=packages.choose_on_bootstrap,
+            )
+        with console.step("lock", "resolving the wheels"):
+            lock = lock_for(plan, hosts, request, catalog, settings, console, packages)
+        check_hashes(project, lock)
     write_lock(lock, output)
     result = {
         "schema": 1,
@@ -157,12 +166,13 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
         "plan": plan_to_json(lock.plan),
         "error": None,
     }
+    where = "" if project is None else f"{shlex.quote(args.project)} "
     if args.json:
         print_json(result)
     else:
         print_result(
             f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}\n"
-            f"next: provision build --lock {shlex.quote(str(output))}"
+            f"next: provision build {where}--lock {shlex.quote(str(output))}"
         )
     return Exit.DONE
 
@@ -177,14 +187,17 @@ def write_lock_name_error(name: str) -> NoReturn:
 
 def do_build(args: argparse.Namespace, console: Console) -> int:
     """The main job."""
+    from functools import cache
+
     from provision.build.job import build
 
     catalog = read_catalog(console)
     if args.lock:
         _refuse_against_lock(args)
+    hosts = cache(lambda: read_hosts(args, catalog))
     result, code = build(
-        read_build(args, catalog),
-        hosts=lambda: read_hosts(args, catalog),
+        read_build(args, catalog, hosts),
+        hosts=hosts,
         facts=this_host,
         console=console,
     )

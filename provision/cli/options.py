@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.paths import (
@@ -24,6 +24,8 @@ from provision.model.request import parse_compute_capability, parse_driver, pars
 
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
+    from provision.build.project.code import ProjectCode
+    from provision.build.project.find import Project
     from provision.build.work import BuildJob
     from provision.catalog.catalog import Catalog
     from provision.cli.render.install import HostInstall
@@ -52,13 +54,48 @@ def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
     flavour: Flavour = "devel" if args.flavour == "devel" else "runtime"
     request = parse_request(
         cuda=args.cuda,
-        framework=args.framework,
+        framework="pytorch" if args.framework is None else args.framework,
         framework_version=args.framework_version,
         python=args.python,
         companions=args.companions,
         flavour=flavour,
         base=args.base,
         index=args.index,
+    )
+    if request.cuda is not None:
+        _refuse_unknown_cuda(request.cuda, catalog)
+    return request
+
+
+def read_project_option(args: argparse.Namespace) -> Project | None:
+    """The project that is named on the command line; None: none is."""
+    if args.project is None:
+        return None
+    from provision.build.project.find import project_directory, read_project
+
+    return read_project(project_directory(args.project))
+
+
+def read_request_for(
+    project: Project | None,
+    args: argparse.Namespace,
+    catalog: Catalog,
+    hosts: Callable[[], Sequence[HostFacts]],
+) -> Request:
+    """The request, with what the project declares."""
+    given = read_request(args, catalog)
+    if project is None:
+        return given
+    from provision.build.project.request import request_of, with_locked_cuda
+    from provision.resolve import resolve
+
+    arch = next((facts.arch for facts in hosts() if facts.arch), os.uname().machine)
+    request = request_of(project, given, named=args.framework is not None, arch=arch)
+    request = with_locked_cuda(
+        request,
+        project.declared,
+        arch=arch,
+        fits=lambda asked: resolve(hosts(), asked, catalog).error is None,
     )
     if request.cuda is not None:
         _refuse_unknown_cuda(request.cuda, catalog)
@@ -223,8 +260,10 @@ def read_places(args: argparse.Namespace) -> ImagePlaces:
     )
 
 
-def read_build(args: argparse.Namespace, catalog: Catalog) -> BuildJob:
-    """One build, with all its options."""
+def read_build(
+    args: argparse.Namespace, catalog: Catalog, hosts: Callable[[], Sequence[HostFacts]]
+) -> BuildJob:
+    """One build, with all its options. `hosts` are those that it is for."""
     from pathlib import Path
 
     from provision.build.destination import read_destination
@@ -240,9 +279,12 @@ def read_build(args: argparse.Namespace, catalog: Catalog) -> BuildJob:
             "--push and --tag both name the image.",
             fix="Remove --tag: --push registry.example/team/torch:cu117",
         )
+    project = None if args.lock else read_project_option(args)
     return BuildJob(
-        request=read_request(args, catalog),
+        request=read_request_for(project, args, catalog, hosts),
         catalog=catalog,
+        project=project,
+        code=_read_code(args, project),
         settings=read_settings(args),
         asked=read_asked(args),
         making=Making(
@@ -274,6 +316,29 @@ def check_builder(text: str) -> None:
     """Refuse an unknown --builder."""
     if text not in _BUILDERS:
         raise BadInputError(f"Unknown --builder {quoted(text)}.", fix="Use auto, docker or oci.")
+
+
+def _read_code(args: argparse.Namespace, project: Project | None) -> ProjectCode | None:
+    """The code of the project, without what this build writes."""
+    if args.project is None:
+        return None
+    from provision.attestation.provenance.documents import beside
+    from provision.build.project.code import read_code
+    from provision.build.project.find import project_directory
+
+    written = [
+        absolute_file("--output", name)
+        for name in (args.output, args.sbom, args.provenance)
+        if name
+    ]
+    if args.output:
+        written += beside(absolute_file("--output", args.output))
+    return read_code(
+        project_directory(args.project),
+        members=project.declared.members if project else (),
+        source=project.declared.source if project else None,
+        leave_out=written,
+    )
 
 
 def engine_fix() -> str:

@@ -23,6 +23,7 @@ from provision.cli.arguments import (
     measure_options,
     network_options,
     plan_options,
+    project_argument,
     record_options,
     refresh_options,
     request_options,
@@ -243,13 +244,21 @@ COMMANDS = (
     Command(
         name="lock",
         help="write a lock (pylock.toml) with the exact wheels and the base image",
-        options=(request_options, host_options, network_options, base_options, lock_output),
+        options=(
+            project_argument,
+            request_options,
+            host_options,
+            network_options,
+            base_options,
+            lock_output,
+        ),
         run=do_lock,
     ),
     Command(
         name="build",
         help="plan, lock and build an image, then test it on this machine",
         options=(
+            project_argument,
             request_options,
             host_options,
             network_options,

@@ -33,6 +33,7 @@ from provision.model.plan import PACKAGES, IndexCandidate, Plan, Reason, Request
 from provision.model.planfile import without_credentials
 
 _UV_TIMEOUT_S = 300.0
+_MOST_NAMED = 8
 
 
 class UvBrokenError(Failure):
@@ -85,7 +86,13 @@ def find_wheels(
     """
     attempts: list[Attempt] = []
     for candidate in plan.indexes:
-        attempt = ask_index(candidate, plan, ca_bundle=ca_bundle, offline=offline)
+        attempt = ask_index(
+            candidate,
+            plan,
+            ca_bundle=ca_bundle,
+            offline=offline,
+            constraints=request.constraints,
+        )
         if attempt.outcome == "locked":
             return Solution(text=attempt.text, plan=_with_index(plan, candidate, attempts))
         if attempt.outcome == "broken":
@@ -105,13 +112,23 @@ def uv_broken(reason: str, output: str) -> UvBrokenError:
 
 
 def ask_index(
-    candidate: IndexCandidate, plan: Plan, *, ca_bundle: Path | None, offline: bool
+    candidate: IndexCandidate,
+    plan: Plan,
+    *,
+    ca_bundle: Path | None,
+    offline: bool,
+    constraints: Sequence[str] = (),
 ) -> Attempt:
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
     lines = [candidate.requirement, *plan.requirements]
     target = target_of(plan)
     outcome, reason, text = run_uv(
-        lines, target, index=candidate.url, ca_bundle=ca_bundle, offline=offline
+        lines,
+        target,
+        index=candidate.url,
+        ca_bundle=ca_bundle,
+        offline=offline,
+        constraints=constraints,
     )
     if outcome == "locked" and (problem := wrong_build(text, plan)):
         outcome, reason, text = "absent", problem, ""
@@ -127,12 +144,17 @@ def run_uv(
     offline: bool,
     alone: bool = False,
     releases_only: bool = False,
+    constraints: Sequence[str] = (),
 ) -> tuple[Outcome, str, str]:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
-    uv printed. `index` goes before the installer's default one; the rest is as for `compile_argv`.
+    uv printed. `index` goes before the installer's default one; `constraints` are requirements
+    that limit versions; the rest is as for `compile_argv`.
     """
     with scratch_directory() as made:
         out = made / "pylock.toml"
+        limits = made / "constraints.txt" if constraints else None
+        if limits is not None:
+            limits.write_text("\n".join(constraints) + "\n", encoding="utf-8")
         environment = uv_environment(os.environ, ca_bundle)
         if index is not None:
             environment["UV_INDEX"] = index  # every user may read a command line
@@ -143,7 +165,12 @@ def run_uv(
         try:
             done = process.run(
                 compile_argv(
-                    target, out, offline=offline, alone=alone, releases_only=releases_only
+                    target,
+                    out,
+                    offline=offline,
+                    alone=alone,
+                    releases_only=releases_only,
+                    constraints=limits,
                 ),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
@@ -189,10 +216,13 @@ def _no_index(attempts: Sequence[Attempt], request: Request) -> Failure:
     outcomes = {attempt.outcome for attempt in attempts}
     # If one index has the build but no solution, that is the answer, whatever else is unreachable.
     if "unsolvable" in outcomes or outcomes == {"absent"}:
-        asked = f" with {', '.join(request.companions)}" if request.companions else ""
+        more = len(request.companions) - _MOST_NAMED
+        asked = f" with {', '.join(request.companions[:_MOST_NAMED])}" if request.companions else ""
+        asked += f" and {more} more" if more > 0 else ""
+        by = f"{request.declared_in} or --with" if request.declared_in else "--with"
         return NoSolutionError(
             f"No index that answers has {wanted}{asked} as one consistent set.",
-            fix="Loosen or drop what --with asks for, or name another index with --index.",
+            fix=f"Loosen or drop what {by} asks for, or name another index with --index.",
             detail=told,
         )
     return IndexUnreachableError(

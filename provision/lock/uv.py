@@ -60,10 +60,11 @@ def compile_argv(
     offline: bool,
     alone: bool = False,
     releases_only: bool = False,
+    constraints: Path | None = None,
 ) -> list[str]:
     """uv's command line: wheels only, for the image's Python, CPU and glibc. `alone`: without
     dependencies. `releases_only`: no pre-release that was not requested, even if nothing else
-    is there.
+    is there. `constraints`: a file of requirements that limit versions.
     """
     platform = f"{target.arch}-manylinux_2_{_glibc_of_uv(target.glibc)}"
     argv = [uv_program(), "pip", "compile", "-", "--format", "pylock.toml", "--no-header"]
@@ -78,6 +79,8 @@ def compile_argv(
         argv.append("--no-deps")
     if releases_only:
         argv += ["--prerelease", "explicit"]
+    if constraints is not None:
+        argv += ["--constraints", str(constraints)]
     return argv
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from provision.errors import LockFileError
 from provision.lock.lockfile import TOOL, clip, parse_lock
+from provision.model.environment import environment_of
 from provision.model.plan import Plan
 from provision.model.planfile import plan_to_json, without_credentials, without_nulls
 
@@ -63,20 +64,6 @@ def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
         str(package.name): str(item.url)
         for package, item in picked
         if isinstance(item, PackageWheel)
-    }
-
-
-def environment_of(python: str, arch: str) -> dict[str, str]:
-    """The values of PEP 508's markers in an image; the kernel's version selects nothing."""
-    return {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "platform_machine": arch,
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "os_name": "posix",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
     }
 
 

@@ -113,6 +113,11 @@ class Request:
     base: str | None = None  # image reference, "bootstrap", or None: we choose
     index: str | None = None
     led_by: str | None = None  # the packages that chose `framework_version`: "vllm 0.33.0"
+    declared_in: str | None = None  # the file of a project that says the rest: "uv.lock"
+    pythons: tuple[str, ...] = ()  # the only ones that it may have ("3.11"); (): any
+    constraints: tuple[str, ...] = ()  # PEP 508 requirements that limit versions, install nothing
+    settled: bool = False  # every version is pinned: packages have no release to choose
+    notes: tuple[Note, ...] = ()  # remarks on the request, which its plan has, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ def fitting_releases(
         if not examiner.examine(build, request).fits:
             continue
         for python in python_tags_of(build):
-            if request.python not in {None, python}:
+            if request.python not in {None, python} or python not in (request.pythons or [python]):
                 continue
             if examiner.examine(build, replace(request, python=python), whole=True).fits:
                 found.setdefault(python, {})[build.version] = None

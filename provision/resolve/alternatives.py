@@ -62,7 +62,7 @@ def _picks(
             elif (picked := examiner.pick(found, relaxed)) is not None:
                 yield why, picked
         exact = (request.framework_version or "").removeprefix("==")
-        if exact and exact[0].isdigit() and "*" not in exact:
+        if exact and exact[0].isdigit() and not {"*", ","} & set(exact):
             relaxed = replace(request, framework_version=None)
             for words, near in _around(exact, fitting(relaxed), relaxed, examiner, _release):
                 yield f"the nearest {words} release that works", near

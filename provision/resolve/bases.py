@@ -16,7 +16,7 @@ from provision.model.request import is_local
 from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
-from provision.resolve.rules.base import image_starts, python_tags_of
+from provision.resolve.rules.base import allowed_pythons, image_starts, python_tags_of
 from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
@@ -210,11 +210,13 @@ def starts_everywhere(image: CudaImage, sites: Sequence[Site], catalog: Catalog)
 def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
     """A wheel is for one Python: the one asked for, or one that a base image brings."""
     have = python_tags_of(build)
-    asked = f"Python {request.python}" if request.python else "any Python of a base image"
+    span = dict.fromkeys((*request.pythons[:1], *request.pythons[-1:]))
+    named = request.python or " to ".join(span)
+    asked = f"Python {named}" if named else "any Python of a base image"
     message = f"{build.name} cannot be installed: packages that it requires have no wheel."
     if have:
         message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
-    usable = [python for python in have if python in offered.pythons]
+    usable = [python for python in have if python in allowed_pythons(offered.pythons, request)]
     if request.python in have:
         message = (
             f"No base image of the requested kind has Python {request.python}; they have "

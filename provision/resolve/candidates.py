@@ -13,7 +13,7 @@ from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Fleet, GpuKind, Site, show_capability
 from provision.resolve.packages import companion_blockers
-from provision.resolve.rules.base import choose_python
+from provision.resolve.rules.base import allowed_pythons, choose_python
 from provision.resolve.rules.driven_gpus import driven_blocker
 from provision.resolve.rules.driver import DriverFit, driver_blocker, fit_driver
 from provision.resolve.rules.gpu_code import (
@@ -276,7 +276,7 @@ class Examiner:
         return choose_python(
             self.beside.for_both(build, request),
             request.python,
-            offered.pythons,
+            allowed_pythons(offered.pythons, request),
             self.catalog.settled_pythons(build.published),
             doubted=offered.doubted,
             suite=request.base == "bootstrap",

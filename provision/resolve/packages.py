@@ -105,11 +105,17 @@ def companion_requirements(
 
 
 def asked_for(plan: Plan) -> frozenset[str]:
-    """The packages that the user requested beside the framework; not those that every plan has."""
+    """The packages that the user requested beside the framework; not those that every plan has,
+    nor those that a marker leaves out of the image.
+    """
     from packaging.requirements import Requirement
 
+    from provision.model.environment import environment_of, is_met
+
     ours = {"numpy", *EVERYWHERE, *FOR_COMPILING}
-    names = {Requirement(text).name for text in plan.requirements}
+    environment = environment_of(plan.python or "", plan.arch or "")
+    requirements = map(Requirement, plan.requirements)
+    names = {one.name for one in requirements if is_met(one.marker, environment)}
     return frozenset(name for name in names - ours if not name.startswith("nvidia-"))
 
 
@@ -132,6 +138,8 @@ def leading(request: Request) -> dict[str, str]:
 
     Not the framework itself, and not its companions, of which each release has its own version.
     """
+    if request.settled:
+        return {}
     return {
         wanted.name: wanted.text
         for wanted in _read(request.companions)

@@ -51,7 +51,7 @@ def _name_warnings(best: Candidate, request: Request, catalog: Catalog) -> Itera
 def notes(answers: BuildAnswers, request: Request, catalog: Catalog) -> tuple[Note, ...]:
     """Remarks about the hosts, the build and the request that need no action."""
     found = [*_foreign_notes(answers.fleet), *_code_notes(answers, catalog)]
-    return tuple(dict.fromkeys([*found, *_package_notes(request)]))
+    return tuple(dict.fromkeys([*found, *_package_notes(request), *request.notes]))
 
 
 def _package_notes(request: Request) -> Iterable[Note]:

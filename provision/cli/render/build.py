@@ -21,6 +21,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
         *[line for one in image["platforms"][1:] and image["platforms"] for line in _platform(one)],
         *row("size", _size(image)),
         *row("built by", _maker(account["builder"])),
+        *_project(account.get("project")),
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
         *_documents(account["documents"]),
         *row("took", steps),
@@ -78,6 +79,13 @@ def _in_bytes(count: int) -> str:
 def _maker(builder: Mapping[str, Any]) -> str:
     names = {"docker": "docker (engine)", "oci": "oci (no engine)"}
     return f"{names[builder['name']]}: {builder['why']}"
+
+
+def _project(project: Mapping[str, Any] | None) -> list[str]:
+    if project is None:
+        return []
+    what = f"{project['name']}, {project['files']} files in {project['directory']}"
+    return row("project", f"{what}; runs {' '.join(project['command'])}")
 
 
 def _documents(documents: Mapping[str, Any]) -> list[str]:

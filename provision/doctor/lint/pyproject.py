@@ -38,7 +38,7 @@ def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]
     """What the rules find in each install that the file describes; findings in a shared part come
     twice.
     """
-    project = Project(path, text)
+    project = PyprojectFile(path, text)
     pythons = project.pythons(catalog)
     for install in project.installs(catalog):
         yield from judge_install(install, Setting(pythons=pythons), catalog)
@@ -46,7 +46,7 @@ def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]
 
 
 @dataclass(frozen=True)
-class Project:
+class PyprojectFile:
     """A pyproject.toml. Values of the wrong type count as missing."""
 
     path: str
@@ -232,7 +232,7 @@ def _is_for_linux(source: Mapping[str, Any]) -> bool:
     return elsewhere is None or " or " in marker
 
 
-def _companions_elsewhere(install: Install, project: Project) -> Iterator[RuleHit]:
+def _companions_elsewhere(install: Install, project: PyprojectFile) -> Iterator[RuleHit]:
     """torch from an index that serves nothing else, and torchvision from the default one."""
     torch = install.named("torch")
     if torch is None or torch.address or not project.elsewhere("torch"):

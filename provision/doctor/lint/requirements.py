@@ -40,7 +40,7 @@ def read_requirements(text: str) -> Install:
     packages: list[RequestedPackage] = []
     sources: list[IndexSource] = []
     options: set[str] = set()
-    for number, line in _logical_lines(text):
+    for number, line in logical_lines(text):
         column = len(line) - len(line.lstrip()) + 1
         content = _TRAILING.sub("", _COMMENT.sub("", line).strip())
         if not content:
@@ -70,7 +70,7 @@ def read_requirements(text: str) -> Install:
 
 def looks_like_requirements(text: str) -> bool:
     """Whether every line with content is a requirement or an option."""
-    lines = [_COMMENT.sub("", line).strip() for _, line in _logical_lines(text)]
+    lines = [_COMMENT.sub("", line).strip() for _, line in logical_lines(text)]
     said = [line for line in lines if line]
     return bool(said) and all(
         _OPTION.match(line) or read_package(_TRAILING.sub("", line), Position(1)).requirement
@@ -78,7 +78,7 @@ def looks_like_requirements(text: str) -> bool:
     )
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines joined with their backslash continuations, and the number of the first."""
     pending, first = "", 0
     for number, line in enumerate(text.splitlines(), start=1):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from provision.model.plan import TITLES
+from provision.model.plan import TITLES, Request
 from provision.resolve.builds import Build
 from provision.resolve.fleet import GpuKind, Site
 from provision.resolve.rules.driver import native_cuda
@@ -29,6 +29,11 @@ def _pythons(tags: tuple[str, ...]) -> tuple[str, ...]:
         if abi in {interpreter, f"{interpreter}m"} and interpreter.startswith("cp3"):
             found.add((3, int(interpreter[3:])))
     return tuple(f"{major}.{minor}" for major, minor in sorted(found))
+
+
+def allowed_pythons(offered: Sequence[str], request: Request) -> tuple[str, ...]:
+    """Those of the bases' Pythons that the request allows."""
+    return tuple(python for python in offered if python in (request.pythons or offered))
 
 
 def choose_python(

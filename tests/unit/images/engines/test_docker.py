@@ -37,6 +37,7 @@ from images.engines.docker_errors import (
 )
 from images.engines.spec import ImageSpec, RunJob
 from images.errors import Failure
+from images.layers.project import DiskFile, ProjectLayer, sha256_of
 from images.net.secrets import Secrets
 
 RLIMIT = "OCI runtime create failed: error setting rlimit type 8: operation not permitted: unknown"
@@ -267,6 +268,34 @@ def test_the_context_holds_exactly_what_the_dockerfile_copies(tmp_path: Path) ->
         "verify/__main__.py",
     }
     assert not context.exists()
+
+
+def test_a_project_is_the_last_layer_that_the_dockerfile_adds(tmp_path: Path) -> None:
+    source = tmp_path / "main.py"
+    source.write_text("main")
+    sha256, size = sha256_of(source)
+    file = DiskFile(path="app/main.py", source=source, size=size, sha256=sha256)
+    lock = tmp_path / "pylock.toml"
+    lock.write_text("lock")
+    spec = ImageSpec(
+        base="b",
+        lock=lock,
+        labels={},
+        project=ProjectLayer(title="project a", created_by="test", files=(file,)),
+        working_dir="/app",
+        command=("serve", "--quote='\"x\"'"),
+    )
+    (tmp_path / "suite").mkdir()
+    with staged_context(spec, tmp_path / "suite") as context:
+        lines = (context / "Dockerfile.cuda").read_text().splitlines()
+        with tarfile.open(context / "project.tar.gz") as tar:
+            names = tar.getnames()
+    assert lines[-3:] == [
+        "ADD project.tar.gz /",
+        "WORKDIR /app",
+        'CMD ["serve", "--quote=\'\\"x\\"\'"]',
+    ]
+    assert names == ["app", "app/main.py"]
 
 
 def test_secrets_are_files_that_only_we_can_read_and_gone_afterwards() -> None:

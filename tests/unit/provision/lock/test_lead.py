@@ -9,7 +9,7 @@ import pytest
 from images.inspect.texts import WheelMetadata
 from provision.lock.extras import read_metadata, unmet
 from provision.lock.lead import PackageRelease, framework_line, is_newer, lag, newest_of
-from provision.lock.wheels import environment_of
+from provision.model.environment import environment_of
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from provision.catalog.loading import load
-from provision.model.plan import Plan
+from provision.model.plan import Plan, Request
 from provision.model.request import parse_request
 from provision.resolve import resolve
-from provision.resolve.packages import PAIRED
+from provision.resolve.packages import PAIRED, asked_for
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -152,3 +152,10 @@ def test_every_release_takes_its_own_companions_and_those_of_no_other() -> None:
             if chosen is None or getattr(chosen, name) not in {pair, None}:
                 wrong.append((row.version, name, pair, made.error))
     assert wrong == []
+
+
+def test_only_what_a_marker_puts_into_the_image_counts_as_asked_for() -> None:
+    plan = resolve([host("580.95.05", "9.0")], Request(companions=(
+        "einops", 'tomli; python_version < "3.8"', 'odd; os_name ~= "posix"',
+    )), CATALOG)  # fmt: skip
+    assert asked_for(plan) == {"einops", "odd"}

@@ -1,0 +1,186 @@
+"""What conda and pixi install, as far as pip can: packages that surely are the same on PyPI.
+
+The names are in `data/conda.json`. Compilers, libraries and programs are not Python packages; they
+are left out, and so is everything of which that is not certain.
+https://docs.conda.io/projects/conda/en/latest/user-guide/concepts/pkg-specs.html
+https://pixi.sh/latest/reference/pixi_manifest/
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from images.text.printable import printable
+from provision.build.project.declaration import (
+    Declaration,
+    Declared,
+    read_python,
+    read_requirement,
+)
+from provision.build.project.files import (
+    is_wheel_url,
+    line_of,
+    listed,
+    read_text,
+    read_toml,
+    shown,
+    table,
+)
+from provision.build.project.requirements import pip_lines
+from provision.doctor.lint.compose import read_yaml
+
+_SPEC = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[^\[]*)")
+_YAML_BYTES = 1 << 18  # YAML takes seconds to parse more
+_RELEASE = r"\d+(?:\.\d+)*(?:\.?(?:a|b|rc|post|dev)\d+)?"
+
+
+@dataclass
+class _Found:
+    name: str
+    packages: list[Declared] = field(default_factory=list)
+    python: Declared | None = None
+    cuda: Declared | None = None
+    left_out: list[str] = field(default_factory=list)
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    path = Path(__file__).with_name("data") / "conda.json"
+    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def read_environment(path: Path, root: Path) -> tuple[Declaration, bool]:
+    """What an environment.yml declares, and whether pip installs the project itself there.
+    ProjectError: it is invalid.
+    """
+    name = shown(path, root)
+    document = read_yaml(name, read_text(path, name, limit=_YAML_BYTES), kind="environment file")
+    listed_ = document.get("dependencies") if document is not None else None
+    found = _Found(name)
+    by_pip: list[tuple[str, int]] = []
+    for node in listed_.items() if listed_ is not None else ():
+        if node.text is not None:
+            _conda(node.text, found, node.at.line)
+        elif (pip := node.get("pip")) is not None:
+            by_pip += [
+                (one.text.replace("\n", " "), one.at.line) for one in pip.items() if one.text
+            ]
+    pip_part, itself = pip_lines(by_pip, name, root)
+    return _together(found, pip_part), itself
+
+
+def read_pixi(path: Path, root: Path) -> tuple[Declaration, bool]:
+    """What a pixi.toml declares, and whether it installs the project itself. ProjectError: it is
+    invalid.
+    """
+    name = shown(path, root)
+    text = read_text(path, name)
+    document = read_toml(text, name)
+    found = _Found(name)
+    itself = False
+    for key, said in table(document, "dependencies").items():
+        version = said.get("version", "*") if isinstance(said, dict) else said
+        line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
+        _conda(f"{key} {version}", found, line, exact=True)
+    for key, said in table(document, "pypi-dependencies").items():
+        line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
+        if isinstance(said, dict) and said.get("path") in {".", "./"}:
+            itself = True
+            continue
+        _pypi(key, said if isinstance(said, dict) else {"version": said}, found, line)
+    others = [key for key in ("feature", "target") if table(document, key)]
+    found.left_out += [f"the tables {key} ({name})" for key in others]
+    return _together(found, Declaration(source=name)), itself
+
+
+def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int) -> None:
+    at = Declared("", found.name, line)
+    extras = ",".join(map(str, listed(row.get("extras"))))
+    written = f"{key}{f'[{extras}]' if extras else ''}"
+    url, version = row.get("url"), row.get("version", "*")
+    if isinstance(url, str) and is_wheel_url(url):
+        written += f" @ {url}"
+    elif {"git", "path", "url"} & {*row} or not isinstance(version, str):
+        found.left_out.append(f"{printable(key, limit=60)} ({at.where}; not a release of an index)")
+        return
+    elif version.strip() != "*":
+        written += version if version.strip()[:1] in "=<>!~" else f"=={version}"
+    declared = read_requirement(written, found.name, line)
+    found.packages += [declared] if declared is not None else []
+
+
+def _together(found: _Found, pip: Declaration) -> Declaration:
+    return replace(
+        pip,
+        source=found.name,
+        packages=(*found.packages, *pip.packages),
+        python=found.python,
+        cuda=pip.cuda or found.cuda,
+        left_out=(*found.left_out, *pip.left_out),
+    )
+
+
+def _conda(text: str, found: _Found, line: int, *, exact: bool = False) -> None:
+    """Take one package of conda, if it is certain what it is. `exact`: a bare version is not a
+    beginning ("1.2" is 1.2, as pixi reads it).
+    """
+    match = _SPEC.fullmatch(text.strip())
+    at = Declared("", found.name, line)
+    name = match["name"].lower() if match else ""
+    if name in _data()["tools"]:
+        return
+    specifier = conda_specifier(match["version"], exact=exact) if match else None
+    if specifier is not None and name == "python":
+        found.python = read_python(specifier, found.name, line)
+        return
+    if specifier is not None and name in _data()["cuda"]:
+        release = re.match(r"[=~>]*=?\s*(\d+\.\d+)", specifier)
+        if release is not None and specifier[:1] in "=~":
+            found.cuda = at._replace(text=release[1])
+            return
+    pypi = _data()["pypi"].get(name)
+    if pypi is None or specifier is None:
+        found.left_out.append(f"{printable(text, limit=60)} ({at.where}; a package of conda)")
+        return
+    declared = read_requirement(f"{pypi}{specifier}", found.name, line)
+    found.packages += [declared] if declared is not None else []
+
+
+def conda_specifier(text: str, *, exact: bool = False) -> str | None:
+    """A version of conda as a specifier set: "=1.24" -> "==1.24.*"; None: it has no such form, as
+    "1.2|1.4". A build string ("=1.24.3=py310_0") is dropped.
+    """
+    text = text.strip()
+    if text in {"", "*"}:
+        return ""
+    if text[:1].isdigit() or text[:1] == "=":
+        parts = text.removeprefix("==").removeprefix("=").split("=")
+        fuzzy = text[:1] == "=" and text[:2] != "=="
+        release = parts[0].strip().split(" ")[0]
+        if re.fullmatch(_RELEASE, release):
+            short = fuzzy and not exact and release.count(".") < 2
+            return f"=={release}.*" if short else f"=={release}"
+        if re.fullmatch(_RELEASE + r"\.?\*", release):
+            return f"=={release.rstrip('.*')}.*"
+        if "," not in release or "|" in release:
+            return None
+    try:
+        clauses = [_clause(one.strip()) for one in text.split(",")]
+        return str(SpecifierSet(",".join(clauses)))
+    except (InvalidSpecifier, ValueError):
+        return None
+
+
+def _clause(text: str) -> str:
+    if "|" in text or " " in re.sub(r"([<>=!~])\s+", r"\1", text):
+        raise ValueError(text)
+    return f"=={text}" if text[:1].isdigit() else text

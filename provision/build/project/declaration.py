@@ -1,0 +1,172 @@
+"""What a project declares, whatever the format: requirements, limits, and what was not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from images.errors import Failure
+from images.text.printable import printable
+from provision.errors import BadInputError, Exit
+from provision.model.environment import environment_of
+
+KNOWN_PYTHONS = tuple(f"3.{minor}" for minor in range(7, 20))
+_ARCHS = ("x86_64", "aarch64")
+_MOST_PATCH = 40
+
+
+class ProjectError(BadInputError):
+    """A project that cannot be read, or declares nothing."""
+
+    code = "bad-project"
+
+
+class ProjectConflictError(BadInputError):
+    """An option of the command line contradicts what the project declares."""
+
+    code = "project-conflict"
+
+
+class ProjectHashError(Failure):
+    """An index has another file for a version than the one whose hash the project declares."""
+
+    code = "project-hash-mismatch"
+    exit_code = Exit.NOTHING_COMPATIBLE
+
+
+class Declared(NamedTuple):
+    """One declared value and its place: `text` is a PEP 508 requirement ("torch==2.5.1+cu121"), or
+    for Python and CUDA a specifier (">=3.10") or a version ("12.1"); `file` as the user names it,
+    `line` from 1, or 0 if unknown.
+    """
+
+    text: str
+    file: str
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        """For messages: "requirements.txt, line 3"."""
+        return f"{self.file}, line {self.line}" if self.line else self.file
+
+    @property
+    def requirement(self) -> Requirement:
+        return Requirement(self.text)
+
+    @property
+    def name(self) -> str:
+        """The canonical name of its package."""
+        return canonicalize_name(self.requirement.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What a project declares.
+
+    `packages` are installed; `constraints` limit versions, of these and of what they need.
+    `python` is a specifier set, `cuda` the version that a build or an index names. `hashes` are the
+    sha256 in hex that files of a package may have, by its canonical name. `left_out`: what was not
+    taken, in words. `locked`: every version is pinned. `members`: directories of the project with
+    packages of their own.
+    """
+
+    source: str
+    packages: tuple[Declared, ...] = ()
+    constraints: tuple[Declared, ...] = ()
+    python: Declared | None = None
+    cuda: Declared | None = None
+    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    locked: bool = False
+    members: tuple[str, ...] = ()
+
+
+def read_requirement(text: str, file: str, line: int) -> Declared | None:
+    """A requirement as it is written; None if its marker excludes every Linux image. ProjectError:
+    it is malformed.
+    """
+    try:
+        found = Requirement(text)
+    except InvalidRequirement as error:
+        raise ProjectError(
+            f"{Declared('', file, line).where}: {printable(text, limit=100)!r} is not a valid "
+            f"requirement: {printable(str(error).splitlines()[0], limit=100)}.",
+            fix="Write it as pip accepts it, for example: transformers>=4.40",
+        ) from error
+    try:
+        return Declared(str(found), file, line) if applies(found) else None
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise ProjectError(
+            f"{Declared('', file, line).where}: the marker of {printable(text, limit=100)!r} "
+            "compares what cannot be compared.",
+            fix="Write it as pip accepts it, for example: python_version < '3.11'",
+        ) from error
+
+
+def applies(requirement: Requirement) -> bool:
+    """Whether some Linux image needs it: its marker may depend on Python and the architecture."""
+    marker = requirement.marker
+    if marker is None:
+        return True
+    return any(
+        marker.evaluate({**environment_of(python, arch), "extra": ""})
+        for python in KNOWN_PYTHONS
+        for arch in _ARCHS
+    )
+
+
+def pin_of(requirement: Requirement) -> Version | None:
+    """The only version that a requirement allows: that of == or ===; None if it allows several."""
+    for one in requirement.specifier:
+        if one.operator in {"==", "==="} and not one.version.endswith("*"):
+            try:
+                return Version(one.version)
+            except InvalidVersion:
+                return None
+    return None
+
+
+def allowed_by(specifier: str) -> tuple[str, ...]:
+    """The Pythons of a specifier set: ">=3.10,<3.12" -> ("3.10", "3.11"). A bound within a minor
+    version (">=3.12.4") allows it. InvalidSpecifier: it is not one.
+    """
+    found = SpecifierSet(specifier)
+    patches = [0, *sorted({int(p) for p in _patches(found)}), _MOST_PATCH]
+    return tuple(
+        python
+        for python in KNOWN_PYTHONS
+        if any(found.contains(f"{python}.{patch}") for patch in patches)
+    )
+
+
+def _patches(specifiers: SpecifierSet) -> list[int]:
+    """The patch releases that the set names, with their neighbours."""
+    found = []
+    for one in specifiers:
+        parts = one.version.removesuffix(".*").split(".")
+        if len(parts) > 2 and parts[2].isdigit():
+            number = int(parts[2])
+            found += [max(0, number - 1), number, number + 1]
+    return found
+
+
+def read_python(text: object, file: str, line: int) -> Declared | None:
+    """A requires-python; None if it is empty, "*" or not a text. ProjectError: it is malformed."""
+    if not isinstance(text, str) or text.strip() in {"", "*"}:
+        return None
+    try:
+        allowed_by(text)
+    except InvalidSpecifier as error:
+        raise ProjectError(
+            f"{Declared('', file, line).where}: {printable(text, limit=60)!r} is not a range of "
+            "Python versions.",
+            fix="Write it like this: requires-python = '>=3.10'",
+        ) from error
+    return Declared(text.strip(), file, line)

@@ -1,0 +1,95 @@
+"""Reads the files of a project: regular, of a sensible size, UTF-8, TOML or text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from images.text.printable import printable
+from provision.build.project.declaration import ProjectError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LOCK_BYTES = 16 << 20
+TEXT_BYTES = 1 << 20
+"""Larger than any declaration written by hand."""
+
+
+def shown(path: Path, root: Path) -> str:
+    """A file as messages name it: relative to the project if it is in it."""
+    name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    return printable(name, limit=100)
+
+
+def read_text(path: Path, name: str, *, limit: int = TEXT_BYTES) -> str:
+    """The text of a file. ProjectError: it is missing, larger than `limit` bytes, not a regular
+    file or not UTF-8.
+    """
+    try:
+        if not path.is_file():  # a device or a pipe could be endless
+            what = "is not a regular file" if path.exists() else "does not exist"
+            raise ProjectError(f"{name} {what}.", fix="Name a text file.")
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise ProjectError(
+                f"{name} is larger than {limit >> 20} MiB, more than any file of its kind.",
+                fix="Remove it, or replace it by the project's real one.",
+            )
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProjectError(
+            f"{name} is not UTF-8 text (byte {error.start}).", fix="Save it as UTF-8."
+        ) from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ProjectError(
+            f"{name} cannot be read: {why}.", fix="Make it readable, or remove it."
+        ) from error
+
+
+def read_toml(text: str, name: str) -> Mapping[str, Any]:
+    """A TOML document. ProjectError: it is invalid."""
+    try:
+        found: Mapping[str, Any] = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        why = printable(str(error), limit=200) or "it is nested too deeply"
+        raise ProjectError(
+            f"{name} is not valid TOML: {why}.", fix="Correct it; uv and pip cannot read it either."
+        ) from error
+    return found
+
+
+def table(document: object, *keys: str) -> Mapping[str, Any]:
+    """A table by its path; empty if there is none."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}
+
+
+def listed(value: object) -> list[Any]:
+    """A list; empty if it is something else."""
+    return value if isinstance(value, list) else []
+
+
+def line_of(text: str, pattern: str) -> int:
+    """The number of the first line that a pattern matches at its start; 0 if none does."""
+    found = re.search(rf"^\s*{pattern}", text, re.MULTILINE)
+    return text.count("\n", 0, found.end()) + 1 if found else 0
+
+
+def public(text: str, limit: int = 100) -> str:
+    """A text for messages, without the logins of URLs in it."""
+    return printable(re.sub(r"://[^/@\s]*@", "://", text), limit=limit)
+
+
+def is_wheel_url(url: str) -> bool:
+    """Whether a URL is that of a wheel on a server, without a login in it: a lock is no secret."""
+    found = re.fullmatch(r"https?://([^/\s]+)/[^\s?#]+\.whl([?#]\S*)?", url)
+    return found is not None and "@" not in found[1]

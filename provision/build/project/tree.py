@@ -1,0 +1,220 @@
+"""Lists the files of a project that go into its image, and what stays out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from images.layers.own_errors import ProjectFilesError
+from images.layers.project import DiskFile, sha256_of
+from images.layers.tar import TarEntry
+from images.text.printable import printable
+from provision.build.project.files import read_text
+from provision.build.project.ignore import (
+    CACHES,
+    SECRETS,
+    IgnoreRule,
+    Origin,
+    read_dockerignore,
+    read_gitignore,
+    verdict,
+)
+
+APP = "app"
+"""The directory of a project in its image."""
+MOST_BYTES = 2 << 30
+MOST_FILES = 100_000
+_MOST_RULES = 2_000
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectTree:
+    """The files and links of a project as they will be in the image. `secrets` and `unusable` are
+    relative paths of what stays out: as a likely secret; as a link that leads out of the project, a
+    device, or a name that is not UTF-8.
+    """
+
+    files: tuple[DiskFile, ...] = ()
+    links: tuple[TarEntry, ...] = ()
+    secrets: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(one.size for one in self.files)
+
+    def has(self, path: str) -> bool:
+        """Whether a file of this path in the project is in the image."""
+        return any(one.path == f"{APP}/{path}" for one in self.files)
+
+
+@dataclass
+class _Found:
+    paths: list[tuple[str, Path, os.stat_result]] = field(default_factory=list)
+    links: list[TarEntry] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+
+
+def read_tree(
+    root: Path, *, leave_out: Collection[Path] = (), most_bytes: int = MOST_BYTES
+) -> ProjectTree:
+    """List a project, without what `leave_out` names: absolute paths that a build writes.
+
+    ProjectFilesError: a file cannot be read, or there are too many, or too large ones.
+    """
+    docker: tuple[IgnoreRule, ...] = ()
+    if (path := root / ".dockerignore").is_file():
+        docker = read_dockerignore(read_text(path, path.name))[:_MOST_RULES]
+    found = _walk(root, docker, {str(one.parent.resolve() / one.name) for one in leave_out})
+    total = sum(status.st_size for _, _, status in found.paths)
+    if total > most_bytes or len(found.paths) > MOST_FILES:
+        raise _too_large(found, total)
+    return ProjectTree(
+        files=tuple(_file(*one) for one in sorted(found.paths, key=lambda one: one[0])),
+        links=tuple(found.links),
+        secrets=tuple(sorted(found.secrets)),
+        unusable=tuple(sorted(found.unusable)),
+    )
+
+
+def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) -> _Found:
+    found = _Found()
+    waiting: list[tuple[Path, tuple[str, ...], tuple[IgnoreRule, ...], Origin | None]]
+    waiting = [(root, (), SECRETS, None)]
+    while waiting and len(found.paths) <= MOST_FILES:
+        folder, above, rules, decided = waiting.pop()
+        if (path := folder / ".gitignore").is_file() and not path.is_symlink():
+            rules += read_gitignore(read_text(path, str(path)), above)[:_MOST_RULES]
+        for entry in _entries(folder):
+            parts = (*above, entry.name)
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if any(rule.matches(parts, directory=is_directory) for rule in CACHES):
+                continue
+            if entry.path in outputs or (is_directory and _is_environment(Path(entry.path))):
+                continue
+            origin = verdict(parts, (*rules, *docker), directory=is_directory, above=decided)
+            shown = printable("/".join(parts), limit=100)
+            if origin == "secret" and decided != "secret":
+                found.secrets.append(shown)
+            if is_directory:
+                # below it something may be kept, but only by a .dockerignore
+                if origin is None or any(rule.keeps for rule in docker):
+                    waiting.append((Path(entry.path), parts, rules, origin))
+            elif origin is None:
+                _take(entry, parts, shown, found)
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _is_environment(folder: Path) -> bool:
+    """Whether it is a virtual environment, or one of conda."""
+    return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
+
+
+def _take(entry: os.DirEntry[str], parts: Sequence[str], shown: str, found: _Found) -> None:
+    path = "/".join(parts)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        found.unusable.append(shown)
+        return
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            target = str(Path(entry.path).readlink())
+            if _leads_out(parts, target):
+                found.unusable.append(shown)
+            else:
+                found.links.append(TarEntry(path=f"{APP}/{path}", kind="symlink", target=target))
+            return
+    except OSError as error:
+        raise _unreadable(Path(entry.path), error) from error
+    if stat.S_ISREG(status.st_mode):
+        found.paths.append((path, Path(entry.path), status))
+    else:
+        found.unusable.append(shown)
+
+
+def _leads_out(parts: Sequence[str], target: str) -> bool:
+    """Whether a link's target is outside of the project, or cannot be in a layer."""
+    if target.startswith("/") or not target.isprintable() or not target:
+        return True
+    depth = len(parts) - 1
+    for part in target.split("/"):
+        depth += -1 if part == ".." else part not in {"", "."}
+        if depth < 0:
+            return True
+    return False
+
+
+def _file(path: str, source: Path, status: os.stat_result) -> DiskFile:
+    try:
+        sha256, size = sha256_of(source)
+    except OSError as error:
+        raise _unreadable(source, error) from error
+    return DiskFile(
+        path=f"{APP}/{path}",
+        source=source,
+        size=size,
+        sha256=sha256,
+        runs=bool(status.st_mode & stat.S_IXUSR),
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> ProjectFilesError:
+    return ProjectFilesError(
+        f"{printable(str(path), limit=200)} cannot be read: {error.strerror or error}.",
+        fix="Make it readable, or name it in .dockerignore: it then stays out of the image.",
+    )
+
+
+def _too_large(found: _Found, total: int) -> ProjectFilesError:
+    sizes: dict[str, int] = {}
+    for path, _, status in found.paths:
+        first = path.partition("/")[0]
+        sizes[first] = sizes.get(first, 0) + status.st_size
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    named = ", ".join(f"{printable(one, limit=60)} ({_megabytes(sizes[one])})" for one in largest)
+    return ProjectFilesError(
+        f"The project has {len(found.paths):,} files of {_megabytes(total)}; an image takes "
+        f"{MOST_FILES:,} files of {_megabytes(MOST_BYTES)}. The largest: {named}.",
+        fix="Name data and models in .dockerignore, and mount them when the image runs: "
+        f"echo {printable(largest[0], limit=60) if largest else 'data'} >> .dockerignore",
+    )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
+
+
+def in_words(paths: Sequence[str]) -> str:
+    """The first paths, and how many more there are."""
+    more = len(paths) - _MOST_LISTED
+    return f"{', '.join(paths[:_MOST_LISTED])}{f' and {more} more' if more > 0 else ''}"
+
+
+def notes_of(tree: ProjectTree) -> Iterator[str]:
+    """What stayed out although a user may expect it in the image."""
+    if tree.secrets:
+        yield (
+            f"Not in the image, as likely secrets: {in_words(tree.secrets)} (to put one in: a "
+            "line !NAME in .dockerignore)."
+        )
+    if tree.unusable:
+        yield (
+            "Not in the image, as links that lead out of the project, devices or names that are "
+            f"not UTF-8: {in_words(tree.unusable)}."
+        )

@@ -1,0 +1,135 @@
+"""environment.yml and pixi.toml: only what surely is the same package on PyPI."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.build.project.conda import conda_specifier, read_environment, read_pixi
+from provision.errors import BadInputError
+from tests import ROOT
+from tests.kit.projects import project
+
+ENVIRONMENT = """\
+name: a
+channels: [pytorch, conda-forge]
+dependencies:
+  - python=3.11
+  - pytorch::pytorch=2.3.1
+  - pytorch-cuda=12.1
+  - numpy >=1.24,<2
+  - ffmpeg
+  - pip
+  - pip:
+      - timm==1.0.3
+      - -e .
+"""
+PIXI = """\
+[workspace]
+channels = ["conda-forge"]
+[dependencies]
+python = "3.11.*"
+pytorch-gpu = { version = "2.5.1", build = "*cuda*" }
+cuda-version = "12.6.*"
+cmake = "*"
+[pypi-dependencies]
+app = { path = ".", editable = true }
+timm = ">=1"
+lightning = { version = "2.4.0", extras = ["extra"] }
+fork = { git = "https://h.example/fork" }
+[feature.dev.dependencies]
+pytest = "*"
+"""
+
+
+def test_an_environment_of_conda(tmp_path: Path) -> None:
+    path = project(tmp_path, {"environment.yml": ENVIRONMENT}) / "environment.yml"
+    found, itself = read_environment(path, tmp_path)
+    assert [(one.text, one.line) for one in found.packages] == [
+        ("torch==2.3.1", 5),
+        ("numpy<2,>=1.24", 7),
+        ("timm==1.0.3", 11),
+    ]
+    assert found.python is not None
+    assert found.cuda is not None
+    assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.1")
+    assert found.left_out == ("ffmpeg (environment.yml, line 8; a package of conda)",)
+    assert itself
+
+
+def test_a_manifest_of_pixi(tmp_path: Path) -> None:
+    path = project(tmp_path, {"pixi.toml": PIXI}) / "pixi.toml"
+    found, itself = read_pixi(path, tmp_path)
+    assert [one.text for one in found.packages] == [
+        "torch==2.5.1",
+        "timm>=1",
+        "lightning[extra]==2.4.0",
+    ]
+    assert found.python is not None
+    assert found.cuda is not None
+    assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.6")
+    assert [one.partition(" ")[0] for one in found.left_out] == ["cmake", "fork", "the"]
+    assert itself
+
+
+@pytest.mark.parametrize(
+    ("text", "specifier"),
+    [
+        pytest.param("=1.24", "==1.24.*", id="the beginning of a version"),
+        pytest.param("=1.24.3", "==1.24.3", id="a whole version"),
+        pytest.param("==1.24", "==1.24", id="two equals signs"),
+        pytest.param("=1.24.3=py310_0", "==1.24.3", id="a build string"),
+        pytest.param("1.24.*", "==1.24.*", id="a wildcard"),
+        pytest.param("=1.24*", "==1.24.*", id="a wildcard without a dot"),
+        pytest.param(">=1.2,<2", "<2,>=1.2", id="a range"),
+        pytest.param("", "", id="any"),
+        pytest.param("*", "", id="a star"),
+        pytest.param("1.2|1.4", None, id="alternatives"),
+        pytest.param(">=1.2|<1", None, id="alternative ranges"),
+        pytest.param("=1.2.3=*cuda*", "==1.2.3", id="a pattern of builds"),
+        pytest.param("~=1.2", "~=1.2", id="a compatible release"),
+        pytest.param("latest", None, id="a word"),
+    ],
+)
+def test_versions_of_conda(text: str, specifier: str | None) -> None:
+    assert conda_specifier(text) == specifier
+
+
+@given(st.text(alphabet="=<>!~*|,. 0123456789abpy_", max_size=20))
+def test_no_version_is_a_bug(text: str) -> None:
+    conda_specifier(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("dependencies: [", "not valid YAML", id="broken YAML"),
+        pytest.param("a: " + "[" * 1_000, "environment.yml", id="nested too deeply"),
+        pytest.param(
+            "dependencies:\n  - pip:\n    - a b c", "line 3", id="a malformed requirement"
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = project(tmp_path, {"environment.yml": text}) / "environment.yml"
+    with pytest.raises(BadInputError, match=r".") as caught:
+        read_environment(path, tmp_path)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["", "a", "- 1", "dependencies: 1", "dependencies:\n  - {a: b}"])
+def test_an_environment_without_packages_declares_nothing(text: str, tmp_path: Path) -> None:
+    path = project(tmp_path, {"environment.yml": text}) / "environment.yml"
+    found, _ = read_environment(path, tmp_path)
+    assert (found.packages, found.left_out) == ((), ())
+
+
+def test_the_names_are_sorted_and_in_lower_case() -> None:
+    path = ROOT / "provision/build/project/data/conda.json"
+    names = list(json.loads(path.read_text(encoding="utf-8"))["pypi"])
+    assert names == sorted(names)
+    assert names == [name.lower() for name in names]

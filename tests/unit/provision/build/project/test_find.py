@@ -1,0 +1,171 @@
+"""Which file of a directory declares its packages, and what is said about the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.build.project.declaration import ProjectError, allowed_by
+from provision.build.project.find import project_directory, read_project
+from tests.kit.projects import project
+
+OF_UV = """\
+version = 1
+requires-python = ">=3.10"
+[[package]]
+name = "app"
+source = { virtual = "." }
+dependencies = [{ name = "torch" }]
+[[package]]
+name = "torch"
+version = "2.5.1"
+source = { registry = "https://i.example/simple" }
+"""
+OF_OTHERS = 'lock-version = "1.0"\n[[packages]]\nname = "torch"\nversion = "2.4.0"\n'
+OURS = f"{OF_OTHERS}[tool.gpu-provision]\nschema = 1\n"
+STANDARD = "[project]\nname = 'a'\nrequires-python = '>=3.11'\ndependencies = ['torch==2.2.0']\n"
+CONDA = "dependencies: [pytorch=2.1.0]\n"
+PIXI = "[pypi-dependencies]\ntorch = '==2.0.1'\n"
+ALL = {
+    "pylock.toml": OF_OTHERS,
+    "uv.lock": OF_UV,
+    "requirements.txt": "torch==2.3.0",
+    "pyproject.toml": STANDARD,
+    "environment.yml": CONDA,
+    "pixi.toml": PIXI,
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "release"),
+    [
+        pytest.param([*ALL], "pylock.toml", "2.4.0", id="everything at once"),
+        pytest.param([*ALL][1:], "uv.lock", "2.5.1", id="without a pylock.toml"),
+        pytest.param([*ALL][2:], "requirements.txt", "2.3.0", id="without a lock"),
+        pytest.param([*ALL][3:], "pyproject.toml", "2.2.0", id="without requirements"),
+        pytest.param([*ALL][4:], "environment.yml", "2.1.0", id="conda and pixi"),
+        pytest.param([*ALL][5:], "pixi.toml", "2.0.1", id="pixi alone"),
+    ],
+)
+def test_the_most_authoritative_file_is_read(
+    files: list[str], source: str, release: str, tmp_path: Path
+) -> None:
+    found = read_project(project(tmp_path, {name: ALL[name] for name in files}))
+    assert found.declared.source == source
+    assert release in {
+        one.text.partition("==")[2] for one in found.declared.packages if one.name == "torch"
+    }
+    others = [name for name in files if name not in {source, "pyproject.toml"}]
+    assert all(any(name in note for note in found.notes) for name in others)
+
+
+def test_our_own_lock_is_said_and_not_read_again(tmp_path: Path) -> None:
+    files = {"pylock.toml": OURS, "requirements.txt": "torch"}
+    found = read_project(project(tmp_path, files))
+    assert found.declared.source == "requirements.txt"
+    assert any("--lock pylock.toml" in note for note in found.notes)
+
+
+def test_a_pyproject_without_dependencies_gives_way_to_conda(tmp_path: Path) -> None:
+    files = {"pyproject.toml": "[project]\nname = 'a'\n", "environment.yml": CONDA}
+    assert read_project(project(tmp_path, files)).declared.source == "environment.yml"
+    (tmp_path / "environment.yml").unlink()
+    assert read_project(tmp_path).declared.packages == ()
+
+
+def test_an_editable_install_of_the_project_brings_its_own_requirements(tmp_path: Path) -> None:
+    files = {"requirements.txt": "numpy==1.26.4\n-e .\n", "pyproject.toml": STANDARD}
+    found = read_project(project(tmp_path, files)).declared
+    assert [one.where for one in found.packages] == [
+        "requirements.txt, line 1",
+        "pyproject.toml, line 4",
+    ]
+    assert found.python is not None
+    assert found.python.where == "pyproject.toml, line 3"
+
+
+def test_a_lock_of_another_tool_is_said_with_the_command_that_exports_it(tmp_path: Path) -> None:
+    files = {"pyproject.toml": "[tool.poetry.dependencies]\ntorch = '^2.5'\n", "poetry.lock": ""}
+    notes = read_project(project(tmp_path, files)).notes
+    assert any("poetry export" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        pytest.param("3.11\n", "3.11", id="a minor version"),
+        pytest.param("# why\n\n3.11.4\n3.10\n", "3.11", id="the first of several"),
+        pytest.param("cpython-3.12.1-linux-x86_64-gnu", "3.12", id="as uv writes it in full"),
+        pytest.param("pypy3.10", None, id="another Python"),
+        pytest.param("system", None, id="a word"),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_the_python_of_a_checkout(text: str, python: str | None, tmp_path: Path) -> None:
+    found = read_project(project(tmp_path, {"requirements.txt": "torch", ".python-version": text}))
+    assert (found.python.text if found.python else None) == python
+
+
+@pytest.mark.parametrize(
+    ("specifier", "first", "last"),
+    [
+        pytest.param(">=3.10,<3.12", "3.10", "3.11", id="a range"),
+        pytest.param(">=3.10.4,<3.11", "3.10", "3.10", id="a bound within a minor version"),
+        pytest.param("==3.11.*", "3.11", "3.11", id="a wildcard"),
+        pytest.param("==3.11.4", "3.11", "3.11", id="a patch release"),
+        pytest.param("~=3.11", "3.11", "3.19", id="a compatible release"),
+        pytest.param("<=3.11", "3.7", "3.11", id="an upper bound"),
+    ],
+)
+def test_the_pythons_of_a_range(specifier: str, first: str, last: str) -> None:
+    found = allowed_by(specifier)
+    assert (found[0], found[-1]) == (first, last)
+
+
+@pytest.mark.parametrize(
+    ("files", "fix"),
+    [
+        pytest.param({}, "--with", id="an empty directory"),
+        pytest.param({"setup.py": ""}, "uv pip compile setup.py", id="only a setup.py"),
+        pytest.param({"requirements/prod.txt": ""}, "-r requirements/prod.txt", id="other names"),
+        pytest.param({"pyproject.toml": "[tool.ruff]"}, "--with", id="only a tool's settings"),
+        pytest.param({"pylock.toml": OURS}, "--with", id="only our own lock"),
+    ],
+)
+def test_a_directory_that_declares_nothing_is_refused(
+    files: dict[str, str], fix: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ProjectError, match="declares no packages") as caught:
+        read_project(project(tmp_path, files))
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("none", "There is no directory", id="a missing one"),
+        pytest.param("file", "is not a directory", id="a file"),
+        pytest.param("a" * 5000, "There is no directory", id="a name that is too long"),
+        pytest.param("a\0b", "There is no directory", id="a NUL"),
+    ],
+)
+def test_what_is_no_directory_is_refused(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project(tmp_path, {"file": ""}))
+    with pytest.raises(ProjectError, match=words):
+        project_directory(name)
+
+
+def test_a_lock_does_not_replace_the_file_that_declares(tmp_path: Path) -> None:
+    found = read_project(project(tmp_path, {"pylock.toml": OF_OTHERS}))
+    with pytest.raises(ProjectError, match=r"would replace pylock\.toml"):
+        found.refuse_to_replace(tmp_path / "pylock.toml")
+    found.refuse_to_replace(tmp_path / "pylock.gpu.toml")
+
+
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").symlink_to("/dev/zero")
+    with pytest.raises(ProjectError, match="declares no packages"):
+        read_project(tmp_path)

@@ -1,0 +1,118 @@
+"""A refusal that a project's pin causes names its line, and what to pin instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from images.wheels.locked import Wheel
+from provision.build.base import require_plan
+from provision.build.project.declaration import ProjectHashError
+from provision.build.project.find import Project, read_project
+from provision.build.project.pins import check_hashes, naming_pins
+from provision.build.project.request import request_of
+from provision.catalog.loading import load
+from provision.errors import NothingCompatibleError
+from provision.lock.lockfile import Lock
+from provision.lock.solve import NoSolutionError
+from provision.model.plan import Plan, Request
+from provision.resolve import resolve
+from tests.kit.hosts import host
+from tests.kit.projects import project
+
+CATALOG = load()
+
+
+def refused(root: Path, text: str, *hosts_: str, driver: str = "580.95.05") -> str:
+    """The message and the fix of the plan for a project on a GPU."""
+    found = read_project(project(root, {"requirements.txt": text}))
+    hosts = [host(driver, *hosts_)]
+    request = request_of(found, Request(), named=False, arch="x86_64")
+    with (
+        pytest.raises(NothingCompatibleError) as caught,
+        naming_pins(found, hosts, request, CATALOG),
+    ):
+        require_plan(resolve(hosts, request, CATALOG))
+    return f"{caught.value.message} {caught.value.fix}"
+
+
+def test_a_release_without_code_for_the_gpu(tmp_path: Path) -> None:
+    said = refused(tmp_path, "# why\ntorch==1.13.1\n", "H100")
+    assert "compute capability 9.0" in said
+    assert "requirements.txt, line 2: torch==1.13.1" in said
+    assert "In requirements.txt, pin torch==2.0.0 or torch==" in said
+
+
+def test_a_release_that_is_older_than_the_gpu(tmp_path: Path) -> None:
+    said = refused(tmp_path, "torch==2.3.0\n", "RTX 5090")
+    assert "requirements.txt, line 1: torch==2.3.0" in said
+    assert "pin torch==2.7" in said
+
+
+def test_a_cuda_that_an_index_names(tmp_path: Path) -> None:
+    text = "--index-url https://download.pytorch.org/whl/cu117\ntorch==2.0.1\n"
+    said = refused(tmp_path, text, "H100")
+    assert "another CUDA than 11.7, which requirements.txt, line 1 names" in said
+
+
+def test_a_companion_that_does_not_match_is_named_with_its_line(tmp_path: Path) -> None:
+    said = refused(tmp_path, "torch==2.5.1\ntorchvision==0.15.2\n", "RTX 4090")
+    assert "requirements.txt, line 2: torchvision==0.15.2" in said
+
+
+def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
+    said = refused(tmp_path, "torch==2.9.0\n", "GTX 1080 Ti", driver="450.80.02")
+    assert "requirements.txt, line 1: torch==2.9.0" in said
+
+
+def test_a_python_without_a_wheel_is_named_with_its_line(tmp_path: Path) -> None:
+    project(tmp_path, {"pyproject.toml": "[project]\nname='a'\nrequires-python='>=3.13'\n"})
+    said = refused(tmp_path, "torch==2.3.0\n", "RTX 4090")
+    assert "no wheel for Python 3.13 to 3.19" in said
+    assert "requirements.txt, line 1: torch==2.3.0; pyproject.toml, line 3: Python >=3.13" in said
+    assert "In requirements.txt, pin torch==2." in said
+
+
+def test_what_uv_refuses_is_named_with_its_line(tmp_path: Path) -> None:
+    files = {"requirements.txt": "torch==2.5.1\nnumpy==1.26.4\n# x\npandas==2.2.0\n"}
+    found = read_project(project(tmp_path, files))
+    with (
+        pytest.raises(NoSolutionError) as caught,
+        naming_pins(found, [host()], Request(), CATALOG),
+    ):
+        raise NoSolutionError("No index has it.", fix="x", detail="Because pandas==2.2.0 depends")
+    assert "requirements.txt, line 4: pandas==2.2.0" in caught.value.message
+    assert "numpy" not in caught.value.message
+
+
+def test_without_a_project_an_error_stays_as_it_is() -> None:
+    with (
+        pytest.raises(NoSolutionError) as caught,
+        naming_pins(None, [host()], Request(), CATALOG),
+    ):
+        raise NoSolutionError("No index has it.", fix="x")
+    assert (caught.value.message, caught.value.fix) == ("No index has it.", "x")
+
+
+def hashed(root: Path, name: str) -> Project:
+    return read_project(project(root, {"requirements.txt": f"{name}==1 --hash=sha256:{'a' * 64}"}))
+
+
+def lock_of(name: str, sha256: str) -> Lock:
+    wheel = Wheel(name=name, version="1", url="https://i.example/x.whl", size=1, sha256=sha256)
+    return Lock(text="", plan=Plan(verdict="direct", framework="pytorch"), wheels=(wheel,))
+
+
+@pytest.mark.parametrize("name", ["torch", "torchvision", "nvidia-cublas-cu12", "triton"])
+def test_the_build_of_the_framework_has_hashes_of_its_own(name: str, tmp_path: Path) -> None:
+    check_hashes(hashed(tmp_path, name), lock_of(name, "b" * 64))
+
+
+def test_another_file_for_a_version_is_refused(tmp_path: Path) -> None:
+    found = hashed(tmp_path, "numpy")
+    check_hashes(found, lock_of("numpy", "a" * 64))
+    check_hashes(found, lock_of("pandas", "b" * 64))
+    check_hashes(None, lock_of("numpy", "b" * 64))
+    with pytest.raises(ProjectHashError, match=r"another file for numpy 1 than requirements\.txt"):
+        check_hashes(found, lock_of("numpy", "b" * 64))

@@ -1,0 +1,182 @@
+"""A pyproject.toml: the standard's dependencies, or Poetry's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.build.project.declaration import ProjectError
+from provision.build.project.pyproject import poetry_specifier, read_pyproject
+from tests.kit.projects import project
+
+STANDARD = """\
+[project]
+name = "a"
+requires-python = ">=3.10"
+dependencies = [
+    "torch==2.5.1",
+    "numpy<2",
+    "x @ git+https://h.example/x",
+]
+[project.optional-dependencies]
+dev = ["pytest"]
+[dependency-groups]
+docs = ["sphinx"]
+"""
+POETRY = """\
+[tool.poetry]
+name = "a"
+[tool.poetry.dependencies]
+python = "^3.10"
+torch = "~2.5"
+transformers = {version = "^4.40", extras = ["torch"]}
+local = {path = "../local"}
+many = [{version = "1"}, {version = "2"}]
+later = {version = "*", optional = true}
+numpy = "*"
+"""
+
+
+def test_the_standard_s_table(tmp_path: Path) -> None:
+    path = project(tmp_path, {"pyproject.toml": STANDARD}) / "pyproject.toml"
+    found = read_pyproject(path, tmp_path)
+    assert found is not None
+    assert [(one.text, one.line) for one in found.packages] == [("torch==2.5.1", 5), ("numpy<2", 6)]
+    assert found.python is not None
+    assert (found.python.text, found.python.line) == (">=3.10", 3)
+    assert found.left_out == (
+        "x @ git+https://h.example/x (pyproject.toml, line 7; images are built from wheels)",
+        "extra dev (pyproject.toml)",
+        "group docs (pyproject.toml)",
+    )
+
+
+def test_poetry_s_table(tmp_path: Path) -> None:
+    path = project(tmp_path, {"pyproject.toml": POETRY}) / "pyproject.toml"
+    found = read_pyproject(path, tmp_path)
+    assert found is not None
+    assert [one.text for one in found.packages] == [
+        "torch<2.6,>=2.5",
+        "transformers[torch]<5,>=4.40",
+        "numpy",
+    ]
+    assert found.python is not None
+    assert found.python.text == ">=3.10,<4"
+    assert [one.partition(" ")[0] for one in found.left_out] == ["local", "many"]
+
+
+@pytest.mark.parametrize(
+    ("text", "specifier"),
+    [
+        pytest.param("^1.2.3", ">=1.2.3,<2", id="a caret"),
+        pytest.param("^0.2.3", ">=0.2.3,<0.3", id="a caret below 1"),
+        pytest.param("^0.0.3", ">=0.0.3,<0.0.4", id="a caret below 0.1"),
+        pytest.param("^0.0", ">=0.0,<0.1", id="a caret of zeros"),
+        pytest.param("~1.2.3", ">=1.2.3,<1.3", id="a tilde"),
+        pytest.param("~1", ">=1,<2", id="a tilde of a major"),
+        pytest.param("1.2.3", "==1.2.3", id="a bare version"),
+        pytest.param("1.2.*", "==1.2.*", id="a wildcard"),
+        pytest.param("*", "", id="any"),
+        pytest.param(">=1, <2, !=1.5", ">=1,<2,!=1.5", id="a list"),
+        pytest.param("=1.2", "==1.2", id="one equals sign"),
+        pytest.param("1.2 || 2.0", None, id="alternatives"),
+        pytest.param("^x", None, id="no version"),
+    ],
+)
+def test_poetry_s_constraints(text: str, specifier: str | None) -> None:
+    assert poetry_specifier(text) == specifier
+
+
+@given(st.text(alphabet="^~=<>!*.,| 0123456789ab", max_size=20))
+def test_no_constraint_is_a_bug(text: str) -> None:
+    poetry_specifier(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("[project", "is not valid TOML", id="broken TOML"),
+        pytest.param("a = " + "[" * 20_000, "is not valid TOML", id="nested too deeply"),
+        pytest.param("[project]\ndependencies = ['a b']", "line 2", id="a malformed requirement"),
+        pytest.param("[project]\ndependencies = [7]", "'[7]'", id="a number"),
+        pytest.param(
+            "[project]\nrequires-python = 'new'\ndependencies = []", "line 2", id="Python"
+        ),
+        pytest.param("[tool.poetry.dependencies]\na = '1 || 2'", "'1 || 2'", id="Poetry"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = project(tmp_path, {"pyproject.toml": text}) / "pyproject.toml"
+    with pytest.raises(ProjectError, match=r".") as caught:
+        read_pyproject(path, tmp_path)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[tool.ruff]\nline-length = 100", id="a tool's settings"),
+        pytest.param("", id="nothing"),
+        pytest.param("project = 1", id="a number for a table"),
+    ],
+)
+def test_what_declares_nothing_is_passed_over(text: str, tmp_path: Path) -> None:
+    path = project(tmp_path, {"pyproject.toml": text}) / "pyproject.toml"
+    assert read_pyproject(path, tmp_path) is None
+
+
+SOURCES = """\
+[project]
+name = "a"
+dependencies = ["torch==2.5.1", "fork>=1", "lib", "other", "mac"]
+[tool.uv.sources]
+torch = [
+    { index = "pytorch-cpu", marker = "sys_platform == 'darwin'" },
+    { index = "pytorch-cu121", marker = "sys_platform == 'linux'" },
+]
+Fork = { git = "https://h.example/fork" }
+lib = { workspace = true }
+other = { index = "own" }
+mac = { path = "../mac", marker = "sys_platform == 'darwin'" }
+[[tool.uv.index]]
+name = "pytorch-cpu"
+url = "https://download.pytorch.org/whl/cpu"
+[[tool.uv.index]]
+name = "pytorch-cu121"
+url = "https://download.pytorch.org/whl/cu121"
+[[tool.uv.index]]
+name = "own"
+url = "https://user:secret@own.example/simple"
+"""
+
+
+def test_what_uv_takes_from_elsewhere_is_not_taken_from_an_index(tmp_path: Path) -> None:
+    path = project(tmp_path, {"pyproject.toml": SOURCES}) / "pyproject.toml"
+    found = read_pyproject(path, tmp_path)
+    assert found is not None
+    assert [one.name for one in found.packages] == ["torch", "other", "mac"]
+    assert found.cuda is not None
+    assert (found.cuda.text, found.cuda.line) == ("12.1", 18)
+    said = "; ".join(found.left_out)
+    assert "fork (pyproject.toml, line 3; from git" in said
+    assert "lib (pyproject.toml, line 3; from workspace" in said
+    assert "the index https://own.example/simple, which has other" in said
+    assert "secret" not in said
+
+
+def test_a_source_of_poetry_names_the_cuda(tmp_path: Path) -> None:
+    text = """\
+    [tool.poetry.dependencies]
+    torch = { version = "2.5.1", source = "cu121" }
+    [[tool.poetry.source]]
+    name = "cu121"
+    url = "https://download.pytorch.org/whl/cu121"
+    """
+    path = project(tmp_path, {"pyproject.toml": text}) / "pyproject.toml"
+    found = read_pyproject(path, tmp_path)
+    assert found is not None
+    assert found.cuda is not None
+    assert (found.cuda.text, found.cuda.line) == ("12.1", 5)

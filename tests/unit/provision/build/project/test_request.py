@@ -1,0 +1,199 @@
+"""A declaration and the options of the command line: what holds, and what contradicts what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.build.project.declaration import Declaration, Declared, ProjectConflictError
+from provision.build.project.find import Project
+from provision.build.project.request import request_of, with_locked_cuda
+from provision.model.plan import Request
+from provision.model.request import parse_request
+
+
+def declared(*lines: str, **more: Any) -> Declaration:
+    constraints = tuple(Declared(text, "uv.lock", 9) for text in more.pop("constraints", ()))
+    packages = tuple(Declared(text, "r.txt", i) for i, text in enumerate(lines, start=1))
+    return Declaration(source="r.txt", packages=packages, constraints=constraints, **more)
+
+
+def merged(declaration: Declaration, checkout: str | None = None, /, **given: Any) -> Request:
+    project = Project(
+        root=Path("/p"),
+        declared=declaration,
+        python=Declared(checkout, ".python-version", 1) if checkout else None,
+    )
+    named = "framework" in given
+    return request_of(project, parse_request(**given), named=named, arch="x86_64")
+
+
+@pytest.mark.parametrize(
+    ("lines", "given", "framework", "release", "cuda"),
+    [
+        pytest.param(["torch==2.5.1"], {}, "pytorch", "==2.5.1", None, id="a pin"),
+        pytest.param(["torch==2.5.1+cu121"], {}, "pytorch", "==2.5.1", "12.1",
+                     id="a build names its CUDA"),
+        pytest.param(["torch==2.5.1+cpu"], {}, "pytorch", "==2.5.1", None,
+                     id="a build for CPUs keeps its release"),
+        pytest.param(["torch>=2.4,<2.6"], {}, "pytorch", "<2.6,>=2.4", None, id="a range"),
+        pytest.param(["torch"], {}, "pytorch", None, None, id="any release"),
+        pytest.param(["numpy"], {}, "pytorch", None, None, id="no framework at all"),
+        pytest.param(["tensorflow[and-cuda]==2.18.0"], {}, "tensorflow", "==2.18.0", None,
+                     id="TensorFlow"),
+        pytest.param(["tensorflow-cpu==2.18.0"], {}, "tensorflow", "==2.18.0", None,
+                     id="TensorFlow for CPUs"),
+        pytest.param(["jax[cuda12]==0.4.35"], {}, "jax", "==0.4.35", None, id="JAX"),
+        pytest.param(["jax", "torch==2.5.1"], {}, "pytorch", "==2.5.1", None,
+                     id="PyTorch before JAX"),
+        pytest.param(["jax==0.4.35", "torch"], {"framework": "jax"}, "jax", "==0.4.35", None,
+                     id="the framework that is named"),
+        pytest.param(["torch>=2.4"], {"framework_version": "2.5.1"}, "pytorch", "==2.5.1,>=2.4",
+                     None, id="an option narrows a range"),
+        pytest.param(["torch==2.5.1"], {"framework_version": ">=2"}, "pytorch", "==2.5.1,>=2",
+                     None, id="a pin within an option's range"),
+        pytest.param(["torch==2.5.1+cu121"], {"cuda": "12.1"}, "pytorch", "==2.5.1", "12.1",
+                     id="the same CUDA twice"),
+        pytest.param(["torch==2.5.1"], {"cuda": "12.4"}, "pytorch", "==2.5.1", "12.4",
+                     id="a CUDA that the project leaves open"),
+    ],
+)  # fmt: skip
+def test_the_framework(
+    lines: list[str], given: dict[str, Any], framework: str, release: str | None, cuda: str | None
+) -> None:
+    found = merged(declared(*lines), **given)
+    clauses = sorted((found.framework_version or "").split(","))
+    assert (found.framework, clauses, found.cuda) == (
+        framework,
+        sorted((release or "").split(",")),
+        cuda,
+    )
+
+
+@pytest.mark.parametrize(
+    ("declaration", "python", "given", "said"),
+    [
+        pytest.param(declared("torch==2.5.1"), None, {"framework_version": "2.6.0"},
+                     ("--framework-version 2.6.0", "r.txt, line 1"), id="another release"),
+        pytest.param(declared("torch<2.5"), None, {"framework_version": "2.6.0"},
+                     ("--framework-version 2.6.0", "torch<2.5"), id="a release out of the range"),
+        pytest.param(declared("torch==2.5.1+cu121"), None, {"cuda": "12.4"},
+                     ("--cuda 12.4", "r.txt, line 1", "12.1"), id="another CUDA"),
+        pytest.param(declared("torch", python=Declared("<3.12", "p.toml", 3)), None,
+                     {"python": "3.12"}, ("--python 3.12", "p.toml, line 3", "<3.12"),
+                     id="a Python that the project excludes"),
+        pytest.param(declared("torch", "peft==0.10"), None, {"companions": ["peft==0.12"]},
+                     ("--with peft==0.12", "r.txt, line 2"), id="another release of a package"),
+        pytest.param(declared("torch", python=Declared(">=4", "p.toml", 3)), None, {},
+                     ("p.toml, line 3", ">=4"), id="a Python that does not exist"),
+    ],
+)  # fmt: skip
+def test_a_contradiction_names_both(
+    declaration: Declaration, python: str | None, given: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    with pytest.raises(ProjectConflictError, match=r".") as caught:
+        merged(declaration, python, **given)
+    assert [words for words in said if words not in caught.value.message] == []
+    assert caught.value.fix
+
+
+def test_the_framework_and_what_comes_with_it_are_left_to_the_plan() -> None:
+    found = merged(
+        declared(
+            "torch==2.5.1", "nvidia-cublas-cu12==12.1.3.1", "triton==3.1.0", "nvidia-ml-py==12.5",
+            "torchvision==0.20.1+cpu", "numpy<2", "jax",
+            constraints=["nvidia-cudnn-cu12==9.1.0.70", "sympy==1.13.1", "torch==2.5.1"],
+        )
+    )  # fmt: skip
+    assert found.companions == ("nvidia-ml-py==12.5", "torchvision==0.20.1", "numpy<2", "jax")
+    assert found.constraints == ("sympy==1.13.1",)
+
+
+def test_without_the_framework_its_libraries_are_packages_like_others() -> None:
+    found = merged(declared("onnxruntime-gpu", "nvidia-cudnn-cu12==9.1.0.70"))
+    assert found.companions == ("onnxruntime-gpu", "nvidia-cudnn-cu12==9.1.0.70")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "given", "settled"),
+    [
+        pytest.param(declared("torch==2.5.1", "peft==0.1"), {}, True, id="every line is a pin"),
+        pytest.param(declared("torch==2.5.1", "peft"), {}, False, id="a line is open"),
+        pytest.param(declared("peft==0.1"), {}, False, id="the framework is open"),
+        pytest.param(declared("torch==2.5.1", "peft", locked=True), {}, True, id="a lock"),
+        pytest.param(declared("torch==2.5.1", locked=True), {"companions": ["vllm"]}, False,
+                     id="an option asks for more"),
+    ],
+)  # fmt: skip
+def test_whether_there_is_anything_to_choose(
+    declaration: Declaration, given: dict[str, Any], *, settled: bool
+) -> None:
+    assert merged(declaration, **given).settled == settled
+
+
+@pytest.mark.parametrize(
+    ("limit", "checkout", "given", "python", "pythons"),
+    [
+        pytest.param(">=3.10,<3.12", None, None, None, ("3.10", "3.11"), id="a range"),
+        pytest.param(">=3.10,<3.12", "3.11", None, "3.11", (), id="the checkout's own"),
+        pytest.param(">=3.10,<3.12", "3.12", None, None, ("3.10", "3.11"), id="that is excluded"),
+        pytest.param(">=3.10", "3.11", "3.12", "3.12", (), id="an option wins over a checkout"),
+        pytest.param(None, None, None, None, (), id="nothing"),
+    ],
+)
+def test_python(
+    limit: str | None,
+    checkout: str | None,
+    given: str | None,
+    python: str | None,
+    pythons: tuple[str, ...],
+) -> None:
+    at = Declared(limit, "p.toml", 3) if limit else None
+    found = merged(declared("torch", python=at), checkout, python=given)
+    assert (found.python, found.pythons) == (python, pythons)
+
+
+def test_a_lock_with_two_releases_takes_the_newer_one_and_its_pythons() -> None:
+    lines = ('torch==2.8.0; python_version < "3.10"', 'torch==2.9.0; python_version >= "3.10"')
+    limit = Declared(">=3.9,<3.12", "p.toml", 1)
+    found = merged(declared(*lines, python=limit, locked=True))
+    assert (found.framework_version, found.pythons) == ("==2.9.0", ("3.10", "3.11"))
+    older = merged(declared(*lines, python=limit, locked=True), python="3.9")
+    assert (older.framework_version, older.python) == ("==2.8.0", "3.9")
+
+
+@pytest.mark.parametrize(
+    ("constraints", "given", "cuda"),
+    [
+        pytest.param(["nvidia-cuda-runtime-cu12==12.8.90"], {}, "12.8", id="the runtime of a lock"),
+        pytest.param(["nvidia-cuda-runtime==13.0.96"], {}, "13.0", id="its name since CUDA 13"),
+        pytest.param(["nvidia-cuda-runtime==13.2.1"], {}, None, id="one that does not fit"),
+        pytest.param(["nvidia-cuda-runtime-cu12==12.8.90"], {"cuda": "12.6"}, "12.6",
+                     id="an option comes first"),
+        pytest.param(['nvidia-cuda-runtime==13.0.96; python_version < "3.12"',
+                      "nvidia-cuda-runtime-cu12==12.8.90; python_version >= '3.12'"], {}, "12.8",
+                     id="the one for the newest Python"),
+        pytest.param(["nvidia-cuda-runtime-cu12>=12"], {}, None, id="not a pin"),
+        pytest.param(["nvidia-cublas-cu12==12.8.3.14"], {}, None, id="another library"),
+    ],
+)  # fmt: skip
+def test_the_cuda_of_a_lock_is_kept_if_it_fits(
+    constraints: list[str], given: dict[str, Any], cuda: str | None
+) -> None:
+    found = declared("torch==2.9.1", constraints=constraints, locked=True)
+    request = with_locked_cuda(
+        merged(found, **given), found, arch="x86_64", fits=lambda asked: asked.cuda != "13.2"
+    )
+    assert request.cuda == cuda
+
+
+def test_what_was_read_and_what_was_not_is_noted() -> None:
+    found = merged(declared("jax", "torch==2.5.1+cpu", left_out=("ffmpeg (line 3)",)))
+    said = " ".join(note.message for note in found.notes)
+    assert "The plan is for PyTorch; JAX is installed as the project requires it" in said
+    assert "torch==2.5.1+cpu (r.txt, line 2) is not a build for CUDA" in said
+    assert "Not taken from the project: ffmpeg (line 3)." in said
+    bare = merged(declared("numpy"))
+    assert "r.txt requires no framework; the image gets PyTorch" in bare.notes[0].message

@@ -1,0 +1,148 @@
+"""A requirements.txt and what it includes: what is taken, what is listed, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.build.project.declaration import Declaration, ProjectError
+from provision.build.project.requirements import pip_lines, read_requirements
+from tests.kit.projects import project
+
+HASH = "a" * 64
+
+
+def read(root: Path, **files: str) -> Declaration:
+    named = {name.replace("_", "."): text for name, text in files.items()}
+    return read_requirements(project(root, named) / "requirements.txt", root)[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "packages"),
+    [
+        pytest.param("torch==2.5.1", ["torch==2.5.1"], id="a pin"),
+        pytest.param("torch == 2.5.1  # why", ["torch==2.5.1"], id="blanks and a comment"),
+        pytest.param("a[x,y]>=1", ["a[x,y]>=1"], id="extras"),
+        pytest.param(f"a==1 \\\n  --hash=sha256:{HASH}", ["a==1"], id="a hash on its own line"),
+        pytest.param('a; sys_platform == "win32"', [], id="a marker for another system"),
+        pytest.param('a; python_version < "3.9"', ['a; python_version < "3.9"'],
+                     id="a marker that a Python may meet"),
+        pytest.param("a @ https://h.example/a-1-py3-none-any.whl",
+                     ["a @ https://h.example/a-1-py3-none-any.whl"], id="a wheel by its address"),
+        pytest.param("https://h.example/a-1-py3-none-any.whl",
+                     ["a @ https://h.example/a-1-py3-none-any.whl"], id="only its address"),
+        pytest.param("", [], id="nothing"),
+        pytest.param("--only-binary :all:", [], id="an option that holds anyway"),
+    ],
+)  # fmt: skip
+def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) -> None:
+    found = read(tmp_path, requirements_txt=line)
+    assert [one.text for one in found.packages] == packages
+    assert found.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "listed"),
+    [
+        pytest.param("git+https://u:secret@h.example/a.git#egg=a", "git+https://h.example/a.git",
+                     id="a repository, without its login"),
+        pytest.param("a @ git+https://h.example/a.git", "a @ git+https", id="a named repository"),
+        pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", id="a file of this machine"),
+        pytest.param("-e ../other", "../other", id="another project"),
+        pytest.param("https://h.example/a.tar.gz", "a.tar.gz", id="a source archive"),
+        pytest.param("a @ https://u:p@h.example/a-1-py3-none-any.whl", "a @ https://h.example",
+                     id="a wheel behind a login"),
+        pytest.param("--index-url https://u:secret@h.example/simple",
+                     "--index-url https://h.example/simple (requirements.txt, line 1; to use it: "
+                     "--index URL)", id="an index"),
+        pytest.param("--find-links=wheels", "wheels", id="a folder of wheels"),
+        pytest.param("--pre", "--pre", id="an option"),
+        pytest.param("-r https://h.example/more.txt", "more.txt", id="a file on a server"),
+        pytest.param("a==${VERSION}", "a==${VERSION}", id="a variable"),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_is_listed(line: str, listed: str, tmp_path: Path) -> None:
+    found = read(tmp_path, requirements_txt=line)
+    assert found.packages == ()
+    (said,) = found.left_out
+    assert listed in said
+    assert "line 1" in said
+    assert "secret" not in said
+
+
+def test_files_are_included_relative_to_the_one_that_names_them(tmp_path: Path) -> None:
+    files = {
+        "requirements.txt": "-r deps/base.txt\n-climits.txt\nc\n",
+        "deps/base.txt": "a\n--requirement=more.txt\n",
+        "deps/more.txt": "b\n-r ../requirements.txt\n",  # a circle
+        "limits.txt": "b<2\n",
+    }
+    found, _ = read_requirements(project(tmp_path, files) / "requirements.txt", tmp_path)
+    assert [(one.text, one.where) for one in found.packages] == [
+        ("a", "deps/base.txt, line 1"),
+        ("b", "deps/more.txt, line 1"),
+        ("c", "requirements.txt, line 3"),
+    ]
+    assert [one.text for one in found.constraints] == ["b<2"]
+
+
+def test_a_pytorch_index_names_the_cuda(tmp_path: Path) -> None:
+    text = "torch==2.5.1\n--extra-index-url https://download.pytorch.org/whl/cu121\n"
+    found = read(tmp_path, requirements_txt=text)
+    assert found.cuda is not None
+    assert (found.cuda.text, found.cuda.line) == ("12.1", 2)
+    assert found.left_out == ()
+
+
+def test_hashes_are_kept_by_package(tmp_path: Path) -> None:
+    lines = [f"A_b==1 --hash=sha256:{HASH} \\", f"  --hash=sha256:{'b' * 64}", "c==1"]
+    found = read(tmp_path, requirements_txt="\n".join(lines))
+    assert found.hashes == {"a-b": frozenset({HASH, "b" * 64})}
+
+
+def test_the_project_itself_is_no_package(tmp_path: Path) -> None:
+    for line in ("-e .", ".", "-e .[dev]", "--editable=.", "./"):
+        found, itself = pip_lines([(line, 1)], "requirements.txt", tmp_path)
+        assert itself, line
+        assert (found.packages, found.left_out) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        pytest.param({"requirements.txt": "a\nb==\n"}, "line 2: 'b=='", id="a malformed line"),
+        pytest.param(
+            {"requirements.txt": "a; os_name ~= 'posix'"}, "cannot be compared", id="a marker"
+        ),
+        pytest.param({"requirements.txt": "a; 'x' in extras"}, "line 1", id="a lock's marker"),
+        pytest.param({"requirements.txt": "-r no.txt"}, "there is no file no.txt", id="no file"),
+        pytest.param({"requirements.txt": b"\xff\xfe"}, "not UTF-8", id="not UTF-8"),
+        pytest.param({"requirements.txt": b"a\n" * 600_000}, "larger than 1 MiB", id="huge"),
+        pytest.param({"requirements.txt": "<<<<<<< HEAD"}, "line 1", id="a merge conflict"),
+        pytest.param(
+            {f"{i}.txt": f"-r {i + 1}.txt" for i in range(60)}
+            | {"requirements.txt": "-r 0.txt", "60.txt": ""},
+            "more than 50",
+            id="too many files",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(
+    files: dict[str, str | bytes], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ProjectError, match=r".") as caught:
+        read_requirements(project(tmp_path, files) / "requirements.txt", tmp_path)
+    assert words in caught.value.message
+    assert caught.value.fix
+
+
+@given(st.text(max_size=60))
+def test_no_line_is_a_bug(line: str) -> None:
+    try:
+        found, _ = pip_lines([(line, 1)], "requirements.txt", Path("/nonexistent"))
+    except ProjectError:
+        return
+    assert all(one.requirement for one in found.packages)

@@ -1,0 +1,124 @@
+"""The files of a project that go into its image: no link leads out, no secret is in."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from images.layers.own_errors import ProjectFilesError
+from provision.build.project.tree import in_words, notes_of, read_tree
+from tests.kit.projects import project
+
+
+def paths(root: Path) -> list[str]:
+    return [one.path for one in read_tree(root).files]
+
+
+def test_code_is_taken_and_what_no_image_needs_is_not(tmp_path: Path) -> None:
+    files = dict.fromkeys(
+        [
+            "main.py", "pkg/a.py", "pkg/__pycache__/a.pyc", ".git/config", ".venv/x",
+            "env/pyvenv.cfg", "env/lib/x.py", "conda/conda-meta/history", "a.egg-info/PKG-INFO",
+            "data/big.bin", ".env", "sub/.gitignore", "sub/x.log", ".dockerignore",
+        ],
+        "",
+    )  # fmt: skip
+    files |= {".gitignore": "data/\n", "sub/.gitignore": "*.log\n"}
+    found = read_tree(project(tmp_path, files))
+    assert [one.path for one in found.files] == [
+        "app/.dockerignore",
+        "app/.gitignore",
+        "app/main.py",
+        "app/pkg/a.py",
+        "app/sub/.gitignore",
+    ]
+    assert found.secrets == (".env",)
+    assert any("likely secrets: .env" in note for note in notes_of(found))
+
+
+def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
+    root = project(tmp_path / "p", {"a/b.py": "", "c.py": ""})
+    project(tmp_path, {"outside": "secret"})
+    for name, target in {
+        "in": "c.py", "a/up": "../c.py", "dir": "a", "loop": "loop", "gone": "nothing",
+        "out": "../outside", "a/out": "../../outside", "far": "a/../../outside",
+        "absolute": "/etc/passwd", "own": str(root / "c.py"), "odd": "c\n.py",
+    }.items():  # fmt: skip
+        (root / name).symlink_to(target)
+    found = read_tree(root)
+    assert {one.path: one.target for one in found.links} == {
+        "app/in": "c.py",
+        "app/a/up": "../c.py",
+        "app/dir": "a",
+        "app/loop": "loop",
+        "app/gone": "nothing",
+    }
+    assert found.unusable == ("a/out", "absolute", "far", "odd", "out", "own")
+    assert [one.path for one in found.files] == ["app/a/b.py", "app/c.py"]
+
+
+def test_what_is_no_file_stays_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / os.fsdecode(b"\xff.py")).touch()
+    with socket.socket(socket.AF_UNIX) as found:
+        os.chdir(tmp_path)
+        found.bind("socket")
+        tree = read_tree(tmp_path)
+    assert tree.files == ()
+    assert len(tree.unusable) == 3
+
+
+def test_modes_tell_programs_from_other_files_and_nothing_else(tmp_path: Path) -> None:
+    project(tmp_path, {"a": "", "b": "", "c": ""})
+    (tmp_path / "a").chmod(0o700)
+    (tmp_path / "b").chmod(0o666)
+    assert {one.path: one.runs for one in read_tree(tmp_path).files} == {
+        "app/a": True,
+        "app/b": False,
+        "app/c": False,
+    }
+
+
+def test_what_a_build_writes_is_not_part_of_it(tmp_path: Path) -> None:
+    project(tmp_path, {"main.py": "", "image.tar": "", "layout/index.json": ""})
+    found = read_tree(tmp_path, leave_out=[tmp_path / "image.tar", tmp_path / "layout"])
+    assert [one.path for one in found.files] == ["app/main.py"]
+
+
+def test_a_project_that_is_too_large_is_refused_with_what_is_large(tmp_path: Path) -> None:
+    project(tmp_path, {"main.py": "", "data/a": "x" * 900, "data/b": "x" * 900})
+    with pytest.raises(ProjectFilesError, match=r"The largest: data") as caught:
+        read_tree(tmp_path, most_bytes=1000)
+    assert "echo data >> .dockerignore" in caught.value.fix
+
+
+def test_deep_directories_are_no_bug(tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    for _ in range(1050):
+        os.mkdir("d")  # noqa: PTH102  relative: the whole path may be too long
+        os.chdir("d")
+    try:
+        assert read_tree(tmp_path).files == ()
+    finally:  # what removes a test's directory works recursively
+        for _ in range(1050):
+            os.chdir("..")
+            os.rmdir("d")  # noqa: PTH106
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    project(tmp_path, {"a": ""})
+    (tmp_path / "a").chmod(0)
+    with pytest.raises(ProjectFilesError, match="cannot be read"):
+        read_tree(tmp_path)
+
+
+def test_long_lists_are_cut() -> None:
+    assert in_words([str(i) for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
+def test_an_empty_directory_is_an_empty_tree(tmp_path: Path) -> None:
+    assert paths(tmp_path) == []

@@ -125,6 +125,12 @@ def plan_run(
     )
 
 
+def image_command(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the image runs by default; () if its configuration names nothing."""
+    settings = config.get("config")
+    return _words(settings.get("Cmd")) if isinstance(settings, dict) else ()
+
+
 def image_user(config: Mapping[str, Any]) -> str:
     """The user that the image's configuration names; "" for root."""
     settings = config.get("config")

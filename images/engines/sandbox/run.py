@@ -14,7 +14,7 @@ from images.engines.sandbox.bounds import bounded, bounds_of
 from images.engines.sandbox.devices import Driver, find_driver
 from images.engines.sandbox.errors import SandboxError
 from images.engines.sandbox.launch import Launcher, environment, explain, find_launcher
-from images.engines.sandbox.plan import Mount, SandboxPlan, image_user, plan_run
+from images.engines.sandbox.plan import Mount, SandboxPlan, image_command, image_user, plan_run
 from images.engines.sandbox.roots import Root, Roots
 from images.engines.spec import RunJob, RunResult
 from images.oci.sources import Image
@@ -155,7 +155,7 @@ class Sandbox:
             errors="surrogateescape",
         )
         script.chmod(0o700)
-        return f"{shlex.quote(str(script))} python3"
+        return shlex.join([str(script), *(image_command(root.config) or ("python3",))])
 
     def _root(self, handle: str) -> Root:
         found = self._in_use.get(handle)

@@ -296,8 +296,8 @@ def _notes(project: Project, pin: FrameworkPin, *, named: bool) -> Iterator[Note
     if others and not named:
         yield Note(
             code="project-framework",
-            message=f"The plan is for {title}; {' and '.join(others)} is installed as "
-            "the project requires it (to plan for it instead: --framework).",
+            message=f"The plan is for {title}; {' and '.join(others)} is installed beside it (to "
+            "plan for it instead: --framework).",
         )
     for one in pin.declared:
         version = pin_of(one.requirement)

@@ -512,6 +512,16 @@ def test_the_script_to_get_in_lies_beside_the_root(
     assert not list((tmp_path / "roots").glob("*/enter"))
 
 
+def test_what_the_image_runs_is_what_the_script_is_called_with(
+    fake: Callable[[str], Sandbox],
+) -> None:
+    sandbox = fake("true")
+    settings = {"Cmd": ["chat-server", "--port", "8 0"]}
+    one = image([layer(PROGRAM, entry("usr/bin/sh", b""))], settings)
+    command = sandbox.shell_command(sandbox.prepare(one, lambda _: None), gpus="none")
+    assert command.endswith("/enter chat-server --port '8 0'")
+
+
 @pytest.mark.parametrize(
     ("arch", "covered"),
     [

@@ -192,7 +192,7 @@ def test_the_cuda_of_a_lock_is_kept_if_it_fits(
 def test_what_was_read_and_what_was_not_is_noted() -> None:
     found = merged(declared("jax", "torch==2.5.1+cpu", left_out=("ffmpeg (line 3)",)))
     said = " ".join(note.message for note in found.notes)
-    assert "The plan is for PyTorch; JAX is installed as the project requires it" in said
+    assert "The plan is for PyTorch; JAX is installed beside it" in said
     assert "torch==2.5.1+cpu (r.txt, line 2) is not a build for CUDA" in said
     assert "Not taken from the project: ffmpeg (line 3)." in said
     bare = merged(declared("numpy"))

@@ -15,6 +15,7 @@ from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
 from provision.model.plan import Alternative, Cell, Framework, HostFacts, Plan, PlanError, Request
 from provision.resolve.alternatives import alternatives
+from provision.resolve.beside import beside_notes
 from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import Candidate, Examiner, nearness
@@ -244,5 +245,5 @@ def _plan(best: Candidate, examiner: Examiner, request: Request, catalog: Catalo
         indexes=indexes,
         reasons=reasons(best, answers, indexes, request, catalog),
         warnings=warnings(best, answers, request, catalog),
-        notes=notes(answers, request, catalog),
+        notes=(*notes(answers, request, catalog), *beside_notes(build, beside)),
     )

@@ -7,10 +7,10 @@ libraries as wheels, and run on the hosts, too; the versions that both accept ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from provision.catalog.catalog import Catalog
-from provision.model.plan import TITLES, Framework, Request
+from provision.model.plan import TITLES, Framework, Note, Request
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.packages import FRAMEWORKS, Companion, companions_of
@@ -133,6 +133,16 @@ def _blocker(
         )
         fix = use_cuda
     return Blocker(code="framework-beside", message=message, fix=fix)
+
+
+def beside_notes(build: Build, requirements: Mapping[str, str]) -> Iterator[Note]:
+    """Which other frameworks a plan has. `requirements`: by the names of their packages."""
+    for name, line in requirements.items():
+        yield Note(
+            code="second-framework",
+            message=f"{TITLES[FRAMEWORKS[name]]} is installed beside {build.name}, for the same "
+            f"CUDA: {line}",
+        )
 
 
 def requirement_of(wanted: Companion, found: Sequence[Build]) -> str:

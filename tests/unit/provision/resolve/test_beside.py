@@ -49,6 +49,7 @@ def test_the_second_framework_gets_the_cuda_of_the_first(
     assert (made.cuda or "").startswith(f"{cuda}.")
     (found,) = frameworks_in(made).values()
     assert re.fullmatch(line, found)
+    assert [note.message for note in made.notes if found in note.message]
 
 
 def test_cudnn_is_not_pinned_where_the_other_framework_may_fix_it() -> None:

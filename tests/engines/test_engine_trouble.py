@@ -27,7 +27,7 @@ pytestmark = pytest.mark.docker
 TAG = "gpu-provision-test:trouble"
 SLEEPS = "import time\ntime.sleep(600)\n"
 NO_TORCH = "__version__ = '0'\n"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def wait_for(truth: Callable[[], object], what: str) -> None:

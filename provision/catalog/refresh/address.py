@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,7 @@ def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> str | None:
     except FileNotFoundError:
         return None
     argv = [program, "pip", "compile", "-", "--offline", "--no-cache", "--quiet", "--no-header"]
+    argv += ["--python", sys.executable]  # uv needs one, and PATH may have none
     argv += ["--emit-index-url", *(["--no-config"] if own else [])]
     found = re.search(r"^--index-url[ =](\S+)", _output(argv, env) or "", re.MULTILINE)
     return found[1] if found else None

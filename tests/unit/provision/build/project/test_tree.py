@@ -60,11 +60,11 @@ def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
     assert [one.path for one in found.files] == ["app/a/b.py", "app/c.py"]
 
 
-def test_what_is_no_file_stays_out(tmp_path: Path) -> None:
+def test_what_is_no_file_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / os.fsdecode(b"\xff.py")).touch()
     with socket.socket(socket.AF_UNIX) as found:
-        os.chdir(tmp_path)
+        monkeypatch.chdir(tmp_path)
         found.bind("socket")
         tree = read_tree(tmp_path)
     assert tree.files == ()
@@ -95,8 +95,8 @@ def test_a_project_that_is_too_large_is_refused_with_what_is_large(tmp_path: Pat
     assert "echo data >> .dockerignore" in caught.value.fix
 
 
-def test_deep_directories_are_no_bug(tmp_path: Path) -> None:
-    os.chdir(tmp_path)
+def test_deep_directories_are_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for _ in range(1050):
         os.mkdir("d")  # noqa: PTH102  relative: the whole path may be too long
         os.chdir("d")

@@ -395,7 +395,10 @@ def test_pip_is_asked_for_its_configuration(tmp_path: Path) -> None:
     assert found.name == "corp.example"
 
 
-def test_where_nothing_is_configured_uv_says_its_own() -> None:
+def test_where_nothing_is_configured_uv_says_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where uv finds no Python by itself
     found = default_index(None, {"PATH": "/nosuch", "HOME": "/nosuch"})
     assert found.name == "PyPI"
     assert found.url.startswith("https://")

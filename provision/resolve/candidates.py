@@ -250,6 +250,8 @@ class Examiner:
         return not refused and not any(self._against_gpu(build, one) for one in self._devices)
 
     def _companion_blockers(self, build: Build, request: Request) -> tuple[Blocker, ...]:
+        if not request.companions:
+            return ()
         blockers = companion_blockers(build, request, self.catalog)
         return (*blockers, *self.beside.blockers(build, request))
 
@@ -274,7 +276,7 @@ class Examiner:
 
     def _python(self, build: Build, request: Request, offered: Offer) -> tuple[str | None, str]:
         return choose_python(
-            self.beside.for_both(build, request),
+            self.beside.for_both(build, request) if request.companions else build,
             request.python,
             allowed_pythons(offered.pythons, request),
             self.catalog.settled_pythons(build.published),

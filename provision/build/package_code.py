@@ -97,7 +97,7 @@ def _request_another(name: str, missing: MissingCode) -> str:
 
 
 def _if_used(name: str) -> str:
-    return f"If you use it, request a release of {name} that has code for that GPU: --with."
+    return f"If you use it, request a release of {name} that has code for that GPU with --with."
 
 
 def _targets(targets: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
-"""A CUDA extension of our own, compiled by NVIDIA's compiler wheels beside the real PyTorch.
+"""A small CUDA extension is compiled with NVIDIA's compiler wheels beside the real PyTorch.
 
-On request alone: it downloads 3 GB and unpacks 7 GB. The directory that is named keeps them:
+Only on request: it downloads 3 GB and unpacks 7 GB. The directory DIR keeps them:
 
     GPU_PROVISION_CUDA_EXTENSION=DIR ./run test tests/wheels/test_cuda_extension.py
 """

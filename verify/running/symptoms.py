@@ -214,7 +214,7 @@ SYMPTOMS = (
     (
         "build",
         r"undefined symbol|file too short|invalid ELF header",
-        "a library is damaged, or another version of it stands in its place",
+        "a library is damaged, or is not the version that was linked against",
         "look at LD_LIBRARY_PATH and LD_PRELOAD; build the image again",
     ),
     (

@@ -58,10 +58,8 @@ def _data() -> Mapping[str, Any]:
     return found
 
 
-def read_environment(path: Path, root: Path) -> tuple[Declaration, bool]:
-    """What an environment.yml declares, and whether pip installs the project itself there.
-    ProjectError: it is invalid.
-    """
+def read_environment(path: Path, root: Path) -> Declaration:
+    """What an environment.yml declares, for conda and for pip. ProjectError: it is invalid."""
     name = shown(path, root)
     document = read_yaml(name, read_text(path, name, limit=_YAML_BYTES), kind="environment file")
     listed_ = document.get("dependencies") if document is not None else None
@@ -74,14 +72,11 @@ def read_environment(path: Path, root: Path) -> tuple[Declaration, bool]:
             by_pip += [
                 (one.text.replace("\n", " "), one.at.line) for one in pip.items() if one.text
             ]
-    pip_part, itself = pip_lines(by_pip, name, root)
-    return _together(found, pip_part), itself
+    return _together(found, pip_lines(by_pip, name, root))
 
 
-def read_pixi(path: Path, root: Path) -> tuple[Declaration, bool]:
-    """What a pixi.toml declares, and whether it installs the project itself. ProjectError: it is
-    invalid.
-    """
+def read_pixi(path: Path, root: Path) -> Declaration:
+    """What a pixi.toml declares. ProjectError: it is invalid."""
     name = shown(path, root)
     text = read_text(path, name)
     document = read_toml(text, name)
@@ -99,7 +94,7 @@ def read_pixi(path: Path, root: Path) -> tuple[Declaration, bool]:
         _pypi(key, said if isinstance(said, dict) else {"version": said}, found, line)
     others = [key for key in ("feature", "target") if table(document, key)]
     found.left_out += [f"the tables {key} ({name})" for key in others]
-    return _together(found, Declaration(source=name)), itself
+    return _together(found, Declaration(source=name, itself=itself))
 
 
 def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int) -> None:

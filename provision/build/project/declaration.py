@@ -74,7 +74,8 @@ class Declaration:
     `python` is a specifier set, `cuda` the version that a build or an index names. `hashes` are the
     sha256 in hex that files of a package may have, by its canonical name. `left_out`: what was not
     taken, in words. `locked`: every version is pinned. `members`: directories of the project with
-    packages of their own.
+    packages of their own. `itself`: the project is installed, too ("-e ."), with what its
+    pyproject.toml declares.
     """
 
     source: str
@@ -86,6 +87,7 @@ class Declaration:
     left_out: tuple[str, ...] = ()
     locked: bool = False
     members: tuple[str, ...] = ()
+    itself: bool = False
 
 
 def read_requirement(text: str, file: str, line: int) -> Declared | None:

@@ -16,24 +16,13 @@ from provision.build.project.locks import read_pylock, read_uv_lock
 from provision.build.project.pyproject import read_pyproject
 from provision.build.project.requirements import read_requirements
 
-Found = tuple[Declaration, bool]
-
-
-def _plain(
-    read: Callable[[Path, Path], Declaration | None],
-) -> Callable[[Path, Path], Found | None]:
-    def call(path: Path, root: Path) -> Found | None:
-        found = read(path, root)
-        return None if found is None else (found, False)
-
-    return call
-
-
-READERS: tuple[tuple[str, Callable[[Path, Path], Found | None]], ...] = (
-    ("pylock.toml", _plain(read_pylock)),
-    ("uv.lock", _plain(read_uv_lock)),
+Reader = Callable[[Path, Path], Declaration | None]
+"""Reads a file in a project's directory; None: it declares nothing."""
+READERS: tuple[tuple[str, Reader], ...] = (
+    ("pylock.toml", read_pylock),
+    ("uv.lock", read_uv_lock),
     ("requirements.txt", read_requirements),
-    ("pyproject.toml", _plain(read_pyproject)),
+    ("pyproject.toml", read_pyproject),
     ("environment.yml", read_environment),
     ("environment.yaml", read_environment),
     ("pixi.toml", read_pixi),
@@ -102,13 +91,13 @@ def read_project(root: Path) -> Project:
     """Read the first file that declares packages. ProjectError: there is none, or it is invalid."""
     there = [(name, read) for name, read in READERS if _is_there(root / name)]
     for position, (name, read) in enumerate(there):
-        found = read(root / name, root)
-        if found is None:
+        declared = read(root / name, root)
+        if declared is None:
             continue
-        declared, itself = found
-        if not (declared.packages or declared.left_out or itself) and there[position + 1 :]:
+        says = declared.packages or declared.left_out or declared.itself
+        if not says and there[position + 1 :]:
             continue  # a pyproject.toml beside conda's file often names only the project
-        if itself and name != "pyproject.toml":
+        if declared.itself:
             declared = _with_pyproject(declared, root)
         skipped = [other for other, _ in there[position + 1 :] if other != "pyproject.toml"]
         notes = [f"The packages are those of {declared.source}."]
@@ -132,7 +121,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _ours(skipped: list[tuple[str, Callable[[Path, Path], Found | None]]]) -> Iterator[str]:
+def _ours(skipped: list[tuple[str, Reader]]) -> Iterator[str]:
     if any(name == "pylock.toml" for name, _ in skipped):
         yield (
             "pylock.toml was written by provision lock, and is not read again. To build what it "

@@ -26,20 +26,18 @@ from provision.build.project.declaration import (
 from provision.build.project.find import Project
 from provision.model.environment import environment_of, is_met
 from provision.model.plan import PACKAGES, TITLES, Framework, Note, Request
-from provision.resolve.packages import PAIRED
+from provision.model.request import parse_cuda
+from provision.resolve.packages import FRAMEWORKS, PAIRED
 
 _FRAMEWORKS: dict[str, Framework] = {
-    "torch": "pytorch",
-    "tensorflow": "tensorflow",
+    **FRAMEWORKS,
     "tensorflow-gpu": "tensorflow",
     "tensorflow-cpu": "tensorflow",
-    "jax": "jax",
     "jaxlib": "jax",
 }
 _OWN: dict[Framework, frozenset[str]] = {
-    "pytorch": frozenset({"torch"}),
-    "tensorflow": frozenset({"tensorflow", "tensorflow-gpu", "tensorflow-cpu"}),
-    "jax": frozenset({"jax", "jaxlib"}),
+    framework: frozenset(name for name, own in _FRAMEWORKS.items() if own == framework)
+    for framework in TITLES
 }
 # What comes with a build of a framework, and changes with its CUDA. NVIDIA's other packages
 # (nvidia-dali, nvidia-ml-py, cuda-python) do not.
@@ -50,7 +48,7 @@ _BROUGHT = re.compile(
     r"|cuda-(bindings|toolkit|pathfinder)|(pytorch-)?triton|jax-cuda\d+-(plugin|pjrt)"
 )
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
-_TAG = re.compile(r"cu(\d{2,3})")
+_TAG = re.compile(r"cu\d{2,3}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +137,7 @@ def framework_pin(
         _public(clause) for one in main for clause in one.requirement.specifier
     )
     tags = [
-        one._replace(text=f"{tag[1][:-1]}.{tag[1][-1]}")
+        one._replace(text=parse_cuda(tag[0]))
         for one in main
         for version in [pin_of(one.requirement)]
         if version is not None and (tag := _TAG.fullmatch(version.local or ""))
@@ -163,7 +161,7 @@ def _height(rows: Iterable[Declared]) -> tuple[bool, Version]:
 
 
 def _first(names: Collection[str]) -> Framework | None:
-    return next((known for name, known in _FRAMEWORKS.items() if name in names), None)
+    return next((known for known in TITLES if not _OWN[known].isdisjoint(names)), None)
 
 
 def is_of_the_build(name: str, framework: Framework) -> bool:

@@ -42,21 +42,21 @@ class _Found:
     itself: bool = False  # the project is installed, too, with what its pyproject.toml declares
 
 
-def read_requirements(path: Path, root: Path) -> tuple[Declaration, bool]:
-    """The declaration of a requirements file, and whether it installs the project itself ("-e .").
-    ProjectError: a file cannot be read, or a line is malformed.
+def read_requirements(path: Path, root: Path) -> Declaration:
+    """The declaration of a requirements file. ProjectError: a file cannot be read, or a line is
+    malformed.
     """
     found = _Found()
     _read(path, root, found, limits=False)
-    return _declaration(shown(path, root), found), found.itself
+    return _declaration(shown(path, root), found)
 
 
-def pip_lines(lines: list[tuple[str, int]], file: str, root: Path) -> tuple[Declaration, bool]:
+def pip_lines(lines: list[tuple[str, int]], file: str, root: Path) -> Declaration:
     """The same for lines of another file, each with its number: pip's in an environment.yml."""
     found = _Found()
     for text, number in lines:
         _take(text, file, number, root / file, root, found, limits=False)
-    return _declaration(file, found), found.itself
+    return _declaration(file, found)
 
 
 def _declaration(source: str, found: _Found) -> Declaration:
@@ -67,6 +67,7 @@ def _declaration(source: str, found: _Found) -> Declaration:
         cuda=found.cuda,
         hashes={name: frozenset(values) for name, values in found.hashes.items()},
         left_out=tuple(found.left_out),
+        itself=found.itself,
     )
 
 

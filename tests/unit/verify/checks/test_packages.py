@@ -139,7 +139,7 @@ SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetD
             [ImportedPackage("x", "1", "x", "undefined symbol: __nvJitLinkAddData_12_1")],
             0,
             FAIL,
-            "another version of it stands in its place",
+            "is not the version that was linked against",
             id="a symbol of CUDA is missing",
         ),
     ],

@@ -48,7 +48,7 @@ pytest = "*"
 
 def test_an_environment_of_conda(tmp_path: Path) -> None:
     path = project(tmp_path, {"environment.yml": ENVIRONMENT}) / "environment.yml"
-    found, itself = read_environment(path, tmp_path)
+    found = read_environment(path, tmp_path)
     assert [(one.text, one.line) for one in found.packages] == [
         ("torch==2.3.1", 5),
         ("numpy<2,>=1.24", 7),
@@ -58,12 +58,12 @@ def test_an_environment_of_conda(tmp_path: Path) -> None:
     assert found.cuda is not None
     assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.1")
     assert found.left_out == ("ffmpeg (environment.yml, line 8; a package of conda)",)
-    assert itself
+    assert found.itself
 
 
 def test_a_manifest_of_pixi(tmp_path: Path) -> None:
     path = project(tmp_path, {"pixi.toml": PIXI}) / "pixi.toml"
-    found, itself = read_pixi(path, tmp_path)
+    found = read_pixi(path, tmp_path)
     assert [one.text for one in found.packages] == [
         "torch==2.5.1",
         "timm>=1",
@@ -73,7 +73,7 @@ def test_a_manifest_of_pixi(tmp_path: Path) -> None:
     assert found.cuda is not None
     assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.6")
     assert [one.partition(" ")[0] for one in found.left_out] == ["cmake", "fork", "the"]
-    assert itself
+    assert found.itself
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -
 @pytest.mark.parametrize("text", ["", "a", "- 1", "dependencies: 1", "dependencies:\n  - {a: b}"])
 def test_an_environment_without_packages_declares_nothing(text: str, tmp_path: Path) -> None:
     path = project(tmp_path, {"environment.yml": text}) / "environment.yml"
-    found, _ = read_environment(path, tmp_path)
+    found = read_environment(path, tmp_path)
     assert (found.packages, found.left_out) == ((), ())
 
 

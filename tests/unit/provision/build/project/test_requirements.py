@@ -17,7 +17,7 @@ HASH = "a" * 64
 
 def read(root: Path, **files: str) -> Declaration:
     named = {name.replace("_", "."): text for name, text in files.items()}
-    return read_requirements(project(root, named) / "requirements.txt", root)[0]
+    return read_requirements(project(root, named) / "requirements.txt", root)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_files_are_included_relative_to_the_one_that_names_them(tmp_path: Path) 
         "deps/more.txt": "b\n-r ../requirements.txt\n",  # a circle
         "limits.txt": "b<2\n",
     }
-    found, _ = read_requirements(project(tmp_path, files) / "requirements.txt", tmp_path)
+    found = read_requirements(project(tmp_path, files) / "requirements.txt", tmp_path)
     assert [(one.text, one.where) for one in found.packages] == [
         ("a", "deps/base.txt, line 1"),
         ("b", "deps/more.txt, line 1"),
@@ -105,8 +105,8 @@ def test_hashes_are_kept_by_package(tmp_path: Path) -> None:
 
 def test_the_project_itself_is_no_package(tmp_path: Path) -> None:
     for line in ("-e .", ".", "-e .[dev]", "--editable=.", "./"):
-        found, itself = pip_lines([(line, 1)], "requirements.txt", tmp_path)
-        assert itself, line
+        found = pip_lines([(line, 1)], "requirements.txt", tmp_path)
+        assert found.itself, line
         assert (found.packages, found.left_out) == ((), ())
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(
 @given(st.text(max_size=60))
 def test_no_line_is_a_bug(line: str) -> None:
     try:
-        found, _ = pip_lines([(line, 1)], "requirements.txt", Path("/nonexistent"))
+        found = pip_lines([(line, 1)], "requirements.txt", Path("/nonexistent"))
     except ProjectError:
         return
     assert all(one.requirement for one in found.packages)

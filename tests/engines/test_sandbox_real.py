@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -243,13 +244,13 @@ def test_what_is_wrong_with_an_image_changes_nothing_outside(way: Way, name: str
 @pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
 def test_a_hostile_image_types_nothing_into_the_persons_terminal(way: Way) -> None:
     """The person's shell reads what is left in its terminal once the image's command has ended."""
-    shell = way.run(command=["true"])["shell"].removesuffix(" python3")
+    enter, *_ = shlex.split(way.run(command=["true"])["shell"])
     attack = way.place / "attack.py"
     attack.write_text(
         ATTACK.replace('"__main__"', '""') + "\nprint(type_to_the_terminal(), change(0))\n"
     )
     script = (
-        f'{shell} python3 -c "$(cat {attack})"; echo "ended $?"; stty -a | grep -o "[-]*icanon";'
+        f'{enter} python3 -c "$(cat {attack})"; echo "ended $?"; stty -a | grep -o "[-]*icanon";'
         ' IFS= read -r -t 2 line; echo "[$line]"'
     )
     setsid = need.program("setsid", "util-linux")
@@ -319,8 +320,9 @@ def sleeping(mark: str) -> list[str]:
 
 @pytest.mark.parametrize(("user", "kind", "own_users"), WAYS[:2])
 def test_a_person_gets_in_by_the_script(way: Way) -> None:
-    shell = way.run()["shell"]
-    argv = [*as_user(way.user), "sh", "-c", f"{shell} -c 'import os; print(os.listdir(\"/root\"))'"]
+    enter, command = shlex.split(way.run()["shell"])
+    assert command == "bash", "what the base's configuration says it runs"
+    argv = [*as_user(way.user), enter, command, "-c", "ls --almost-all /root"]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd="/", timeout=60)
     assert ".bashrc" in done.stdout, done.stderr
 

@@ -254,14 +254,12 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
 
 def _check_record(args: argparse.Namespace, console: Console) -> int:
     from provision.cli.render.build import describe_check
-    from provision.verification.record_check import check_record, check_to_json
+    from provision.verification.record_check import check_record, check_to_json, find_case
 
     path, trust, level = read_check(args)
     image = read_image(args.image)
     checked = check_record(
-        image,
-        places=read_places(args),
-        facts=this_host(),
+        find_case(image, places=read_places(args), facts=this_host()),
         home=record_home(),
         path=path,
         trust=trust,

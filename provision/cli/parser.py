@@ -61,6 +61,7 @@ do_inspect, inspect_options = (
     _later("inspect", name) for name in ("do_inspect", "inspect_options")
 )
 do_wheel = _later("wheel", "do_wheel")
+do_gate, gate_options = (_later("gate", name) for name in ("do_gate", "gate_options"))
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
@@ -286,6 +287,12 @@ COMMANDS = (
         help="test an image on this machine",
         options=(image_argument, suite_options, run_options, file_options, record_options),
         run=do_verify,
+    ),
+    Command(
+        name="gate",
+        help="decide whether a job with this image may start on this node",
+        options=(gate_options,),
+        run=do_gate,
     ),
     Command(
         name="doctor",

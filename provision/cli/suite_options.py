@@ -51,7 +51,7 @@ def read_asked(args: argparse.Namespace) -> SuiteRequest:
         level=read_level(args.level),
         require=read_names("--require", args.require),
         only=read_names("--only", getattr(args, "only", None)),
-        timeout_s=_read_seconds(getattr(args, "timeout", None)),
+        timeout_s=read_seconds(getattr(args, "timeout", None)),
     )
 
 
@@ -62,7 +62,8 @@ def _read_framework(text: str | None) -> Framework | None:
     return found
 
 
-def _read_seconds(text: str | None) -> float:
+def read_seconds(text: str | None) -> float:
+    """The value of --timeout, in seconds. BadInputError: it is no number, or more than a week."""
     if text is None:
         return 1800.0
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 7 * 86400:
@@ -145,7 +146,7 @@ def read_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], str |
         )
     path = _there("--check-record", args.check_record) if args.check_record else None
     level = None if args.level is None else read_level(args.level)
-    return path, [_there("--trust", text) for text in args.trust], level
+    return path, read_key_files(args), level
 
 
 def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path], Path | None]:
@@ -167,7 +168,12 @@ def read_origin_check(args: argparse.Namespace) -> tuple[Path | None, list[Path]
         )
     path = _there("--check-provenance", args.check_provenance) if args.check_provenance else None
     lock = Path(args.lock) if args.lock is not None else None
-    return path, [_there("--trust", text) for text in args.trust], lock
+    return path, read_key_files(args), lock
+
+
+def read_key_files(args: argparse.Namespace) -> list[Path]:
+    """The public keys of --trust. BadInputError: a file is missing."""
+    return [_there("--trust", text) for text in args.trust]
 
 
 def _of(args: argparse.Namespace, name: str) -> str | None:

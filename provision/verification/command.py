@@ -15,7 +15,13 @@ from provision.attestation.provenance.attach import registry_manifest
 from provision.attestation.provenance.public import public_name
 from provision.attestation.record.host import RecordedHost
 from provision.attestation.record.statement import make_statement
-from provision.attestation.record.store import host_now, record_path, signer_of, write_record
+from provision.attestation.record.store import (
+    RECORDS,
+    host_now,
+    record_path,
+    signer_of,
+    write_record,
+)
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import Signer
 from provision.catalog.catalog import Catalog
@@ -45,11 +51,13 @@ _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Whether and where a record is kept. `home` is the directory of this user's own records and
-    key; `path` and `key` replace them if given; `attach`: also to the image in its registry.
+    """Whether and where a record is kept. `home` is the directory of this user's own records (in
+    `folder`) and key; `path` and `key` replace them if given; `attach`: also to the image in its
+    registry.
     """
 
     home: Path
+    folder: str = RECORDS
     wanted: bool = True
     path: Path | None = None
     key: Path | None = None
@@ -221,7 +229,9 @@ def _keep_record(
         level=order.asked.level,
         now=datetime.now(timezone.utc),
     )
-    path = recording.path or record_path(recording.home, kept.subject.image_id, kept.host)
+    path = recording.path or record_path(
+        recording.home, kept.subject.image_id, kept.host, recording.folder
+    )
     try:
         write_record(path, statement, signer)
     except OSError as error:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from images.oci.model import MANIFEST, Descriptor
+from provision.attestation.record.host import RecordedHost
 from provision.attestation.record.judge import Judgement, judge, missing
 from provision.attestation.record.statement import Statement, lock_digest
 from provision.attestation.record.store import (
+    RECORDS,
     elsewhere,
     host_now,
     read_record,
@@ -41,43 +43,60 @@ class Checked:
     keyid: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCase:
+    """What a record has to be of: this image, on this machine."""
+
+    name: str
+    subject: Subject
+    places: ImagePlaces
+    host: RecordedHost
+
+
+def find_case(name: str, *, places: ImagePlaces, facts: HostFacts) -> RecordCase:
+    """The named image on this machine; a failure says where the image was looked for."""
+    subject = find_subject(name, places)
+    host = host_now(facts, engine_name(subject, places))
+    return RecordCase(name=name, subject=subject, places=places, host=host)
+
+
 def check_record(
-    name: str,
+    case: RecordCase,
     *,
-    places: ImagePlaces,
-    facts: HostFacts,
     home: Path,
     path: Path | None,
     trust: Sequence[Path],
     level: str | None,
+    folder: str = RECORDS,
+    attached: bool = True,
 ) -> Checked:
-    """Judge the record of an image: the named one, or this user's own for this kind of machine. No
+    """Judge the record of an image: the named one, or this user's own in `folder` for this kind of
+    machine; if there is none and `attached`, one that is attached to the image in its registry. No
     container runs.
     """
-    subject = find_subject(name, places)
+    subject, host = case.subject, case.host
     image = subject.image_id
-    host = host_now(facts, engine_name(subject, places))
     held = partial(
         judge,
         image=image,
-        name=name,
+        name=case.name,
         lock=lock_digest(subject.labels.get(LOCK_SHA256)),
         host=host,
         level=level,
         now=datetime.now(timezone.utc),
         contradiction=contradiction,
     )
-    found = path or record_path(home, image, host)
+    found = path or record_path(home, image, host, folder)
     try:
         trusted = trusted_keys(home, trust)
-        if not found.exists() and path is None and subject.registry is not None:
+        if attached and not found.exists() and path is None and subject.registry is not None:
             manifest = (subject.digest or "",)
-            attached = _attached(subject, places, trusted, partial(held, also=manifest))
-            if attached is not None:
-                return attached
+            there = _attached(subject, case.places, trusted, partial(held, also=manifest))
+            if there is not None:
+                return there
         if not found.exists():
             known = path is None and elsewhere(home, image)
-            absent = missing(name=name, image=image, host=host, elsewhere=known)
+            absent = missing(name=case.name, image=image, host=host, elsewhere=known)
             return Checked(image=image, path=found, outcome=absent)
         statement, keyid = read_record(found, trusted)
     except StatementError as error:

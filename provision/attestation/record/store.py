@@ -29,14 +29,19 @@ def host_now(facts: HostFacts, engine: str) -> RecordedHost:
     return recorded_host(facts, kernel=platform.release(), engine=engine)
 
 
-def records(home: Path) -> Path:
+RECORDS = "records"
+GATE_RECORDS = "gate"
+"""Where `gate` keeps its own: a quick run of its does not replace a longer run's record."""
+
+
+def records(home: Path, folder: str = RECORDS) -> Path:
     """The directory of this user's records."""
-    return home / "records"
+    return home / folder
 
 
-def record_path(home: Path, image: str, host: RecordedHost) -> Path:
+def record_path(home: Path, image: str, host: RecordedHost, folder: str = RECORDS) -> Path:
     """The record of this image on this kind of machine: the latest run, whatever its verdict."""
-    return records(home) / f"{_short(image)}.{host.slug}.json"
+    return records(home, folder) / f"{_short(image)}.{host.slug}.json"
 
 
 def elsewhere(home: Path, image: str) -> bool:

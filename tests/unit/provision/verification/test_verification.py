@@ -13,8 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -34,7 +33,6 @@ from tests.kit.fake_engine import (
     H100,
     IMAGE,
     TAG,
-    Engine,
     Runner,
     as_asked,
     broken,
@@ -49,45 +47,9 @@ from tests.kit.fake_engine import (
 )
 from tests.kit.forged import RECORDS, REPORTS, Edit, forge_record, forged
 from tests.unit.provision.cli.test_cli import Said, main
+from tests.unit.provision.verification.conftest import Place
 
 SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
-
-
-@dataclass
-class Place:
-    """A directory to work in, and the engine of this machine."""
-
-    path: Path
-    engine: Engine
-    monkeypatch: pytest.MonkeyPatch
-
-    def __truediv__(self, name: str) -> Path:
-        return self.path / "work" / name
-
-    @property
-    def home(self) -> Path:
-        return self.path / "state" / "gpu-provision"
-
-    @property
-    def records(self) -> list[Path]:
-        return sorted((self.home / "records").glob("*"))
-
-    def facts(self, facts: HostFacts) -> None:
-        self.monkeypatch.setattr("provision.cli.commands.this_host", lambda: facts)
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    for name in ("work", "tmp"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    place = Place(tmp_path, Engine(), monkeypatch)
-    monkeypatch.setattr("images.engines.docker.Docker.connect", lambda **_: place.engine)
-    place.facts(FACTS)
-    return place
 
 
 def code_of(said: Said) -> Any:

@@ -1,0 +1,128 @@
+"""`provision gate`: may a job with this image start on this node?"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from images.errors import Failure
+from provision.cli.options import read_catalog, read_places, this_host
+from provision.cli.paths import record_home
+from provision.cli.suite_options import read_image, read_key_files, read_level, read_seconds
+from provision.errors import BadInputError
+from provision.model.request import quoted
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+DEFAULT_MAX_AGE = "24h"
+_AGE = re.compile(r"([0-9]{1,5})(min|h|d)")
+_UNITS = {
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_WORDS = {True: "open", False: "closed", None: "undecided"}
+
+
+def gate_options(verb: argparse.ArgumentParser) -> None:
+    """Which records count, and whether the suite runs."""
+    verb.add_argument("image", metavar="IMAGE", help="image that the job runs")
+    verb.add_argument(
+        "--level", metavar="LEVEL", default="quick", help="quick (default), standard or full"
+    )
+    verb.add_argument(
+        "--max-age",
+        metavar="AGE",
+        default=DEFAULT_MAX_AGE,
+        help=f"how old a test may be: 30min, 12h or 7d (default: {DEFAULT_MAX_AGE})",
+    )
+    how = verb.add_mutually_exclusive_group()
+    how.add_argument("--no-test", action="store_true", help="do not run the suite")
+    how.add_argument("--again", action="store_true", help="run the suite, whatever was recorded")
+    verb.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        default="300",
+        help="time limit of the suite (default: 300)",
+    )
+    verb.add_argument(
+        "--trust",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="trust this public key, too (repeatable)",
+    )
+
+
+def do_gate(args: argparse.Namespace, console: Console) -> int:
+    """Print one line: open, closed or undecided, and why."""
+    from provision.verification.gate import (
+        GateRule,
+        answer_of_failure,
+        answer_to_json,
+        ask_gate,
+    )
+    from provision.verification.record_check import find_case
+
+    rule = GateRule(
+        level=read_level(args.level),
+        max_age=read_age(args.max_age),
+        timeout_s=read_seconds(args.timeout),
+        test=not args.no_test,
+        again=args.again,
+    )
+    image, trust = read_image(args.image), read_key_files(args)
+
+    def run() -> Mapping[str, Any]:
+        return _run(args, rule.level, rule.timeout_s, console)
+
+    detail = ""
+    try:
+        case = find_case(image, places=read_places(args), facts=this_host())
+        answer = ask_gate(case, rule, home=record_home(), trust=trust, run=run)
+    except Failure as failure:  # whoever asks gets an answer of the same shape
+        answer, detail = answer_of_failure(failure), failure.detail
+    if args.json:
+        print_json(answer_to_json(answer))
+    else:
+        print_result(f"{_WORDS[answer.opens]}: {answer.message}")
+    if answer.fix or detail:
+        console.fail(answer.message, answer.fix or "", detail)
+    return answer.exit_code
+
+
+def _run(
+    args: argparse.Namespace, level: str, timeout_s: float, console: Console
+) -> Mapping[str, Any]:
+    """Run the suite; its record is the gate's."""
+    from provision.attestation.record.store import GATE_RECORDS
+    from provision.verification.command import Order, Recording, verify
+    from provision.verification.suite import SuiteRequest
+
+    order = Order(
+        image=args.image,
+        asked=SuiteRequest(level=level, require=(), only=(), timeout_s=timeout_s),
+        recording=Recording(home=record_home(), folder=GATE_RECORDS),
+    )
+    done = verify(
+        order,
+        places=read_places(args),
+        facts=this_host,
+        catalog=read_catalog(console),
+        console=console,
+    )
+    return done.report
+
+
+def read_age(text: str) -> timedelta:
+    """The value of --max-age. BadInputError: it is none."""
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise BadInputError(
+            f"--max-age {quoted(text)} is not an age.",
+            fix="Give minutes, hours or days: 30min, 12h or 7d.",
+        )
+    return int(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,117 @@
+"""templates/slurm/gate.sh, run as slurmd runs it: with almost no environment.
+
+`provision` and scontrol are stand-ins here; tests/engines has Slurm itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT, need
+
+SCRIPT = ROOT / "templates" / "slurm" / "gate.sh"
+JOB = {"SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "12", "SLURM_JOB_GPUS": "0,1"}
+CHECK = {"SLURMD_NODENAME": "n7"}
+
+
+def ran(
+    place: Path, env: dict[str, str], code: int, said: str = "", conf: str | None = None
+) -> tuple[int, list[str], list[str]]:
+    """The exit code, the words that the gate was called with, and those of scontrol."""
+    for name, ends, prints in (("provision", code, said), ("scontrol", 0, "")):
+        program = place / name
+        program.write_text(
+            f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {place}/{name}.called\n"
+            f"cat {place}/{name}.said\nexit {ends}\n"
+        )
+        program.chmod(0o755)
+        (place / f"{name}.said").write_text(prints)
+    given = f'IMAGE=team/torch:1\nPROVISION="{place}/provision -x"\n' if conf is None else conf
+    (place / "gate.conf").write_text(f"PATH={place}:$PATH\n{given}")
+    done = subprocess.run(
+        ["/bin/sh", str(SCRIPT)],
+        env={"GATE_CONF": str(place / "gate.conf"), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        cwd="/",
+    )
+
+    def words(name: str) -> list[str]:
+        called = place / f"{name}.called"
+        return called.read_text().splitlines() if called.exists() else []
+
+    return done.returncode, words("provision"), words("scontrol")
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "conf", "ends", "drains"),
+    [
+        pytest.param(JOB, 0, "", 0, False, id="a job, open"),
+        pytest.param(JOB, 1, "", 1, True, id="a job, closed"),
+        pytest.param(JOB, 7, "", 0, False, id="a job, undecided"),
+        pytest.param(JOB, 5, "", 0, False, id="a job, and no engine"),
+        pytest.param(JOB, 5, "UNDECIDED=drain\n", 1, True, id="a job, undecided, and that drains"),
+        pytest.param(CHECK, 0, "", 0, False, id="the health check, open"),
+        pytest.param(CHECK, 1, "", 0, True, id="the health check, closed"),
+        pytest.param(CHECK, 7, "UNDECIDED=drain\n", 0, False, id="the health check, undecided"),
+    ],
+)
+def test_what_the_gate_says_is_what_slurm_gets(
+    tmp_path: Path, env: dict[str, str], code: int, conf: str, ends: int, drains: object
+) -> None:
+    given = f'IMAGE=team/torch:1\nPROVISION="{tmp_path}/provision -x"\n{conf}'
+    found, called, drained = ran(tmp_path, env, code, 'closed: gemm is "wrong"\n', given)
+    assert found == ends
+    assert called == ["-x", "gate", *(["--no-test"] if env is CHECK else []), "team/torch:1"]
+    reason = "Reason=gpu-provision: closed: gemm is wrong"
+    assert drained == (["update", "NodeName=n7", "State=DRAIN", reason] if drains else [])
+
+
+def test_the_options_are_words(tmp_path: Path) -> None:
+    conf = f"IMAGE=a:1\nPROVISION={tmp_path}/provision\nOPTIONS='--max-age 7d'\n"
+    assert ran(tmp_path, JOB, 0, conf=conf)[1] == ["gate", "--max-age", "7d", "a:1"]
+
+
+@pytest.mark.parametrize(
+    ("env", "conf"),
+    [
+        pytest.param({**CHECK, "SLURM_JOB_ID": "1"}, None, id="a job without a GPU"),
+        pytest.param(JOB, "", id="an empty gate.conf"),
+        pytest.param(JOB, "IMAGE=a:1\n", id="no command"),
+    ],
+)
+def test_nothing_is_tested_and_nothing_drained(
+    tmp_path: Path, env: dict[str, str], conf: str | None
+) -> None:
+    assert ran(tmp_path, env, 1, conf=conf) == (0, [], [])
+
+
+def test_without_its_file_it_lets_jobs_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", str(SCRIPT)],
+        env={"GATE_CONF": str(tmp_path / "none"), **JOB},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0
+    assert "has to set IMAGE and PROVISION" in done.stderr
+
+
+def test_a_long_reason_is_cut(tmp_path: Path) -> None:
+    _, _, drained = ran(tmp_path, JOB, 1, "closed: " + "x" * 5000)
+    assert len(drained[3]) == len("Reason=") + 200
+
+
+def test_shellcheck_finds_nothing() -> None:
+    program = need.program("shellcheck", "shellcheck")
+    assert shutil.which(program)
+    done = subprocess.run([program, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -31,14 +31,6 @@ _MOST_PYTHONS = 3
 _ROUNDS = 3  # of requests for extras: each may bring packages that have extras of their own
 _THREADS = 4
 _NOT_OURS = ("nvidia-", "cuda-")  # NVIDIA's wheels name no framework
-_MOST_NAMED = 4
-
-
-def in_few(names: Sequence[str]) -> str:
-    """The first names in words: "vllm and peft"; of many, how many more there are."""
-    if len(names) <= _MOST_NAMED:
-        return " and ".join(names)
-    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
 
 
 class PackageSearch:

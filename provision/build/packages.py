@@ -24,7 +24,7 @@ from provision.build.package_cuda import (
     no_release,
     other_build,
 )
-from provision.build.package_search import PackageSearch, in_few
+from provision.build.package_search import PackageSearch
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import ExtraNeed, unmet_warning
@@ -44,7 +44,7 @@ from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
 from provision.resolve.fleet import read_fleet
-from provision.resolve.packages import frameworks_in, name_of
+from provision.resolve.packages import frameworks_in, in_few, name_of
 
 _ANY_GLIBC = 40  # newer than what wheels are built for
 

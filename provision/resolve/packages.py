@@ -8,7 +8,7 @@ and its CUDA, NumPy its ABI, any other package with a CUDA in its local version
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,8 +31,16 @@ PAIRED = ("torchvision", "torchaudio")
 FRAMEWORKS: Mapping[str, Framework] = {package: name for name, package in PACKAGES.items()}
 """The framework that a package is."""
 _OWN: Mapping[str, Framework] = {**FRAMEWORKS, "jaxlib": "jax"}
+_MOST_NAMED = 4
 _CUDA_IN_LOCAL = r"cu(?:da)?(\d{2,3})(?!\d)"
 _CUDA_IN_NAME = r"-cu(?:da)?(\d{2})x?(?=-|$)"
+
+
+def in_few(names: Sequence[str]) -> str:
+    """The first names in words: "vllm and peft"; of many, how many more there are."""
+    if len(names) <= _MOST_NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED:,} more"
 
 
 def index_candidates(

@@ -11,7 +11,7 @@ from provision.resolve.builds import Build
 from provision.resolve.candidates import BuildAnswers, Candidate
 from provision.resolve.fleet import Fleet, show_capability
 from provision.resolve.host_warnings import driver_warnings, fleet_warnings
-from provision.resolve.packages import PAIRED, leading, name_of
+from provision.resolve.packages import PAIRED, in_few, leading, name_of
 from provision.resolve.rules.driven_gpus import is_old
 from provision.resolve.rules.gpu_code import capabilities_of_cudnn, is_proven
 from provision.resolve.specifiers import version
@@ -60,9 +60,9 @@ def _package_notes(request: Request) -> Iterable[Note]:
         title = TITLES[request.framework]
         yield Note(
             code="packages-decide",
-            message=f"{' and '.join(names)} may need another {title}: provision lock and build "
-            "query the index and take the newest release of what --with requests that works "
-            "here.",
+            message=f"{in_few(list(names))} may need another {title}: provision lock and build "
+            "query the index and take the newest release of what "
+            f"{request.declared_in or '--with'} requests that works here.",
         )
 
 

@@ -161,6 +161,16 @@ def test_a_file_that_ends_in_a_fatbin_is_damage() -> None:
         scanner.finish()
 
 
+@pytest.mark.parametrize("step", [1, 7, 80, 4096])
+def test_the_last_fatbin_of_a_file_is_found_before_its_end_is_marked(step: int) -> None:
+    """So what reads only until it has seen enough need not mark the end."""
+    data = b"\0" * 16 + targets("sm_80") + targets("sm_90", "compute_90")
+    scanner = FatbinScanner(len(data))
+    for at in range(0, len(data), step):
+        scanner.feed(data[at : at + step])
+    assert scanner.count(0, len(data)).sass == {"sm_80": 1, "sm_90": 1}
+
+
 def test_there_is_an_end_to_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FATBINS", 3)
     with pytest.raises(DamagedFatbin):

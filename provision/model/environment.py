@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from packaging.markers import Marker
+    from packaging.requirements import Requirement
+
+MOST_CHARACTERS = 4_000
+"""Of one requirement or version: packaging cannot read numbers of more digits."""
 
 
 def environment_of(python: str, arch: str) -> dict[str, str]:
@@ -32,3 +36,17 @@ def is_met(marker: Marker | None, environment: dict[str, str]) -> bool:
         return marker is None or marker.evaluate({**environment, "extra": ""})
     except UndefinedComparison:
         return True
+
+
+def requirement_of(text: str, most: int = MOST_CHARACTERS) -> Requirement:
+    """A requirement as it is written (PEP 508). InvalidRequirement: it is malformed, longer than
+    `most` characters, or its brackets are nested too deeply to be read.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if len(text) > most:
+        raise InvalidRequirement(f"it is longer than {most:,} characters")
+    try:
+        return Requirement(text)
+    except RecursionError as error:
+        raise InvalidRequirement("it is nested too deeply") from error

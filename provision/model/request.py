@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from images.text.printable import printable
 from provision.errors import BadInputError
+from provision.model.environment import requirement_of
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
 _MOST_ADDRESS = 1000
@@ -121,12 +122,10 @@ def parse_requirement(text: str) -> str:
     """A PEP 508 requirement: by name, or by the address of a wheel. Other URLs and local paths
     cannot be locked and are refused.
     """
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
 
     try:
-        if len(text) > (_MOST_ADDRESS if "@" in text else 200):
-            raise InvalidRequirement(text)  # noqa: TRY301
-        requirement = Requirement(text)
+        requirement = requirement_of(text, _MOST_ADDRESS if "@" in text else 200)
     except InvalidRequirement:
         raise BadInputError(
             f"--with {quoted(text)} is not a valid requirement.",

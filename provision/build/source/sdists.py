@@ -15,6 +15,7 @@ from images.wheels.locked import RemoteFile
 from provision.build.base import BuildSettings, OfflineError
 from provision.errors import BadInputError, Exit
 from provision.lock import network
+from provision.model.environment import requirement_of
 from provision.resolve.specifiers import version as version_of
 
 if TYPE_CHECKING:
@@ -36,17 +37,17 @@ class NoSdistError(Failure):
 
 def read_requirement(text: str) -> Requirement:
     """A requirement of `provision wheel`. BadInputError: it is malformed, or names an address."""
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
 
     from provision.model.request import quoted
 
     try:
-        read = Requirement(text)
+        read = requirement_of(text)
     except InvalidRequirement:
         read = None
     if read is None or read.url or read.marker:
         raise BadInputError(
-            f"{quoted(text)} is not a package with the versions that may be built.",
+            f"{quoted(text)} is not the name of a package, with versions if need be.",
             fix="For example: provision wheel torch-scatter, or 'flash-attn>=2.8'",
         )
     return read
@@ -126,13 +127,13 @@ def declared_requirements(archive: Path, shown: str) -> tuple[str, ...]:
     """The build requirements that a source archive declares in its pyproject.toml (PEP 518).
     NoSdistError: it cannot be read.
     """
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
 
     project = _project_of(archive, shown)
     system = project.get("build-system")
     lines = system.get("requires", ()) if isinstance(system, Mapping) else ()
     try:
-        return tuple(str(Requirement(line)) for line in lines)
+        return tuple(str(requirement_of(line)) for line in lines)
     except (InvalidRequirement, TypeError) as error:
         raise _unreadable(shown, f"its build requirements are malformed: {error}") from error
 

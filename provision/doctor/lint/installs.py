@@ -17,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from provision.doctor.lint.findings import Position, table
 from provision.doctor.lint.shell import ExpandedWord, ShellCommand
+from provision.model.environment import requirement_of
 
 _PIP = re.compile(r"pip(\d+(\.\d+)?)?")
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)?)?")
@@ -114,7 +115,7 @@ class Install:
 def read_package(text: str, at: Position) -> RequestedPackage:
     """A requirement as it is written; one that cannot be parsed keeps only its text."""
     try:
-        requirement = Requirement(text)
+        requirement = requirement_of(text)
     except InvalidRequirement:
         address = text if "://" in text or text.startswith((".", "/")) else ""
         egg = re.search(r"#egg=([\w.-]+)", text)

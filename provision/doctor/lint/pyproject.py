@@ -22,6 +22,7 @@ from provision.doctor.lint.installs import IndexSource, Install, RequestedPackag
 from provision.doctor.lint.package_rules import COMPANIONS, judge_install
 from provision.doctor.lint.setting import Setting, applies_on_linux, known_pythons
 from provision.errors import BadInputError
+from provision.model.environment import MOST_CHARACTERS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -74,7 +75,8 @@ class PyprojectFile:
         """The known Pythons that requires-python allows; empty if it says nothing."""
         said = self.table("project").get("requires-python")
         try:
-            allowed = SpecifierSet(said if isinstance(said, str) else "")
+            text = said if isinstance(said, str) and len(said) <= MOST_CHARACTERS else ""
+            allowed = SpecifierSet(text)
         except InvalidSpecifier:
             return ()
         # a bound such as >=3.12.1 admits 3.12 all the same

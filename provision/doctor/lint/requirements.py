@@ -18,8 +18,9 @@ _OPTION = re.compile(
     r"(?P<flag>-i|--index-url|--extra-index-url|-f|--find-links|-r|--requirement|-c|--constraint"
     r"|-e|--editable|--no-index)(?:\s+|=|$)(?P<value>\S*)"
 )
-_COMMENT = re.compile(r"(^|\s+)#.*$")
-_TRAILING = re.compile(r"\s+--(hash|config-settings|global-option|install-option)\b.*$")
+# One blank before, not all: a long line of blanks is then read once.
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_TRAILING = re.compile(r"\s--(hash|config-settings?|global-option|install-option)\b.*$")
 
 
 def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
@@ -42,7 +43,7 @@ def read_requirements(text: str) -> Install:
     options: set[str] = set()
     for number, line in logical_lines(text):
         column = len(line) - len(line.lstrip()) + 1
-        content = _TRAILING.sub("", _COMMENT.sub("", line).strip())
+        content = without_options(without_comment(line))
         if not content:
             continue
         option = _OPTION.match(content)
@@ -70,12 +71,22 @@ def read_requirements(text: str) -> Install:
 
 def looks_like_requirements(text: str) -> bool:
     """Whether every line with content is a requirement or an option."""
-    lines = [_COMMENT.sub("", line).strip() for _, line in logical_lines(text)]
+    lines = [without_comment(line) for _, line in logical_lines(text)]
     said = [line for line in lines if line]
     return bool(said) and all(
-        _OPTION.match(line) or read_package(_TRAILING.sub("", line), Position(1)).requirement
+        _OPTION.match(line) or read_package(without_options(line), Position(1)).requirement
         for line in said
     )
+
+
+def without_comment(line: str) -> str:
+    """A line without the comment at its end, and without blanks around it."""
+    return _COMMENT.sub("", line).strip()
+
+
+def without_options(line: str) -> str:
+    """A requirement without the options after it, such as --hash."""
+    return _TRAILING.sub("", line).rstrip()
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -66,10 +66,12 @@ def test_the_newest_source_archive(requirement: str, python: str, expected: str 
         pytest.param("a b", id="two words"),
         pytest.param("x @ https://h/x.tar.gz", id="an address"),
         pytest.param("x; python_version > '3'", id="a marker"),
+        pytest.param(f"x=={'9' * 5000}", id="a version with many digits"),
+        pytest.param(f"x; {'(' * 3000}", id="brackets by the thousand"),
     ],
 )
 def test_what_is_no_requirement_is_refused(text: str) -> None:
-    with pytest.raises(BadInputError, match="is not a package"):
+    with pytest.raises(BadInputError, match="is not the name of a package"):
         read_requirement(text)
 
 

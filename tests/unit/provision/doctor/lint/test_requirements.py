@@ -212,3 +212,17 @@ def test_every_build_of_the_catalog_is_taken_from_its_index() -> None:
         index = CATALOG.pytorch_index(build.tag)
         text = f"--index-url {index}\ntorch=={build.version}+{build.tag}\n{pins}\n"
         assert build.cuda is None or not findings_of(text), (build.version, build.tag)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"torch==2.1.0{' ' * 900_000}\n", id="blanks at the end"),
+        pytest.param(f"torch==2.1.0{' ' * 900_000}x\n", id="blanks within"),
+        pytest.param(f"torch=={'9' * 5000}\n", id="a version with many digits"),
+        pytest.param(f"torch; {'(' * 3000}\n", id="brackets by the thousand"),
+    ],
+)
+def test_no_line_takes_long_or_is_a_bug(text: str) -> None:
+    assert not findings_of(text)

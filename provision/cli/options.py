@@ -86,15 +86,18 @@ def read_request_for(
     given = read_request(args, catalog)
     if project is None:
         return given
+    from provision.build.project.declaration import pythons_of
     from provision.build.project.request import request_of, with_locked_cuda
     from provision.resolve import resolve
 
     arch = next((facts.arch for facts in hosts() if facts.arch), os.uname().machine)
-    request = request_of(project, given, named=args.framework is not None, arch=arch)
+    named, known = args.framework is not None, pythons_of(catalog)
+    request = request_of(project, given, named=named, arch=arch, known=known)
     request = with_locked_cuda(
         request,
         project.declared,
         arch=arch,
+        known=known,
         fits=lambda asked: resolve(hosts(), asked, catalog).error is None,
     )
     if request.cuda is not None:

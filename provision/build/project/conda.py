@@ -36,6 +36,7 @@ from provision.build.project.files import (
 )
 from provision.build.project.requirements import pip_lines
 from provision.doctor.lint.compose import read_yaml
+from provision.model.environment import MOST_CHARACTERS
 
 _SPEC = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[^\[]*)")
 _YAML_BYTES = 1 << 18  # YAML takes seconds to parse more
@@ -128,7 +129,7 @@ def _conda(text: str, found: _Found, line: int, *, exact: bool = False) -> None:
     """Take one package of conda, if it is certain what it is. `exact`: a bare version is not a
     beginning ("1.2" is 1.2, as pixi reads it).
     """
-    match = _SPEC.fullmatch(text.strip())
+    match = _SPEC.fullmatch(text.strip()) if len(text) <= MOST_CHARACTERS else None
     at = Declared("", found.name, line)
     name = match["name"].lower() if match else ""
     if name in _data()["tools"]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,10 +14,13 @@ from packaging.version import InvalidVersion, Version
 
 from images.errors import Failure
 from images.text.printable import printable
+from provision.catalog.loading import load
 from provision.errors import BadInputError, Exit
-from provision.model.environment import environment_of
+from provision.model.environment import MOST_CHARACTERS, environment_of, requirement_of
 
-KNOWN_PYTHONS = tuple(f"3.{minor}" for minor in range(7, 20))
+if TYPE_CHECKING:
+    from provision.catalog.catalog import Catalog
+
 _ARCHS = ("x86_64", "aarch64")
 _MOST_PATCH = 40
 
@@ -95,7 +98,7 @@ def read_requirement(text: str, file: str, line: int) -> Declared | None:
     it is malformed.
     """
     try:
-        found = Requirement(text)
+        found = requirement_of(text)
     except InvalidRequirement as error:
         raise ProjectError(
             f"{Declared('', file, line).where}: {printable(text, limit=100)!r} is not a valid "
@@ -119,9 +122,14 @@ def applies(requirement: Requirement) -> bool:
         return True
     return any(
         marker.evaluate({**environment_of(python, arch), "extra": ""})
-        for python in KNOWN_PYTHONS
+        for python in pythons_of(load())
         for arch in _ARCHS
     )
+
+
+def pythons_of(catalog: Catalog) -> tuple[str, ...]:
+    """The Pythons that the catalog knows, the oldest first: ("3.6", ..., "3.15")."""
+    return tuple(row.python for row in catalog.pythons)
 
 
 def pin_of(requirement: Requirement) -> Version | None:
@@ -135,15 +143,15 @@ def pin_of(requirement: Requirement) -> Version | None:
     return None
 
 
-def allowed_by(specifier: str) -> tuple[str, ...]:
-    """The Pythons of a specifier set: ">=3.10,<3.12" -> ("3.10", "3.11"). A bound within a minor
-    version (">=3.12.4") allows it. InvalidSpecifier: it is not one.
+def allowed_by(specifier: str, pythons: Iterable[str]) -> tuple[str, ...]:
+    """Those of some Pythons that a specifier set allows: ">=3.10,<3.12" -> ("3.10", "3.11"). A
+    bound within a minor version (">=3.12.4") allows it. InvalidSpecifier: it is not one.
     """
     found = SpecifierSet(specifier)
-    patches = [0, *sorted({int(p) for p in _patches(found)}), _MOST_PATCH]
+    patches = [0, *sorted(set(_patches(found))), _MOST_PATCH]
     return tuple(
         python
-        for python in KNOWN_PYTHONS
+        for python in pythons
         if any(found.contains(f"{python}.{patch}") for patch in patches)
     )
 
@@ -164,7 +172,7 @@ def read_python(text: object, file: str, line: int) -> Declared | None:
     if not isinstance(text, str) or text.strip() in {"", "*"}:
         return None
     try:
-        allowed_by(text)
+        SpecifierSet(text if len(text) <= MOST_CHARACTERS else "too long")
     except InvalidSpecifier as error:
         raise ProjectError(
             f"{Declared('', file, line).where}: {printable(text, limit=60)!r} is not a range of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,19 @@ def shown(path: Path, root: Path) -> str:
     """A file as messages name it: relative to the project if it is in it."""
     name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
     return printable(name, limit=100)
+
+
+def is_file(path: Path) -> bool:
+    """Whether this is a file, or a link to one; not if that cannot be found out."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of this name."""
+    return os.path.lexists(path)
 
 
 def read_text(path: Path, name: str, *, limit: int = TEXT_BYTES) -> str:
@@ -80,8 +94,14 @@ def listed(value: object) -> list[Any]:
 
 def line_of(text: str, pattern: str) -> int:
     """The number of the first line that a pattern matches at its start; 0 if none does."""
-    found = re.search(rf"^\s*{pattern}", text, re.MULTILINE)
+    found = re.search(rf"^[ \t]*{pattern}", text, re.MULTILINE)
     return text.count("\n", 0, found.end()) + 1 if found else 0
+
+
+def line_with(text: str, *words: str) -> int:
+    """The number of the first line that has one of these words in it; 0 if none has."""
+    found = [at for word in words if (at := text.find(word)) >= 0]
+    return text.count("\n", 0, min(found)) + 1 if found else 0
 
 
 def public(text: str, limit: int = 100) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
 from provision.build.project.conda import read_environment, read_pixi
 from provision.build.project.declaration import Declaration, Declared, ProjectError, read_python
-from provision.build.project.files import line_of, read_text, read_toml, table
+from provision.build.project.files import is_file, is_there, line_of, read_text, read_toml, table
 from provision.build.project.locks import read_pylock, read_uv_lock
 from provision.build.project.pyproject import read_pyproject
 from provision.build.project.requirements import read_requirements
@@ -28,6 +29,8 @@ READERS: tuple[tuple[str, Reader], ...] = (
     ("pixi.toml", read_pixi),
 )
 """What declares packages, the most authoritative first."""
+MOST_PACKAGES = 5_000
+"""More than any project requires; a plan for that many takes seconds."""
 _OTHER_TOOLS = {
     "poetry.lock": "poetry export -o requirements.txt",
     "Pipfile.lock": "pipenv requirements > requirements.txt",
@@ -36,7 +39,7 @@ _OTHER_TOOLS = {
     "setup.cfg": "uv pip compile setup.cfg -o requirements.txt",
     "Pipfile": "pipenv requirements > requirements.txt",
 }
-_PYTHON = re.compile(r"(?:cpython[-@])?(3\.\d+)(?:\.\d+)?(?:[-+].*)?")
+_PYTHON = re.compile(r"(?:cpython[-@])?(3\.\d{1,3})(?:\.\d+)?(?:[-+].*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +92,17 @@ def project_directory(text: str) -> Path:
 
 def read_project(root: Path) -> Project:
     """Read the first file that declares packages. ProjectError: there is none, or it is invalid."""
-    there = [(name, read) for name, read in READERS if _is_there(root / name)]
+    there = [(name, read) for name, read in READERS if is_file(root / name)]
     for position, (name, read) in enumerate(there):
         declared = read(root / name, root)
         if declared is None:
             continue
+        if len(declared.packages) > MOST_PACKAGES:
+            raise ProjectError(
+                f"{declared.source} declares {len(declared.packages):,} packages; an image takes "
+                f"{MOST_PACKAGES:,}.",
+                fix="Declare only what the project imports.",
+            )
         says = declared.packages or declared.left_out or declared.itself
         if not says and there[position + 1 :]:
             continue  # a pyproject.toml beside conda's file often names only the project
@@ -114,13 +123,6 @@ def read_project(root: Path) -> Project:
     raise _declares_nothing(root)
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def _ours(skipped: list[tuple[str, Reader]]) -> Iterator[str]:
     if any(name == "pylock.toml" for name, _ in skipped):
         yield (
@@ -133,14 +135,14 @@ def _other_tools(root: Path, declared: Declaration) -> Iterator[str]:
     if declared.locked:
         return
     for name, command in _OTHER_TOOLS.items():
-        if name.endswith(".lock") and _is_there(root / name):
+        if name.endswith(".lock") and is_file(root / name):
             yield f"{name} is not read; to keep its versions: {command}"
 
 
 def _with_pyproject(declared: Declaration, root: Path) -> Declaration:
     """With what the project itself requires, where a file installs the project, too."""
     path = root / "pyproject.toml"
-    own = read_pyproject(path, root) if _is_there(path) else None
+    own = read_pyproject(path, root) if is_file(path) else None
     if own is None:
         return declared
     names = {one.name for one in declared.packages}
@@ -156,7 +158,7 @@ def _with_pyproject(declared: Declaration, root: Path) -> Declaration:
 
 def _requires_python(root: Path) -> Declared | None:
     path = root / "pyproject.toml"
-    if not _is_there(path):
+    if not is_file(path):
         return None
     text = read_text(path, path.name)
     said = table(read_toml(text, path.name), "project").get("requires-python")
@@ -165,7 +167,7 @@ def _requires_python(root: Path) -> Declared | None:
 
 def _python_version(root: Path) -> Declared | None:
     path = root / ".python-version"
-    if not _is_there(path):
+    if not is_file(path):
         return None
     lines = read_text(path, path.name).splitlines()
     for number, line in enumerate(lines, start=1):
@@ -178,13 +180,20 @@ def _python_version(root: Path) -> Declared | None:
 
 def _declares_nothing(root: Path) -> ProjectError:
     shown = printable(str(root), limit=100)
+    if not os.access(root, os.R_OK | os.X_OK):
+        return ProjectError(
+            f"{shown} cannot be read: permission denied.",
+            fix="Make the directory readable, or run the command as its owner.",
+        )
+    odd = [name for name, _ in READERS if is_there(root / name) and not is_file(root / name)]
     names = ", ".join(dict.fromkeys(name for name, _ in READERS if name != "environment.yaml"))
-    other = next((name for name in _OTHER_TOOLS if _is_there(root / name)), None)
+    other = next((name for name in _OTHER_TOOLS if is_file(root / name)), None)
     try:
         more = sorted(
             one.relative_to(root).as_posix()
             for pattern in ("*requirements*.txt", "requirements/*.txt")
             for one in root.glob(pattern)
+            if is_file(one)
         )
     except OSError:
         more = []
@@ -194,6 +203,7 @@ def _declares_nothing(root: Path) -> ProjectError:
         fix = f"{other} is not read; to keep its packages: {_OTHER_TOOLS[other]}"
     elif more:
         fix = f"Include it in a requirements.txt: -r {printable(more[0], limit=100)}"
-    return ProjectError(
-        f"{shown} declares no packages: it has none of {names} with dependencies.", fix=fix
-    )
+    said = f"{shown} declares no packages: it has none of {names} with dependencies."
+    if odd:
+        said += f" {odd[0]} is not a regular file."
+    return ProjectError(said, fix=fix)

@@ -61,7 +61,7 @@ def read_dockerignore(text: str) -> tuple[IgnoreRule, ...]:
     rules = []
     for line in _lines(text):
         keeps = line.startswith("!")
-        parts = [one for one in line.removeprefix("!").strip().split("/") if one not in {"", "."}]
+        parts = [one for one in _parts(line.removeprefix("!").strip()) if one != "."]
         if parts and ".." not in parts:
             rules.append(IgnoreRule(parts=tuple(parts), origin="docker", keeps=keeps))
     return tuple(rules)
@@ -73,9 +73,18 @@ CACHES = tuple(IgnoreRule(parts=("**", name), origin="cache") for name in _CACHE
 
 def _lines(text: str) -> Iterable[str]:
     for line in text.splitlines():
-        written = re.sub(r"(?<!\\)\s+$", "", line)
+        written = line.rstrip()
+        if written.endswith("\\"):
+            written = line[: len(written) + 1]  # the blank after it counts
         if written and not written.startswith("#") and written.strip("!/"):
             yield written
+
+
+def _parts(pattern: str) -> tuple[str, ...]:
+    """The parts of a pattern; "**" after another one says nothing more."""
+    parts = [one for one in pattern.split("/") if one]
+    pairs = zip(parts, ["", *parts], strict=False)
+    return tuple(one for one, before in pairs if not one == before == "**")
 
 
 def _git(line: str, origin: Origin, below: tuple[str, ...]) -> IgnoreRule:
@@ -83,7 +92,7 @@ def _git(line: str, origin: Origin, below: tuple[str, ...]) -> IgnoreRule:
     pattern = line.removeprefix("!")
     pattern = pattern[1:] if pattern[:2] in {"\\!", "\\#"} else pattern
     anchored = "/" in pattern.rstrip("/")
-    parts = tuple(one for one in pattern.split("/") if one)
+    parts = _parts(pattern)
     return IgnoreRule(
         parts=parts if anchored else ("**", *parts),
         origin=origin,

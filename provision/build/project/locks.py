@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
@@ -22,11 +22,13 @@ from provision.build.project.declaration import (
     Declaration,
     Declared,
     ProjectError,
+    pythons_of,
     read_python,
     read_requirement,
 )
 from provision.build.project.files import (
     LOCK_BYTES,
+    is_file,
     is_wheel_url,
     line_of,
     listed,
@@ -37,6 +39,7 @@ from provision.build.project.files import (
     table,
 )
 from provision.build.project.pyproject import read_pyproject
+from provision.catalog.loading import load
 from provision.doctor.lint.findings import Position
 from provision.doctor.lint.installs import IndexSource
 from provision.lock.lockfile import TOOL
@@ -241,7 +244,7 @@ def read_pylock(path: Path, root: Path) -> Declaration | None:
         for declared in _pin(row, groups, name, lines[id_of(row)], left_out)
     ]
     beside = root / "pyproject.toml"
-    direct = read_pyproject(beside, root) if beside.is_file() else None
+    direct = read_pyproject(beside, root) if is_file(beside) else None
     roots = {one.name for one in direct.packages} if direct else set()
     python = document.get("requires-python")
     return Declaration(
@@ -282,11 +285,13 @@ def _pin(
 def _selected(marker: str, groups: set[str], at: Declared) -> bool:
     """Whether a package that is for extras or groups is installed by default."""
     environment: dict[str, Any] = {
-        **environment_of("3.12", "x86_64"), "extras": set(), "dependency_groups": groups
-    }  # fmt: skip
+        **environment_of(pythons_of(load())[-1], "x86_64"),
+        "extras": set(),
+        "dependency_groups": groups,
+    }
     try:
         return Marker(marker).evaluate(environment, context="lock_file")
-    except (InvalidMarker, UndefinedEnvironmentName) as error:
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, RecursionError) as error:
         raise ProjectError(
             f"{at.where}: {printable(marker, limit=100)!r} is not a valid marker.",
             fix="Lock the project again.",

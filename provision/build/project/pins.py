@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from packaging.version import Version
 
 from images.text.printable import printable
-from provision.build.project.declaration import Declaration, Declared, ProjectHashError, pin_of
+from provision.build.project.declaration import (
+    Declaration,
+    Declared,
+    ProjectHashError,
+    pin_of,
+    pythons_of,
+)
 from provision.build.project.find import Project
 from provision.build.project.request import FrameworkPin, framework_pin, is_of_the_build
 from provision.catalog.catalog import Catalog
@@ -33,7 +39,7 @@ def naming_pins(
     except (NothingCompatibleError, NoSolutionError) as failure:
         if project is not None:
             arch = next((host.arch for host in hosts if host.arch), "x86_64")
-            allowed = [request.python] if request.python else request.pythons
+            allowed = [request.python] if request.python else request.pythons or pythons_of(catalog)
             pin = framework_pin(project.declared, request.framework, arch, allowed)
             lines = [one for one in pin.declared if one.requirement.specifier]
             said = f"{failure.message} {failure.detail}"
@@ -41,6 +47,8 @@ def naming_pins(
                 {one.where: one for one in (*lines, *_mentioned(project.declared, said))}.values()
             )
             if failure.code == "no-wheel-for-python":
+                if project.python is not None and project.python.text == request.python:
+                    failure.fix = failure.fix.replace("--python.", f"{project.python.file}.")
                 limits = (project.python if request.python else None, project.declared.python)
                 lines += [one for one in limits if one is not None]
             if lines:

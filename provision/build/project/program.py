@@ -20,7 +20,7 @@ from images.layers.own import PREFIX, site_of
 from images.layers.scripts import Call, script
 from images.layers.tar import TarEntry
 from images.text.printable import printable
-from provision.build.project.files import listed, read_text, read_toml, table
+from provision.build.project.files import is_file, listed, read_text, read_toml, table
 from provision.build.project.tree import APP, ProjectTree
 
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_][\w.]*)\s*")
@@ -66,7 +66,7 @@ def read_program(root: Path, tree: ProjectTree, members: Sequence[str] = ()) -> 
     ProjectError: its pyproject.toml is invalid.
     """
     document: Mapping[str, Any] = {}
-    if (path := root / "pyproject.toml").is_file():
+    if is_file(path := root / "pyproject.toml"):
         document = read_toml(read_text(path, path.name), path.name)
     project = table(document, "project") or table(document, "tool", "poetry")
     given = project.get("name")

@@ -26,6 +26,7 @@ from provision.build.project.declaration import (
 from provision.build.project.files import (
     is_wheel_url,
     line_of,
+    line_with,
     listed,
     public,
     read_text,
@@ -35,6 +36,7 @@ from provision.build.project.files import (
 )
 from provision.doctor.lint.findings import Position
 from provision.doctor.lint.installs import IndexSource
+from provision.model.environment import MOST_CHARACTERS
 
 _CUDA_TAG = re.compile(r"cu\d{2,3}")
 _WILD = re.compile(r"(?:==)?\s*\d+(\.\d+)*\.\*")
@@ -50,10 +52,15 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
     project, poetry = table(document, "project"), table(document, "tool", "poetry")
     if not project and not poetry:
         return None
+    if not isinstance(project.get("dependencies", []), list):
+        raise ProjectError(
+            f"{name}: dependencies is not a list.",
+            fix="Write it like this: dependencies = ['transformers>=4.40']",
+        )
     packages: list[Declared] = []
     left_out: list[str] = []
     for one in listed(project.get("dependencies")):
-        line = line_of(text, rf".*[\"']{re.escape(str(one))}[\"']")
+        line = line_with(text, f'"{one}"', f"'{one}'")
         declared = read_requirement(one if isinstance(one, str) else repr([one]), name, line)
         if declared is not None:
             packages += _wheels_only(declared, left_out)
@@ -100,7 +107,7 @@ class _Sources:
         url = self._indexes.get(str(index), "")
         tag = IndexSource(url=url, at=Position(1)).torch_tag
         if tag and _CUDA_TAG.fullmatch(tag):
-            line = line_of(self._text, rf".*{re.escape(url)}")
+            line = line_with(self._text, url)
             self.cuda = Declared(f"{tag[2:-1]}.{tag[-1]}", self._name, line)
         return tag
 
@@ -200,6 +207,8 @@ def poetry_specifier(text: str) -> str | None:
     as "1.2 || 2.0".
     """
     clauses = []
+    if len(text) > MOST_CHARACTERS:
+        return None
     for part in filter(None, (one.strip() for one in text.replace("||", "|").split(","))):
         clause = _clause(part)
         if clause is None:

@@ -16,7 +16,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from provision.build.project.declaration import (
-    KNOWN_PYTHONS,
     Declaration,
     Declared,
     ProjectConflictError,
@@ -64,16 +63,18 @@ class FrameworkPin:
     pythons: tuple[str, ...] = ()
 
 
-def request_of(project: Project, given: Request, *, named: bool, arch: str) -> Request:
+def request_of(
+    project: Project, given: Request, *, named: bool, arch: str, known: Sequence[str]
+) -> Request:
     """The request for a project. `given` are the options of the command line, `named` whether they
-    name the framework, `arch` the architecture of the hosts.
+    name the framework, `arch` the architecture of the hosts, `known` all Pythons, oldest first.
 
     ProjectConflictError: an option contradicts what the project declares.
     """
     declared = project.declared
-    python, pythons, python_notes = _python(project, given)
+    python, pythons, python_notes = _python(project, given, known)
     wanted = given.framework if named else None
-    pin = framework_pin(declared, wanted, arch, [python] if python else pythons)
+    pin = framework_pin(declared, wanted, arch, [python] if python else pythons or known)
     companions = tuple(_companions(declared, pin, given))
     constraints = tuple(_constraints(declared, pin))
     exact = declared.locked or all(pin_of(one.requirement) for one in declared.packages)
@@ -95,14 +96,20 @@ def request_of(project: Project, given: Request, *, named: bool, arch: str) -> R
 
 
 def with_locked_cuda(
-    request: Request, declared: Declaration, *, arch: str, fits: Callable[[Request], bool]
+    request: Request,
+    declared: Declaration,
+    *,
+    arch: str,
+    known: Sequence[str],
+    fits: Callable[[Request], bool],
 ) -> Request:
     """The request for the CUDA whose runtime the project pins beside its framework, if that fits
-    the hosts: the other packages of a lock are compiled for it. Else the plan chooses.
+    the hosts: the other packages of a lock are compiled for it. Else the plan chooses. `known`: all
+    Pythons, oldest first.
     """
     if request.cuda is not None:
         return request
-    python = request.python or next(iter(request.pythons[-1:] or KNOWN_PYTHONS[-1:]))
+    python = request.python or (request.pythons or known)[-1]
     for one in (*declared.packages, *declared.constraints):
         version = pin_of(one.requirement) if _RUNTIME.fullmatch(one.name) else None
         if version is None or not _is_for(one, python, arch):
@@ -119,7 +126,7 @@ def framework_pin(
     declared: Declaration, wanted: Framework | None, arch: str, pythons: Sequence[str]
 ) -> FrameworkPin:
     """The framework of a project: the one that is wanted, else the first of PyTorch, TensorFlow and
-    JAX that it requires, else that its lock has, else PyTorch. `pythons` are allowed; (): any.
+    JAX that it requires, else that its lock has, else PyTorch. `pythons` are the allowed ones.
     """
     rows = [*declared.packages, *declared.constraints]
     names = [one.name for one in rows]
@@ -129,8 +136,7 @@ def framework_pin(
     package = PACKAGES[framework]
     main = [one for one in own if one.name == package] or own
     by_python = {
-        python: tuple(one for one in main if _is_for(one, python, arch))
-        for python in pythons or KNOWN_PYTHONS
+        python: tuple(one for one in main if _is_for(one, python, arch)) for python in pythons
     }
     main = list(max(by_python.values(), key=_height, default=()))
     specifiers = dict.fromkeys(
@@ -210,15 +216,16 @@ def _release(pin: FrameworkPin, given: Request) -> str:
 
 
 def _python(
-    project: Project, given: Request
+    project: Project, given: Request, known: Sequence[str]
 ) -> tuple[str | None, tuple[str, ...], tuple[Note, ...]]:
     """The Python, the ones that are allowed, and what is worth saying about them."""
     limit = project.declared.python
-    allowed = allowed_by(limit.text) if limit else ()
+    allowed = allowed_by(limit.text, known) if limit else ()
     if limit is not None and not allowed:
         raise ProjectConflictError(
-            f"{limit.where} allows Python {limit.text}, which no known Python 3 is.",
-            fix=f"Correct it in {limit.file}.",
+            f"{limit.where} requires Python {limit.text}; the known ones are {known[0]} to "
+            f"{known[-1]}.",
+            fix=f"Correct it in {limit.file}, or update the catalog: provision catalog refresh",
         )
     if given.python is not None:
         if allowed and given.python not in allowed:

@@ -16,15 +16,20 @@ from provision.build.project.declaration import (
     ProjectError,
     read_requirement,
 )
-from provision.build.project.files import is_wheel_url, public, read_text, shown
+from provision.build.project.files import (
+    is_file,
+    is_there,
+    is_wheel_url,
+    public,
+    read_text,
+    shown,
+)
 from provision.doctor.lint.findings import Position
 from provision.doctor.lint.installs import IndexSource, read_package
-from provision.doctor.lint.requirements import logical_lines
+from provision.doctor.lint.requirements import logical_lines, without_comment, without_options
 
 _OPTION = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)(?:\s*=\s*|\s+|$)(?P<value>.*)")
 _SHORT = re.compile(r"(?P<flag>-[riecf])(?P<value>[^\s=-].*)")  # pip accepts -rFILE
-_COMMENT = re.compile(r"(^|\s+)#.*$")
-_TRAILING = re.compile(r"\s+--(?:hash|config-settings?|global-option|install-option)\b.*$")
 _HASH = re.compile(r"--hash[=\s]+sha256:([0-9a-f]{64})")
 _INDEXES = frozenset({"-i", "--index-url", "--extra-index-url", "-f", "--find-links"})
 _HARMLESS = frozenset({"--only-binary", "--prefer-binary", "--require-hashes", "--use-feature"})
@@ -89,8 +94,8 @@ def _read(path: Path, root: Path, found: _Found, *, limits: bool) -> None:
 def _take(
     line: str, name: str, number: int, path: Path, root: Path, found: _Found, *, limits: bool
 ) -> None:
-    written = _COMMENT.sub("", line).strip()
-    content = _TRAILING.sub("", written)
+    written = without_comment(line)
+    content = without_options(written)
     if not content:
         return
     where = Declared("", name, number).where
@@ -118,9 +123,11 @@ def _include(
         found.left_out.append(f"{flag} {public(value, 80)} ({where})")
         return
     target = path.parent / value
-    if not target.is_file():
+    if not is_file(target):
+        name = printable(value, limit=100)
+        there = f"{name} is not a regular file" if is_there(target) else f"there is no file {name}"
         raise ProjectError(
-            f"{where}: there is no file {printable(value, limit=100)}.",
+            f"{where}: {there}.",
             fix=f"Correct the line: {flag} FILE, relative to {shown(path, root)}",
         )
     _read(target, root, found, limits=limits or flag in {"-c", "--constraint"})

@@ -12,7 +12,7 @@ from images.layers.own_errors import ProjectFilesError
 from images.layers.project import DiskFile, sha256_of
 from images.layers.tar import TarEntry
 from images.text.printable import printable
-from provision.build.project.files import read_text
+from provision.build.project.files import is_file, read_text
 from provision.build.project.ignore import (
     CACHES,
     SECRETS,
@@ -69,7 +69,7 @@ def read_tree(
     ProjectFilesError: a file cannot be read, or there are too many, or too large ones.
     """
     docker: tuple[IgnoreRule, ...] = ()
-    if (path := root / ".dockerignore").is_file():
+    if is_file(path := root / ".dockerignore"):
         docker = read_dockerignore(read_text(path, path.name))[:_MOST_RULES]
     found = _walk(root, docker, {str(one.parent.resolve() / one.name) for one in leave_out})
     total = sum(status.st_size for _, _, status in found.paths)
@@ -89,14 +89,14 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
     waiting = [(root, (), SECRETS, None)]
     while waiting and len(found.paths) <= MOST_FILES:
         folder, above, rules, decided = waiting.pop()
-        if (path := folder / ".gitignore").is_file() and not path.is_symlink():
+        if is_file(path := folder / ".gitignore") and not path.is_symlink():
             rules += read_gitignore(read_text(path, str(path)), above)[:_MOST_RULES]
         for entry in _entries(folder):
             parts = (*above, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)
             if any(rule.matches(parts, directory=is_directory) for rule in CACHES):
                 continue
-            if entry.path in outputs or (is_directory and _is_environment(Path(entry.path))):
+            if entry.path in outputs:
                 continue
             origin = verdict(parts, (*rules, *docker), directory=is_directory, above=decided)
             shown = printable("/".join(parts), limit=100)
@@ -104,7 +104,8 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
                 found.secrets.append(shown)
             if is_directory:
                 # below it something may be kept, but only by a .dockerignore
-                if origin is None or any(rule.keeps for rule in docker):
+                inside = origin is None or any(rule.keeps for rule in docker)
+                if inside and not _is_environment(Path(entry.path)):
                     waiting.append((Path(entry.path), parts, rules, origin))
             elif origin is None:
                 _take(entry, parts, shown, found)
@@ -121,7 +122,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def _is_environment(folder: Path) -> bool:
     """Whether it is a virtual environment, or one of conda."""
-    return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
+    return is_file(folder / "pyvenv.cfg") or is_file(folder / "conda-meta" / "history")
 
 
 def _take(entry: os.DirEntry[str], parts: Sequence[str], shown: str, found: _Found) -> None:

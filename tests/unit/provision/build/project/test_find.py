@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from provision.build.project.declaration import ProjectError, allowed_by
-from provision.build.project.find import project_directory, read_project
+from provision.build.project.code import read_code
+from provision.build.project.declaration import ProjectError, allowed_by, pythons_of
+from provision.build.project.find import MOST_PACKAGES, project_directory, read_project
+from provision.build.project.request import request_of
+from provision.catalog.loading import load
+from provision.errors import BadInputError
+from provision.model.plan import Request
 from tests.kit.projects import project
 
 OF_UV = """\
@@ -114,13 +122,18 @@ def test_the_python_of_a_checkout(text: str, python: str | None, tmp_path: Path)
         pytest.param(">=3.10.4,<3.11", "3.10", "3.10", id="a bound within a minor version"),
         pytest.param("==3.11.*", "3.11", "3.11", id="a wildcard"),
         pytest.param("==3.11.4", "3.11", "3.11", id="a patch release"),
-        pytest.param("~=3.11", "3.11", "3.19", id="a compatible release"),
-        pytest.param("<=3.11", "3.7", "3.11", id="an upper bound"),
+        pytest.param("~=3.11", "3.11", "3.15", id="a compatible release"),
+        pytest.param("<=3.11", "3.6", "3.11", id="an upper bound"),
     ],
 )
 def test_the_pythons_of_a_range(specifier: str, first: str, last: str) -> None:
-    found = allowed_by(specifier)
+    found = allowed_by(specifier, [f"3.{minor}" for minor in range(6, 16)])
     assert (found[0], found[-1]) == (first, last)
+
+
+def test_the_known_pythons_are_those_of_the_catalog() -> None:
+    catalog = load()
+    assert pythons_of(catalog)[-1] == catalog.pythons[-1].python
 
 
 @pytest.mark.parametrize(
@@ -165,7 +178,66 @@ def test_a_lock_does_not_replace_the_file_that_declares(tmp_path: Path) -> None:
     found.refuse_to_replace(tmp_path / "pylock.gpu.toml")
 
 
-def test_a_device_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").symlink_to("/dev/zero")
-    with pytest.raises(ProjectError, match="declares no packages"):
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="a device"),
+        pytest.param(Path.mkdir, id="a directory"),
+        pytest.param(os.mkfifo, id="a pipe"),
+        pytest.param(lambda path: path.symlink_to(path), id="a link to itself"),
+    ],
+)
+def test_what_is_no_regular_file_is_not_read(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    make(tmp_path / "requirements.txt")
+    with pytest.raises(ProjectError, match=r"requirements\.txt is not a regular file") as caught:
         read_project(tmp_path)
+    assert "-r requirements.txt" not in caught.value.fix
+
+
+def test_thousands_of_packages_are_refused_at_once(tmp_path: Path) -> None:
+    lines = "".join(f"p{number}\n" for number in range(MOST_PACKAGES + 1))
+    with pytest.raises(ProjectError, match="declares 5,001 packages"):
+        read_project(project(tmp_path, {"requirements.txt": lines}))
+
+
+LONG = 900_000
+HOSTILE: dict[str, dict[str, str]] = {
+    "blanks behind a requirement": {"requirements.txt": f"six{' ' * LONG}\n"},
+    "a version with many digits": {"requirements.txt": f"six=={'9' * 5000}"},
+    "a marker with many digits": {"requirements.txt": f"six; python_version>'{'3' * LONG}'"},
+    "brackets by the thousand": {"requirements.txt": f"six; {'(' * 3000}"},
+    "an option with blanks": {"requirements.txt": f"--foo {' ' * LONG}x"},
+    "blank lines": {"pyproject.toml": "\n" * LONG + "[project]\ndependencies = ['six']\n"},
+    "a line of blanks": {"pyproject.toml": f"[project]\n{' ' * LONG}\ndependencies = ['six']\n"},
+    "a range with many digits": {
+        "pyproject.toml": f"[project]\nrequires-python = '==3.11.{'9' * 5000}'\n"
+        "dependencies = ['six']\n"
+    },
+    "a caret with many digits": {
+        "pyproject.toml": f"[tool.poetry.dependencies]\nsix = '^{'9' * 5000}'\n"
+    },
+    "a Python with many digits": {
+        "requirements.txt": "six", ".python-version": f"3.{'9' * LONG}"
+    },
+    "a long name of conda": {"environment.yml": f"dependencies:\n- {'x' * 200_000}[\n"},
+    "a marker of a lock": {
+        "pylock.toml": "lock-version = '1.0'\npackages = [{name = 'x', version = '1', marker = "
+        f"\"'a' in extras and {'(' * 3000}\"}}]\n"
+    },
+    "blanks in an ignore file": {"requirements.txt": "six", ".gitignore": f"a{' ' * LONG}b\n"},
+    "any depth in an ignore file": {
+        "requirements.txt": "six", ".gitignore": f"{'**/' * 300_000}x\n"
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.timeout(30)
+def test_no_text_takes_long_or_is_a_bug(name: str, tmp_path: Path) -> None:
+    root = project(tmp_path, HOSTILE[name])
+    known = pythons_of(load())
+    with contextlib.suppress(BadInputError):
+        request_of(read_project(root), Request(), named=False, arch="x86_64", known=known)
+        read_code(root)

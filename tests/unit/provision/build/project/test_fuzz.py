@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.project.code import read_code
-from provision.build.project.declaration import ProjectConflictError, ProjectError
+from provision.build.project.declaration import ProjectConflictError, ProjectError, pythons_of
 from provision.build.project.find import read_project
 from provision.build.project.request import request_of
+from provision.catalog.loading import load
 from provision.errors import BadInputError
 from provision.model.plan import Request
 from tests.kit.projects import project
@@ -33,6 +34,8 @@ SAMPLES = {
     "pixi.toml": PIXI,
 }
 
+KNOWN = pythons_of(load())
+
 
 def take(name: str, content: bytes) -> None:
     """Read a project with one file, as a build does."""
@@ -45,7 +48,7 @@ def take(name: str, content: bytes) -> None:
 
 def refusal(root: Path) -> BadInputError | None:
     try:
-        request_of(read_project(root), Request(), named=False, arch="x86_64")
+        request_of(read_project(root), Request(), named=False, arch="x86_64", known=KNOWN)
     except BadInputError as error:
         return error
     return None

@@ -8,7 +8,7 @@ import pytest
 
 from images.wheels.locked import Wheel
 from provision.build.base import require_plan
-from provision.build.project.declaration import ProjectHashError
+from provision.build.project.declaration import ProjectHashError, pythons_of
 from provision.build.project.find import Project, read_project
 from provision.build.project.pins import check_hashes, naming_pins
 from provision.build.project.request import request_of
@@ -22,13 +22,14 @@ from tests.kit.hosts import host
 from tests.kit.projects import project
 
 CATALOG = load()
+KNOWN = pythons_of(CATALOG)
 
 
 def refused(root: Path, text: str, *hosts_: str, driver: str = "580.95.05") -> str:
     """The message and the fix of the plan for a project on a GPU."""
     found = read_project(project(root, {"requirements.txt": text}))
     hosts = [host(driver, *hosts_)]
-    request = request_of(found, Request(), named=False, arch="x86_64")
+    request = request_of(found, Request(), named=False, arch="x86_64", known=KNOWN)
     with (
         pytest.raises(NothingCompatibleError) as caught,
         naming_pins(found, hosts, request, CATALOG),
@@ -69,9 +70,23 @@ def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
 def test_a_python_without_a_wheel_is_named_with_its_line(tmp_path: Path) -> None:
     project(tmp_path, {"pyproject.toml": "[project]\nname='a'\nrequires-python='>=3.13'\n"})
     said = refused(tmp_path, "torch==2.3.0\n", "RTX 4090")
-    assert "no wheel for Python 3.13 to 3.19" in said
+    assert f"no wheel for Python 3.13 to {KNOWN[-1]}" in said
     assert "requirements.txt, line 1: torch==2.3.0; pyproject.toml, line 3: Python >=3.13" in said
     assert "In requirements.txt, pin torch==2." in said
+
+
+def test_a_python_of_the_checkout_is_not_called_an_option(tmp_path: Path) -> None:
+    project(tmp_path, {"requirements.txt": "torch==2.3.0\n", ".python-version": "3.14\n"})
+    found = read_project(tmp_path)
+    request = request_of(found, Request(), named=False, arch="x86_64", known=KNOWN)
+    hosts = [host("580.95.05", "RTX 4090")]
+    with (
+        pytest.raises(NothingCompatibleError) as caught,
+        naming_pins(found, hosts, request, CATALOG),
+    ):
+        require_plan(resolve(hosts, request, CATALOG))
+    assert "or remove .python-version." in caught.value.fix
+    assert "remove --python" not in caught.value.fix
 
 
 def test_what_uv_refuses_is_named_with_its_line(tmp_path: Path) -> None:

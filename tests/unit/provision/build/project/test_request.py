@@ -13,6 +13,8 @@ from provision.build.project.request import request_of, with_locked_cuda
 from provision.model.plan import Request
 from provision.model.request import parse_request
 
+KNOWN = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+
 
 def declared(*lines: str, **more: Any) -> Declaration:
     constraints = tuple(Declared(text, "uv.lock", 9) for text in more.pop("constraints", ()))
@@ -27,7 +29,7 @@ def merged(declaration: Declaration, checkout: str | None = None, /, **given: An
         python=Declared(checkout, ".python-version", 1) if checkout else None,
     )
     named = "framework" in given
-    return request_of(project, parse_request(**given), named=named, arch="x86_64")
+    return request_of(project, parse_request(**given), named=named, arch="x86_64", known=KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,11 @@ def test_the_cuda_of_a_lock_is_kept_if_it_fits(
 ) -> None:
     found = declared("torch==2.9.1", constraints=constraints, locked=True)
     request = with_locked_cuda(
-        merged(found, **given), found, arch="x86_64", fits=lambda asked: asked.cuda != "13.2"
+        merged(found, **given),
+        found,
+        arch="x86_64",
+        known=KNOWN,
+        fits=lambda asked: asked.cuda != "13.2",
     )
     assert request.cuda == cuda
 

@@ -119,6 +119,16 @@ def test_the_project_itself_is_no_package(tmp_path: Path) -> None:
         ),
         pytest.param({"requirements.txt": "a; 'x' in extras"}, "line 1", id="a lock's marker"),
         pytest.param({"requirements.txt": "-r no.txt"}, "there is no file no.txt", id="no file"),
+        pytest.param(
+            {"requirements.txt": "-r sub", "sub/x": ""},
+            "sub is not a regular file",
+            id="a directory",
+        ),
+        pytest.param(
+            {"requirements.txt": f"-r {'x' * 5000}"},
+            "line 1: there is no file xxx",
+            id="a name that is too long",
+        ),
         pytest.param({"requirements.txt": b"\xff\xfe"}, "not UTF-8", id="not UTF-8"),
         pytest.param({"requirements.txt": b"a\n" * 600_000}, "larger than 1 MiB", id="huge"),
         pytest.param({"requirements.txt": "<<<<<<< HEAD"}, "line 1", id="a merge conflict"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,37 @@ from tests.kit.projects import project
 
 def paths(root: Path) -> list[str]:
     return [one.path for one in read_tree(root).files]
+
+
+@contextlib.contextmanager
+def as_another_user() -> Iterator[None]:
+    """Root reads everything; nobody else does."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_directory_that_cannot_be_entered_is_named_or_stays_out() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        root = project(Path(made), {"main.py": "", "locked/a.py": "", "other/.keep": ""})
+        root.chmod(0o755)
+        (root / "locked").chmod(0)
+        try:
+            with (
+                as_another_user(),
+                pytest.raises(ProjectFilesError, match=r"locked cannot be read"),
+            ):
+                read_tree(root)
+            project(root, {".dockerignore": "locked\n"})
+            with as_another_user():
+                assert "app/main.py" in paths(root)
+        finally:
+            (root / "locked").chmod(0o755)
 
 
 def test_code_is_taken_and_what_no_image_needs_is_not(tmp_path: Path) -> None:

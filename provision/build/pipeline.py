@@ -19,7 +19,11 @@ from images.net.secrets import Secrets
 from images.store.local import local_path
 from provision.build.base import BuildSettings
 from provision.build.packages import PackageChoice
-from provision.build.source.substitute import with_local_wheels
+from provision.build.source.substitute import (
+    build_pins_first,
+    with_kept_pins,
+    with_local_wheels,
+)
 from provision.catalog.catalog import Catalog
 from provision.errors import (
     Exit,
@@ -28,7 +32,7 @@ from provision.errors import (
 from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.lock.solve import NoSolutionError, ask_index, find_wheels, lock_of
+from provision.lock.solve import NoSolutionError, Solution, ask_index, find_wheels, lock_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at
@@ -106,9 +110,7 @@ def lock_for(
     build that the installer's default index has instead, if that one answers.
     """
     try:
-        found = find_wheels(
-            plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.progress
-        )
+        found = _find(plan, request, settings, console)
     except (IndexUnreachableError, NoSolutionError) as failure:
         if (missing := packages.without_wheels()) is not None:
             raise missing from failure
@@ -128,6 +130,25 @@ def lock_for(
     console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
     show_warnings([w for w in lock.plan.warnings if w not in plan.warnings], console)
     return lock
+
+
+def _find(plan: Plan, request: Request, settings: BuildSettings, console: Console) -> Solution:
+    """What uv finds; for the pins of a project that have no wheel, with the wheels built here."""
+
+    def ask(plan: Plan, request: Request) -> Solution:
+        return find_wheels(
+            plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.progress
+        )
+
+    try:
+        return ask(plan, request)
+    except NoSolutionError as failure:
+        kept = with_kept_pins(plan, request, settings.wheels)
+        if request.settled and kept is None:
+            build_pins_first(failure, plan, settings.typed)
+        if kept is None:
+            raise
+    return ask(*kept)
 
 
 def within_reach(

@@ -176,7 +176,11 @@ def help_with(output: str) -> str:
     """What helps if uv could not work."""
     flat = " ".join(output.split())
     fixes = [fix for pattern, fix in _TROUBLES if re.search(pattern, flat)]
-    return fixes[0] if fixes else "Read its own words; reinstall it if it does not start at all."
+    return (
+        fixes[0]
+        if fixes
+        else "Correct what uv names above. Only if uv does not start at all, install it again."
+    )
 
 
 def _glibc_of_uv(have: int) -> int:

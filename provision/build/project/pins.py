@@ -113,6 +113,12 @@ def check_hashes(project: Project | None, lock: Lock) -> None:
         known = project.declared.hashes.get(wheel.name)
         free = is_of_the_build(wheel.name, lock.plan.framework)
         if known and not free and wheel.sha256 not in known:
+            if wheel.url.startswith("file:"):
+                raise ProjectHashError(
+                    f"{wheel.name} {wheel.version} was built on this machine, and "
+                    f"{project.declared.source} has hashes of other files for it.",
+                    fix=f"Add its hash there: sha256:{wheel.sha256}",
+                )
             raise ProjectHashError(
                 f"The index has another file for {wheel.name} {wheel.version} than "
                 f"{project.declared.source} declares: sha256:{wheel.sha256} is not among its "

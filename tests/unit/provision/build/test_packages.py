@@ -90,8 +90,8 @@ def versions(lock: Lock) -> dict[str, str]:
     return {wheel.name: wheel.version for wheel in lock.wheels}
 
 
-def request_of(index: LocalIndex, *companions: str, **more: str) -> Request:
-    return Request(companions=companions, index=index.url("simple"), base="bootstrap", **more)  # type: ignore[arg-type]
+def request_of(index: LocalIndex, *companions: str, **more: Any) -> Request:
+    return Request(companions=companions, index=index.url("simple"), base="bootstrap", **more)
 
 
 def test_the_newest_release_of_the_package_chooses_the_framework(
@@ -436,6 +436,52 @@ def test_a_wheel_that_was_built_here_is_taken_if_the_index_has_none(
     index.more += [pure("flash", "3.0", "torch>=2.0")]
     _, later = planned(request, tmp_path, wheels=tmp_path / "wheels")
     assert versions(later)["flash"] == "3.0"
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        pytest.param(("flash==2.8.3", "einops==1.0"), id="required"),
+        pytest.param(("einops==1.0",), id="what a requirement needs"),
+    ],
+)
+def test_the_pins_of_a_project_take_a_wheel_that_was_built_here(
+    pins: tuple[str, ...], index: LocalIndex, tmp_path: Path
+) -> None:
+    index.more += [("flash-2.8.3.tar.gz", b"source"), pure("einops", "1.0", "flash")]
+    request = request_of(
+        index, *pins, framework_version="==2.4.1", constraints=("flash==2.8.3",), settled=True
+    )
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request, tmp_path, wheels=tmp_path / "wheels", typed="--gpu 8.0 --cuda 12.1")
+    start = require_plan(resolve([A100], request, load()))
+    assert "only the source of flash==2.8.3" in caught.value.message
+    assert caught.value.fix == (
+        "Build it once, then repeat this: provision wheel flash==2.8.3 --framework pytorch "
+        f"--framework-version 2.4.1 --python {start.python} --gpu 8.0 --cuda 12.1"
+    )
+    data = b""
+    for version in ("2.8.4", "2.8.3"):  # another release does not stand for the pin
+        name, data = compiled("flash", version, f"cp{str(start.python).replace('.', '')}")
+        (tmp_path / name).write_bytes(data)
+        key = key_for(
+            start,
+            name="flash",
+            version=version,
+            sdist_sha256="0" * 64,
+            capabilities=[(8, 0)],
+            environment={},
+        )
+        if version != "2.8.3":
+            with pytest.raises(NoSolutionError):
+                planned(request, tmp_path, wheels=tmp_path / "wheels")
+        KeptWheels(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
+    plan, lock = planned(request, tmp_path, wheels=tmp_path / "wheels")
+    assert plan.framework_version == "2.4.1"
+    [mine] = [wheel for wheel in lock.wheels if wheel.name == "flash"]
+    assert mine.sha256 == hashlib.sha256(data).hexdigest()
+    assert [warning.code for warning in lock.plan.warnings].count("local-wheel") == 1
+    assert not any("file:" in line for line in lock.plan.requirements)
 
 
 def test_a_wheel_is_taken_by_its_address(index: LocalIndex, tmp_path: Path) -> None:

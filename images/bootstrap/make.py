@@ -118,7 +118,8 @@ def bootstrap(
             raise host.no_space(existing) from exc
         raise BootstrapError(
             f"The store {bases} cannot be used: {exc.strerror or exc}.",
-            fix=f"Check that you own it and may write there: ls -ld {bases}",
+            fix=f"Check that you may write there (ls -ld {bases}), or keep the store elsewhere: "
+            "XDG_CACHE_HOME=DIR",
         ) from exc
 
 

@@ -935,6 +935,30 @@ def test_a_terminal_shows_a_stage_as_it_begins() -> None:
 # --- in a project that has folders of our names -------------------------------------------------
 
 
+INTERRUPTED_WHILE_LOADING = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "provision.cli.parser":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+from provision.__main__ import run
+run()
+"""
+
+
+def test_an_interrupt_while_the_modules_load_has_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -954,7 +978,7 @@ def test_a_project_s_own_folders_are_not_imported(tmp_path: Path, words: tuple[s
     """The command as an installer writes it: a script elsewhere, the packages in site-packages."""
     script = tmp_path / "bin" / "provision"
     script.parent.mkdir()
-    script.write_text("from provision.cli.main import run\nrun()\n")
+    script.write_text("from provision.__main__ import run\nrun()\n")
     project = tmp_path / "project"
     for name in ("provision", "images", "verify"):
         (project / name).mkdir(parents=True)

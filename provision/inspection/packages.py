@@ -83,11 +83,12 @@ def judge_packages(found: Inspection) -> InspectionOutcome:
     )
     if measured["plan"] == "unreadable":
         twice += "; its plan label cannot be read"
-    less = f"; {found.left_out} small files were left out" if found.left_out else ""
+    left_out = counted(found.left_out, "small file was", "small files were")
+    less = f"; {left_out} left out" if found.left_out else ""
     return InspectionOutcome(
         status="pass",
-        message=f"{counted(len(packages), 'package has', 'packages have')} all their libraries"
-        f"{less}{twice}",
+        message=f"{counted(len(packages), 'package has all its', 'packages have all their')} "
+        f"libraries{less}{twice}",
         measured=measured,
     )
 

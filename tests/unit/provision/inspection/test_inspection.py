@@ -247,7 +247,10 @@ def test_a_wheel_alone(
     files: dict[str, bytes], requires: tuple[str, ...], gpus: list[str], verdict: str
 ) -> None:
     source = InMemory(wheel_of(files, name="torch", version="2.0.1", requires=requires))
-    assert judged(conclude(read_wheel(source)), gpus)["verdict"] == verdict
+    report = judged(conclude(read_wheel(source)), gpus)
+    assert report["verdict"] == verdict
+    if verdict == "fit":
+        assert "1 package has all its libraries" in check(report, "packages")["message"]
 
 
 @pytest.mark.parametrize(

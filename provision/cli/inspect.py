@@ -98,8 +98,8 @@ def _inspect(
     args: argparse.Namespace, gpus: Sequence[Gpu], platform: Platform | None, console: Console
 ) -> tuple[dict[str, Any], Inspection]:
     from images.inspect.image import inspect_image, inspect_wheel
-    from provision.inspection.report import make_report
     from provision.lock.network import ca_bundle
+    from provision.verification.inspection.report import make_report
 
     ca = ca_bundle(args.ca_bundle, os.environ)
     began = time.monotonic()

@@ -28,7 +28,7 @@ from images.inspect.dynamic import MAGIC, DynamicReader, ElfFile
 from images.inspect.image import Inspection, inspect_image
 from images.inspect.segments import DamagedElf
 from images.oci.model import CONFIG, LAYER, MANIFEST, REF_NAME, descriptor_of
-from provision.inspection.report import make_report
+from provision.verification.inspection.report import make_report
 from tests import need
 from tests.engines.lab import ROOT
 from tests.kit.image_maker import tar_of

@@ -21,7 +21,7 @@ LAYERS = {
         cli
         build
         verification
-        attestation  inspection
+        attestation
         resolve  lock  doctor
         catalog
         output  host

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from images.text.printable import printable
 from provision.build.source.key import WheelKey, too_new
 from provision.build.source.rules import BuiltWheelUnfitError
-from provision.inspection.code import judge_code
 from provision.lock.wheels import image_tags
 from provision.model.plan import ComputeCapability, Gpu, Plan
+from provision.verification.inspection.code import judge_code
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

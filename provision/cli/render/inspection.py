@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from images.text.printable import printable
-from provision.inspection.outcome import gpu_words, in_units
-from provision.inspection.packages import plan_label
 from provision.model.plan import TITLES, Gpu
 from provision.output.text import row, table
+from provision.verification.inspection.outcome import gpu_words, in_units
+from provision.verification.inspection.packages import plan_label
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

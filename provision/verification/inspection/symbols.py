@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from provision.inspection.mangled import readable
-from provision.inspection.outcome import (
+from provision.verification.inspection.mangled import readable
+from provision.verification.inspection.outcome import (
     InspectionOutcome,
     and_more,
     counted,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import BadInputError
-from provision.inspection.outcome import (
+from provision.lock.labels import PLAN, plan_of
+from provision.model.plan import PACKAGES, TITLES, Plan
+from provision.verification.inspection.outcome import (
     InspectionOutcome,
     and_more,
     counted,
@@ -14,8 +16,6 @@ from provision.inspection.outcome import (
     table,
     tables,
 )
-from provision.lock.labels import PLAN, plan_of
-from provision.model.plan import PACKAGES, TITLES, Plan
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

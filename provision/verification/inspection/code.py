@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename
 from typing import TYPE_CHECKING, Any
 
-from provision.inspection.outcome import (
+from provision.model.plan import Gpu
+from provision.verification.inspection.outcome import (
     InspectionOutcome,
     Status,
     and_more,
@@ -18,7 +19,6 @@ from provision.inspection.outcome import (
     tables,
     yes,
 )
-from provision.model.plan import Gpu
 
 if TYPE_CHECKING:
     from images.inspect.coverage import Coverage

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename
 from typing import TYPE_CHECKING, Any
 
-from provision.inspection.outcome import InspectionOutcome, and_more, path_of, table, tables, yes
+from provision.verification.inspection.outcome import (
+    InspectionOutcome,
+    and_more,
+    path_of,
+    table,
+    tables,
+    yes,
+)
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

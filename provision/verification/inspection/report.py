@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from provision.inspection.code import judge_code
-from provision.inspection.needs import judge_needs
-from provision.inspection.outcome import InspectionOutcome
-from provision.inspection.packages import judge_packages, tell_sizes
-from provision.inspection.symbols import judge_symbols
-from provision.inspection.versions import judge_versions, provided_versions
 from provision.model.plan import TITLES, Framework, Gpu
+from provision.verification.inspection.code import judge_code
+from provision.verification.inspection.needs import judge_needs
+from provision.verification.inspection.outcome import InspectionOutcome
+from provision.verification.inspection.packages import judge_packages, tell_sizes
+from provision.verification.inspection.symbols import judge_symbols
+from provision.verification.inspection.versions import judge_versions, provided_versions
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Any
 
-from provision.inspection.outcome import (
+from provision.verification.inspection.outcome import (
     InspectionOutcome,
     and_more,
     counted,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from images.inspect.contents import read_image, read_wheel
 from images.inspect.image import conclude
-from provision.inspection.mangled import readable
-from provision.inspection.report import make_report
+from provision.verification.inspection.mangled import readable
+from provision.verification.inspection.report import make_report
 from tests.kit.elf_maker import elf
 from tests.kit.image_maker import Files, image_of, installed
 from tests.kit.wheel_maker import InMemory

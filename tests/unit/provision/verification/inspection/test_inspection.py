@@ -21,11 +21,11 @@ from images.inspect.model import LibraryCode
 from provision.cli.inspect import do_inspect, inspect_options, is_wheel
 from provision.cli.render.inspection import describe_inspection
 from provision.errors import BadInputError
-from provision.inspection.report import make_report
 from provision.lock.labels import PLAN
 from provision.model.plan import Gpu
 from provision.model.planfile import plan_to_json
 from provision.output.console import Console
+from provision.verification.inspection.report import make_report
 from provision.verification.report_files import page, write_files
 from tests import ROOT
 from tests.kit.elf_maker import elf

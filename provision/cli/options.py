@@ -145,12 +145,11 @@ def _arch_of(gpus: tuple[Gpu, ...], catalog: Catalog) -> str | None:
 
 def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> HostFacts:
     if driver is not None:
-        facts = replace(facts, driver=driver, driver_cuda=None, user_mode_driver=None)
+        facts = facts.with_driver(driver)
     if gpus:
-        facts = replace(facts, gpus=gpus)
-    stated = {"driver": driver is not None, "gpus": bool(gpus)}
-    read = tuple(pair for pair in facts.sources if not stated.get(pair[0], False))
-    return replace(facts, sources=read)
+        read = tuple(pair for pair in facts.sources if pair[0] != "gpus")
+        facts = replace(facts, gpus=gpus, sources=read)
+    return facts
 
 
 def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
@@ -210,11 +209,11 @@ def read_settings(args: argparse.Namespace) -> BuildSettings:
         env=os.environ,
         snapshot=_read_snapshot(args),
         wheels=wheel_home(),
-        typed=_plan_words(args),
+        typed=plan_words(args),
     )
 
 
-def _plan_words(args: argparse.Namespace) -> str:
+def plan_words(args: argparse.Namespace) -> str:
     """The options that decide the plan beside --with, as the user can type them again. A login in
     --index is not repeated.
     """
@@ -231,11 +230,11 @@ def _plan_words(args: argparse.Namespace) -> str:
         ("--base", args.base),
         ("--flavour", None if args.flavour == "runtime" else args.flavour),
         ("--index", index),
-        ("--driver", args.driver),
+        ("--driver", getattr(args, "driver", None)),
         ("--snapshot", getattr(args, "snapshot", None)),
-        ("--ca-bundle", args.ca_bundle),
+        ("--ca-bundle", getattr(args, "ca_bundle", None)),
     )
-    several = (("--host", args.host), ("--gpu", args.gpus))
+    several = (("--host", getattr(args, "host", ())), ("--gpu", getattr(args, "gpus", ())))
     words = [word for option, value in single if value for word in (option, value)]
     words += [word for option, values in several for one in values for word in (option, one)]
     return shlex.join(words)

@@ -62,6 +62,9 @@ do_inspect, inspect_options = (
 )
 do_wheel = _later("wheel", "do_wheel")
 do_gate, gate_options = (_later("gate", name) for name in ("do_gate", "gate_options"))
+do_fleet_plan, fleet_plan_options = (
+    _later("fleet", name) for name in ("do_fleet_plan", "fleet_plan_options")
+)
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
@@ -217,7 +220,20 @@ STORE_COMMANDS = (
         run=do_gc,
     ),
 )
+FLEET_COMMANDS = (
+    Command(
+        name="plan",
+        help="find the fewest images that serve all machines, and which gets which",
+        options=(fleet_plan_options, request_options),
+        run=do_fleet_plan,
+    ),
+)
 GROUPS = (
+    Group(
+        name="fleet",
+        help="read many machines, and plan images for them",
+        commands=FLEET_COMMANDS,
+    ),
     Group(
         name="catalog",
         help="show or update the data on versions, drivers and GPUs",

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from provision.model.frozen import replace
+
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
@@ -97,6 +99,12 @@ class HostFacts:
         sources = dict(self.sources)
         stated = sources.get("driver") in {None, "PROVISION_DRIVER"}
         return not stated and sources.get("gpus") in {"nvml", "nvidia-smi"}
+
+    def with_driver(self, driver: str) -> HostFacts:
+        """The same machine, assumed to have another driver."""
+        read = tuple(pair for pair in self.sources if pair[0] != "driver")
+        other = {"driver": driver, "driver_cuda": None, "user_mode_driver": None, "sources": read}
+        return replace(self, **other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

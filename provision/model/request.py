@@ -64,7 +64,7 @@ def parse_python(text: str) -> str:
     return f"3.{int(match[2])}"
 
 
-def parse_driver(text: str) -> str:
+def parse_driver(text: str, option: str = "--driver") -> str:
     """An NVIDIA driver version, in the driver's own spelling ("515.65.01"). BadInputError: it is
     not valid.
     """
@@ -72,8 +72,8 @@ def parse_driver(text: str) -> str:
         return text
     cuda = " It looks like a CUDA version." if re.fullmatch(r"1\d\.\d", text) else ""
     raise BadInputError(
-        f"--driver {quoted(text)} is not an NVIDIA driver version.{cuda}",
-        fix="Use the form that nvidia-smi prints, for example --driver 515.65.01",
+        f"{option} {quoted(text)} is not an NVIDIA driver version.{cuda}",
+        fix=f"Use the form that nvidia-smi prints, for example {option} 515.65.01",
     )
 
 

@@ -39,7 +39,14 @@ if TYPE_CHECKING:
     from provision.catalog.later_rows import JaxRelease, TensorflowRelease
     from provision.catalog.rows import TorchRelease
 
-__all__ = ["fitting_releases", "known_releases", "matrix", "nearest_at", "resolve"]
+__all__ = [
+    "fitting_builds",
+    "fitting_releases",
+    "known_releases",
+    "matrix",
+    "nearest_at",
+    "resolve",
+]
 
 
 def resolve(
@@ -103,6 +110,24 @@ def nearest_at(
         if plan.error is None:
             return plan
     return None
+
+
+def fitting_builds(
+    hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> frozenset[Build]:
+    """The builds that a plan for all these hosts could have; empty where `resolve` has no plan."""
+    fleet = read_fleet(hosts, catalog)
+    arch, arch_error = common_arch(fleet)
+    if arch_error is not None or not_nvidia(fleet) is not None:
+        return frozenset()
+    examiner = Examiner(fleet, catalog)
+    return frozenset(
+        build
+        for build in builds_of(request.framework, arch, catalog)
+        if is_asked_for(build, request)
+        and examiner.examine(build, request).fits
+        and examiner.examine(build, request, whole=True).fits
+    )
 
 
 def fitting_releases(

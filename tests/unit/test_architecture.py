@@ -19,7 +19,7 @@ MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verif
 LAYERS = {
     "provision": """
         cli
-        build
+        build  fleet
         verification
         attestation
         resolve  lock  doctor

@@ -9,12 +9,10 @@ https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SPEC_DIRECTORIES = ("etc/cdi", "var/run/cdi")
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -27,8 +25,7 @@ _MOST_YAML_BYTES = 1 << 19
 _DEEPEST = 12  # nested lists and mappings; the format has 7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edits:
+class Edits(NamedTuple):
     """Changes to a container. Paths are pairs: the host's, the container's."""
 
     nodes: tuple[tuple[str, str], ...] = ()
@@ -46,8 +43,7 @@ class Edits:
         return tuple(dict.fromkeys([*(host for host, _ in pairs), *self.programs]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiSpec:
+class CdiSpec(NamedTuple):
     """One specification: the devices by name ("0", "all"), and the edits for all of them."""
 
     kind: str
@@ -66,8 +62,7 @@ class CdiSpec:
         return tuple(dict.fromkeys(path for edits in every for path in edits.host_paths))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuEdits:
+class GpuEdits(NamedTuple):
     """The edits for all GPUs; `edits` is None if no specification defines NVIDIA GPUs."""
 
     edits: Edits | None
@@ -162,7 +157,7 @@ def _links(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The links that a hook makes: `create-symlinks --link TARGET::PATH`."""
     if "create-symlinks" not in words:
         return
-    for before, word in itertools.pairwise(words):
+    for before, word in zip(words, words[1:]):  # noqa: B905, RUF007  not before Python 3.10
         value = word if before == "--link" else ""
         if before.startswith("--link="):
             value = before.partition("=")[2]

@@ -17,13 +17,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from images.errors import Failure
 from images.system.interruption import uninterrupted
 from images.system.output import Capture, LineStream, SecretFilter, Tail
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 KEEP_BYTES = 64 * 1024
 """How much of the end of a command's output is kept: enough for the lines that explain an error."""
@@ -67,8 +69,7 @@ class CommandTimedOut(CommandFailed):
     code = "command-timed-out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class Completed(NamedTuple):
     """How a command ended."""
 
     argv: tuple[str, ...]
@@ -205,6 +206,7 @@ def _follow(
     payload: bytes,
     deadline: float,
     limit_bytes: float,
+    stopped: Callable[[], bool],
 ) -> _Ending:
     """Write the command's input and pass its output on, until it ends or reaches a limit."""
     pending = memoryview(payload)
@@ -222,7 +224,7 @@ def _follow(
                 linger = now + _LINGER_S
             if linger is not None and now >= linger:
                 break
-            if now >= deadline:
+            if now >= deadline or stopped():
                 return "time"
             if written > limit_bytes:
                 return "size"
@@ -245,7 +247,7 @@ def _follow(
             if number in selector.get_map():
                 sink.feed(b"", final=True)
     while not _ended(process):
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or stopped():
             return "time"
         time.sleep(0.01)
     return "ended"
@@ -269,6 +271,7 @@ def run(
     limit_bytes: int | None = None,
     terminal: bool = False,
     grace_s: float = GRACE_S,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Completed:
     """Run a command to its end and return how it ended.
 
@@ -279,7 +282,8 @@ def run(
     more than `limit_bytes` is ended, and `flooded` is set. `redact` lists strings that become "***"
     in all output. `terminal` leaves the command in our session with our standard input, so that
     sudo can ask for a password; Ctrl-C then reaches it directly. A command that is ended has
-    `grace_s` to clean up.
+    `grace_s` to clean up. When `stopped` becomes true, it is ended as at its time limit: only the
+    main thread gets Ctrl-C.
     """
     strike = SecretFilter(redact)
     payload = input.encode() if isinstance(input, str) else input
@@ -314,7 +318,7 @@ def run(
             sinks[process.stdout.fileno()] = capture if apart else lines
         if process.stderr is not None:
             sinks[process.stderr.fileno()] = lines
-        ending = _follow(process, sinks, payload or b"", started + timeout_s, most)
+        ending = _follow(process, sinks, payload or b"", started + timeout_s, most, stopped)
     finally:
         if process is not None:
             _end(process, by_itself=ending == "ended", own_group=not terminal, grace_s=grace_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -48,7 +49,7 @@ def alike(wanted: str, known: Iterable[str]) -> list[str]:
         low = name.lower()
         ratio = SequenceMatcher(None, wanted.lower(), low).ratio()
         if stem and low.endswith(f".{ending}"):  # a shared suffix does not count as similar
-            ratio = SequenceMatcher(None, stem, low.removesuffix(f".{ending}")).ratio()
+            ratio = SequenceMatcher(None, stem, low.rpartition(".")[0]).ratio()
         begins_so = bool(wanted) and low.startswith(wanted.lower())
         if begins_so or ratio >= _ALIKE:
             likeness[name] = ratio
@@ -58,6 +59,6 @@ def alike(wanted: str, known: Iterable[str]) -> list[str]:
 def _names_in(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry, _ in zip(entries, range(_MOST_NAMES), strict=False))
+            return sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
     except (OSError, ValueError):
         return []

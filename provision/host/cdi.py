@@ -22,10 +22,15 @@ def parse_cdi(text: str) -> tuple[str, ...]:
         return ()
 
 
-def read_cdi(machine: ProbedMachine, folders: Sequence[str] = SPEC_DIRS) -> tuple[str, ...]:
-    """Every device name, each once, in the order of the directories."""
+def read_cdi(machine: ProbedMachine, folders: Sequence[str] = SPEC_DIRS) -> tuple[str, ...] | None:
+    """Every device name, each once, in the order of the directories. None: not known, because the
+    reader of YAML is not installed (on a node of a fleet).
+    """
     found: dict[str, None] = {}
-    for folder in folders:
-        for path in machine.paths(folder, SPEC_NAME)[:MOST_FILES]:
-            found.update(dict.fromkeys(parse_cdi(machine.text(path) or "")))
+    try:
+        for folder in folders:
+            for path in machine.paths(folder, SPEC_NAME)[:MOST_FILES]:
+                found.update(dict.fromkeys(parse_cdi(machine.text(path) or "")))
+    except ImportError:
+        return None
     return tuple(found)

@@ -11,14 +11,19 @@ import json
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from provision.host.cdi import read_cdi
 from provision.host.machine import ProbedMachine
 from provision.host.reading import one_line
 from provision.host.runner import ProgramResult
 from provision.model.plan import Absent, Engine
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import TypeAlias
+else:
+    from provision.model.frozen import dataclass
 
 TIMEOUT_S = 5.0
 
@@ -28,7 +33,7 @@ NVIDIA_HOOKS = (
     "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
     "/etc/containers/oci/hooks.d/oci-nvidia-hook.json",
 )
-Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

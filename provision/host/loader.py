@@ -6,9 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from provision.host.machine import ProbedMachine
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.model.frozen import dataclass
 
 CACHE = "/etc/ld.so.cache"
 CONF = "/etc/ld.so.conf"

@@ -14,20 +14,26 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from provision.host.runner import ProgramResult, ProgramRunner
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import TypeAlias
+else:
+    from provision.model.frozen import dataclass
 
 TEXT_LIMIT_BYTES = 1 << 20
 # An index of a distribution (modules.dep, an installed package's list) may be larger.
 INDEX_LIMIT_BYTES = 16 << 20
 
 # A question to a source: an operation and its arguments.
-Question: TypeAlias = tuple[str, ...]
+Question: TypeAlias = "tuple[str, ...]"
 Answer: TypeAlias = "bool | int | str | bytes | list[Answer] | dict[str, Answer] | None"
-Source: TypeAlias = Callable[[Question], Answer]
+Source: TypeAlias = "Callable[[Question], Answer]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +88,7 @@ class ProbedMachine:
     """
 
     root: Path = Path("/")
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = MappingProxyType({})
     run: ProgramRunner | None = None
     source: Source | None = None
 

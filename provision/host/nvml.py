@@ -11,11 +11,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from provision.host.machine import Answer
 from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.model.plan import Absent, ComputeCapability, Gpu
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 SOURCE = "nvml"
 GIVES: tuple[Fact, ...] = ("driver", "user_mode_driver", "driver_cuda", "gpus")
@@ -66,7 +69,7 @@ class NvmlModule(Protocol):
     def nvmlDeviceGetMigMode(self, device: object) -> list[int]: ...
 
 
-NvmlLoader: TypeAlias = Callable[[], NvmlModule]
+NvmlLoader: TypeAlias = "Callable[[], NvmlModule]"
 
 
 def load_nvml() -> NvmlModule:

@@ -9,11 +9,16 @@ Formats of /proc/driver/nvidia/version, both of which state the kernel module's 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from provision.host.machine import ProbedMachine
 from provision.host.reading import Reading, one_line, version_or_none
 from provision.model.plan import Gpu
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.model.frozen import dataclass
 
 SYS_VERSION = "/sys/module/nvidia/version"
 PROC_VERSION = "/proc/driver/nvidia/version"
@@ -45,7 +50,7 @@ class PciDevice:
     @property
     def id(self) -> str:
         """As lspci and the PCI ID database write it: "10de:2330"."""
-        return f"{self.vendor.removeprefix('0x')}:{self.device.removeprefix('0x')}"
+        return f"{self.vendor.replace('0x', '', 1)}:{self.device.replace('0x', '', 1)}"
 
     @property
     def is_gpu(self) -> bool:

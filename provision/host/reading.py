@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from images.text.printable import printable
 from provision.model.plan import Absent, Gpu
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+    from typing import TypeAlias
+else:
+    from provision.model.frozen import dataclass
 
 Fact: TypeAlias = Literal["driver", "user_mode_driver", "driver_cuda", "gpus"]
 

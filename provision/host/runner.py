@@ -8,11 +8,15 @@ print forever.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from images.system import process
 from provision.host.reading import one_line
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.model.frozen import dataclass
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from provision.host.machine import ProbedMachine
 from provision.host.nvml import CODES as NVML_CODES
 from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.host.runner import ProgramResult
 from provision.model.plan import Absent, ComputeCapability, Gpu
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.model.frozen import dataclass
 
 SOURCE = "nvidia-smi"
 GIVES: tuple[Fact, ...] = ("driver", "driver_cuda", "gpus")
@@ -85,7 +90,7 @@ def parse_query(text: str, fields: Sequence[str]) -> tuple[tuple[Gpu, ...], tupl
             continue
         if extra and fields[0] == "name":
             parts = [", ".join(parts[: extra + 1]), *parts[extra + 1 :]]
-        values = dict(zip(fields, parts, strict=False))
+        values = dict(zip(fields, parts))  # noqa: B905  not before Python 3.10
         if "uuid" in values and not values["uuid"].startswith(("GPU-", "[", "N/A")):
             strange.append(one_line(line))
             continue

@@ -91,12 +91,12 @@ class _Tree:
 
     def names(self, path: str) -> Answer:
         place = self._place(path)
-        return None if place is None else list[Answer](sorted(os.listdir(place)))[:_NAMES_LIMIT]  # noqa: PTH208
+        return None if place is None else [*sorted(os.listdir(place))[:_NAMES_LIMIT]]  # noqa: PTH208
 
     def link(self, path: str) -> Answer:
         folder, _, name = path.rstrip("/").rpartition("/")
         place = self._place(folder or "/")
-        return None if place is None else str((place / name).readlink())
+        return None if place is None else os.readlink(place / name)  # noqa: PTH115  Path has it since 3.9
 
     def real(self, path: str) -> Answer:
         place = self._place(path)
@@ -183,7 +183,7 @@ class _Tree:
             gids = [gid, *(int(one) for one in fields.get("Groups", "").split())]
         except (KeyError, IndexError, ValueError):
             return None
-        return {"name": self._user_name(uid), "uid": uid, "gids": list[Answer](sorted(set(gids)))}
+        return {"name": self._user_name(uid), "uid": uid, "gids": [*sorted(set(gids))]}
 
     def _user_name(self, uid: int) -> str:
         for line in (self._bytes("/etc/passwd", INDEX_LIMIT_BYTES) or b"").split(b"\n"):
@@ -247,7 +247,7 @@ class _Tree:
                 here = here[:-1]
                 continue
             try:
-                target = str(self._root.joinpath(*here, part).readlink())
+                target = os.readlink(self._root.joinpath(*here, part))  # noqa: PTH115
             except OSError:
                 here.append(part)
                 continue

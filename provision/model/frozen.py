@@ -31,13 +31,15 @@ def dataclass(
         defaults = {name: vars(cls)[name] for name in names if name in vars(cls)}
         left = {*defaults, "__dict__", "__weakref__"}
         body = {name: value for name, value in vars(cls).items() if name not in left}
-        body |= _METHODS | (_EQUALITY if eq else {})
-        body |= {"_names": names, "_defaults": defaults, "__dataclass_fields__": _Fields()}
+        body.update({**_METHODS, **(_EQUALITY if eq else {})})
+        body.update({"_names": names, "_defaults": defaults, "__dataclass_fields__": _Fields()})
         body["__annotations__"] = dict(cls.__annotations__)
         if slots:
             body["__slots__"] = names
         else:
-            body |= defaults  # as attributes of the class, where the standard library leaves them
+            body.update(
+                defaults
+            )  # as attributes of the class, where the standard library leaves them
         return cast("type[T]", type(cls.__name__, cls.__bases__, body))
 
     return declare

@@ -10,19 +10,20 @@ Versions are strings in the upstream spelling ("450.80.02"); decisions compare t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from provision.model.frozen import replace
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+    from typing import TypeAlias
 else:
     from provision.model.frozen import dataclass
 
 Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
 Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
 Flavour: TypeAlias = Literal["runtime", "devel"]
-ComputeCapability: TypeAlias = tuple[int, int]  # (8, 6) for 8.6
+ComputeCapability: TypeAlias = "tuple[int, int]"  # (8, 6) for 8.6
 
 TITLES: dict[Framework, str] = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 """How the frameworks write their own names."""

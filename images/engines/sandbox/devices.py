@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def _with_dxcore(edits: Edits, root: Path) -> Edits:
     named = any(Path(path).name == "libdxcore.so" for _, path in edits.mounts)
     if named or not _below(root, library).is_file():
         return edits
-    return replace(edits, mounts=(*edits.mounts, (library, library)))
+    return edits._replace(mounts=(*edits.mounts, (library, library)))
 
 
 def _links_to_wsl(edits: Edits, root: Path) -> list[tuple[str, str]]:

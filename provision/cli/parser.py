@@ -62,8 +62,14 @@ do_inspect, inspect_options = (
 )
 do_wheel = _later("wheel", "do_wheel")
 do_gate, gate_options = (_later("gate", name) for name in ("do_gate", "gate_options"))
-do_fleet_plan, fleet_plan_options = (
-    _later("fleet", name) for name in ("do_fleet_plan", "fleet_plan_options")
+do_fleet_detect, fleet_detect_options, do_fleet_plan, fleet_plan_options = (
+    _later("fleet", name)
+    for name in (
+        "do_fleet_detect",
+        "fleet_detect_options",
+        "do_fleet_plan",
+        "fleet_plan_options",
+    )
 )
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
@@ -221,6 +227,12 @@ STORE_COMMANDS = (
     ),
 )
 FLEET_COMMANDS = (
+    Command(
+        name="detect",
+        help="read many machines over SSH or through Slurm, and write a host file for each",
+        options=(fleet_detect_options,),
+        run=do_fleet_detect,
+    ),
     Command(
         name="plan",
         help="find the fewest images that serve all machines, and which gets which",

@@ -59,7 +59,7 @@ def _files(folder: str) -> list[str]:
     if not found:
         raise HostFileError(
             f"{shown}: has no host file (NAME{ENDING}).",
-            fix=f"Write one on each node: provision detect --json > {shown}/NAME{ENDING}",
+            fix=f"Read the nodes: provision fleet detect --on ssh:FILE --output {shown}",
         )
     return [os.path.join(folder, name) for name in found]  # noqa: PTH118
 

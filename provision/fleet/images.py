@@ -158,7 +158,7 @@ def _why(one: NodeClass, resolver: FleetResolver) -> PlanError:
         code="node-unknown",
         message=f"{one.facts.label}: neither the driver nor the GPUs are known.",
         fix="The rows of `absent` in its host file say why. Read the node again: "
-        "provision detect --json",
+        "provision fleet detect --again",
     )
 
 

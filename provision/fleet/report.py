@@ -1,12 +1,14 @@
-"""A plan for a fleet as JSON; docs/fleet.md has the format."""
+"""What was read of a fleet, and a plan for it, as JSON; docs/fleet.md has the formats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from provision.fleet.classes import NodeClass
 from provision.fleet.images import FleetImage, FleetPlan, UnservedClass
+from provision.fleet.nodes.collect import NodeReading
 from provision.fleet.what_if import DriverChange
 from provision.model.frozen import asdict
 from provision.model.planfile import plan_to_json
@@ -90,4 +92,29 @@ def _change(change: DriverChange, places: dict[tuple[str, ...], int]) -> dict[st
         "images": [_image(one, places) for one in change.plan.images],
         "fewest": _fewest(change.plan, places),
         "unserved": [_unserved(one, places) for one in change.plan.unserved],
+    }
+
+
+def nodes_to_json(readings: Sequence[NodeReading], folder: Path) -> dict[str, Any]:
+    """The documented format; `seconds` is null for nodes that were not asked."""
+    return {
+        "schema": SCHEMA,
+        "directory": str(folder),
+        **{
+            status: sum(one.status == status for one in readings)
+            for status in ("read", "kept", "failed")
+        },
+        "nodes": [
+            {
+                "name": one.name,
+                "status": one.status,
+                "host_file": None if one.path is None else str(one.path),
+                "code": None if one.failure is None else one.failure.code,
+                "message": None if one.failure is None else one.failure.message,
+                "fix": None if one.failure is None else one.failure.fix,
+                "seconds": round(one.seconds, 2) if one.seconds else None,
+            }
+            for one in readings
+        ],
+        "error": None,
     }

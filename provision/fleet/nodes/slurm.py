@@ -1,0 +1,186 @@
+"""Nodes of a Slurm cluster: lists them with sinfo, runs the program on each with srun.
+
+Each node is a job of its own, so that one that hangs or dies holds up no other.
+https://slurm.schedmd.com/sinfo.html and srun.html; the messages are those of Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import NamedTuple
+
+from images.system import process
+from images.system.process import Completed, describe_exit
+from images.text.printable import printable
+from provision.errors import BadInputError, Exit, IndexUnreachableError
+from provision.fleet.nodes.calls import NodeCall, NodeFailure, last_line
+from provision.fleet.nodes.program import PYTHON_FIX
+from provision.model.request import quoted
+
+SINFO_S = 30
+_FORMAT = "%N|%T|%R|%a|%G|%E"
+_MEMORY_MIB = 256
+_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]{0,200}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}", re.ASCII)
+_GPUS = re.compile(r"\bgpu(?::[^:,()]*)??:(\d+)(?=[,(]|$)")
+_ASKED = frozenset({"idle", "mixed", "allocated", "completing"})
+"""The states in which a node can start a job, now or soon."""
+_BUSY = r"nodes are busy|allocation .* revoked|queued and waiting|temporarily unavailable"
+_SILENT = (
+    r".*(?:[Cc]ommunication connection failure|[Nn]ode failure|NODE FAIL|timed out on|"
+    r"Connection timed out).*"
+)
+_NO_PYTHON = r"python3: (?:No such file|command not found)"
+
+
+class SlurmError(IndexUnreachableError):
+    """Slurm's controller does not answer, or its programs fail."""
+
+    code = "slurm-unreachable"
+    exit_code = Exit.UNREACHABLE
+
+
+class SlurmNode(NamedTuple):
+    """One node, by sinfo. `state` without its marks; `gpus` as configured; `reason` is why an
+    administrator or Slurm took it out of service, "" if none did.
+    """
+
+    name: str
+    state: str
+    responds: bool
+    partition: str
+    gpus: int
+    reason: str
+
+
+def parse_partition(text: str) -> str | None:
+    """The partition of "slurm[:PARTITION]". BadInputError: it is none."""
+    if not text:
+        return None
+    if _PARTITION.fullmatch(text):
+        return text
+    raise BadInputError(
+        f"--on slurm:{quoted(text)} is not the name of a partition.",
+        fix="See the names: sinfo --summarize",
+    )
+
+
+def list_nodes(partition: str | None) -> tuple[SlurmNode, ...]:
+    """The nodes of a partition, or of all. SlurmError: sinfo does not answer. BadInputError: there
+    are none.
+    """
+    chosen = () if partition is None else ("--partition", partition)
+    fix = "See that the controller is up: scontrol ping"
+    try:
+        done = process.run(
+            ("sinfo", "--noheader", "--Node", *chosen, "--format", _FORMAT),
+            timeout_s=SINFO_S,
+            env={"LC_ALL": "C"},
+            apart=True,
+            missing_fix="Run this where Slurm's commands are installed: a login node.",
+        )
+    except process.CommandTimedOut as error:
+        raise SlurmError(f"sinfo did not answer within {SINFO_S} s.", fix=fix) from error
+    if not done.ok:
+        said = printable(last_line(done.output), limit=200) or describe_exit(done.code)
+        raise SlurmError(f"sinfo failed: {said}", fix=fix)
+    nodes = parse_sinfo(done.stdout)
+    if not nodes:
+        where = "" if partition is None else f" in partition {partition}"
+        raise BadInputError(f"Slurm has no nodes{where}.", fix="See them: sinfo --Node")
+    return nodes
+
+
+def parse_sinfo(text: str) -> tuple[SlurmNode, ...]:
+    """sinfo's lines, each node once: in its first partition that is up."""
+    found: dict[str, SlurmNode] = {}
+    usable: set[str] = set()
+    for line in text.splitlines():
+        parts = line.strip().split("|", 5)
+        if len(parts) != 6 or not _NAME.fullmatch(parts[0]):
+            continue
+        name, state, partition, up, gres, reason = (part.strip() for part in parts)
+        if name in usable or (name in found and up != "up"):
+            continue
+        if up == "up":
+            usable.add(name)
+        found[name] = SlurmNode(
+            name=name,
+            state=state.rstrip("*~#!%$@^-").lower(),
+            responds="*" not in state,
+            partition=partition,
+            gpus=sum(int(count) for count in _GPUS.findall(gres)),
+            reason="" if reason == "none" else printable(reason, limit=200),
+        )
+    return tuple(found.values())
+
+
+def slurm_calls(nodes: tuple[SlurmNode, ...], timeout_s: float) -> tuple[NodeCall, ...]:
+    """The calls. All GPUs of a node are requested: Slurm may hide the others from a job."""
+    nonce = secrets.token_hex(6)
+    return tuple(
+        _call(node, f"gpu-provision-{nonce}-{number}", timeout_s)
+        for number, node in enumerate(nodes)
+    )
+
+
+def _call(node: SlurmNode, job: str, timeout_s: float) -> NodeCall:
+    if node.state not in _ASKED or not node.responds:
+        return NodeCall(node.name, refused=_out_of_service(node))
+    minutes = int(timeout_s // 60) + 1
+    argv = (
+        "srun",
+        f"--job-name={job}",
+        f"--partition={node.partition}",
+        f"--nodelist={node.name}",
+        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={_MEMORY_MIB}M"),
+        *((f"--gres=gpu:{node.gpus}",) if node.gpus else ()),
+        f"--time={minutes}",
+        f"--immediate={max(1, int(timeout_s / 2))}",
+        *("--chdir=/", "--kill-on-bad-exit", "--quit-on-interrupt"),
+        *("python3", "-"),
+    )
+    return NodeCall(
+        node.name,
+        argv,
+        lambda done: explain_srun(node.name, done),
+        cleanup=("scancel", "--quiet", f"--name={job}"),
+    )
+
+
+def _out_of_service(node: SlurmNode) -> NodeFailure:
+    state = node.state if node.responds else f"{node.state}, not responding"
+    why = f": {node.reason}" if node.reason else ""
+    return NodeFailure(
+        code="node-out-of-service",
+        message=f"{node.name}: Slurm runs nothing there, it is {state}{why}.",
+        fix="See it: scontrol show node NAME. Back in service: scontrol update nodename=NAME "
+        "state=resume",
+    )
+
+
+def explain_srun(name: str, done: Completed) -> NodeFailure:
+    """Why a call gave no answer, by what srun printed."""
+    said = printable(last_line(done.output), limit=200) or f"srun {describe_exit(done.code)}"
+    if re.search(_NO_PYTHON, done.output):
+        return NodeFailure(code="no-python", message=f"{name}: it has no python3.", fix=PYTHON_FIX)
+    if silent := re.search(_SILENT, done.output):
+        line = printable(silent[0], limit=200)
+        return NodeFailure(
+            code="node-silent",
+            message=f"{name}: it does not answer Slurm: {line}",
+            fix="See whether it is up, and slurmd on it: scontrol show node NAME",
+        )
+    if re.search(_BUSY, done.output):
+        return NodeFailure(
+            code="node-busy",
+            message=f"{name}: it is busy: no job with all its GPUs could start there in time.",
+            fix="Repeat the command later: it asks only nodes without a host file. All GPUs are "
+            "requested because Slurm may hide the others from a job.",
+        )
+    return NodeFailure(
+        code="node-failed",
+        message=f"{name}: {said}",
+        fix="Run the same by hand: srun --nodelist=NAME python3 --version",
+    )

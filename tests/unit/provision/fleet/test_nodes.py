@@ -1,0 +1,362 @@
+"""How nodes are listed and called, and what their tools' messages mean. The texts are those that
+OpenSSH 9.2 and Slurm 22.05 print.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.errors import Failure
+from images.system.process import Completed
+from provision.cli import main as cli
+from provision.errors import BadInputError
+from provision.fleet.nodes.calls import NodeCall, NodeFailure
+from provision.fleet.nodes.collect import CollectLimits, NodeReading, collect
+from provision.fleet.nodes.program import NodeProgram, node_program
+from provision.fleet.nodes.slurm import (
+    SlurmNode,
+    explain_srun,
+    parse_partition,
+    parse_sinfo,
+    slurm_calls,
+)
+from provision.fleet.nodes.ssh import explain_ssh, read_ssh_hosts, ssh_calls
+
+
+def ended(code: int, err: str) -> Completed:
+    return Completed(argv=("x",), code=code, output=err, stdout="", seconds=0.1)
+
+
+def listed(tmp_path: Path, text: str) -> list[tuple[str, str | None, int | None]]:
+    (tmp_path / "hosts").write_text(text)
+    return [(one.host, one.user, one.port) for one in read_ssh_hosts(str(tmp_path / "hosts"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        pytest.param("n1\n", [("n1", None, None)], id="a name"),
+        pytest.param("me@n1.example.org:2222", [("n1.example.org", "me", 2222)], id="all parts"),
+        pytest.param("[fe80::1]:22", [("fe80::1", None, 22)], id="an IPv6 address"),
+        pytest.param("# all\n\n n1 # first\nn1\n", [("n1", None, None)], id="comments, twice"),
+        pytest.param("n1\r\nn2\r\n", [("n1", None, None), ("n2", None, None)], id="CRLF"),
+    ],
+)
+def test_a_list_of_hosts(
+    tmp_path: Path, text: str, hosts: list[tuple[str, str | None, int | None]]
+) -> None:
+    assert listed(tmp_path, text) == hosts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("# nothing", id="comments only"),
+        pytest.param("-oProxyCommand=x", id="an option"),
+        pytest.param("n1 n2", id="two on a line"),
+        pytest.param("n1:0", id="port 0"),
+        pytest.param("n1:65536", id="a port that is too high"),
+        pytest.param("me@-n1", id="a host that begins like an option"),
+        pytest.param("n1;reboot", id="a command"),
+        pytest.param("../n1", id="a path"),
+    ],
+)
+def test_a_line_that_is_no_host_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadInputError) as raised:
+        listed(tmp_path, text)
+    assert raised.value.fix
+
+
+@given(st.text(max_size=40))
+def test_no_line_becomes_an_option_or_a_path(text: str) -> None:
+    from provision.fleet.nodes import ssh
+
+    try:
+        host = ssh._host(text, "here")
+    except BadInputError:
+        return
+    call = ssh_calls([host], None)[0]
+    assert "/" not in call.name
+    assert call.name[0] not in "-."
+    place = call.argv.index("--")
+    assert not call.argv[place + 1].startswith("-")
+
+
+def test_hosts_of_one_address_have_their_port_in_the_name(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("a:1\na:2\nb\n[::1]\n")
+    calls = ssh_calls(read_ssh_hosts(str(tmp_path / "hosts")), "conf")
+    assert [one.name for one in calls] == ["a-1", "a-2", "b", "__1"]
+    assert calls[0].argv[:3] == ("ssh", "-F", "conf")
+    with pytest.raises(BadInputError):
+        ssh_calls(read_ssh_hosts(str(_write(tmp_path, "me@a\nyou@a\n"))), None)
+
+
+def _write(folder: Path, text: str) -> Path:
+    (folder / "hosts").write_text(text)
+    return folder / "hosts"
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "expected"),
+    [
+        (255, "ssh: Could not resolve hostname n9: Name or service not known", "host-name-unknown"),
+        (255, "ssh: connect to host n1 port 22: Connection refused", "connection-refused"),
+        (255, "ssh: connect to host n1 port 22: Connection timed out", "node-silent"),
+        (255, "ssh: connect to host n1 port 22: No route to host", "node-silent"),
+        (255, "Connection timed out during banner exchange", "node-silent"),
+        (255, "Timeout, server n1 not responding.", "node-silent"),
+        (255, "root@n1: Permission denied (publickey).", "login-refused"),
+        (255, "Host key verification failed.", "host-key-unknown"),
+        (
+            255,
+            (
+                "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+                "Host key verification failed."
+            ),
+            "host-key-changed",
+        ),
+        (127, "bash: line 1: exec: python3: not found", "no-python"),
+        (127, "fish: Unknown command: python3", "no-python"),
+        (1, "Permission denied", "node-failed"),
+        (255, "", "node-failed"),
+        (-9, "", "node-failed"),
+    ],
+)
+def test_what_ssh_says(code: int, err: str, expected: str) -> None:
+    found = explain_ssh("n1", ended(code, err))
+    assert found.code == expected
+    assert found.message.startswith("n1: ")
+    assert found.fix
+
+
+@pytest.mark.parametrize(
+    ("err", "expected"),
+    [
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", "node-busy"),
+        (
+            (
+                "srun: error: Task launch for StepId=4.0 failed on node n1: Communication "
+                "connection failure\nsrun: error: Application launch failed: Communication "
+                "connection failure\nsrun: Job step aborted"
+            ),
+            "node-silent",
+        ),
+        (
+            (
+                "srun: error: Task launch for StepId=9.0 failed on node n0: Socket timed out on "
+                "send/recv operation\nsrun: Job step aborted"
+            ),
+            "node-silent",
+        ),
+        ("srun: error: Node failure on n1", "node-silent"),
+        (
+            (
+                "slurmstepd: error: execve(): python3: No such file or directory\n"
+                "srun: error: n1: task 0: Exited with exit code 2"
+            ),
+            "no-python",
+        ),
+        (
+            (
+                "srun: error: Unable to allocate resources: Invalid account or account/partition "
+                "combination specified"
+            ),
+            "node-failed",
+        ),
+        ("", "node-failed"),
+    ],
+)
+def test_what_srun_says(err: str, expected: str) -> None:
+    found = explain_srun("n1", ended(1, err))
+    assert found.code == expected
+    assert found.message.startswith("n1: ")
+    assert "Job step aborted" not in found.message
+
+
+SINFO = """n0|idle|gpu|up|gpu:2|none
+n0|idle|all|up|gpu:2|none
+n1|mixed-|gpu|up|gpu:a100:4(S:0-1),gpu:v100:2(S:0)|none
+n2|drained|gpu|up|gpu:2|bad PSU | check
+n3|down*|gpu|up|(null)|Not responding
+n4|idle~|gpu|down|(null)|none
+n4|idle~|all|up|mps:100,gpu:h100:8|none
+bad line
+../n5|idle|gpu|up|(null)|none
+"""
+
+
+def node(name: str, state: str, partition: str, gpus: int, reason: str) -> SlurmNode:
+    return SlurmNode(
+        name=name, state=state, responds=True, partition=partition, gpus=gpus, reason=reason
+    )
+
+
+def test_the_nodes_of_a_cluster() -> None:
+    assert parse_sinfo(SINFO) == (
+        node("n0", "idle", "gpu", 2, ""),
+        node("n1", "mixed", "gpu", 6, ""),
+        node("n2", "drained", "gpu", 2, "bad PSU | check"),
+        node("n3", "down", "gpu", 0, "Not responding")._replace(responds=False),
+        node("n4", "idle", "all", 8, ""),
+    )
+
+
+def test_only_nodes_in_service_are_asked_and_for_all_their_gpus() -> None:
+    calls = {one.name: one for one in slurm_calls(parse_sinfo(SINFO), 60)}
+    refused = {name: one.refused.message for name, one in calls.items() if one.refused}
+    assert refused == {
+        "n2": "n2: Slurm runs nothing there, it is drained: bad PSU | check.",
+        "n3": "n3: Slurm runs nothing there, it is down, not responding: Not responding.",
+    }
+    assert "--gres=gpu:6" in calls["n1"].argv
+    assert not any("gres" in word for word in calls["n3"].argv)
+    assert len({one.cleanup for one in calls.values() if one.cleanup}) == 3
+
+
+@pytest.mark.parametrize("text", ["-x", "a b", "a;b", "$(x)"])
+def test_a_partition_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError):
+        parse_partition(text)
+
+
+PYTHON = (sys.executable, "-")
+FAST = CollectLimits(4, 60)
+
+
+def gathered(
+    tmp_path: Path,
+    *calls: NodeCall,
+    again: bool = False,
+    limits: CollectLimits = FAST,
+    program: NodeProgram | None = None,
+) -> dict[str, NodeReading]:
+    told: list[str] = []
+    found = collect(
+        calls,
+        program or node_program(),
+        tmp_path,
+        limits,
+        again=again,
+        tell=lambda one: told.append(one.name),
+    )
+    assert sorted(told) == sorted(one.name for one in calls)
+    assert [one.name for one in found] == [one.name for one in calls]
+    return {one.name: one for one in found}
+
+
+def failing(done: Completed) -> NodeFailure:
+    return NodeFailure("node-failed", f"n: {done.code}", "x")
+
+
+def test_a_file_for_each_that_answers(tmp_path: Path) -> None:
+    down = NodeFailure("node-out-of-service", "n3: down", "x")
+    found = gathered(
+        tmp_path,
+        NodeCall("n1", PYTHON, failing),
+        NodeCall("n2", (sys.executable, "-c", "raise SystemExit(3)"), failing),
+        NodeCall("n3", refused=down),
+    )
+    assert {name: one.status for name, one in found.items()} == {
+        "n1": "read",
+        "n2": "failed",
+        "n3": "failed",
+    }
+    assert found["n3"].failure == down
+    assert [one.name for one in tmp_path.iterdir()] == ["n1.json"]
+    assert stat.S_IMODE((tmp_path / "n1.json").stat().st_mode) == 0o644
+    again = gathered(tmp_path, NodeCall("n1", (sys.executable, "-c", "1"), failing), again=True)
+    assert again["n1"].status == "failed"
+    assert again["n1"].path == tmp_path / "n1.json"  # of the earlier run
+
+
+def test_a_node_that_hangs_is_ended_and_cleaned_up_after(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    call = NodeCall("n1", ("sleep", "600"), failing, cleanup=("touch", str(tmp_path / "cleaned")))
+    found = gathered(tmp_path / "out", call, limits=CollectLimits(1, 1))
+    assert found["n1"].failure is not None
+    assert found["n1"].failure.code == "node-timeout"
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_an_answer_counts_though_the_connection_hangs(tmp_path: Path) -> None:
+    script = f"{sys.executable} -; exec sleep 600"
+    found = gathered(
+        tmp_path, NodeCall("n1", ("sh", "-c", script), failing), limits=CollectLimits(1, 8)
+    )
+    assert found["n1"].status == "read"
+
+
+def test_no_more_nodes_at_a_time_than_allowed(tmp_path: Path) -> None:
+    """Each call counts those that run beside it."""
+    (tmp_path / "running").mkdir()
+    (tmp_path / "out").mkdir()
+    script = (
+        f"cd {tmp_path}/running; mkdir $0; ls | wc -l >> ../counts; sleep 0.2; rmdir $0; exit 3"
+    )
+    calls = [NodeCall(f"n{i}", ("sh", "-c", script, f"n{i}"), failing) for i in range(9)]
+    gathered(tmp_path / "out", *calls, limits=CollectLimits(3, 60))
+    counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
+    assert len(counts) == 9
+    assert max(counts) <= 3
+
+
+def test_a_missing_program_and_a_full_disk_end_the_run(tmp_path: Path) -> None:
+    calls = [NodeCall(f"n{i}", ("no-such-program",), failing) for i in range(50)]
+    with pytest.raises(Failure) as raised:
+        gathered(tmp_path, *calls)
+    assert raised.value.code == "tool-missing"
+    (tmp_path / "n1.json").mkdir()
+    with pytest.raises(BadInputError):
+        gathered(tmp_path, NodeCall("n1", PYTHON, failing))
+    assert [one.name for one in tmp_path.iterdir()] == ["n1.json"]
+    assert threading.active_count() < 20
+
+
+def test_an_endless_answer_is_cut_off(tmp_path: Path) -> None:
+    began = time.monotonic()
+    found = gathered(tmp_path, NodeCall("n1", ("yes",), failing))
+    assert found["n1"].status == "failed"
+    assert time.monotonic() - began < 55
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--on", "telnet:x"], id="another engine"),
+        pytest.param(["--on", "ssh"], id="no list"),
+        pytest.param(["--on", "ssh:/nowhere/hosts"], id="a list that is not there"),
+        pytest.param(["--on", "slurm:a b"], id="a partition that is none"),
+        pytest.param(["--on", "slurm", "--ssh-config", "x"], id="ssh's options with Slurm"),
+        pytest.param(["--on", "ssh:x", "--timeout", "0"], id="no time"),
+        pytest.param(["--on", "ssh:x", "--at-once", "many"], id="not a number"),
+    ],
+)
+def test_bad_input_is_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.main(["fleet", "detect", "--output", str(tmp_path / "out"), "--json", *words])
+    answer = json.loads(capsys.readouterr().out)
+    assert (code, answer["error"]["code"]) == (2, "bad-input")
+    assert not (tmp_path / "out").exists()
+
+
+def test_slurm_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code = cli.main(["fleet", "detect", "--on", "slurm", "--output", str(tmp_path), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert (code, answer["error"]["code"]) == (5, "tool-missing")
+    assert "sinfo" in answer["error"]["message"]
+    assert os.listdir(tmp_path) == []  # noqa: PTH208

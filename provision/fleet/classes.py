@@ -16,7 +16,7 @@ else:
     from provision.model.frozen import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeClass:
     """Nodes with the same driver, kinds of GPU and CPU architecture.
 

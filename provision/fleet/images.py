@@ -104,20 +104,22 @@ class FleetResolver:
         known = one.facts.driver is not None or one.facts.gpus is not None
         return known and bool(self.builds([one]))
 
+    def parted(self, classes: Sequence[NodeClass]) -> tuple[list[NodeClass], list[NodeClass]]:
+        """The classes that some image serves, and the others."""
+        serving = [one for one in classes if self.served(one)]
+        ids = {id(one) for one in serving}
+        return serving, [one for one in classes if id(one) not in ids]
+
 
 def plan_fleet(classes: Sequence[NodeClass], resolver: FleetResolver) -> FleetPlan:
     """The images for these classes."""
     needing = [one for one in classes if one.facts.gpus != ()]
-    serving = [one for one in needing if resolver.served(one)]
+    serving, others = resolver.parted(needing)
     found = resolver.cover(serving)
     images = _images(serving, found, resolver)
     return FleetPlan(
         images=tuple(sorted(images, key=lambda one: -len(one.nodes))),
-        unserved=tuple(
-            UnservedClass(node_class=one, error=_why(one, resolver))
-            for one in needing
-            if one not in serving
-        ),
+        unserved=tuple(UnservedClass(node_class=one, error=_why(one, resolver)) for one in others),
         without_gpu=tuple(node for one in classes if one.facts.gpus == () for node in one.nodes),
         at_least=found.at_least,
         apart=tuple(serving[i] for i in found.apart),

@@ -54,8 +54,8 @@ def change_driver(
     def needs(chosen: Sequence[NodeClass]) -> tuple[int, int]:
         """Nodes without an image, and images."""
         needing = [one for one in variant(chosen) if one.facts.gpus != ()]
-        serving = [one for one in needing if resolver.served(one)]
-        without = sum(len(one.nodes) for one in needing if one not in serving)
+        serving, others = resolver.parted(needing)
+        without = sum(len(one.nodes) for one in others)
         return without, len(resolver.cover(serving).sets)
 
     best = needs(changed)

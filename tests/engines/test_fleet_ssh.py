@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from provision.model.facts import parse_host
-from tests import ROOT
+from tests import ROOT, need
 from tests.engines.ssh_servers import SshServers, free_port, ssh_servers
 
 pytestmark = pytest.mark.timeout(300)
@@ -164,3 +164,45 @@ def test_the_page_groups_what_has_the_same_fix(servers: SshServers) -> None:
     assert done.stdout.count("refuses the connection") == 2
     assert done.stdout.count("\nfix ") == 1
     assert f"next: provision fleet plan {servers.place / 'out'}" in done.stdout
+
+
+def smi(servers: SshServers, name: str, driver: str, gpu: str, capability: str) -> dict[str, str]:
+    """The option of a server on whose PATH nvidia-smi shows two GPUs, as the real one prints."""
+    folder = servers.place / f"bin-{name}"
+    folder.mkdir()
+    rows = "".join(f"{gpu}, GPU-{n}, {capability}, 81920, [N/A]\\n" for n in range(2))
+    program = folder / "nvidia-smi"
+    program.write_text(
+        f"#!/bin/sh\ncase \"$*\" in\n*query-gpu*) printf '{rows}' ;;\n"
+        f"*) echo '| NVIDIA-SMI {driver}  Driver Version: {driver}  CUDA Version: 12.2 |';;\nesac\n"
+    )
+    program.chmod(0o755)
+    return {"SetEnv": f"PATH={folder}:/usr/bin:/bin"}
+
+
+def test_what_was_read_is_planned(servers: SshServers) -> None:
+    """From four nodes of three kinds to two images, each with its command."""
+    need.no_gpu()
+    ports = {
+        "a": servers.start("a", **smi(servers, "a", "535.104.05", "NVIDIA A100-PCIE-40GB", "8.0")),
+        "b": servers.start("b", **smi(servers, "b", "535.104.05", "NVIDIA A100-PCIE-40GB", "8.0")),
+        "c": servers.start("c", **smi(servers, "c", "580.95.05", "NVIDIA B200", "10.0")),
+        "d": servers.start("d", **smi(servers, "d", "470.82.01", "Tesla K80", "3.7")),
+    }
+    with servers.config.open("a") as config:
+        for name, port in ports.items():
+            config.write(f"Host node-{name}\n  HostName 127.0.0.1\n  Port {port}\n")
+    code, nodes = detect(servers, *(f"node-{name}" for name in ports))
+    assert code == 0, nodes
+    words = [sys.executable, "-m", "provision", "fleet", "plan", str(servers.place / "out")]
+    done = subprocess.run(
+        [*words, "--json"], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False
+    )
+    found = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert [one["nodes"] for one in found["images"]] == [["node-a", "node-b", "node-c"], ["node-d"]]
+    assert found["fewest"]["proven"]
+    assert [found["classes"][number]["nodes"][0] for number in found["fewest"]["apart"]] == [
+        "node-c",
+        "node-d",
+    ]

@@ -101,7 +101,7 @@ class SlurmCluster:
         ]
         lines += [
             f"NodeName={name} NodeHostname={here} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 "
-            f"RealMemory=1000 Gres=gpu:{GPUS}"
+            f"Gres=gpu:{GPUS}{' RealMemory=1000' if name != 'n2' else ''}"  # of n2 it is unknown
             for name in self.names
         ]
         lines.append(f"PartitionName=gpu Nodes={','.join(self.names)} Default=YES State=UP")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import socket
 import subprocess
@@ -36,7 +35,7 @@ class SshServers:
             self._key(name)
         self.known_hosts.touch()
         self.config.write_text(
-            f"Host *\n  User {os.environ.get('USER') or 'root'}\n"
+            "Host *\n  User root\n"
             f"  IdentityFile {place / 'login'}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
             f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
             "  StrictHostKeyChecking yes\n"

@@ -19,13 +19,20 @@ from provision.fleet.nodes.program import PYTHON_FIX
 from provision.model.request import quoted
 
 SINFO_S = 30
-_FORMAT = "%N|%T|%R|%a|%G|%E"
+_FORMAT = "%N|%T|%R|%a|%m|%G|%E"
 _MEMORY_MIB = 256
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]{0,200}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}", re.ASCII)
 _GPUS = re.compile(r"\bgpu(?::[^:,()]*)??:(\d+)(?=[,(]|$)")
-_ASKED = frozenset({"idle", "mixed", "allocated", "completing"})
+_ASKED = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved"})
 """The states in which a node can start a job, now or soon."""
+_MARKS = {
+    "*": "not responding",
+    "~": "powered down",
+    "%": "powering down",
+    "!": "to be powered down",
+}
+"""What marks after a state say of nodes that are not asked: a job would start a cloud's machine."""
 _BUSY = r"nodes are busy|allocation .* revoked|queued and waiting|temporarily unavailable"
 _SILENT = (
     r".*(?:[Cc]ommunication connection failure|[Nn]ode failure|NODE FAIL|timed out on|"
@@ -42,14 +49,16 @@ class SlurmError(IndexUnreachableError):
 
 
 class SlurmNode(NamedTuple):
-    """One node, by sinfo. `state` without its marks; `gpus` as configured; `reason` is why an
-    administrator or Slurm took it out of service, "" if none did.
+    """One node, by sinfo. `state` without its marks, and what the mark says, if it must not be
+    asked; `memory` in MiB and `gpus` as configured; `reason` is why an administrator or Slurm took
+    it out of service, "" if none did.
     """
 
     name: str
     state: str
-    responds: bool
+    mark: str
     partition: str
+    memory: int
     gpus: int
     reason: str
 
@@ -97,10 +106,10 @@ def parse_sinfo(text: str) -> tuple[SlurmNode, ...]:
     found: dict[str, SlurmNode] = {}
     usable: set[str] = set()
     for line in text.splitlines():
-        parts = line.strip().split("|", 5)
-        if len(parts) != 6 or not _NAME.fullmatch(parts[0]):
+        parts = line.strip().split("|", 6)
+        if len(parts) != 7 or not _NAME.fullmatch(parts[0]):
             continue
-        name, state, partition, up, gres, reason = (part.strip() for part in parts)
+        name, state, partition, up, memory, gres, reason = (part.strip() for part in parts)
         if name in usable or (name in found and up != "up"):
             continue
         if up == "up":
@@ -108,8 +117,9 @@ def parse_sinfo(text: str) -> tuple[SlurmNode, ...]:
         found[name] = SlurmNode(
             name=name,
             state=state.rstrip("*~#!%$@^-").lower(),
-            responds="*" not in state,
+            mark=next((words for sign, words in _MARKS.items() if sign in state), ""),
             partition=partition,
+            memory=int(memory) if memory.isascii() and memory.isdigit() else 0,
             gpus=sum(int(count) for count in _GPUS.findall(gres)),
             reason="" if reason == "none" else printable(reason, limit=200),
         )
@@ -126,7 +136,7 @@ def slurm_calls(nodes: tuple[SlurmNode, ...], timeout_s: float) -> tuple[NodeCal
 
 
 def _call(node: SlurmNode, job: str, timeout_s: float) -> NodeCall:
-    if node.state not in _ASKED or not node.responds:
+    if node.state not in _ASKED or node.mark:
         return NodeCall(node.name, refused=_out_of_service(node))
     minutes = int(timeout_s // 60) + 1
     argv = (
@@ -134,7 +144,9 @@ def _call(node: SlurmNode, job: str, timeout_s: float) -> NodeCall:
         f"--job-name={job}",
         f"--partition={node.partition}",
         f"--nodelist={node.name}",
-        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={_MEMORY_MIB}M"),
+        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
+        # else a job may get all memory, or, where none is configured, be refused
+        *((f"--mem={_MEMORY_MIB}M",) if node.memory >= _MEMORY_MIB else ()),
         *((f"--gres=gpu:{node.gpus}",) if node.gpus else ()),
         f"--time={minutes}",
         f"--immediate={max(1, int(timeout_s / 2))}",
@@ -150,7 +162,7 @@ def _call(node: SlurmNode, job: str, timeout_s: float) -> NodeCall:
 
 
 def _out_of_service(node: SlurmNode) -> NodeFailure:
-    state = node.state if node.responds else f"{node.state}, not responding"
+    state = f"{node.state}, {node.mark}" if node.mark else node.state
     why = f": {node.reason}" if node.reason else ""
     return NodeFailure(
         code="node-out-of-service",

@@ -184,31 +184,39 @@ def test_what_srun_says(err: str, expected: str) -> None:
     assert "Job step aborted" not in found.message
 
 
-SINFO = """n0|idle|gpu|up|gpu:2|none
-n0|idle|all|up|gpu:2|none
-n1|mixed-|gpu|up|gpu:a100:4(S:0-1),gpu:v100:2(S:0)|none
-n2|drained|gpu|up|gpu:2|bad PSU | check
-n3|down*|gpu|up|(null)|Not responding
-n4|idle~|gpu|down|(null)|none
-n4|idle~|all|up|mps:100,gpu:h100:8|none
+SINFO = """n0|idle|gpu|up|1000|gpu:2|none
+n0|idle|all|up|1000|gpu:2|none
+n1|mixed-|gpu|up|1|gpu:a100:4(S:0-1),gpu:v100:2(S:0)|none
+n2|drained|gpu|up|1000|gpu:2|bad PSU | check
+n3|down*|gpu|up|1000|(null)|Not responding
+n4|planned$|gpu|down|1000|(null)|none
+n4|planned$|all|up|1000|mps:100,gpu:h100:8|none
+n5|idle~|all|up|1000|gpu:8|none
 bad line
-../n5|idle|gpu|up|(null)|none
+../n6|idle|gpu|up|1000|(null)|none
 """
 
 
 def node(name: str, state: str, partition: str, gpus: int, reason: str) -> SlurmNode:
     return SlurmNode(
-        name=name, state=state, responds=True, partition=partition, gpus=gpus, reason=reason
+        name=name,
+        state=state,
+        mark="",
+        partition=partition,
+        memory=1000,
+        gpus=gpus,
+        reason=reason,
     )
 
 
 def test_the_nodes_of_a_cluster() -> None:
     assert parse_sinfo(SINFO) == (
         node("n0", "idle", "gpu", 2, ""),
-        node("n1", "mixed", "gpu", 6, ""),
+        node("n1", "mixed", "gpu", 6, "")._replace(memory=1),
         node("n2", "drained", "gpu", 2, "bad PSU | check"),
-        node("n3", "down", "gpu", 0, "Not responding")._replace(responds=False),
-        node("n4", "idle", "all", 8, ""),
+        node("n3", "down", "gpu", 0, "Not responding")._replace(mark="not responding"),
+        node("n4", "planned", "all", 8, ""),
+        node("n5", "idle", "all", 8, "")._replace(mark="powered down"),
     )
 
 
@@ -218,8 +226,11 @@ def test_only_nodes_in_service_are_asked_and_for_all_their_gpus() -> None:
     assert refused == {
         "n2": "n2: Slurm runs nothing there, it is drained: bad PSU | check.",
         "n3": "n3: Slurm runs nothing there, it is down, not responding: Not responding.",
+        "n5": "n5: Slurm runs nothing there, it is idle, powered down.",
     }
     assert "--gres=gpu:6" in calls["n1"].argv
+    assert "--mem=256M" in calls["n0"].argv
+    assert not any("--mem" in word for word in calls["n1"].argv)
     assert not any("gres" in word for word in calls["n3"].argv)
     assert len({one.cleanup for one in calls.values() if one.cleanup}) == 3
 

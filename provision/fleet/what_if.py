@@ -59,10 +59,13 @@ def change_driver(
         return without, len(resolver.cover(serving).sets)
 
     best = needs(changed)
-    for one in list(changed):  # the largest first
-        fewer = [other for other in changed if other is not one]
-        if (without_it := needs(fewer)) <= best:
-            best, changed = without_it, fewer
+    before: list[NodeClass] = []
+    while len(before) != len(changed):  # until none can be left out
+        before = changed
+        for one in before:  # the largest first
+            fewer = [other for other in changed if other is not one]
+            if (without_it := needs(fewer)) <= best:
+                best, changed = without_it, fewer
     return DriverChange(
         driver=driver,
         changed=tuple(changed),

@@ -172,3 +172,27 @@ def test_nodes_that_the_driver_drops_keep_theirs() -> None:
     assert [one.node_class.nodes for one in change.lost] == [("n1",)]
     assert change.lost[0].error.code == "gpu-not-driven"
     assert nodes(change.plan) == nodes(before)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(HOSTS, min_size=2, max_size=5), st.sampled_from(["535.104.05", "580.95.05"]))
+def test_each_node_that_is_named_needs_the_driver(facts: list[HostFacts], driver: str) -> None:
+    """Left with its own, there are more images, or fewer nodes that have one."""
+    before, change = changed(driver, *facts)
+    found = classes(*facts)
+    now = (len(served(change.plan)), -len(change.plan.images))
+    assert now >= (len(served(before)), -len(before.images))
+    named = set(members(change.changed))
+    for kept in named:
+        other = [
+            replace(one, facts=one.facts.with_driver(driver))
+            if one.nodes in named and one.nodes != kept
+            else one
+            for one in found
+        ]
+        plan = plan_fleet(other, FleetResolver(Request(), CATALOG))
+        assert (len(served(plan)), -len(plan.images)) < now
+
+
+def served(plan: FleetPlan) -> list[str]:
+    return [node for image in plan.images for node in image.nodes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -392,3 +393,16 @@ def test_a_device_in_two_specs_is_named_once(tmp_path: Path) -> None:
         (tmp_path / directory / "nvidia.yml").write_text(SPEC)
     (tmp_path / "etc/cdi/notes.txt").write_text(SPEC.replace("nvidia", "other"))
     assert read_cdi(ProbedMachine(root=tmp_path)) == ("nvidia.com/gpu=0", "nvidia.com/gpu=all")
+
+
+def test_cdi_devices_in_yaml_are_unknown_where_no_reader_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of a fleet has the standard library only; none would be a claim."""
+    folder = tmp_path / "etc" / "cdi"
+    folder.mkdir(parents=True)
+    monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
+    (folder / "a.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}')
+    assert read_cdi(ProbedMachine(root=tmp_path)) == ("nvidia.com/gpu=0",)
+    (folder / "b.yaml").write_text("kind: nvidia.com/gpu\ndevices:\n- name: all\n")
+    assert read_cdi(ProbedMachine(root=tmp_path)) is None

@@ -11,7 +11,8 @@ The data flow, and the modules:
                     --library--------> a library's fatbins, counted (with `elf` and `fatbin`)
                     --judge----------> what can be claimed about the wheel
 
-`measuring` runs these; `image` inspects a whole image or wheel. Nothing that is read is executed.
+`measuring` runs these; `image` inspects a whole image or wheel, `facts` reads only what the loader
+would, in a form that can be kept. Nothing that is read is executed.
 """
 
 from __future__ import annotations

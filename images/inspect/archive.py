@@ -8,8 +8,9 @@ https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
+
+from isal import isal_zlib
 
 from images.inspect.source import ByteSource
 from images.text.printable import printable
@@ -120,7 +121,7 @@ def _checked(member: Member, raw: Iterator[bytes]) -> Iterator[bytes]:
         size += len(piece)
         if size > member.size:
             raise ZipBrokenError(f"has more than the {member.size} bytes that the directory says")
-        crc = zlib.crc32(piece, crc)
+        crc = isal_zlib.crc32(piece, crc)
         yield piece
     if size < member.size:
         raise ZipBrokenError(f"has {size} bytes, not the {member.size} that the directory says")
@@ -129,7 +130,7 @@ def _checked(member: Member, raw: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    inflater = isal_zlib.decompressobj(-15)
     try:
         for piece in raw:
             left = piece
@@ -141,5 +142,5 @@ def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
             if not rest:
                 raise ZipBrokenError("ends in the middle of its compressed form")
             yield rest
-    except zlib.error as error:
+    except (isal_zlib.error, ValueError) as error:  # type: ignore[misc]  # says an instance
         raise ZipBrokenError(f"cannot be inflated ({error})") from error

@@ -13,6 +13,8 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple
 
@@ -47,6 +49,15 @@ _MOST_CHAINED = 1 << 16
 _MOST_REPEATED = 8
 
 
+def symbol_hash(name: bytes) -> int:
+    """64 bits that stand for a name; the same in every process, so that they can be kept."""
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+
+
+_hash = lru_cache(maxsize=1 << 16)(symbol_hash)
+"""For the names that are looked up: each is, in several files."""
+
+
 class Wanted(NamedTuple):
     """A symbol that must be defined by a loaded file. `version` None: any default version.
 
@@ -61,11 +72,11 @@ class Wanted(NamedTuple):
     def keys(self) -> tuple[int, ...]:
         """The hashes of which a file that defines it exports one (see `Symbols.defines`)."""
         if self.version is None:
-            return (hash(self.name),)
+            return (_hash(self.name),)
         return (
-            hash(self.name),
-            hash(self.name + b"@"),
-            hash(self.name + b"@" + self.version),
+            _hash(self.name),
+            _hash(self.name + b"@"),
+            _hash(self.name + b"@" + self.version),
         )
 
 
@@ -73,8 +84,8 @@ class Wanted(NamedTuple):
 class Symbols:
     """What a file looks up, and what others find in it.
 
-    The names that it exports are kept as hashes: 64 bits each that nobody can predict; the names
-    themselves would need many times the memory. `exported` are those of the version that most have:
+    The names that it exports are kept as hashes of 64 bits (`symbol_hash`); the names themselves
+    would need many times the memory. `exported` are those of the version that most have:
     `version`, or None for definitions without a version. `others` has the name, if it is not
     hidden, and the name with its version ("name@V", "name@") of every other definition.
     """
@@ -96,14 +107,14 @@ class Symbols:
         A required version matches the same version, and a definition without one. Without a
         required version every definition that is not hidden matches.
         """
-        key = hash(want.name)
+        key = _hash(want.name)
         if want.version is None:
             return key in self.exported or key in self.others
         return (self.version in (None, want.version) and key in self.exported) or (
             bool(self.others)
             and (
-                hash(want.name + b"@" + want.version) in self.others
-                or hash(want.name + b"@") in self.others
+                _hash(want.name + b"@" + want.version) in self.others
+                or _hash(want.name + b"@") in self.others
             )
         )
 
@@ -111,14 +122,14 @@ class Symbols:
         """Those of the wanted symbols that this file does not define."""
         exported, others = self.exported, self.others
         if self.version is None and not others:  # as in most files
-            return [want for want in wanted if hash(want.name) not in exported]
+            return [want for want in wanted if _hash(want.name) not in exported]
         return [
             want
             for want in wanted
             if (
                 not self.defines(want)
                 if want.version
-                else hash(want.name) not in exported and hash(want.name) not in others
+                else _hash(want.name) not in exported and _hash(want.name) not in others
             )
         ]
 
@@ -266,19 +277,19 @@ def _exports(
     defined = list(_defined(rows, *hashed))
     found = names.at(at for _, at in defined)
     if usual.issuperset(numbers[slice(*hashed)]):
-        return frozenset(map(hash, found)), frozenset()
+        return frozenset(map(symbol_hash, found)), frozenset()
     exported, others = set[int](), set[int]()
     for (one, _), name in zip(defined, found, strict=True):
         number = numbers[one]
         if number in usual:
-            exported.add(hash(name))
+            exported.add(symbol_hash(name))
             continue
         hidden = number & _HIDDEN_VERSION
         number &= ~_HIDDEN_VERSION
         if not hidden or number < _FIRST_NAMED:
-            others.add(hash(name))
+            others.add(symbol_hash(name))
         if number in versions or not hidden:
-            others.add(hash(name + b"@" + versions.get(number, b"")))
+            others.add(symbol_hash(name + b"@" + versions.get(number, b"")))
     return frozenset(exported), frozenset(others)
 
 

@@ -107,18 +107,22 @@ class WheelLayer:
         with contextlib.ExitStack() as opened:
             files: dict[str, InstalledFile] = {}
             for locked in self.wheels:
-                wheel = WheelFile(self.fetch(locked), shown=file_name(locked))
-                opened.callback(wheel.close)
-                decided = plan(
-                    locked,
-                    wheel,
-                    self.place,
-                    exclude_unneeded=self.exclude_unneeded,
-                    direct=locked.name in self.direct,
-                )
-                files |= decided  # like pip: a later wheel replaces files of an earlier one
+                # like pip: a later wheel replaces files of an earlier one
+                files |= self.installed(locked, opened)
             _refuse_blocked(files)
             return (yield from _layer(files, known))
+
+    def installed(self, locked: Wheel, opened: contextlib.ExitStack) -> dict[str, InstalledFile]:
+        """The files of one of its wheels by their paths, which can be read while `opened` is."""
+        wheel = WheelFile(self.fetch(locked), shown=file_name(locked))
+        opened.callback(wheel.close)
+        return plan(
+            locked,
+            wheel,
+            self.place,
+            exclude_unneeded=self.exclude_unneeded,
+            direct=locked.name in self.direct,
+        )
 
 
 def spared_in(wheels: Iterable[Wheel], fetch: Callable[[Wheel], Path]) -> Spared:

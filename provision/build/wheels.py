@@ -28,7 +28,7 @@ from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.model.plan import PACKAGES, Request
+from provision.model.plan import PACKAGES, Plan, Request
 from provision.output.console import Console, TransferProgress
 from provision.resolve.packages import asked_for
 from provision.verification.subject import prepared, runner_here
@@ -132,12 +132,9 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 )
             )
             sources = self._sources(lock, base, facts, fetcher)
+            settings = self._settings_of(lock, base)
             built = build(
-                Recipe(
-                    base=base,
-                    sources=sources,
-                    settings=self._settings_of(lock, base),
-                ),
+                Recipe(base=base, sources=sources, settings=settings),
                 self._target,
                 memory,
                 progress,
@@ -149,6 +146,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         if self._making.exclude_unneeded:
             self._report_spared(lock)
         self._report_written_twice(sources)
+        self._check_loading(lock.plan, sources, base, facts.python, settings)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not delete it
         self._target.publish(built.content, MANIFEST, name=None)
@@ -219,6 +217,31 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             f"excluded: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
             f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
         )
+
+    def _check_loading(
+        self,
+        plan: Plan,
+        sources: Sequence[LayerSource],
+        base: Image,
+        python: str,
+        settings: ContainerSettings,
+    ) -> None:
+        """Refuse an image with a library that will not load; nothing has its name yet."""
+        from images.layers.transcode import WheelLayer
+        from provision.build.loading import LoadSubject, check_loading
+
+        subject = LoadSubject(
+            plan=plan,
+            layers=[source for source in sources if isinstance(source, WheelLayer)],
+            base=base,
+            python=python,
+            environment=settings.env,
+        )
+        found = check_loading(subject, self._store, tell=self._console.progress)
+        if found is not None:
+            self._console.note(found.words)
+            if found.warning is not None:
+                self._console.warn(*found.warning)
 
     def _report_written_twice(self, sources: Sequence[LayerSource]) -> None:
         """From the wheels that are here; a build that fetched none has reported it before."""

@@ -1,0 +1,282 @@
+"""Whether the libraries of a lock will load, from its wheels and its base, before the image has a
+name.
+
+The judges are those of `provision inspect`, over the same files at the same paths; nothing is run.
+What a wheel's libraries need and define depends on the wheel alone, so the store keeps it under the
+wheel's digest, and each wheel is read once.
+
+The framework's own packages come from one index and fit together. So an image without other
+packages is not judged, and the framework's wheels are read only if another package needs something
+of them: something that neither these packages nor the base define.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from posixpath import dirname
+from typing import TYPE_CHECKING
+
+from images.errors import Failure
+from images.inspect.contents import Contents
+from images.inspect.facts import (
+    CACHE,
+    ElfFacts,
+    LoadFacts,
+)
+from images.inspect.image import Inspection, conclude
+from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
+from images.layers.install import canonicalized
+from images.layers.transcode import WheelLayer
+from images.wheels.directory import Member
+from provision.build.load_reader import LoadReader
+from provision.errors import NothingCompatibleError
+from provision.inspection.needs import judge_needs
+from provision.inspection.outcome import InspectionOutcome, named
+from provision.inspection.symbols import judge_symbols
+from provision.inspection.versions import judge_versions
+from provision.model.plan import PACKAGES, Plan
+from provision.resolve.packages import asked_for
+
+if TYPE_CHECKING:
+    from images.inspect.packages import Distribution
+    from images.layers.install import InstalledFile
+    from images.oci.sources import Image
+    from images.store import Store
+
+_JUDGES: Mapping[str, Callable[[Inspection], InspectionOutcome]] = {
+    "needs": judge_needs,
+    "versions": judge_versions,
+    "symbols": judge_symbols,
+}
+
+
+class WillNotLoadError(NothingCompatibleError):
+    """A library of a package needs something that nothing in the image has."""
+
+    code = "will-not-load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSubject:
+    """What is judged: the layers of wheels, lowest first, on a base.
+
+    `python` is the path of the base's interpreter; `environment` overrides the base's.
+    """
+
+    plan: Plan
+    layers: Sequence[WheelLayer]
+    base: Image
+    python: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadVerdict:
+    """The result in words, and what is wrong with packages that others brought: message and fix."""
+
+    words: str
+    warning: tuple[str, str] | None = None
+
+
+def check_loading(
+    subject: LoadSubject, store: Store, *, tell: Callable[[str], None]
+) -> LoadVerdict | None:
+    """Judge an image whose wheels are in the store; None: there is nothing to judge.
+
+    WillNotLoadError: a file that must load will not, of a package that was asked for or of the
+    framework's. What other packages bring may never be imported, so there it is a warning. `tell`
+    hears what is read.
+    """
+    asked = asked_for(subject.plan)
+    if not asked:
+        return None
+    wheels = [wheel for layer in subject.layers for wheel in layer.wheels]
+    here = {wheel.sha256: path for wheel in wheels if (path := store.wheel(wheel.sha256))}
+    if absent := [wheel.name for wheel in wheels if wheel.sha256 not in here]:
+        are = "is" if len(absent) == 1 else "are"
+        return _unchecked(f"{named(absent)} {are} not downloaded, as the layers are known")
+    reader = LoadReader(store, here, tell)
+    try:
+        base = reader.base(subject.base)
+    except Failure as failure:
+        return _unchecked(f"the base cannot be read: {failure}")
+    with ExitStack() as opened:
+        placed = _Placed.of(subject, here, opened)
+        framework = placed.closure(PACKAGES[subject.plan.framework])
+        others = [wheel for wheel in wheels if canonicalized(wheel.name) not in framework]
+        found = placed.inspected(base, reader.wheels(others))
+        if _failures(_of_packages(found, lambda _: True)):
+            found = placed.inspected(base, reader.wheels(wheels))
+    must = framework | set(map(canonicalized, asked))
+    ours = _of_packages(found, must.__contains__)
+    if failures := _failures(ours):
+        raise _refusal(ours, failures)
+    brought = _of_packages(found, lambda name: name not in must)
+    refusal = _refusal(brought, failures) if (failures := _failures(brought)) else None
+    return LoadVerdict(
+        words=f"libraries: {judge_symbols(ours).message}",
+        warning=(refusal.message, refusal.fix) if refusal else None,
+    )
+
+
+def _unchecked(why: str) -> LoadVerdict:
+    words = f"libraries: not checked, {why}; provision inspect IMAGE checks them"
+    return LoadVerdict(words=words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """The files of all wheels by their paths in the image, each with the digest of its wheel."""
+
+    subject: LoadSubject
+    files: Mapping[str, tuple[str, InstalledFile]]
+
+    @classmethod
+    def of(cls, subject: LoadSubject, paths: Mapping[str, Path], opened: ExitStack) -> _Placed:
+        files: dict[str, tuple[str, InstalledFile]] = {}
+        for layer in subject.layers:
+            local = replace(layer, fetch=lambda wheel: paths[wheel.sha256])
+            for wheel in layer.wheels:
+                installed = local.installed(wheel, opened)
+                files |= {path: (wheel.sha256, file) for path, file in installed.items()}
+        return cls(subject=subject, files=files)
+
+    def closure(self, framework: str) -> frozenset[str]:
+        """The packages that the framework requires, and itself."""
+        nothing = LoadFacts(files={})
+        return self.inspected(nothing, {}).packages.reach(framework)
+
+    def _nodes(self, wheels: Mapping[str, LoadFacts]) -> Iterator[tuple[str, ImageFile]]:
+        """The programs and libraries of these wheels, and what all wheels say of themselves: a
+        RECORD lists here what is in the tree.
+        """
+        recorded: dict[str, list[str]] = {}
+        infos: dict[str, str] = {}
+        for path, (sha256, file) in self.files.items():
+            part = file.parts[0] if len(file.parts) == 1 else None
+            if not isinstance(part, Member):
+                continue
+            if path.endswith(".dist-info/METADATA"):
+                text = b"".join(file.wheel.contents(part))
+                infos[sha256] = dirname(path)
+                yield f"/{path}", ImageFile(size=len(text), layer=0, text=text)
+            elif sha256 in wheels and (facts := wheels[sha256].files.get(part.name)):
+                recorded.setdefault(sha256, []).append(f"/{path}")
+                yield f"/{path}", _node(replace(facts, executable=bool(file.mode & 0o111)))
+        for sha256, info in infos.items():
+            rows = io.StringIO()
+            csv.writer(rows).writerows([path, "", ""] for path in recorded.get(sha256, ()))
+            text = rows.getvalue().encode("utf-8", "surrogateescape")
+            yield f"/{info}/RECORD", ImageFile(size=len(text), layer=0, text=text)
+
+    def inspected(self, base: LoadFacts, wheels: Mapping[str, LoadFacts]) -> Inspection:
+        """The image as `inspect` would find it, with what was read of these wheels."""
+        tree = ImageTree()
+        for path, target in base.links.items():
+            tree.add(path, SymbolicLink(target=target, layer=0))
+        for path, one in base.files.items():
+            tree.add(path, _node(one))
+        if base.cache is not None:
+            tree.add(CACHE, ImageFile(size=len(base.cache), layer=0, text=base.cache))
+        for path, node in self._nodes(wheels):
+            tree.add(path, node)
+        subject = self.subject
+        venv = subject.environment.get("VIRTUAL_ENV", "")
+        tree.add(f"{venv}/bin/python3", SymbolicLink(target=subject.python, layer=0))
+        own = subject.base.config.get("config")
+        before = own.get("Env") if isinstance(own, dict) else None
+        environment = [*(before if isinstance(before, list) else [])]
+        environment += [f"{name}={value}" for name, value in subject.environment.items()]
+        return conclude(
+            Contents(
+                kind="image",
+                shown="the image",
+                digest=None,
+                machine="aarch64" if subject.plan.arch == "aarch64" else "x86_64",
+                tree=tree,
+                config={"config": {"Env": environment}},
+            )
+        )
+
+
+def _node(one: ElfFacts) -> ImageFile:
+    return ImageFile(
+        size=one.size, layer=0, elf=one.elf, problem=one.problem, executable=one.executable
+    )
+
+
+def _failures(found: Inspection) -> dict[str, InspectionOutcome]:
+    """What fails, by the judge."""
+    outcomes = {kind: judge(found) for kind, judge in _JUDGES.items()}
+    return {kind: outcome for kind, outcome in outcomes.items() if outcome.status == "fail"}
+
+
+def _of_packages(found: Inspection, chosen: Callable[[str], bool]) -> Inspection:
+    """Only what files of the chosen packages need; the base is as it is."""
+    needs = found.needs
+    if needs is None:
+        return found
+
+    def counts(path: str) -> bool:
+        owner = _owner(found, path)
+        return owner is not None and chosen(owner.name)
+
+    symbols = needs.symbols
+    return replace(
+        found,
+        needs=replace(
+            needs,
+            needs=tuple(one for one in needs.needs if counts(one.file)),
+            versions=tuple(one for one in needs.versions if counts(one.file)),
+            symbols=replace(
+                symbols, missing=tuple(one for one in symbols.missing if counts(one.file))
+            ),
+            unreadable=tuple(one for one in needs.unreadable if counts(one.file)),
+        ),
+    )
+
+
+def _refusal(found: Inspection, failures: Mapping[str, InspectionOutcome]) -> WillNotLoadError:
+    kind, first = next(iter(failures.items()))
+    file, library = _first_file(found, kind)
+    own = _owner(found, file)
+    message, fix = first.message, first.fix or ""
+    if own is not None and kind != "symbols":
+        message = f"{own.title}: {message}"
+    if own is not None and library is not None:
+        fix = (
+            f"Name a release of {own.name} that was built for this image "
+            f"(--with {own.name}==VERSION), or a base that has {library}: --base IMAGE"
+        )
+    elif own is not None and "--base" not in fix:
+        fix = f"{fix} Name the release: --with {own.name}==VERSION"
+    return WillNotLoadError(
+        ". ".join(filter(None, (message, first.cause))).removesuffix(".") + ".",
+        fix=fix,
+        detail="\n".join(outcome.message for other, outcome in failures.items() if other != kind),
+    )
+
+
+def _first_file(found: Inspection, kind: str) -> tuple[str, str | None]:
+    """The file that a judge names first, and the library that it lacks, if that is the fault."""
+    needs = found.needs
+    assert needs is not None
+    if kind == "symbols":
+        return next(one.file for one in needs.symbols.missing if one.required), None
+    if kind == "versions":
+        return next(one.file for one in needs.versions if one.required), None
+    for broken in needs.unreadable:
+        if broken.required:
+            return broken.file, None
+    absent = {"missing", "elsewhere"}
+    return next((n.file, n.name) for n in needs.needs if n.required and n.status in absent)
+
+
+def _owner(found: Inspection, path: str) -> Distribution | None:
+    file = found.contents.tree.file(path)
+    return found.packages.owners.get(file) if file is not None else None

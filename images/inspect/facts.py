@@ -116,14 +116,25 @@ def facts_of_base(contents: Contents) -> LoadFacts:
         if isinstance(node, SymbolicLink):
             links[path] = node.target
         elif isinstance(node, ImageFile) and (node.elf is not None or node.problem is not None):
-            elf = node.elf
-            if elf is not None and elf.symbols is not None:
-                elf = replace(elf, symbols=replace(elf.symbols, wanted=()))
             files[path] = ElfFacts(
-                size=node.size, elf=elf, problem=node.problem, executable=node.executable
+                size=node.size, elf=node.elf, problem=node.problem, executable=node.executable
             )
     cache = contents.tree.file(CACHE)
-    return LoadFacts(files=files, links=links, cache=cache.text if cache is not None else None)
+    text = cache.text if cache is not None else None
+    return without_wanted(LoadFacts(files=files, links=links, cache=text))
+
+
+def without_wanted(facts: LoadFacts) -> LoadFacts:
+    """The same facts without the symbols that the files need."""
+    return replace(
+        facts,
+        files={
+            name: replace(one, elf=replace(one.elf, symbols=replace(one.elf.symbols, wanted=())))
+            if one.elf is not None and one.elf.symbols is not None
+            else one
+            for name, one in facts.files.items()
+        },
+    )
 
 
 def facts_to_json(facts: LoadFacts) -> dict[str, Any]:

@@ -5,34 +5,33 @@ The judges are those of `provision inspect`, over the same files at the same pat
 What a wheel's libraries need and define depends on the wheel alone, so the store keeps it under the
 wheel's digest, and each wheel is read once.
 
-The framework's own packages come from one index and fit together. So an image without other
-packages is not judged, and the framework's wheels are read only if another package needs something
-of them: something that neither these packages nor the base define.
+The framework's own packages come from one index and fit together, so what they need of each other
+is not judged, nor is an image without other packages. Of their wheels, which are large, those are
+read that have a library which another package names; and all of them if that does not show where
+everything comes from.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from posixpath import dirname
+from posixpath import basename, dirname
 from typing import TYPE_CHECKING
 
 from images.errors import Failure
 from images.inspect.contents import Contents
-from images.inspect.facts import (
-    CACHE,
-    ElfFacts,
-    LoadFacts,
-)
+from images.inspect.facts import CACHE, ElfFacts, LoadFacts, without_wanted
 from images.inspect.image import Inspection, conclude
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from images.layers.install import canonicalized
 from images.layers.transcode import WheelLayer
+from images.store.local import local_path
 from images.wheels.directory import Member
+from images.wheels.locked import Wheel
 from provision.build.load_reader import LoadReader
 from provision.errors import NothingCompatibleError
 from provision.inspection.needs import judge_needs
@@ -88,15 +87,14 @@ def check_loading(
 ) -> LoadVerdict | None:
     """Judge an image whose wheels are in the store; None: there is nothing to judge.
 
-    WillNotLoadError: a file that must load will not, of a package that was asked for or of the
-    framework's. What other packages bring may never be imported, so there it is a warning. `tell`
-    hears what is read.
+    WillNotLoadError: a file that must load will not, of a package that was asked for. What other
+    packages bring may never be imported, so there it is a warning. `tell` hears what is read.
     """
-    asked = asked_for(subject.plan)
+    asked = frozenset(map(canonicalized, asked_for(subject.plan)))
     if not asked:
         return None
     wheels = [wheel for layer in subject.layers for wheel in layer.wheels]
-    here = {wheel.sha256: path for wheel in wheels if (path := store.wheel(wheel.sha256))}
+    here = {w.sha256: path for layer in subject.layers for w, path in _here(layer, store)}
     if absent := [wheel.name for wheel in wheels if wheel.sha256 not in here]:
         are = "is" if len(absent) == 1 else "are"
         return _unchecked(f"{named(absent)} {are} not downloaded, as the layers are known")
@@ -107,21 +105,50 @@ def check_loading(
         return _unchecked(f"the base cannot be read: {failure}")
     with ExitStack() as opened:
         placed = _Placed.of(subject, here, opened)
-        framework = placed.closure(PACKAGES[subject.plan.framework])
-        others = [wheel for wheel in wheels if canonicalized(wheel.name) not in framework]
-        found = placed.inspected(base, reader.wheels(others))
-        if _failures(_of_packages(found, lambda _: True)):
-            found = placed.inspected(base, reader.wheels(wheels))
-    must = framework | set(map(canonicalized, asked))
-    ours = _of_packages(found, must.__contains__)
+        closure = placed.closure(PACKAGES[subject.plan.framework]) - asked
+        framework = [wheel for wheel in wheels if canonicalized(wheel.name) in closure]
+        others = reader.wheels(wheel for wheel in wheels if wheel not in framework)
+        named_by_others = placed.having(_needed(others.values()))
+        beside = reader.wheels(wheel for wheel in framework if wheel.sha256 in named_by_others)
+        found = placed.inspected(base, others | _defining(beside))
+        if not _is_settled(_of_packages(found, lambda name: name not in closure)):
+            beside |= reader.wheels(w for w in framework if w.sha256 not in named_by_others)
+            found = placed.inspected(base, others | _defining(beside))
+    ours = _of_packages(found, asked.__contains__)
     if failures := _failures(ours):
         raise _refusal(ours, failures)
-    brought = _of_packages(found, lambda name: name not in must)
+    brought = _of_packages(found, lambda name: name not in closure | asked)
     refusal = _refusal(brought, failures) if (failures := _failures(brought)) else None
     return LoadVerdict(
         words=f"libraries: {judge_symbols(ours).message}",
         warning=(refusal.message, refusal.fix) if refusal else None,
     )
+
+
+def _here(layer: WheelLayer, store: Store) -> Iterator[tuple[Wheel, Path]]:
+    """The wheels of a layer that are on this machine."""
+    for wheel in layer.wheels:
+        if local_path(wheel.url) is not None:
+            yield wheel, layer.fetch(wheel)
+        elif (path := store.wheel(wheel.sha256)) is not None:
+            yield wheel, path
+
+
+def _needed(facts: Iterable[LoadFacts]) -> frozenset[str]:
+    """The libraries that files of these wheels name."""
+    files = (one.elf for found in facts for one in found.files.values())
+    return frozenset(name for elf in files if elf is not None for name in elf.needed)
+
+
+def _defining(wheels: Mapping[str, LoadFacts]) -> dict[str, LoadFacts]:
+    """The same without what the files need of others: only what they define is asked for."""
+    return {sha256: without_wanted(facts) for sha256, facts in wheels.items()}
+
+
+def _is_settled(found: Inspection) -> bool:
+    """Whether nothing is missing, and it is known where everything comes from."""
+    unjudged = found.needs.symbols.unjudged if found.needs is not None else 0
+    return not unjudged and not _failures(found)
 
 
 def _unchecked(why: str) -> LoadVerdict:
@@ -150,6 +177,12 @@ class _Placed:
         """The packages that the framework requires, and itself."""
         nothing = LoadFacts(files={})
         return self.inspected(nothing, {}).packages.reach(framework)
+
+    def having(self, names: Collection[str]) -> frozenset[str]:
+        """The digests of the wheels with a file of one of these names."""
+        return frozenset(
+            sha256 for path, (sha256, _) in self.files.items() if basename(path) in names
+        )
 
     def _nodes(self, wheels: Mapping[str, LoadFacts]) -> Iterator[tuple[str, ImageFile]]:
         """The programs and libraries of these wheels, and what all wheels say of themselves: a

@@ -58,6 +58,7 @@ def path_of(found: Inspection, path: str) -> str:
 
 
 def named(names: Iterable[str], most: int = 4) -> str:
+    """Distinct names in a sentence: the first `most`, and how many more."""
     found = list(dict.fromkeys(names))
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more

@@ -12,9 +12,11 @@ import pytest
 from images.inspect.contents import read_image
 from images.inspect.facts import facts_from_json, facts_to_json, read_wheel_facts
 from images.inspect.image import conclude
+from images.layers.install import InstallLocation
 from images.layers.transcode import WheelLayer
 from images.oci.sources import Image
 from images.store import Store
+from images.store.local import local_path
 from images.wheels.locked import Wheel
 from provision.build import load_reader
 from provision.build.loading import LoadSubject, LoadVerdict, WillNotLoadError, check_loading
@@ -46,6 +48,12 @@ VISION = elf(
 )
 
 
+def fetched(wheel: Wheel) -> Path:
+    path = local_path(wheel.url)
+    assert path is not None, "a wheel is not downloaded to be judged"
+    return path
+
+
 class Lab:
     """Wheels in a store, and an image of them."""
 
@@ -53,8 +61,9 @@ class Lab:
         self.store = store
         self.packages: dict[str, tuple[str, Files, tuple[str, ...]]] = {}
         self.told: list[str] = []
-        self.asked = ("torchvision",)
+        self.asked: tuple[str, ...] = ("torchvision",)
         self.base = BASE
+        self.local: Path | None = None
 
     def add(self, name: str, version: str, files: Mapping[str, bytes], *requires: str) -> None:
         self.packages[name] = (version, files, requires)
@@ -64,10 +73,14 @@ class Lab:
         self.told.clear()
         wheels = [self._wheel(name, keep=name != without) for name in self.packages]
         layer = WheelLayer(
-            wheels=tuple(wheels), place=place(), exclude_unneeded=False, fetch=lambda _: Path()
+            wheels=tuple(wheels),
+            place=InstallLocation(**PLACE),
+            exclude_unneeded=False,
+            fetch=fetched,
         )
+
         subject = LoadSubject(
-            plan=replace(PLAN, requirements=(*self.asked,)),
+            plan=replace(PLAN, requirements=self.asked),
             layers=[layer],
             base=self.image(),
             python="/usr/bin/python3.11",
@@ -94,16 +107,17 @@ class Lab:
         data = craft(pieces_of(*pieces, name=name, version=version, metadata=said))
         sha256 = hashlib.sha256(data).hexdigest()
         file = f"{name}-{version}-cp311-cp311-linux_x86_64.whl"
+        if self.local is not None:
+            self.local.mkdir(exist_ok=True)
+            path = self.local / file
+            path.write_bytes(data)
+            return Wheel(
+                name=name, version=version, url=path.as_uri(), size=len(data), sha256=sha256
+            )
         if keep:
             self.store.add("wheel", sha256, iter([data]), file_name=file)
         url = f"https://index.invalid/{file}"
         return Wheel(name=name, version=version, url=url, size=len(data), sha256=sha256)
-
-
-def place():  # noqa: ANN201  what a layer of wheels has
-    from images.layers.install import InstallLocation
-
-    return InstallLocation(**PLACE)
 
 
 @pytest.fixture
@@ -173,13 +187,29 @@ def test_a_damaged_library_is_named(lab: Lab) -> None:
     assert "unreadable ELF file" in refused(lab).message
 
 
-def test_a_library_of_the_framework_is_judged_with_the_others(lab: Lab) -> None:
-    broken = {
-        **TORCH,
-        f"torch/{MODULE}": elf(needed=["libc10.so", "libcublas.so.11"], rpath="$ORIGIN/lib"),
-    }
-    lab.add("torch", "2.0.1", broken)
-    assert "torch 2.0.1: " in refused(lab).message
+def test_what_the_framework_needs_of_its_own_packages_is_not_judged(lab: Lab) -> None:
+    library = elf(soname="libc10.so", defines=[CHECK, SET_DEVICE], needed=["libcublas.so.11"])
+    lab.add("torch", "2.0.1", {**TORCH, "torch/lib/libc10.so": library}, "nvidia_cublas")
+    cublas = elf(soname="libcublas.so.11", wants=["gone"])
+    lab.add("nvidia_cublas", "11.0", {"nvidia/cublas/lib/libcublas.so.11": cublas})
+    assert lab.check() == LoadVerdict(words="libraries: 4 required symbols found")
+    assert not any("cublas" in told for told in lab.told), "nor read, as nothing names it"
+
+
+def test_everything_is_read_before_a_symbol_counts_as_missing(lab: Lab) -> None:
+    library = elf(soname="libc10.so", needed=["libmore.so"], rpath="$ORIGIN/../../more")
+    lab.add("torch", "2.0.1", {**TORCH, "torch/lib/libc10.so": library}, "more")
+    more = elf(soname="libmore.so", defines=[CHECK, SET_DEVICE])
+    lab.add("more", "1.0", {"more/libmore.so": more})
+    assert lab.check() == LoadVerdict(words="libraries: 4 required symbols found")
+    assert lab.told[-1] == "reading the libraries of more"
+
+
+def test_a_wheel_of_this_machine_is_judged_where_it_is(lab: Lab, tmp_path: Path) -> None:
+    newer = elf(needed=["libc10.so"], wants=["_ZN3c104goneEv"])
+    lab.add("torchvision", "0.16.0", {f"torchvision/{MODULE}": newer}, "torch")
+    lab.local = tmp_path / "wheels"
+    assert "c10::gone" in refused(lab).message
 
 
 def test_the_framework_alone_is_not_read(lab: Lab) -> None:

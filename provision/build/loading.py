@@ -286,6 +286,8 @@ def _refusal(found: Inspection, failures: Mapping[str, InspectionOutcome]) -> Wi
             f"Name a release of {own.name} that was built for this image "
             f"(--with {own.name}==VERSION), or a base that has {library}: --base IMAGE"
         )
+    elif own is not None and fix.startswith("Reinstall"):
+        fix = f"Name another release: --with {own.name}==VERSION"
     elif own is not None and "--base" not in fix:
         fix = f"{fix} Name the release: --with {own.name}==VERSION"
     return WillNotLoadError(

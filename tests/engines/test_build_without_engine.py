@@ -23,6 +23,7 @@ from tests.engines.lab import Done, World, finish, new_world
 from tests.engines.private_index import Index, make_wheel, serve
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
 from tests.engines.test_push_real import serving
+from tests.kit.elf_maker import elf
 from tests.kit.memory_target import tar_of
 
 pytestmark = pytest.mark.docker
@@ -357,3 +358,32 @@ def test_a_wheel_that_was_changed_is_refused_before_anything_is_published(
         capture_output=True, check=False,
     )  # fmt: skip
     assert there.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [
+        pytest.param(elf(wants=["PyErr_Occurred"]), "", id="it fits"),
+        pytest.param(
+            elf(needed=["libc.so.6"], wants=["gone"]), "extension 1.0: m", id="a symbol is missing"
+        ),
+        pytest.param(elf(needed=["libgone.so.1"]), "libgone.so.1", id="a library is missing"),
+    ],
+)
+def test_a_package_that_will_not_load_is_refused_before_the_image_has_a_name(
+    alone: World, source: Source, tmp_path: Path, module: bytes, named: str
+) -> None:
+    """The base is Debian's, with a real Python and a real glibc."""
+    name = "extension-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    wheel = make_wheel(name, {"extension/m.cpython-311-x86_64-linux-gnu.so": module})
+    image = tmp_path / "image"
+    with an_index(source, wheel) as index:
+        words = (*ASKED, "--index", index.url, "--with", "extension", "--no-verify")
+        done = run(alone, source, index, "build", "--json", *words, "--output", str(image))
+    if not named:
+        assert done.code == 0, done.err
+        assert "libraries: 1 required symbol found" in done.err
+        return
+    assert (done.code, done.account["error"]["code"]) == (3, "will-not-load")
+    assert named in done.account["error"]["message"]
+    assert not image.exists()

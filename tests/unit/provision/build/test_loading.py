@@ -184,7 +184,9 @@ def test_a_glibc_that_the_base_does_not_have_is_named(lab: Lab) -> None:
 
 def test_a_damaged_library_is_named(lab: Lab) -> None:
     lab.add("torchvision", "0.15.2", {f"torchvision/{MODULE}": VISION[:100]})
-    assert "unreadable ELF file" in refused(lab).message
+    error = refused(lab)
+    assert "unreadable ELF file" in error.message
+    assert error.fix == "Name another release: --with torchvision==VERSION"
 
 
 def test_what_the_framework_needs_of_its_own_packages_is_not_judged(lab: Lab) -> None:

@@ -1,8 +1,9 @@
 """What it costs `provision build` to see that the libraries of its packages will load.
 
-    ./run python bench/loading.py [ROUNDS]        # needs the package index: 2.3 GB for each round
+    ./run python bench/loading.py [ROUNDS] [--verify]   # needs the package index: 2.3 GB a round
 
-PyTorch 2.0.1 for CUDA 11.7 with torchvision, as a layout, without an engine and without the suite.
+PyTorch 2.0.1 for CUDA 11.7 with torchvision, as a layout, without an engine; with --verify the
+suite runs in it, as in every build that is not told otherwise.
 Each build is made in turn as it is and without the look, in one run, so that a busy machine slows
 both; medians are compared. "first": nothing is in the store, and all wheels are downloaded and
 read. "again": the wheels are there, and what was read of them is kept. The look may cost a tenth.
@@ -21,14 +22,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WORDS = ("build", "--cuda", "11.7", "--gpu", "A100", "--driver", "535.104.05", "--python", "3.11")
-OPTIONS = ("--base", "bootstrap", "--builder", "oci", "--no-provenance", "--no-verify")
+OPTIONS = ("--base", "bootstrap", "--builder", "oci", "--no-provenance")
 CALL = "import sys; from provision.cli.main import main; sys.exit(main(sys.argv[1:]))"
 WITHOUT = "import provision.build.loading as p; p.check_loading = lambda *_, **__: None\n"
 
 
 def seconds(code: str, home: Path, output: Path) -> float:
     """Wall time of one build; the layout is removed."""
-    argv = [sys.executable, "-c", code, *WORDS, *OPTIONS, "--with", "torchvision"]
+    suite = () if "--verify" in sys.argv else ("--no-verify",)
+    argv = [sys.executable, "-c", code, *WORDS, *OPTIONS, *suite, "--with", "torchvision"]
     env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
     began = time.perf_counter()
     done = subprocess.run(
@@ -43,7 +45,8 @@ def seconds(code: str, home: Path, output: Path) -> float:
 
 def main() -> None:
     """Print the medians and their ratio."""
-    rounds = int(sys.argv[1]) if sys.argv[1:] else 3
+    numbers = [word for word in sys.argv[1:] if word.isdigit()]
+    rounds = int(numbers[0]) if numbers else 3
     ways = {"as it is": CALL, "without the look": WITHOUT + CALL}
     times: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:

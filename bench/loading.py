@@ -6,7 +6,7 @@ PyTorch 2.0.1 for CUDA 11.7 with torchvision, as a layout, without an engine; wi
 suite runs in it, as in every build that is not told otherwise.
 Each build is made in turn as it is and without the look, in one run, so that a busy machine slows
 both; medians are compared. "first": nothing is in the store, and all wheels are downloaded and
-read. "again": the wheels are there, and what was read of them is kept. The look may cost a tenth.
+read. "again": the wheels are there, and what was read of them is kept.
 """
 
 from __future__ import annotations

@@ -71,6 +71,9 @@ do_fleet_detect, fleet_detect_options, do_fleet_plan, fleet_plan_options = (
         "fleet_plan_options",
     )
 )
+do_fleet_build, fleet_build_options = (
+    _later("fleet_build", name) for name in ("do_fleet_build", "fleet_build_options")
+)
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
@@ -239,11 +242,17 @@ FLEET_COMMANDS = (
         options=(fleet_plan_options, request_options),
         run=do_fleet_plan,
     ),
+    Command(
+        name="build",
+        help="build each of these images once, in a registry or a shared directory",
+        options=(fleet_build_options, request_options, network_options, base_options),
+        run=do_fleet_build,
+    ),
 )
 GROUPS = (
     Group(
         name="fleet",
-        help="read many machines, and plan images for them",
+        help="read many machines, plan their images, and build them",
         commands=FLEET_COMMANDS,
     ),
     Group(

@@ -15,7 +15,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests import need
@@ -31,8 +31,9 @@ class SlurmCluster:
     commands need.
     """
 
-    def __init__(self, place: Path, nodes: int) -> None:
+    def __init__(self, place: Path, nodes: int, settings: Sequence[str] = ()) -> None:
         self.place = place
+        self._settings = settings
         self.names = tuple(f"n{number}" for number in range(nodes))
         self.env = {**os.environ, "SLURM_CONF": str(place / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -105,6 +106,7 @@ class SlurmCluster:
             for name in self.names
         ]
         lines.append(f"PartitionName=gpu Nodes={','.join(self.names)} Default=YES State=UP")
+        lines += self._settings
         (place / "slurm.conf").write_text("".join(f"{line}\n" for line in lines))
         (place / "gres.conf").write_text(
             "AutoDetect=off\n"
@@ -176,10 +178,14 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def slurm_cluster(place: Path, nodes: int = 3) -> Iterator[SlurmCluster]:
-    """A cluster that ends with the block. `place` is open to the user munge."""
+def slurm_cluster(
+    place: Path, nodes: int = 3, settings: Sequence[str] = ()
+) -> Iterator[SlurmCluster]:
+    """A cluster that ends with the block. `place` is open to the user munge; `settings` are more
+    lines of slurm.conf.
+    """
     need.root()
-    cluster = SlurmCluster(place, nodes)
+    cluster = SlurmCluster(place, nodes, settings)
     try:
         cluster.start()
         yield cluster

@@ -27,7 +27,7 @@ from images.inspect.facts import (
 )
 from images.system.scratch import scratch_directory
 from images.wheels.locked import Wheel
-from provision.inspection.outcome import named
+from provision.verification.inspection.outcome import named
 
 if TYPE_CHECKING:
     from images.oci.sources import Image

@@ -34,12 +34,12 @@ from images.wheels.directory import Member
 from images.wheels.locked import Wheel
 from provision.build.load_reader import LoadReader
 from provision.errors import NothingCompatibleError
-from provision.inspection.needs import judge_needs
-from provision.inspection.outcome import InspectionOutcome, named
-from provision.inspection.symbols import judge_symbols
-from provision.inspection.versions import judge_versions
 from provision.model.plan import PACKAGES, Plan
 from provision.resolve.packages import asked_for
+from provision.verification.inspection.needs import judge_needs
+from provision.verification.inspection.outcome import InspectionOutcome, named
+from provision.verification.inspection.symbols import judge_symbols
+from provision.verification.inspection.versions import judge_versions
 
 if TYPE_CHECKING:
     from images.inspect.packages import Distribution

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from provision.inspection.report import make_report
 
 from images.inspect.contents import read_image
 from images.inspect.facts import facts_from_json, facts_to_json, read_wheel_facts
@@ -21,6 +20,7 @@ from images.store.local import local_path
 from images.wheels.locked import Wheel
 from provision.build import load_reader
 from provision.build.loading import LoadSubject, LoadVerdict, WillNotLoadError, check_loading
+from provision.verification.inspection.report import make_report
 from tests.kit.elf_maker import elf
 from tests.kit.fake_engine import PLAN
 from tests.kit.image_maker import Files, image_of, installed

@@ -22,6 +22,7 @@ from images.text.printable import printable
 from provision.build.project.declaration import (
     Declaration,
     Declared,
+    ProjectError,
     read_python,
     read_requirement,
 )
@@ -81,6 +82,11 @@ def read_pixi(path: Path, root: Path) -> Declaration:
     name = shown(path, root)
     text = read_text(path, name)
     document = read_toml(text, name)
+    for key in ("dependencies", "pypi-dependencies"):
+        if not isinstance(document.get(key, {}), dict):
+            raise ProjectError(
+                f"{name}: {key} is not a table.", fix=f"Write [{key}] and one package a line."
+            )
     found = _Found(name)
     itself = False
     for key, said in table(document, "dependencies").items():

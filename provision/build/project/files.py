@@ -41,9 +41,9 @@ def is_there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def read_text(path: Path, name: str, *, limit: int = TEXT_BYTES) -> str:
+def read_text(path: Path, name: str, *, limit: int = TEXT_BYTES, errors: str = "strict") -> str:
     """The text of a file. ProjectError: it is missing, larger than `limit` bytes, not a regular
-    file or not UTF-8.
+    file, or not UTF-8 unless `errors` says what becomes of other bytes.
     """
     try:
         if not path.is_file():  # a device or a pipe could be endless
@@ -56,7 +56,7 @@ def read_text(path: Path, name: str, *, limit: int = TEXT_BYTES) -> str:
                 f"{name} is larger than {limit >> 20} MiB, more than any file of its kind.",
                 fix="Remove it, or replace it by the project's real one.",
             )
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         raise ProjectError(
             f"{name} is not UTF-8 text (byte {error.start}).", fix="Save it as UTF-8."

@@ -230,7 +230,8 @@ def read_pylock(path: Path, root: Path) -> Declaration | None:
         return None
     rows = [row for row in listed(document.get("packages")) if isinstance(row, dict)]
     known = str(document.get("lock-version", "")).partition(".")[0] == "1"
-    if not known or not all(isinstance(row.get("name"), str) for row in rows):
+    whole = isinstance(document.get("packages"), list)
+    if not (known and whole and all(isinstance(row.get("name"), str) for row in rows)):
         raise ProjectError(
             f"{name} is not a lock of PEP 751, version 1.",
             fix="Lock the project again: uv export --format pylock.toml -o pylock.toml",

@@ -70,7 +70,7 @@ def read_tree(
     """
     docker: tuple[IgnoreRule, ...] = ()
     if is_file(path := root / ".dockerignore"):
-        docker = read_dockerignore(read_text(path, path.name))[:_MOST_RULES]
+        docker = read_dockerignore(_patterns(path, path.name))[:_MOST_RULES]
     found = _walk(root, docker, {str(one.parent.resolve() / one.name) for one in leave_out})
     total = sum(status.st_size for _, _, status in found.paths)
     if total > most_bytes or len(found.paths) > MOST_FILES:
@@ -83,6 +83,11 @@ def read_tree(
     )
 
 
+def _patterns(path: Path, name: str) -> str:
+    """The patterns of a file in any encoding, spelled as Python spells the names of files."""
+    return read_text(path, name, errors="surrogateescape")
+
+
 def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) -> _Found:
     found = _Found()
     waiting: list[tuple[Path, tuple[str, ...], tuple[IgnoreRule, ...], Origin | None]]
@@ -90,7 +95,7 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
     while waiting and len(found.paths) <= MOST_FILES:
         folder, above, rules, decided = waiting.pop()
         if is_file(path := folder / ".gitignore") and not path.is_symlink():
-            rules += read_gitignore(read_text(path, str(path)), above)[:_MOST_RULES]
+            rules += read_gitignore(_patterns(path, str(path)), above)[:_MOST_RULES]
         for entry in _entries(folder):
             parts = (*above, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)

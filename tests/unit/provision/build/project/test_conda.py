@@ -121,6 +121,13 @@ def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -
     assert words in caught.value.message
 
 
+@pytest.mark.parametrize("key", ["dependencies", "pypi-dependencies"])
+def test_a_pixi_table_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
+    path = project(tmp_path, {"pixi.toml": f"{key} = 3\n"}) / "pixi.toml"
+    with pytest.raises(BadInputError, match=f"pixi.toml: {key} is not a table"):
+        read_pixi(path, tmp_path)
+
+
 @pytest.mark.parametrize("text", ["", "a", "- 1", "dependencies: 1", "dependencies:\n  - {a: b}"])
 def test_an_environment_without_packages_declares_nothing(text: str, tmp_path: Path) -> None:
     path = project(tmp_path, {"environment.yml": text}) / "environment.yml"

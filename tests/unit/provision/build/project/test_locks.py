@@ -206,6 +206,9 @@ def test_the_lock_that_provision_writes_is_not_a_declaration(tmp_path: Path) -> 
         pytest.param("uv.lock", 'version = 1\n[[package]]\nname = "a b"\nversion = "1"\n'
                      'source = { registry = "x" }', "line 3", id="a name that is not valid"),
         pytest.param("pylock.toml", "packages = []", "PEP 751", id="no version"),
+        pytest.param("pylock.toml", 'lock-version = "1.0"', "PEP 751", id="no packages"),
+        pytest.param("pylock.toml", 'lock-version = "1.0"\npackages = 3', "PEP 751",
+                     id="a number of packages"),
         pytest.param("pylock.toml", 'lock-version = "1.0"\n[[packages]]\nname = "a"\n'
                      'version = "1"\nmarker = "x in extras"', "marker", id="a malformed marker"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import socket
@@ -23,6 +24,7 @@ def paths(root: Path) -> list[str]:
 @contextlib.contextmanager
 def as_another_user() -> Iterator[None]:
     """Root reads everything; nobody else does."""
+    codecs.lookup("utf-8-sig")  # the other user may not be able to import it
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -71,6 +73,15 @@ def test_code_is_taken_and_what_no_image_needs_is_not(tmp_path: Path) -> None:
     ]
     assert found.secrets == (".env",)
     assert any("likely secrets: .env" in note for note in notes_of(found))
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".dockerignore"])
+def test_patterns_may_be_in_any_encoding(tmp_path: Path, name: str) -> None:
+    """Like the names of files they are bytes; git and Docker do not ask for UTF-8."""
+    root = project(tmp_path, {"main.py": "", "logs/a": ""})
+    (root / name).write_bytes(b"# caf\xe9\ncaf\xe9.txt\nlogs\n")
+    Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9.txt")).touch()
+    assert [path for path in paths(root) if not path.endswith(name)] == ["app/main.py"]
 
 
 def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Gated:
 
     def job(self, nodes: int) -> list[str]:
         """The nodes that a job ran on; [] if it did not start."""
-        words = ("srun", "--immediate=30", f"--nodes={nodes}", "--gpus-per-node=1", "printenv")
+        words = ("srun", "--immediate=50", f"--nodes={nodes}", "--gpus-per-node=1", "printenv")
         return sorted(self.cluster.command(*words, "SLURMD_NODENAME").split())
 
     def reasons(self) -> str:
@@ -112,6 +112,10 @@ def test_a_sick_node_is_drained_and_named_until_it_is_repaired(gated: Gated) -> 
         check=False,
     )
     assert done.stdout.startswith("open: fit"), done.stderr
-    cluster.command("scontrol", "update", "nodename=n1", "state=resume")
-    cluster.wait(lambda: set(cluster.states().values()) == {"idle"}, "the nodes are not idle")
-    assert gated.job(3) == ["n0", "n1", "n2"]
+
+    def all_run_a_job() -> bool:
+        # a health check that began before the repair may drain the node once more
+        cluster.command("scontrol", "update", "nodename=n1", "state=resume")
+        return gated.job(3) == ["n0", "n1", "n2"]
+
+    cluster.wait(all_run_a_job, "n1 runs no job")

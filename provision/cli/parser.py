@@ -74,6 +74,9 @@ do_fleet_detect, fleet_detect_options, do_fleet_plan, fleet_plan_options = (
 do_fleet_build, fleet_build_options = (
     _later("fleet_build", name) for name in ("do_fleet_build", "fleet_build_options")
 )
+do_fleet_check, fleet_check_options = (
+    _later("fleet_check", name) for name in ("do_fleet_check", "fleet_check_options")
+)
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
@@ -241,6 +244,12 @@ FLEET_COMMANDS = (
         help="find the fewest images that serve all machines, and which gets which",
         options=(fleet_plan_options, request_options),
         run=do_fleet_plan,
+    ),
+    Command(
+        name="check",
+        help="show which images run on which machines, and what another driver would break",
+        options=(fleet_check_options, network_options),
+        run=do_fleet_check,
     ),
     Command(
         name="build",

@@ -37,8 +37,8 @@ def change_driver(
     """The fewest images that the driver makes possible, and enough nodes to change for that: the
     largest classes keep theirs first.
     """
-    older = [one for one in classes if one.facts.gpus and _is_older(one, driver)]
-    newer = {id(one): _with_driver(one, driver) for one in older}
+    older = [one for one in classes if one.facts.gpus and is_older(one, driver)]
+    newer = {id(one): with_driver(one, driver) for one in older}
     lost = tuple(
         UnservedClass(node_class=one, error=error)
         for one in older
@@ -74,10 +74,10 @@ def change_driver(
     )
 
 
-def _is_older(one: NodeClass, driver: str) -> bool:
+def is_older(one: NodeClass, driver: str) -> bool:
     """Whether it has an older driver, or none that is known."""
     return one.facts.driver is None or version(one.facts.driver) < version(driver)
 
 
-def _with_driver(one: NodeClass, driver: str) -> NodeClass:
+def with_driver(one: NodeClass, driver: str) -> NodeClass:
     return replace(one, facts=one.facts.with_driver(driver))

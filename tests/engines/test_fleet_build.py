@@ -100,6 +100,16 @@ def test_a_shared_directory_gets_them_all(alone: World, source: Source, index: I
     shared = alone.place / "shared"
     done = fleet_build(alone, source, index, "--output", str(shared))
     assert done.code == 0, done.err
+    words = [word for one in images(done).values() for word in ("--image", one["image"])]
+    asked = alone.provision("fleet", "check", str(alone.place / "hosts"), *words, "--json")
+    for one, checked in zip(images(done).values(), asked.account["images"], strict=True):
+        runs = {
+            node
+            for verdict in checked["now"]
+            if verdict["runs"]
+            for node in asked.account["classes"][verdict["class"]]["nodes"]
+        }
+        assert runs == set(one["nodes"])
     for one in images(done).values():
         assert one["image"].startswith(f"oci:{shared}:gpu-provision:pytorch2.9.1-cu128")
         asked = alone.provision("inspect", one["image"], "--json")

@@ -9,10 +9,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from images.net.address import host_of
+from images.text.printable import printable
 from provision.catalog.refresh.model import SourceError
 from provision.host.indexes import pip_index
 
@@ -32,41 +33,37 @@ def default_index(index: str | None, env: Mapping[str, str]) -> Address:
     """The named index; else the one that pip or uv would use, in the order that a lock uses.
     SourceError: there is none, or it is not on the network.
     """
-    builtin = _ask_uv({k: v for k, v in env.items() if not k.startswith(("UV_", "PIP_"))}, own=True)
+    bare = {k: v for k, v in env.items() if not k.startswith(("UV_", "PIP_"))}
+    builtin, problem = _ask_uv(bare, own=True)
     url = (
         index
         or env.get("UV_DEFAULT_INDEX")
         or env.get("UV_INDEX_URL")
         or pip_index(env)
-        or _ask_uv(env)
+        or _ask_uv(env)[0]
         or builtin
     )
     if url is None:
-        raise SourceError("No package index is configured, and uv names none.", fix=_FIX)
+        raise SourceError(f"No package index is configured, and uv {problem}.", fix=_FIX)
     if not url.startswith(("https://", "http://")):
         raise SourceError(f"The package index {url[:100]!r} is not on the network.", fix=_FIX)
     known = builtin is not None and host_of(url) == host_of(builtin)
     return Address(url=url.rstrip("/"), name="PyPI" if known else host_of(url))
 
 
-def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> str | None:
-    """The index that uv would use, found by compiling an empty lock without network. `own`: its
-    default.
+def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> tuple[str | None, str]:
+    """The index that uv would use, found by compiling an empty lock without network, and why there
+    is none: "names none". `own`: its default.
     """
     from uv import find_uv_bin
 
     try:
         program = os.fspath(find_uv_bin())
     except FileNotFoundError:
-        return None
+        return None, "is not installed"
     argv = [program, "pip", "compile", "-", "--offline", "--no-cache", "--quiet", "--no-header"]
     argv += ["--python", sys.executable]  # uv needs one, and PATH may have none
     argv += ["--emit-index-url", *(["--no-config"] if own else [])]
-    found = re.search(r"^--index-url[ =](\S+)", _output(argv, env) or "", re.MULTILINE)
-    return found[1] if found else None
-
-
-def _output(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
     try:
         done = subprocess.run(
             argv,
@@ -77,6 +74,12 @@ def _output(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
             timeout=_TIMEOUT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    except OSError as error:
+        return None, f"cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return None, f"did not answer within {_TIMEOUT_S:g} s"
+    if done.returncode:
+        said = printable(" ".join(done.stderr.split()), limit=200).removesuffix(".")
+        return None, f"failed: {said}" if said else "failed"
+    found = re.search(r"^--index-url[ =](\S+)", done.stdout, re.MULTILINE)
+    return (found[1], "") if found else (None, "names none")

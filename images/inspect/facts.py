@@ -1,8 +1,7 @@
-"""What the loader would read of a wheel or a base, in a form that can be kept.
+"""Reads what the loader reads of the programs and libraries in a wheel or a base image.
 
-It depends on the content alone: whoever keeps it under the content's digest, and under `FORMAT`,
-need not read that again. Reading a wheel inflates its programs and libraries, each only as far as
-the loader's tables go.
+The result depends on the content alone, so it can be kept under the content's digest and `FORMAT`.
+Reading a wheel inflates its programs and libraries, each only as far as the loader's tables go.
 
     python -m images.inspect.facts WHEEL...
 
@@ -90,7 +89,7 @@ def _read_member(archive: WheelArchive, member: Member) -> ElfFacts | None:
     """None: it is no ELF file."""
     reader = DynamicReader(member.size)
     try:
-        while True:
+        while True:  # a reader may need the file again, from its beginning
             start = b""
             for piece in archive.stream(member):
                 if len(start) < len(MAGIC):

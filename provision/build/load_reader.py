@@ -1,4 +1,4 @@
-"""What the loader would read of wheels and a base: kept in the store, or read anew.
+"""Gets from the store what the loader reads of wheels and a base, or reads it and stores it.
 
 What the libraries of a wheel need and define depends on the wheel alone: it is kept under the
 wheel's digest, and each wheel is read once.

@@ -126,14 +126,19 @@ def _output_folder(text: str) -> Path:
     return folder
 
 
-def fleet_plan_options(verb: argparse.ArgumentParser) -> None:
-    """Which machines, and what if they had another driver."""
+def hosts_argument(verb: argparse.ArgumentParser) -> None:
+    """The machines."""
     verb.add_argument(
         "hosts",
         metavar="HOSTS",
         nargs="+",
         help="host files, or directories of host files (*.json)",
     )
+
+
+def fleet_plan_options(verb: argparse.ArgumentParser) -> None:
+    """Which machines, and what if they had another driver."""
+    hosts_argument(verb)
     verb.add_argument(
         "--if-driver",
         metavar="V",

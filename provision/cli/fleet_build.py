@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
 from images.system.scratch import scratch_directory
-from provision.cli.fleet import exit_of
+from provision.cli.fleet import exit_of, hosts_argument
 from provision.cli.options import (
     check_builder,
     read_catalog,
@@ -21,31 +21,27 @@ from provision.cli.options import (
 )
 from provision.cli.paths import image_home, read_reference, record_home
 from provision.errors import BadInputError
-from provision.fleet.classes import classes_of
+from provision.fleet.classes import classes_of, several
 from provision.fleet.hostfiles import read_fleet_hosts
 from provision.fleet.images import FleetImage, FleetResolver, plan_fleet
 from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
+from provision.resolve.fleet import DEFAULT_ARCH
 
 if TYPE_CHECKING:
     from provision.build.destination import Destination
     from provision.build.work import BuildJob
     from provision.catalog.catalog import Catalog
+    from provision.fleet.images import UnservedClass
     from provision.model.plan import Plan, Request
 
-HERE = "x86_64"
-"""The architecture that a tag does not name."""
+_SHOWN = 8  # nodes, by name
 
 
 def fleet_build_options(verb: argparse.ArgumentParser) -> None:
     """Which machines, and where their images go."""
-    verb.add_argument(
-        "hosts",
-        metavar="HOSTS",
-        nargs="+",
-        help="host files, or directories of host files (*.json)",
-    )
+    hosts_argument(verb)
     where = verb.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--push", metavar="REPOSITORY", help="push the images to a registry: HOST/PATH"
@@ -151,7 +147,7 @@ def _job(args: argparse.Namespace, request: Request, catalog: Catalog) -> BuildJ
         request=request,
         catalog=catalog,
         settings=read_settings(args),
-        asked=SuiteRequest(level="standard", require=(), only=(), timeout_s=0.0),
+        asked=SuiteRequest(),
         making=Making(store_limit=store_limit(os.environ)),
         images=image_home(),
         documenting=Documenting(home=record_home()),
@@ -193,7 +189,7 @@ def free_tag(plan: Plan, taken: set[str]) -> str:
     from provision.build.pipeline import default_tag
 
     tag = default_tag(plan)
-    if plan.arch not in {None, HERE}:
+    if plan.arch not in {None, DEFAULT_ARCH}:
         tag = f"{tag}-{plan.arch}"
     number = 2
     free = tag
@@ -204,7 +200,7 @@ def free_tag(plan: Plan, taken: set[str]) -> str:
 
 
 def built_to_json(
-    built: Sequence[BuiltForFleet], without_gpu: Sequence[str], unserved: Sequence[Any]
+    built: Sequence[BuiltForFleet], without_gpu: Sequence[str], unserved: Sequence[UnservedClass]
 ) -> dict[str, Any]:
     """The result of the command; docs/fleet.md has the format."""
     return {
@@ -234,7 +230,7 @@ def _image_json(one: BuiltForFleet) -> dict[str, Any]:
 
 
 def describe_built(
-    built: Sequence[BuiltForFleet], unserved: Sequence[Any], without_gpu: Sequence[str]
+    built: Sequence[BuiltForFleet], unserved: Sequence[UnservedClass], without_gpu: Sequence[str]
 ) -> str:
     """Each image, the nodes that get it, and the command that tests it on each of them."""
     from provision.output.text import command, row
@@ -251,17 +247,12 @@ def describe_built(
         if one.failure is not None:
             lines += row("error", one.failure.message)
         lines.append("")
-    for row_of in unserved:
-        lines += row("no image", f"{_nodes(row_of.node_class.nodes)}: {row_of.error.message}")
+    for other in unserved:
+        lines += row("no image", f"{_nodes(other.node_class.nodes)}: {other.error.message}")
     if without_gpu:
         lines += row("no GPU", f"{_nodes(without_gpu)}: no image is needed")
     return "\n".join(lines).rstrip("\n")
 
 
-_SHOWN = 8
-
-
 def _nodes(names: Sequence[str]) -> str:
-    from provision.fleet.classes import several
-
     return several(names, _SHOWN)

@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from provision.cli.fleet import hosts_argument
 from provision.cli.options import read_catalog, read_places
 from provision.cli.suite_options import read_image
 from provision.errors import BadInputError, Exit
 from provision.fleet.check import CheckedImage, ClassVerdict, check_image
 from provision.fleet.classes import NodeClass, classes_of, several
 from provision.fleet.hostfiles import read_fleet_hosts
+from provision.fleet.report import class_to_json
 from provision.lock.labels import plan_of
 from provision.model.plan import TITLES
 from provision.model.request import parse_driver
@@ -20,17 +22,12 @@ from provision.output.stdout import print_json, print_result
 from provision.output.text import row
 
 _NODES = 6
-_DOUBT = {True: "runs on", False: "not on", None: "not known"}
+_LABELS = {True: "runs on", False: "not on", None: "not known"}
 
 
 def fleet_check_options(verb: argparse.ArgumentParser) -> None:
     """Which machines, which images, and with which driver."""
-    verb.add_argument(
-        "hosts",
-        metavar="HOSTS",
-        nargs="+",
-        help="host files, or directories of host files (*.json)",
-    )
+    hosts_argument(verb)
     verb.add_argument(
         "--image",
         dest="images",
@@ -46,6 +43,8 @@ def fleet_check_options(verb: argparse.ArgumentParser) -> None:
 
 def do_fleet_check(args: argparse.Namespace, console: Console) -> int:
     """Read the images' labels, and judge each on each class of nodes. Nothing is run."""
+    from provision.verification.subject import find_subject
+
     if not args.images:
         raise BadInputError(
             "No image is named.", fix="Name each with --image, for example: --image team/torch:1"
@@ -54,8 +53,6 @@ def do_fleet_check(args: argparse.Namespace, console: Console) -> int:
     names = [read_image(text) for text in args.images]
     classes = classes_of(read_fleet_hosts(args.hosts))
     catalog = read_catalog(console)
-    from provision.verification.subject import find_subject
-
     places = read_places(args)
     checked = []
     for name in names:
@@ -76,31 +73,23 @@ def checks_to_json(
 ) -> dict[str, Any]:
     """The result of the command; docs/fleet.md has the format."""
 
-    def verdicts(row_of: Sequence[ClassVerdict]) -> list[dict[str, Any]]:
+    def rows(verdicts: Sequence[ClassVerdict]) -> list[dict[str, Any]]:
         return [
             {"class": number, "runs": one.runs, "how": one.how, "message": one.message or None}
-            for number, one in enumerate(row_of)
+            for number, one in enumerate(verdicts)
         ]
 
     return {
         "schema": 1,
-        "classes": [
-            {
-                "driver": one.facts.driver,
-                "arch": one.facts.arch,
-                "gpus": None if one.facts.gpus is None else list(one.gpus),
-                "nodes": list(one.nodes),
-            }
-            for one in classes
-        ],
+        "classes": [class_to_json(one) for one in classes],
         "if_driver": driver,
         "images": [
             {
                 "image": one.name,
                 "framework": {"name": one.plan.framework, "version": one.plan.framework_version},
                 "cuda": one.plan.cuda,
-                "now": verdicts(one.now),
-                "then": None if one.then is None else verdicts(one.then),
+                "now": rows(one.now),
+                "then": None if one.then is None else rows(one.then),
                 "breaks": list(one.breaks),
                 "gains": list(one.gains),
             }
@@ -119,7 +108,7 @@ def describe_checks(
         plan = one.plan
         title = f"{TITLES[plan.framework]} {plan.framework_version}, CUDA {plan.cuda}"
         lines += row("image", one.name) + row("", title)
-        for runs, label in _DOUBT.items():
+        for runs, label in _LABELS.items():
             lines += _rows(label, one.now, classes, runs)
         if driver is not None:
             lines += _changes(one, classes, driver)

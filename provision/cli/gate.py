@@ -83,7 +83,7 @@ def do_gate(args: argparse.Namespace, console: Console) -> int:
     try:
         case = find_case(image, places=read_places(args), facts=this_host())
         answer = ask_gate(case, rule, home=record_home(), trust=trust, run=run)
-    except Failure as failure:  # whoever asks gets an answer of the same shape
+    except Failure as failure:  # the answer has the same shape
         answer, detail = answer_of_failure(failure), failure.detail
     if args.json:
         print_json(answer_to_json(answer))
@@ -104,7 +104,7 @@ def _run(
 
     order = Order(
         image=args.image,
-        asked=SuiteRequest(level=level, require=(), only=(), timeout_s=timeout_s),
+        asked=SuiteRequest(level=level, timeout_s=timeout_s),
         recording=Recording(home=record_home(), folder=GATE_RECORDS),
     )
     done = verify(

@@ -27,7 +27,7 @@ def fleet_to_json(
     return {
         "schema": SCHEMA,
         "nodes": sum(len(one.nodes) for one in classes),
-        "classes": [_class(one) for one in classes],
+        "classes": [class_to_json(one) for one in classes],
         "images": [{**_image(one, places), "command": command(one)} for one in plan.images],
         "fewest": _fewest(plan, places),
         "against_one_image": [
@@ -46,7 +46,8 @@ def fleet_to_json(
     }
 
 
-def _class(one: NodeClass) -> dict[str, Any]:
+def class_to_json(one: NodeClass) -> dict[str, Any]:
+    """A class of nodes, as all commands of a fleet print it."""
     facts = one.facts
     return {
         "driver": facts.driver,

@@ -47,7 +47,7 @@ class GateRule:
 class GateAnswer:
     """`opens` None: it cannot be decided; `failed` is then the exit code of what went wrong, if
     something did. `by`: what decided; `code`: of the error, if it is not open. `image`: its id, if
-    the image was found; `when`: the end of the run that decided, in UTC.
+    the image was found; `when`: the end of the recorded run, or the start of one just made, in UTC.
     """
 
     opens: bool | None
@@ -63,6 +63,7 @@ class GateAnswer:
 
     @property
     def exit_code(self) -> Exit:
+        """The exit code of the command."""
         if self.opens is None:
             return self.failed
         return Exit.DONE if self.opens else Exit.UNFIT

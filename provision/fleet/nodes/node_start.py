@@ -49,7 +49,7 @@ def run():  # type: ignore[no-untyped-def]  # noqa: ANN201
         from provision.model.facts import host_to_json
 
         answer = {"host": host_to_json(detect())}  # type: dict[str, object]
-    except Exception as error:  # noqa: BLE001  the reason goes to whoever asked
+    except Exception as error:  # noqa: BLE001  the answer is the reason
         answer = {"error": type(error).__name__ + ": " + str(error)}
     say(json.dumps(answer))  # type: ignore[no-untyped-call]
     os._exit(0)  # a thread may still wait for a driver that hangs

@@ -37,9 +37,8 @@ def dataclass(
         if slots:
             body["__slots__"] = names
         else:
-            body.update(
-                defaults
-            )  # as attributes of the class, where the standard library leaves them
+            # as attributes of the class, where the standard library leaves them
+            body.update(defaults)
         return cast("type[T]", type(cls.__name__, cls.__bases__, body))
 
     return declare

@@ -6,7 +6,7 @@ PyTorch 2.0.1 for CUDA 11.7 with torchvision, as a layout, without an engine; wi
 suite runs in it, as in every build that is not told otherwise.
 Each build is made in turn as it is and without the look, in one run, so that a busy machine slows
 both; medians are compared. "first": nothing is in the store, and all wheels are downloaded and
-read. "again": the wheels are there, and what was read of them is kept.
+read. "again": the wheels are there, and the verdict is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 WORDS = ("build", "--cuda", "11.7", "--gpu", "A100", "--driver", "535.104.05", "--python", "3.11")
 OPTIONS = ("--base", "bootstrap", "--builder", "oci", "--no-provenance")
 CALL = "import sys; from provision.cli.main import main; sys.exit(main(sys.argv[1:]))"
-WITHOUT = "import provision.build.loading as p; p.check_loading = lambda *_, **__: None\n"
+WITHOUT = "import provision.build.load_check as p; p.check_loading = lambda *_, **__: None\n"
 
 
 def seconds(code: str, home: Path, output: Path) -> float:

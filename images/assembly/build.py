@@ -111,12 +111,15 @@ def build(
     mount: Callable[[ImageLayer], bool] = lambda _: False,
     wanted: Callable[[Sequence[LayerSource]], None] = lambda _: None,
     give_up: Callable[[], None] = lambda: None,
+    beside: Callable[[Callable[[], bool]], None] = lambda _: None,
 ) -> Built:
     """Write an image's blobs; it has no name until its manifest is published.
 
     `mount` may get a base's layer into the target without sending its bytes. `wanted` is called
     with the layers to build before the first is built, so that their files can be fetched ahead.
-    When a layer fails, `give_up` ends what the others may be waiting for.
+    When a layer fails, `give_up` ends what the others may be waiting for. `beside` runs while the
+    layers are written, and the build fails if it raises; what it is called with returns whether the
+    build has failed.
     """
     with _pool(_ASKERS) as pool:
         known = {source.key: memory.known(source.key) for source in recipe.sources}
@@ -129,7 +132,8 @@ def build(
     wanted(missing)
     work = _Work(target, memory, watch, give_up)
     watch.expect(_expected_bytes(recipe, known, there, base_how))
-    with _pool(workers) as pool:
+    with _pool(workers + 1) as pool:
+        work.futures.append(pool.submit(beside, work.stop.is_set))
         for layer, how in zip(recipe.base.layers, base_how, strict=True):
             if how is None:
                 work.futures.append(pool.submit(work.write_base, layer))
@@ -190,7 +194,7 @@ class _Work:
         self._memory = memory
         self._watch = watch
         self._give_up = give_up
-        self._stop = threading.Event()
+        self.stop = threading.Event()
         self.futures: list[Future[Any]] = []
 
     def make(self, source: LayerSource, known: KnownLayer | None) -> KnownLayer:
@@ -224,19 +228,18 @@ class _Work:
         """Wait for all layers; the first failure stops the others and is raised."""
         try:
             done, _ = wait(self.futures, return_when=FIRST_EXCEPTION)
-            failed = [future for future in done if future.exception() is not None]
-            if failed:
+            errors = [e for f in self.futures if f in done and (e := f.exception()) is not None]
+            if errors:
                 self._end()
                 wait(self.futures)
         except BaseException:
             self._end()
             raise
-        errors = [e for f in self.futures if (e := f.exception()) is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, _Cancelled)):
-            raise error
+        if errors:  # those that came later came of being stopped
+            raise errors[0]
 
     def _end(self) -> None:
-        self._stop.set()
+        self.stop.set()
         self._give_up()
 
     def _write(
@@ -251,7 +254,7 @@ class _Work:
     def _stoppable(self, stream: Stream) -> Stream:
         try:
             while True:
-                if self._stop.is_set():
+                if self.stop.is_set():
                     raise _Cancelled
                 try:
                     piece = next(stream)

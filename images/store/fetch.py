@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +44,7 @@ class _Job:
     wheel: RemoteFile
     turn: int
     asked: bool = False
-    """Whether a caller waits for it."""
+    """Whether a caller waits for it, or will soon."""
     begun: bool = False
     path: Path | None = None
     error: BaseException | None = None
@@ -107,23 +107,23 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     ) -> None:
         self.close()
 
-    def prefetch(self, wheels: Iterable[RemoteFile]) -> None:
-        """Start the downloads. Raises at once if a wheel may not be fetched (OfflineError) or if
-        there is no room for all (StoreFullError).
+    def prefetch(self, wheels: Iterable[RemoteFile], first: Collection[str] = ()) -> None:
+        """Start the downloads, with those whose digests are in `first` before the others. Raises at
+        once if a wheel may not be fetched (OfflineError) or if there is no room for all
+        (StoreFullError).
         """
         wanted = list(wheels)
         missing = [wheel for wheel in wanted if not self._is_here(wheel)]
         if self._offline and missing:
             raise _offline(missing)
         self._store.make_room(sum(wheel.size or 0 for wheel in missing))
-        for wheel in wanted:
-            self._enqueue(wheel)
+        for wheel in sorted(wanted, key=lambda wheel: wheel.sha256 not in first):
+            self._enqueue(wheel, asked=wheel.sha256 in first)
 
     def fetch(self, wheel: RemoteFile) -> Path:
         """Wait until a wheel is here, and return its path; raises the error of its download."""
-        job = self._enqueue(wheel)
+        job = self._enqueue(wheel, asked=True)
         with self._changed:
-            job.asked = True
             while not job.over:
                 # Python runs signal handlers between instructions, so a signal that arrives just
                 # before the wait would be noticed only after it
@@ -162,7 +162,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         """Wheels keep their file names, which contain version and tags."""
         return _file_name(wheel) if self._kind == "wheel" else None
 
-    def _enqueue(self, wheel: RemoteFile) -> _Job:
+    def _enqueue(self, wheel: RemoteFile, *, asked: bool) -> _Job:
         with self._changed:
             key = (wheel.sha256, wheel.url)
             job = self._jobs.get(key)
@@ -176,6 +176,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                     self._threads.append(thread)
                     thread.start()
                 self._changed.notify_all()
+            job.asked = job.asked or asked
             return job
 
     def _work(self) -> None:

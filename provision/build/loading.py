@@ -15,24 +15,25 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from posixpath import basename, dirname
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
 from images.inspect.contents import Contents
-from images.inspect.facts import CACHE, ElfFacts, LoadFacts, without_wanted
+from images.inspect.facts import CACHE, FORMAT, ElfFacts, LoadFacts, without_wanted
 from images.inspect.image import Inspection, conclude
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from images.layers.install import canonicalized
 from images.layers.transcode import WheelLayer
 from images.store.local import local_path
 from images.wheels.directory import Member
-from images.wheels.locked import Wheel
-from provision.build.load_reader import LoadReader
+from provision.build.load_reader import LoadReader, Stopped, names_needed
 from provision.errors import NothingCompatibleError
 from provision.model.plan import PACKAGES, Plan
 from provision.resolve.packages import asked_for
@@ -40,12 +41,17 @@ from provision.verification.inspection.needs import judge_needs
 from provision.verification.inspection.outcome import InspectionOutcome, named
 from provision.verification.inspection.symbols import judge_symbols
 from provision.verification.inspection.versions import judge_versions
+from provision.version import VERSION
 
 if TYPE_CHECKING:
     from images.inspect.packages import Distribution
     from images.layers.install import InstalledFile
     from images.oci.sources import Image
     from images.store import Store
+
+_VERDICTS = "load-verdicts"
+_FORMAT = 1
+"""Part of the key of kept verdicts: raise it when the same image is judged otherwise."""
 
 _JUDGES: Mapping[str, Callable[[Inspection], InspectionOutcome]] = {
     "needs": judge_needs,
@@ -83,32 +89,85 @@ class LoadVerdict:
 
 
 def check_loading(
-    subject: LoadSubject, store: Store, *, tell: Callable[[str], None]
+    subject: LoadSubject,
+    store: Store,
+    *,
+    tell: Callable[[str], None],
+    fetching: Collection[str] = (),
+    stopped: Callable[[], bool] = lambda: False,
 ) -> LoadVerdict | None:
-    """Judge an image whose wheels are in the store; None: there is nothing to judge.
+    """Judge an image while its wheels arrive; None: there is nothing to judge, or `stopped` became
+    true.
 
     WillNotLoadError: a file that must load will not, of a package that was asked for. What other
     packages bring may never be imported, so there it is a warning. `tell` hears what is read.
+    `fetching` has the digests of wheels that are being downloaded; others are here or are not
+    needed for a layer.
     """
     asked = frozenset(map(canonicalized, asked_for(subject.plan)))
     if not asked:
         return None
+    key = _key(subject, asked)
+    if (kept := _verdict_from_json(store.facts(_VERDICTS, key))) is not None:
+        return kept
     wheels = [wheel for layer in subject.layers for wheel in layer.wheels]
-    here = {w.sha256: path for layer in subject.layers for w, path in _here(layer, store)}
-    if absent := [wheel.name for wheel in wheels if wheel.sha256 not in here]:
+    arrivals = _arrivals(subject.layers, store, fetching)
+    if absent := [wheel.name for wheel in wheels if wheel.sha256 not in arrivals]:
         are = "is" if len(absent) == 1 else "are"
         return _unchecked(f"{named(absent)} {are} not downloaded, as the layers are known")
-    reader = LoadReader(store, here, tell)
+    reader = LoadReader(store, arrivals, tell=tell, stopped=stopped)
     try:
-        base = reader.base(subject.base)
-    except Failure as failure:
-        return _unchecked(f"the base cannot be read: {failure}")
+        reader.read_small(wheels, asked)
+        try:
+            base = reader.base(subject.base)
+        except Failure as failure:
+            return _unchecked(f"the base cannot be read: {failure}")
+        reader.read_large(wheels, asked)
+        verdict = _judge(subject, reader, base, asked)
+    except Stopped:
+        return None
+    store.remember_facts(_VERDICTS, key, {"words": verdict.words, "warning": verdict.warning})
+    return verdict
+
+
+def _key(subject: LoadSubject, asked: frozenset[str]) -> str:
+    """All that a verdict depends on: a build that is repeated is not judged again."""
+    decides = {
+        "format": [_FORMAT, FORMAT, VERSION],
+        "framework": subject.plan.framework,
+        "arch": subject.plan.arch,
+        "asked": sorted(asked),
+        "layers": [layer.key for layer in subject.layers],
+        "base": f"{subject.base.digest} {subject.base.platform}",
+        "python": subject.python,
+        "environment": dict(subject.environment),
+    }
+    return json.dumps(decides, sort_keys=True)
+
+
+def _verdict_from_json(document: Mapping[str, Any] | None) -> LoadVerdict | None:
+    if document is None:
+        return None
+    try:
+        warning = document["warning"]
+        return LoadVerdict(
+            words=str(document["words"]),
+            warning=None if warning is None else (str(warning[0]), str(warning[1])),
+        )
+    except (KeyError, TypeError, IndexError):
+        return None
+
+
+def _judge(
+    subject: LoadSubject, reader: LoadReader, base: LoadFacts, asked: frozenset[str]
+) -> LoadVerdict:
+    wheels = [wheel for layer in subject.layers for wheel in layer.wheels]
     with ExitStack() as opened:
-        placed = _Placed.of(subject, here, opened)
+        placed = _Placed.of(subject, reader, opened)
         closure = placed.closure(PACKAGES[subject.plan.framework]) - asked
         framework = [wheel for wheel in wheels if canonicalized(wheel.name) in closure]
         others = reader.wheels(wheel for wheel in wheels if wheel not in framework)
-        named_by_others = placed.having(_needed(others.values()))
+        named_by_others = placed.having(names_needed(others.values()))
         beside = reader.wheels(wheel for wheel in framework if wheel.sha256 in named_by_others)
         found = placed.inspected(base, others | _defining(beside))
         if not _is_settled(_of_packages(found, lambda name: name not in closure)):
@@ -125,19 +184,18 @@ def check_loading(
     )
 
 
-def _here(layer: WheelLayer, store: Store) -> Iterator[tuple[Wheel, Path]]:
-    """The wheels of a layer that are on this machine."""
-    for wheel in layer.wheels:
-        if local_path(wheel.url) is not None:
-            yield wheel, layer.fetch(wheel)
-        elif (path := store.wheel(wheel.sha256)) is not None:
-            yield wheel, path
-
-
-def _needed(facts: Iterable[LoadFacts]) -> frozenset[str]:
-    """The libraries that files of these wheels name."""
-    files = (one.elf for found in facts for one in found.files.values())
-    return frozenset(name for elf in files if elf is not None for name in elf.needed)
+def _arrivals(
+    layers: Iterable[WheelLayer], store: Store, fetching: Collection[str]
+) -> dict[str, Callable[[], Path]]:
+    """Waits for each wheel that is here, or will be, by its digest."""
+    found: dict[str, Callable[[], Path]] = {}
+    for layer in layers:
+        for wheel in layer.wheels:
+            if wheel.sha256 in fetching or local_path(wheel.url) is not None:
+                found[wheel.sha256] = partial(layer.fetch, wheel)
+            elif (path := store.wheel(wheel.sha256)) is not None:
+                found[wheel.sha256] = partial(Path, path)
+    return found
 
 
 def _defining(wheels: Mapping[str, LoadFacts]) -> dict[str, LoadFacts]:
@@ -164,10 +222,10 @@ class _Placed:
     files: Mapping[str, tuple[str, InstalledFile]]
 
     @classmethod
-    def of(cls, subject: LoadSubject, paths: Mapping[str, Path], opened: ExitStack) -> _Placed:
+    def of(cls, subject: LoadSubject, reader: LoadReader, opened: ExitStack) -> _Placed:
         files: dict[str, tuple[str, InstalledFile]] = {}
         for layer in subject.layers:
-            local = replace(layer, fetch=lambda wheel: paths[wheel.sha256])
+            local = replace(layer, fetch=lambda wheel: reader.path(wheel.sha256))
             for wheel in layer.wheels:
                 installed = local.installed(wheel, opened)
                 files |= {path: (wheel.sha256, file) for path, file in installed.items()}

@@ -28,8 +28,8 @@ from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.model.plan import PACKAGES, Plan, Request
-from provision.output.console import Console, TransferProgress
+from provision.model.plan import PACKAGES, Request
+from provision.output.console import Console
 from provision.resolve.packages import asked_for
 from provision.verification.subject import prepared, runner_here
 from provision.verification.suite import suite_directory
@@ -113,7 +113,10 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         return self._target.shown
 
     def make(self, image: LockedImage, path: Path) -> MadeImage:
+        from images.layers.transcode import WheelLayer
         from images.store import Fetcher
+        from provision.build.load_check import LoadCheck
+        from provision.build.loading import LoadSubject
 
         del path  # the lock's own text goes into a layer
         lock = image.lock
@@ -133,6 +136,17 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             )
             sources = self._sources(lock, base, facts, fetcher)
             settings = self._settings_of(lock, base)
+            check = LoadCheck(
+                LoadSubject(
+                    plan=lock.plan,
+                    layers=[source for source in sources if isinstance(source, WheelLayer)],
+                    base=base,
+                    python=facts.python,
+                    environment=settings.env,
+                ),
+                self._store,
+                progress,
+            )
             built = build(
                 Recipe(base=base, sources=sources, settings=settings),
                 self._target,
@@ -140,13 +154,14 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 progress,
                 workers=max(2, min(4, os.cpu_count() or 2)),
                 mount=self._mount,
-                wanted=lambda sources: _prefetch(fetcher, sources, progress),
+                wanted=lambda sources: check.prefetch(fetcher, sources),
                 give_up=fetcher.close,
+                beside=check.run,
             )
         if self._making.exclude_unneeded:
             self._report_spared(lock)
         self._report_written_twice(sources)
-        self._check_loading(lock.plan, sources, base, facts.python, settings)
+        check.report(self._console)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not delete it
         self._target.publish(built.content, MANIFEST, name=None)
@@ -217,31 +232,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             f"excluded: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
             f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
         )
-
-    def _check_loading(
-        self,
-        plan: Plan,
-        sources: Sequence[LayerSource],
-        base: Image,
-        python: str,
-        settings: ContainerSettings,
-    ) -> None:
-        """Refuse an image with a library that will not load; nothing has its name yet."""
-        from images.layers.transcode import WheelLayer
-        from provision.build.loading import LoadSubject, check_loading
-
-        subject = LoadSubject(
-            plan=plan,
-            layers=[source for source in sources if isinstance(source, WheelLayer)],
-            base=base,
-            python=python,
-            environment=settings.env,
-        )
-        found = check_loading(subject, self._store, tell=self._console.progress)
-        if found is not None:
-            self._console.note(found.words)
-            if found.warning is not None:
-                self._console.warn(*found.warning)
 
     def _report_written_twice(self, sources: Sequence[LayerSource]) -> None:
         """From the wheels that are here; a build that fetched none has reported it before."""
@@ -376,9 +366,3 @@ class _Memory:
 
     def remember(self, key: str, known: KnownLayer) -> None:
         self.store.remember(key, known)
-
-
-def _prefetch(fetcher: Fetcher, sources: Sequence[LayerSource], progress: TransferProgress) -> None:
-    wheels = [wheel for source in sources for wheel in source.wheels]
-    progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))
-    fetcher.prefetch(wheels)

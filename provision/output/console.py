@@ -278,6 +278,11 @@ class TransferProgress:
         """More bytes of a layer were written to the target."""
         self._advance("written", title, count)
 
+    def say(self, text: str) -> None:
+        """A line above the bars, on a terminal."""
+        if self._progress is not None:
+            self._progress.console.print(f"    {printable(text)}", markup=False, highlight=False)
+
     def status(self) -> str:
         """How much was fetched and written so far: "1.20 of 2.33 GB of wheels fetched"."""
         with self._lock:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -118,6 +119,47 @@ def test_a_layer_that_is_not_what_the_base_s_manifest_says_is_refused() -> None:
             workers=2,
         )
     assert target.names == {}
+
+
+def test_what_runs_beside_the_layers_ends_the_build_if_it_fails() -> None:
+    started, target = threading.Event(), MemoryTarget()
+
+    class Slow(TextLayer):
+        def stream(self, known: Unpacked | None) -> Stream:
+            started.set()
+            for _ in range(600):  # a minute, unless it is stopped
+                time.sleep(0.1)
+                yield b"."
+            return (yield from super().stream(known))
+
+    def beside(stopped: Callable[[], bool]) -> None:
+        assert started.wait(60)
+        assert not stopped()
+        raise TargetError("not like this", fix="")
+
+    with pytest.raises(TargetError, match="not like this"):
+        made(Slow("a"), target=target, beside=beside)
+    assert target.names == {}
+
+
+def test_what_runs_beside_the_layers_is_told_that_one_failed() -> None:
+    heard = threading.Event()
+
+    class Broken(TextLayer):
+        def stream(self, known: Unpacked | None) -> Stream:
+            yield from super().stream(known)
+            raise TargetError("a broken layer", fix="")
+
+    def beside(stopped: Callable[[], bool]) -> None:
+        for _ in range(6000):
+            if stopped():
+                heard.set()
+                return
+            time.sleep(0.01)
+
+    with pytest.raises(TargetError, match="a broken layer"):
+        made(Broken("a"), beside=beside)
+    assert heard.is_set()
 
 
 def test_an_image_that_was_made_earlier_tells_of_its_layers() -> None:

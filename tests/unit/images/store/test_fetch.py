@@ -152,11 +152,11 @@ def test_several_are_fetched_at_once(server: FetchServer, store: Store) -> None:
 def test_who_is_waited_for_comes_before_the_biggest(server: FetchServer, store: Store) -> None:
     wheels = [server.wheel(bytes([i]) * 1000 * i, f"w{i}") for i in range(1, 7)]
     with Fetcher(store, workers=0) as fetcher:  # nobody takes a job but this test
-        fetcher.prefetch(wheels)
-        fetcher._enqueue(wheels[1]).asked = True
+        fetcher.prefetch(wheels, first={wheels[0].sha256})
+        fetcher._enqueue(wheels[1], asked=True)
         jobs = [fetcher._next_job() for _ in wheels]
     sizes = [job.wheel.size for job in jobs if job is not None]
-    assert sizes == [2000, 6000, 5000, 4000, 3000, 1000]
+    assert sizes == [2000, 1000, 6000, 5000, 4000, 3000]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from images.layers.install import InstallLocation
 from images.layers.transcode import WheelLayer
 from images.oci.sources import Image
 from images.store import Store
+from images.store.errors import OfflineError
 from images.store.local import local_path
 from images.wheels.locked import Wheel
-from provision.build import load_reader
+from provision.build import load_reader, loading
 from provision.build.loading import LoadSubject, LoadVerdict, WillNotLoadError, check_loading
 from provision.verification.inspection.report import make_report
 from tests.kit.elf_maker import elf
@@ -68,15 +70,21 @@ class Lab:
     def add(self, name: str, version: str, files: Mapping[str, bytes], *requires: str) -> None:
         self.packages[name] = (version, files, requires)
 
-    def check(self, *, without: str = "") -> LoadVerdict | None:
-        """Judge it; the wheel of `without` is not in the store."""
+    def check(
+        self,
+        *,
+        without: str = "",
+        fetch: Callable[[Wheel], Path] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> LoadVerdict | None:
+        """Judge it; the wheel of `without` is not in the store. With `fetch` all are downloaded."""
         self.told.clear()
         wheels = [self._wheel(name, keep=name != without) for name in self.packages]
         layer = WheelLayer(
             wheels=tuple(wheels),
             place=InstallLocation(**PLACE),
             exclude_unneeded=False,
-            fetch=fetched,
+            fetch=fetch or fetched,
         )
 
         subject = LoadSubject(
@@ -86,7 +94,17 @@ class Lab:
             python="/usr/bin/python3.11",
             environment=ENV,
         )
-        return check_loading(subject, self.store, tell=self.told.append)
+        return check_loading(
+            subject,
+            self.store,
+            tell=self.told.append,
+            fetching=[wheel.sha256 for wheel in wheels] if fetch is not None else (),
+            stopped=stopped,
+        )
+
+    def forget_verdicts(self) -> None:
+        for path in self.store.directory.rglob("load-verdicts/*.json"):
+            path.unlink()
 
     def image(self) -> Image:
         return image_of(self.base, env={"PATH": "/usr/bin"})
@@ -121,7 +139,9 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """Every wheel is large, so that only what is asked for is read at first."""
+    monkeypatch.setattr(load_reader, "_SMALL_BYTES", 0)
     with Store.open(tmp_path) as store:
         found = Lab(store)
         found.add("torch", "2.0.1", TORCH)
@@ -223,14 +243,44 @@ def test_the_framework_alone_is_not_read(lab: Lab) -> None:
 def test_a_package_that_needs_nothing_of_the_framework_leaves_it_unread(lab: Lab) -> None:
     lab.add("torchvision", "0.15.2", {f"torchvision/{MODULE}": elf(wants=["PyErr_Occurred"])})
     assert lab.check() is not None
-    assert lab.told == ["reading the libraries of the base", "reading the libraries of torchvision"]
+    assert lab.told == ["reading the libraries of torchvision", "reading the libraries of the base"]
 
 
 def test_a_wheel_is_read_once(lab: Lab) -> None:
     first = lab.check()
     assert "reading the libraries of torch" in lab.told
+    lab.forget_verdicts()
     assert lab.check() == first
     assert lab.told == []
+
+
+@pytest.mark.parametrize("warns", [pytest.param(False, id="sound"), pytest.param(True, id="warns")])
+def test_the_same_image_is_judged_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, warns: bool
+) -> None:
+    if warns:
+        lab.add("more", "1", {f"more/{MODULE}": elf(needed=["libgone.so"])}, "torch")
+    first = lab.check()
+    assert first is not None
+    assert (first.warning is not None) == warns
+    monkeypatch.setattr(loading, "LoadReader", None)
+    assert lab.check() == first
+    assert lab.check(without="torch") == first, "no wheel has to be here for it"
+
+
+def test_another_image_is_judged_anew(lab: Lab) -> None:
+    assert lab.check() is not None
+    gone = elf(needed=["libc10.so"], wants=["_ZN3c104goneEv"])
+    lab.add("torchvision", "0.16.0", {f"torchvision/{MODULE}": gone}, "torch")
+    assert "c10::gone" in refused(lab).message
+    assert "c10::gone" in refused(lab).message, "what is refused is not kept"
+
+
+def test_a_damaged_verdict_is_made_anew(lab: Lab) -> None:
+    first = lab.check()
+    for path in lab.store.directory.rglob("load-verdicts/*.json"):
+        path.write_bytes(path.read_bytes().replace(b"words", b"wards"))
+    assert lab.check() == first
 
 
 def test_damaged_facts_are_read_anew(lab: Lab, tmp_path: Path) -> None:
@@ -239,6 +289,7 @@ def test_damaged_facts_are_read_anew(lab: Lab, tmp_path: Path) -> None:
     assert len(memos) == 3
     for memo in memos:
         memo.write_bytes(memo.read_bytes().replace(b"GLIBC", b"GLIBD").replace(b"size", b"sizf"))
+    lab.forget_verdicts()
     assert lab.check() == first
     assert len(lab.told) == 3
 
@@ -278,11 +329,55 @@ def test_wheels_that_are_not_here_are_named(lab: Lab) -> None:
     assert found.words.startswith("libraries: not checked, torch is not downloaded")
 
 
+def test_wheels_are_read_as_they_arrive(lab: Lab) -> None:
+    torch_is_here = threading.Event()
+    read: list[list[str]] = []
+
+    def fetch(wheel: Wheel) -> Path:
+        if wheel.name == "torch" and not torch_is_here.is_set():
+            read.append([*lab.told])
+            torch_is_here.set()
+        path = lab.store.wheel(wheel.sha256)
+        assert path is not None
+        return path
+
+    assert lab.check(fetch=fetch) == LoadVerdict(words="libraries: 4 required symbols found")
+    before = ["reading the libraries of torchvision", "reading the libraries of the base"]
+    assert read == [before], "before torch has arrived"
+
+
+def test_a_download_that_fails_is_the_error(lab: Lab) -> None:
+    def fetch(wheel: Wheel) -> Path:
+        raise OfflineError(wheel.name, fix="")
+
+    with pytest.raises(OfflineError):
+        lab.check(fetch=fetch)
+
+
+@pytest.mark.parametrize("least", [pytest.param(0, id="apart"), pytest.param(1 << 40, id="here")])
+def test_nothing_more_is_read_once_the_build_has_failed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(load_reader, "_LEAST_BYTES", least)
+    monkeypatch.setattr(load_reader, "_PAUSE_S", 0.0)
+    assert lab.check(stopped=lambda: True) is None
+    assert [*lab.store.directory.rglob("load-facts/*.json")] == []
+
+
+def test_small_wheels_and_what_was_asked_for_are_read_first() -> None:
+    def of(name: str, size: int | None) -> Wheel:
+        return Wheel(name=name, version="1", url="https://x.invalid", size=size, sha256=name)
+
+    wheels = [of("torch", 1 << 30), of("Torch.Vision", 1 << 30), of("six", 9), of("numpy", None)]
+    assert load_reader.read_first(wheels, {"torch-vision"}) == {"Torch.Vision", "six", "numpy"}
+
+
 def test_several_processes_read_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lab.check()
     kept = {path.name: path.read_bytes() for path in lab.store.directory.rglob("load-facts/*.json")}
     for path in lab.store.directory.rglob("load-facts/*.json"):
         path.unlink()
+    lab.forget_verdicts()
     monkeypatch.setattr(load_reader, "_LEAST_BYTES", 0)
     assert lab.check() == first
     again = {

@@ -1,0 +1,56 @@
+"""Judges whether the libraries of an image will load while its layers are downloaded and written.
+
+Reading them costs about as much as writing the layers; beside the downloads it costs little. A
+library that will not load ends the build at once, and nothing has the image's name yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from images.layers.install import canonicalized
+from provision.build.load_reader import read_first
+from provision.build.loading import LoadSubject, LoadVerdict, check_loading
+from provision.resolve.packages import asked_for
+
+if TYPE_CHECKING:
+    from images.oci.sources import LayerSource
+    from images.store import Fetcher, Store
+    from provision.output.console import Console, TransferProgress
+
+
+class LoadCheck:
+    """One check beside one build."""
+
+    def __init__(self, subject: LoadSubject, store: Store, progress: TransferProgress) -> None:
+        self._subject = subject
+        self._store = store
+        self._progress = progress
+        self._fetching: frozenset[str] = frozenset()
+        self._verdict: LoadVerdict | None = None
+
+    def prefetch(self, fetcher: Fetcher, sources: Sequence[LayerSource]) -> None:
+        """Start the downloads for these layers; what is read first is downloaded first."""
+        wheels = [wheel for source in sources for wheel in source.wheels]
+        asked = frozenset(map(canonicalized, asked_for(self._subject.plan)))
+        self._fetching = frozenset(wheel.sha256 for wheel in wheels)
+        self._progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))
+        fetcher.prefetch(wheels, read_first(wheels, asked) if asked else ())
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Read and judge the wheels as they arrive. WillNotLoadError: see `check_loading`."""
+        self._verdict = check_loading(
+            self._subject,
+            self._store,
+            tell=self._progress.say,
+            fetching=self._fetching,
+            stopped=stopped,
+        )
+
+    def report(self, console: Console) -> None:
+        """Say what was found."""
+        if self._verdict is not None:
+            console.note(self._verdict.words)
+            if self._verdict.warning is not None:
+                console.warn(*self._verdict.warning)

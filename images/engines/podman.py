@@ -23,12 +23,12 @@ from images.engines.docker_errors import (
     NoGpuRuntimeError,
 )
 from images.engines.spec import RunJob, RunResult
+from images.engines.words import container_words, gpu_words, limit_values
 from images.errors import Failure
 from images.oci.sources import Image
 from images.system import process
 from images.system.scratch import scratch_directory
 
-GPU_DEVICE = "nvidia.com/gpu=all"
 INSTALL_FIX = "sudo apt-get install -y --no-install-recommends podman"
 
 _ASK_TIMEOUT_S = 60.0
@@ -128,9 +128,7 @@ class Podman:
 
         Limits that are not permitted here are omitted and reported in the notes.
         """
-        wanted = {"stack": f"{job.stack_bytes}:{job.stack_bytes}"}
-        if job.memlock_unlimited:
-            wanted["memlock"] = "-1:-1"
+        wanted = limit_values(job.stack_bytes, memlock_unlimited=job.memlock_unlimited)
         asked = tuple(wanted.items())
         limits = self._granted.get(asked, wanted)
 
@@ -162,8 +160,7 @@ class Podman:
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
         """The command that a user types to enter the image."""
         words = ["podman", "run", "--rm", "-it"]
-        words += [] if gpus == "none" else ["--device", GPU_DEVICE]
-        words += ["--shm-size", "1g"]
+        words += [*gpu_words("podman", gpus), "--shm-size", "1g"]
         refused = " ".join(notes)
         for name, value in (("memlock", "-1:-1"), ("stack", f"{64 << 20}:{64 << 20}")):
             words += [] if f"ulimit {name}" in refused else ["--ulimit", f"{name}={value}"]
@@ -318,12 +315,16 @@ def _own_limits() -> dict[str, str]:
 
 
 def _create_words(job: RunJob, name: str, limits: Mapping[str, str]) -> list[str]:
-    words = ["--name", name, "--label", "org.gpu-provision.role=verify", "--network", "none"]
-    words += ["--pull", "never", "--shm-size", str(job.shm_bytes)]
-    words += [word for pair in limits.items() for word in ("--ulimit", "=".join(pair))]
-    words += [] if job.gpus == "none" else ["--device", GPU_DEVICE]
-    words += [word for pair in job.environment.items() for word in ("--env", "=".join(pair))]
-    return [*words, _bare(job.image), *job.command]
+    words = container_words(
+        "podman",
+        name=name,
+        gpus=job.gpus,
+        limits=limits,
+        shm_bytes=job.shm_bytes,
+        network="none",
+        environment=job.environment,
+    )
+    return [*words, "--pull", "never", _bare(job.image), *job.command]
 
 
 def _bare(handle: str) -> str:

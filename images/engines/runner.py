@@ -16,6 +16,7 @@ from images.engines.docker import Docker
 from images.engines.podman import Podman
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import RunJob, RunResult
+from images.engines.words import gpu_words
 from images.errors import Failure
 from images.oci.sources import Image
 from images.system.errors import NoRunnerError
@@ -107,10 +108,7 @@ class DockerRunner(Docker):
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
         """The command that a user types to enter the image."""
         words = ["docker", "run", "--rm", "-it"]
-        words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(
-            gpus, []
-        )
-        words += ["--shm-size", "1g"]
+        words += [*gpu_words("docker", gpus), "--shm-size", "1g"]
         refused = " ".join(notes)
         for name, value in (("memlock", -1), ("stack", 64 << 20)):
             words += [] if f"ulimit {name}" in refused else ["--ulimit", f"{name}={value}"]

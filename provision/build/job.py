@@ -43,6 +43,7 @@ from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
 from provision.errors import BadInputError, Exit
 from provision.host import in_short
+from provision.host.gpu_request import gpus_to_request
 from provision.lock.lockfile import Lock, read_lock_file, write_lock
 from provision.model.plan import TITLES, HostFacts, Plan
 from provision.output.console import Console
@@ -52,7 +53,6 @@ from provision.verification.suite import (
     SuiteRequest,
     check_names,
     gpu_runtime_warning,
-    gpus_to_request,
     run_suite,
 )
 

@@ -170,8 +170,8 @@ def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
     from provision.doctor.here import this_machine
     from provision.doctor.inside import look_inside
     from provision.doctor.probes import read_facts
+    from provision.host.gpu_request import gpus_to_request
     from provision.verification.subject import FILE_OR_IMAGE, find_subject, ready
-    from provision.verification.suite import gpus_to_request
 
     places = read_places(args)
     subject = find_subject(image, places, what=FILE_OR_IMAGE)

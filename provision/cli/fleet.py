@@ -23,7 +23,8 @@ from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
     from provision.fleet.nodes.calls import NodeCall
-    from provision.fleet.nodes.collect import CollectLimits, NodeReading
+    from provision.fleet.nodes.collect import NodeReading
+    from provision.fleet.nodes.work import NodeLimits
 
 _MOST_AT_ONCE = 1024
 _LONGEST_S = 3600
@@ -77,7 +78,7 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     return Exit.UNREACHABLE if any(one.status == "failed" for one in readings) else Exit.DONE
 
 
-def _read_calls(args: argparse.Namespace, limits: CollectLimits) -> Sequence[NodeCall]:
+def _read_calls(args: argparse.Namespace, limits: NodeLimits) -> Sequence[NodeCall]:
     kind, _, where = args.on.partition(":")
     if args.ssh_config is not None and kind != "ssh":
         raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
@@ -86,19 +87,20 @@ def _read_calls(args: argparse.Namespace, limits: CollectLimits) -> Sequence[Nod
 
         return ssh_calls(read_ssh_hosts(where), args.ssh_config)
     if kind == "slurm":
-        from provision.fleet.nodes.slurm import list_nodes, parse_partition, slurm_calls
+        from provision.fleet.nodes.slurm import SlurmJob, list_nodes, parse_partition, slurm_calls
 
-        return slurm_calls(list_nodes(parse_partition(where)), limits.timeout_s)
+        job = SlurmJob(wait_s=limits.timeout_s / 2, run_s=limits.timeout_s)
+        return slurm_calls(list_nodes(parse_partition(where)), job)
     raise BadInputError(
         f"--on {quoted(args.on)} is not supported.",
         fix="Use ssh:FILE, slurm or slurm:PARTITION.",
     )
 
 
-def _read_limits(args: argparse.Namespace) -> CollectLimits:
-    from provision.fleet.nodes.collect import CollectLimits
+def _read_limits(args: argparse.Namespace) -> NodeLimits:
+    from provision.fleet.nodes.work import NodeLimits
 
-    return CollectLimits(
+    return NodeLimits(
         _whole("--at-once", args.at_once, _MOST_AT_ONCE),
         _whole("--timeout", args.timeout, _LONGEST_S),
     )

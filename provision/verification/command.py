@@ -26,6 +26,7 @@ from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import Signer
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit
+from provision.host.gpu_request import gpus_to_request
 from provision.lock.labels import LOCK_SHA256, plan_of
 from provision.model.plan import TITLES, Framework, HostFacts, Plan
 from provision.output.console import Console
@@ -41,7 +42,6 @@ from provision.verification.subject import ImagePlaces, Subject, find_subject, r
 from provision.verification.suite import (
     SuiteRequest,
     check_names,
-    gpus_to_request,
     report_bytes,
     run_suite,
 )

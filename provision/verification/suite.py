@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from images.engines.spec import RunJob, RunResult
+from images.engines.words import gpu_words
 from images.errors import Failure
 from images.system import process
 from images.system.scratch import scratch_directory
@@ -135,18 +136,6 @@ def gpu_runtime_warning(facts: HostFacts) -> Warned | None:
         fix="Install the NVIDIA Container Toolkit, then: "
         "nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
     )
-
-
-def gpus_to_request(facts: HostFacts | None) -> str:
-    """How GPUs are requested from the engine: not at all if there are none, through CDI if only
-    that is set up, else through the NVIDIA runtime.
-    """
-    if facts is None or not facts.gpus:
-        return "none"
-    docker = next((e for e in facts.engines or () if e.name == "docker"), None)
-    if docker and not docker.gpu_runtime and docker.cdi_devices:
-        return "cdi"
-    return "runtime"
 
 
 class Runs(Protocol):
@@ -362,8 +351,7 @@ def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
     """The command to type next."""
     words = ["docker", "run", "--rm", "-it"]
-    words += {"runtime": ["--gpus", "all"], "cdi": ["--device", "nvidia.com/gpu=all"]}.get(gpus, [])
-    words += ["--shm-size", "1g"]
+    words += [*gpu_words("docker", gpus), "--shm-size", "1g"]
     refused = " ".join(notes)
     for name, value in (("memlock", -1), ("stack", _STACK_BYTES)):
         if f"ulimit {name}" not in refused:

@@ -195,10 +195,14 @@ def _tells_each_check() -> bool:
 
 
 def read_expectations(path: Optional[str]) -> expectations.Expectations:
-    """What the image should be; no expectations without a file."""
+    """What the image should be; no expectations without a file. "-" is standard input: a node of
+    a fleet gets them without writing a file.
+    """
     if path is None:
         return expectations.Expectations()
     try:
+        if path == "-":
+            return expectations.parse(sys.stdin.read())
         with open(path, encoding="utf-8") as file:
             return expectations.parse(file.read())
     except (OSError, UnicodeDecodeError, expectations.ExpectationsError) as error:
@@ -242,7 +246,7 @@ def _parser() -> Parser:
     add("--json", action="store_true", help="print the report as JSON")
     add("--report", metavar="FILE", help="write the report as JSON")
     render.add_options(parser)
-    add("--expect", metavar="FILE", help="expectations about the image (JSON)")
+    add("--expect", metavar="FILE", help="expectations about the image (JSON); -: stdin")
     add(
         "--require",
         metavar="NAMES",

@@ -1,4 +1,4 @@
-"""The values between a cluster's own tools and `collect`."""
+"""The values between a cluster's own tools and `work`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ from images.system.process import Completed
 
 
 class NodeFailure(NamedTuple):
-    """Why a node was not read: stable code, sentence, what to do."""
+    """Why a node gave no result: stable code, sentence, what to do."""
 
     code: str
     message: str
     fix: str
+
+
+class FailureSign(NamedTuple):
+    """What a tool prints (a regular expression), and what it means for a node."""
+
+    pattern: str
+    code: str
+    message: str
+    fix: str
+
+    def of(self, name: str) -> NodeFailure:
+        """The failure of this node."""
+        return NodeFailure(self.code, f"{name}: {self.message}.", self.fix)
 
 
 class NodeCall(NamedTuple):

@@ -8,6 +8,7 @@ import sys
 
 MARK = "@MARK@"
 PAYLOAD = "@PAYLOAD@"
+TASK = "@TASK@"
 OLDEST = (3, 8)
 
 
@@ -19,6 +20,7 @@ def say(text):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
 
 def run():  # type: ignore[no-untyped-def]  # noqa: ANN201
     import base64
+    import importlib
     import importlib.abc
     import importlib.util
     import json
@@ -45,10 +47,9 @@ def run():  # type: ignore[no-untyped-def]  # noqa: ANN201
     # before what is installed there, which may be another version of us
     sys.meta_path.insert(0, Sent())
     try:
-        from provision.host.probe import detect
-        from provision.model.facts import host_to_json
-
-        answer = {"host": host_to_json(detect())}  # type: dict[str, object]
+        module, name, argument = json.loads(base64.b64decode(TASK).decode("utf-8"))
+        task = getattr(importlib.import_module(module), name)
+        answer = {"answer": task(argument)}  # type: dict[str, object]
     except Exception as error:  # noqa: BLE001  the answer is the reason
         answer = {"error": type(error).__name__ + ": " + str(error)}
     say(json.dumps(answer))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The program that a node runs: `detect` and all that it imports, as one text for `python3 -`.
+"""The program that a node runs: a task and all that it imports, as one text for `python3 -`.
 
 The node needs Python 3.8 or newer and nothing else: NVML's Python module is sent, too.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import importlib.util
 import json
 import re
@@ -14,22 +15,28 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from images.errors import Failure
 from images.text.printable import printable
 from provision.fleet.nodes.calls import NodeFailure
-from provision.model.facts import parse_host
-from provision.model.frozen import replace
-from provision.model.plan import HostFacts
 
 ROOMS = ("provision", "images")
-STARTS = ("provision.host.probe", "provision.model.facts")
 FOREIGN = "pynvml"
 OLDEST = "3.8"
 
 PYTHON_FIX = f"Install Python {OLDEST} or newer as python3 on the node."
 _TOP = Path(__file__).parents[3]
+
+
+class NodeTask(NamedTuple):
+    """A function of `provision.fleet.on_node`: takes one JSON value, returns another."""
+
+    module: str
+    function: str
+
+
+READ_HOST = NodeTask("provision.fleet.on_node.reading", "read_host")
+RUN_IN_IMAGE = NodeTask("provision.fleet.on_node.image", "run_in_image")
 
 
 class NodeProgram(NamedTuple):
@@ -39,18 +46,27 @@ class NodeProgram(NamedTuple):
     mark: str
 
 
-def node_program() -> NodeProgram:
-    """The program, with a mark of its own."""
+def node_program(task: NodeTask = READ_HOST, argument: object = None) -> NodeProgram:
+    """The program for a task, with a mark of its own."""
     mark = f"gpu-provision-{secrets.token_hex(8)} "
-    packed = base64.b64encode(zlib.compress(json.dumps(sent_modules()).encode(), 9)).decode()
+    call = base64.b64encode(json.dumps([*task, argument]).encode()).decode()
+    text = _template(task).replace("@MARK@", mark).replace("@TASK@", call)
+    return NodeProgram(text, mark)
+
+
+@functools.lru_cache(maxsize=4)
+def _template(task: NodeTask) -> str:
+    """The same for all nodes: about 130 kB."""
+    sources = json.dumps(sent_modules(task)).encode()
+    packed = base64.b64encode(zlib.compress(sources, 9)).decode()
     template = (Path(__file__).parent / "node_start.py").read_text(encoding="utf-8")
-    return NodeProgram(template.replace("@MARK@", mark).replace("@PAYLOAD@", packed), mark)
+    return template.replace("@PAYLOAD@", packed)
 
 
-def sent_modules() -> dict[str, tuple[bool, str]]:
+def sent_modules(task: NodeTask = READ_HOST) -> dict[str, tuple[bool, str]]:
     """Each module's name, whether it is a package, and its source."""
     found: dict[str, tuple[bool, str]] = {}
-    todo = [*STARTS]
+    todo = [task.module]
     while todo:
         name = todo.pop()
         path = _path(name)
@@ -90,8 +106,10 @@ def _imports(tree: ast.AST) -> Iterator[str]:
             yield from _imports(node)
 
 
-def read_answer(name: str, out: str, mark: str) -> HostFacts | NodeFailure | None:
-    """A node's facts, or why it has none; None: the program did not answer."""
+def read_answer(name: str, out: str, mark: str) -> Any:  # noqa: ANN401  the task's JSON
+    """What the task returned, or the NodeFailure that says why it did not; None: the program did
+    not answer.
+    """
     found = re.search(rf"^{re.escape(mark)}(.*)$", out, re.MULTILINE)
     if found is None:
         return None
@@ -110,10 +128,10 @@ def read_answer(name: str, out: str, mark: str) -> HostFacts | NodeFailure | Non
                 message=f"{name}: {printable(str(answer['error']), limit=300)}",
                 fix="Run provision detect on the node itself.",
             )
-        return replace(parse_host(json.dumps(answer["host"]), label=name), label=name)
-    except (ValueError, KeyError, TypeError, Failure) as error:
+        return answer["answer"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return NodeFailure(
             code="node-failed",
             message=f"{name}: the answer is damaged: {printable(str(error), limit=200)}",
-            fix="Read the node again.",
+            fix="Ask the node again.",
         )

@@ -14,7 +14,7 @@ from images.system import process
 from images.system.process import Completed, describe_exit
 from images.text.printable import printable
 from provision.errors import BadInputError, Exit, IndexUnreachableError
-from provision.fleet.nodes.calls import NodeCall, NodeFailure, last_line
+from provision.fleet.nodes.calls import FailureSign, NodeCall, NodeFailure, last_line
 from provision.fleet.nodes.program import PYTHON_FIX
 from provision.model.request import quoted
 
@@ -36,7 +36,42 @@ _MARKS = {
 _BUSY = r"nodes are busy|allocation .* revoked|queued and waiting|temporarily unavailable"
 _SILENT = (
     r".*(?:[Cc]ommunication connection failure|[Nn]ode failure|NODE FAIL|timed out on|"
-    r"Connection timed out).*"
+    r"Connection timed out|DUE TO NODE FAILURE).*"
+)
+_AGAIN = "Repeat the command: it asks only nodes without a result."
+# What slurmstepd says of a job that Slurm ended: "*** STEP 12.0 ON n1 CANCELLED AT ... ***"
+_ENDED_BY_SLURM = (
+    FailureSign(
+        pattern=r"CANCELLED AT .* DUE TO TIME LIMIT",
+        code="job-time-limit",
+        message="Slurm ended the job at its time limit",
+        fix="See the partition's limit (scontrol show partition), or run fewer checks: --level "
+        "quick",
+    ),
+    FailureSign(
+        pattern=r"DUE TO PREEMPTION|[Jj]ob.* preempted",
+        code="job-preempted",
+        message="the job was preempted",
+        fix=_AGAIN,
+    ),
+    FailureSign(
+        pattern=r"DUE TO JOB REQUEUE",
+        code="job-requeued",
+        message="the job was requeued",
+        fix=_AGAIN,
+    ),
+    FailureSign(
+        pattern=r"CANCELLED AT|aborted before step completely launched|[Jj]ob has been cancelled",
+        code="job-canceled",
+        message="the job was canceled",
+        fix=_AGAIN,
+    ),
+    FailureSign(
+        pattern=r"Required [Nn]ode not available|ReqNodeNotAvail",
+        code="node-out-of-service",
+        message="Slurm took the node out of service before the job started",
+        fix="See it: scontrol show node NAME",
+    ),
 )
 _NO_PYTHON = r"python3: (?:No such file|command not found)"
 
@@ -126,30 +161,38 @@ def parse_sinfo(text: str) -> tuple[SlurmNode, ...]:
     return tuple(found.values())
 
 
-def slurm_calls(nodes: tuple[SlurmNode, ...], timeout_s: float) -> tuple[NodeCall, ...]:
+class SlurmJob(NamedTuple):
+    """What each node's job may use. `wait_s`: how long it may wait until the node is free; `run_s`:
+    how long it may run. `whole`: it gets the node alone, with all memory and CPUs; else it may use
+    256 MiB and one CPU.
+    """
+
+    wait_s: float
+    run_s: float
+    whole: bool = False
+
+
+def slurm_calls(nodes: tuple[SlurmNode, ...], job: SlurmJob) -> tuple[NodeCall, ...]:
     """The calls. All GPUs of a node are requested: Slurm may hide the others from a job."""
     nonce = secrets.token_hex(6)
     return tuple(
-        _call(node, f"gpu-provision-{nonce}-{number}", timeout_s)
-        for number, node in enumerate(nodes)
+        _call(node, f"gpu-provision-{nonce}-{number}", job) for number, node in enumerate(nodes)
     )
 
 
-def _call(node: SlurmNode, job: str, timeout_s: float) -> NodeCall:
+def _call(node: SlurmNode, name: str, job: SlurmJob) -> NodeCall:
     if node.state not in _ASKED or node.mark:
         return NodeCall(node.name, refused=_out_of_service(node))
-    minutes = int(timeout_s // 60) + 1
     argv = (
         "srun",
-        f"--job-name={job}",
+        f"--job-name={name}",
         f"--partition={node.partition}",
         f"--nodelist={node.name}",
-        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
-        # else a job may get all memory, or, where none is configured, be refused
-        *((f"--mem={_MEMORY_MIB}M",) if node.memory >= _MEMORY_MIB else ()),
+        *("--nodes=1", "--ntasks=1"),
+        *(_WHOLE if job.whole else _small(node)),
         *((f"--gres=gpu:{node.gpus}",) if node.gpus else ()),
-        f"--time={minutes}",
-        f"--immediate={max(1, int(timeout_s / 2))}",
+        f"--time={int(job.run_s // 60) + 1}",
+        f"--immediate={max(1, int(job.wait_s))}",
         *("--chdir=/", "--kill-on-bad-exit", "--quit-on-interrupt"),
         *("python3", "-"),
     )
@@ -157,8 +200,17 @@ def _call(node: SlurmNode, job: str, timeout_s: float) -> NodeCall:
         node.name,
         argv,
         lambda done: explain_srun(node.name, done),
-        cleanup=("scancel", "--quiet", f"--name={job}"),
+        cleanup=("scancel", "--quiet", f"--name={name}"),
     )
+
+
+_WHOLE = ("--exclusive", "--mem=0", "--cpu-bind=none")
+
+
+def _small(node: SlurmNode) -> tuple[str, ...]:
+    # else a job may get all memory, or, where none is configured, be refused
+    memory = (f"--mem={_MEMORY_MIB}M",) if node.memory >= _MEMORY_MIB else ()
+    return ("--cpus-per-task=1", *memory)
 
 
 def _out_of_service(node: SlurmNode) -> NodeFailure:
@@ -184,11 +236,14 @@ def explain_srun(name: str, done: Completed) -> NodeFailure:
             message=f"{name}: it does not answer Slurm: {line}",
             fix="See whether it is up, and slurmd on it: scontrol show node NAME",
         )
+    for sign in _ENDED_BY_SLURM:
+        if re.search(sign.pattern, done.output):
+            return sign.of(name)
     if re.search(_BUSY, done.output):
         return NodeFailure(
             code="node-busy",
             message=f"{name}: it is busy: no job with all its GPUs could start there in time.",
-            fix="Repeat the command later: it asks only nodes without a host file. All GPUs are "
+            fix="Repeat the command later: it asks only nodes without a result. All GPUs are "
             "requested because Slurm may hide the others from a job.",
         )
     return NodeFailure(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from images.system.process import Completed, describe_exit
 from images.text.printable import printable
 from provision.errors import BadInputError
-from provision.fleet.nodes.calls import NodeCall, NodeFailure, last_line
+from provision.fleet.nodes.calls import FailureSign, NodeCall, NodeFailure, last_line
 from provision.fleet.nodes.program import PYTHON_FIX
 from provision.model.request import quoted
 
@@ -42,48 +42,39 @@ class SshHost(NamedTuple):
         return host if self.port is None else f"{host}-{self.port}"
 
 
-class _Sign(NamedTuple):
-    """What ssh prints, and what it means."""
-
-    pattern: str
-    code: str
-    message: str
-    fix: str
-
-
 # The first that matches counts: "Host key verification failed." follows a changed key, too.
 _SIGNS = (
-    _Sign(
+    FailureSign(
         pattern="REMOTE HOST IDENTIFICATION HAS CHANGED",
         code="host-key-changed",
         message="its host key has changed: it was reinstalled, or another machine answers",
         fix="If you know why, remove the old key (ssh-keygen -R HOST) and log in once with ssh.",
     ),
-    _Sign(
+    FailureSign(
         pattern="Host key verification failed|No .* host key is known",
         code="host-key-unknown",
         message="its host key is not known",
         fix="Check the key and log in once with ssh, or add it to known_hosts.",
     ),
-    _Sign(
+    FailureSign(
         pattern="Permission denied|Too many authentication failures",
         code="login-refused",
         message="it refuses the login without a password",
         fix="Allow your key there (ssh-copy-id), or name the right key in ssh's configuration.",
     ),
-    _Sign(
+    FailureSign(
         pattern="Could not resolve hostname",
         code="host-name-unknown",
         message="its name has no address",
         fix="Correct the name in the list.",
     ),
-    _Sign(
+    FailureSign(
         pattern="Connection refused",
         code="connection-refused",
         message="it refuses the connection: no SSH server listens there",
         fix="Start sshd on the node, or correct the port in the list.",
     ),
-    _Sign(
+    FailureSign(
         pattern="timed out|No route to host|Network is unreachable|not responding",
         code="node-silent",
         message="it does not answer",
@@ -171,7 +162,7 @@ def explain_ssh(name: str, done: Completed) -> NodeFailure:
     if done.code == _SSH_FAILED:
         for sign in _SIGNS:
             if re.search(sign.pattern, done.output):
-                return NodeFailure(sign.code, f"{name}: {sign.message}.", sign.fix)
+                return sign.of(name)
     if done.code == 127 or re.search(r"python3.*not found", done.output):
         return NodeFailure(code="no-python", message=f"{name}: it has no python3.", fix=PYTHON_FIX)
     said = printable(last_line(done.output), limit=200) or f"ssh {describe_exit(done.code)}"

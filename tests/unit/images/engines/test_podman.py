@@ -103,7 +103,8 @@ def test_a_run_is_made_started_and_removed(fake: Fake) -> None:
     ((_, *create),) = fake.asked("create")
     name = create[create.index("--name") + 1]
     text = " ".join(create)
-    assert "--network none --pull never --shm-size 1073741824" in text
+    assert "--network none --shm-size 1073741824" in text
+    assert "--pull never" in text
     assert "--device nvidia.com/gpu=all --env A=1" in text
     assert text.endswith(f"{'a' * 64} python3 -V")
     assert "--gpus" not in create

@@ -21,9 +21,10 @@ from images.system.process import Completed
 from provision.cli import main as cli
 from provision.errors import BadInputError
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
-from provision.fleet.nodes.collect import CollectLimits, NodeReading, collect
+from provision.fleet.nodes.collect import NodeReading, collect
 from provision.fleet.nodes.program import NodeProgram, node_program
 from provision.fleet.nodes.slurm import (
+    SlurmJob,
     SlurmNode,
     explain_srun,
     parse_partition,
@@ -31,6 +32,7 @@ from provision.fleet.nodes.slurm import (
     slurm_calls,
 )
 from provision.fleet.nodes.ssh import explain_ssh, read_ssh_hosts, ssh_calls
+from provision.fleet.nodes.work import NodeLimits
 
 
 def ended(code: int, err: str) -> Completed:
@@ -174,6 +176,43 @@ def test_what_ssh_says(code: int, err: str, expected: str) -> None:
             ),
             "node-failed",
         ),
+        (
+            (
+                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO "
+                "TIME LIMIT ***\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
+                "finish.\nsrun: error: n1: task 0: Terminated"
+            ),
+            "job-time-limit",
+        ),
+        (
+            ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO PREEMPTION ***"),
+            "job-preempted",
+        ),
+        (
+            (
+                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO JOB "
+                "REQUEUE ***"
+            ),
+            "job-requeued",
+        ),
+        (
+            (
+                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00 DUE TO NODE "
+                "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+            ),
+            "node-silent",
+        ),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 ***",
+            "job-canceled",
+        ),
+        (
+            (
+                "srun: error: Unable to allocate resources: Required node not available (down, "
+                "drained or reserved)"
+            ),
+            "node-out-of-service",
+        ),
         ("", "node-failed"),
     ],
 )
@@ -221,7 +260,9 @@ def test_the_nodes_of_a_cluster() -> None:
 
 
 def test_only_nodes_in_service_are_asked_and_for_all_their_gpus() -> None:
-    calls = {one.name: one for one in slurm_calls(parse_sinfo(SINFO), 60)}
+    calls = {
+        one.name: one for one in slurm_calls(parse_sinfo(SINFO), SlurmJob(wait_s=30, run_s=60))
+    }
     refused = {name: one.refused.message for name, one in calls.items() if one.refused}
     assert refused == {
         "n2": "n2: Slurm runs nothing there, it is drained: bad PSU | check.",
@@ -235,6 +276,14 @@ def test_only_nodes_in_service_are_asked_and_for_all_their_gpus() -> None:
     assert len({one.cleanup for one in calls.values() if one.cleanup}) == 3
 
 
+def test_a_suite_gets_the_node_alone() -> None:
+    call = slurm_calls(parse_sinfo(SINFO), SlurmJob(wait_s=300, run_s=1800, whole=True))[0]
+    assert {"--exclusive", "--mem=0", "--gres=gpu:2", "--time=31", "--immediate=300"} <= {
+        *call.argv
+    }
+    assert not any(word.startswith("--cpus-per-task") for word in call.argv)
+
+
 @pytest.mark.parametrize("text", ["-x", "a b", "a;b", "$(x)"])
 def test_a_partition_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadInputError):
@@ -242,14 +291,14 @@ def test_a_partition_that_is_none_is_refused(text: str) -> None:
 
 
 PYTHON = (sys.executable, "-")
-FAST = CollectLimits(4, 60)
+FAST = NodeLimits(4, 60)
 
 
 def gathered(
     tmp_path: Path,
     *calls: NodeCall,
     again: bool = False,
-    limits: CollectLimits = FAST,
+    limits: NodeLimits = FAST,
     program: NodeProgram | None = None,
 ) -> dict[str, NodeReading]:
     told: list[str] = []
@@ -294,7 +343,7 @@ def test_a_file_for_each_that_answers(tmp_path: Path) -> None:
 def test_a_node_that_hangs_is_ended_and_cleaned_up_after(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     call = NodeCall("n1", ("sleep", "600"), failing, cleanup=("touch", str(tmp_path / "cleaned")))
-    found = gathered(tmp_path / "out", call, limits=CollectLimits(1, 1))
+    found = gathered(tmp_path / "out", call, limits=NodeLimits(1, 1))
     assert found["n1"].failure is not None
     assert found["n1"].failure.code == "node-timeout"
     assert (tmp_path / "cleaned").exists()
@@ -303,7 +352,7 @@ def test_a_node_that_hangs_is_ended_and_cleaned_up_after(tmp_path: Path) -> None
 def test_an_answer_counts_though_the_connection_hangs(tmp_path: Path) -> None:
     script = f"{sys.executable} -; exec sleep 600"
     found = gathered(
-        tmp_path, NodeCall("n1", ("sh", "-c", script), failing), limits=CollectLimits(1, 8)
+        tmp_path, NodeCall("n1", ("sh", "-c", script), failing), limits=NodeLimits(1, 8)
     )
     assert found["n1"].status == "read"
 
@@ -316,7 +365,7 @@ def test_no_more_nodes_at_a_time_than_allowed(tmp_path: Path) -> None:
         f"cd {tmp_path}/running; mkdir $0; ls | wc -l >> ../counts; sleep 0.2; rmdir $0; exit 3"
     )
     calls = [NodeCall(f"n{i}", ("sh", "-c", script, f"n{i}"), failing) for i in range(9)]
-    gathered(tmp_path / "out", *calls, limits=CollectLimits(3, 60))
+    gathered(tmp_path / "out", *calls, limits=NodeLimits(3, 60))
     counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
     assert len(counts) == 9
     assert max(counts) <= 3

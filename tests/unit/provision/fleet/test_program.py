@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from provision.fleet.nodes.calls import NodeFailure
-from provision.fleet.nodes.program import OLDEST, node_program, read_answer, sent_modules
+from provision.fleet.nodes.collect import facts_of
+from provision.fleet.nodes.program import (
+    OLDEST,
+    READ_HOST,
+    RUN_IN_IMAGE,
+    node_program,
+    read_answer,
+    sent_modules,
+)
 from provision.model.plan import HostFacts
 from tests import ROOT
 
@@ -71,7 +79,7 @@ def too_new(text: str) -> list[str]:
     return found
 
 
-SENT = sent_modules()
+SENT = {**sent_modules(READ_HOST), **sent_modules(RUN_IN_IMAGE)}
 # Values whose decorator is ours: it takes these words on every Python.
 FROZEN = "from provision.model.frozen import dataclass"
 
@@ -160,12 +168,13 @@ def test_it_runs_without_any_package_or_says_that_python_is_too_old(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    facts = read_answer("n1", f"Welcome!{done.stdout}bye\n", program.mark)
+    answer = read_answer("n1", f"Welcome!{done.stdout}bye\n", program.mark)
     assert list(tmp_path.iterdir()) == []
     if not new_enough:
-        assert isinstance(facts, NodeFailure)
-        assert facts.code == "python-too-old"
+        assert isinstance(answer, NodeFailure)
+        assert answer.code == "python-too-old"
         return
+    facts = facts_of("n1", answer)
     assert isinstance(facts, HostFacts)
     assert facts.label == "n1"
     assert facts.arch == os.uname().machine
@@ -178,7 +187,7 @@ def test_it_reads_what_detect_reads_here() -> None:
     sent = subprocess.run(
         [sys.executable, "-"], input=program.text, capture_output=True, text=True, check=True
     )
-    facts = read_answer("n", sent.stdout, program.mark)
+    facts = facts_of("n", read_answer("n", sent.stdout, program.mark))
     here = subprocess.run(
         [sys.executable, "-m", "provision", "detect", "--json"],
         capture_output=True,
@@ -203,13 +212,14 @@ def test_it_reads_what_detect_reads_here() -> None:
         pytest.param('MARK {"error": "OSError: no"}', "node-failed", id="it broke there"),
         pytest.param("MARK {", "node-failed", id="cut off"),
         pytest.param("MARK []", "node-failed", id="not an object"),
-        pytest.param('MARK {"host": {"driver": 5}}', "node-failed", id="not facts"),
+        pytest.param('MARK {"answer": {"driver": 5}}', "node-failed", id="not facts"),
         pytest.param("no mark", None, id="no answer"),
         pytest.param('x MARK {"python": "3.6"}', None, id="the mark within a line"),
     ],
 )
 def test_an_answer_that_is_none(out: str, code: str | None) -> None:
     found = read_answer("n1", out, "MARK ")
+    found = facts_of("n1", found) if isinstance(found, dict) else found
     assert (found.code if isinstance(found, NodeFailure) else found) == code
     if isinstance(found, NodeFailure):
         assert found.message.startswith("n1: ")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from provision.host.gpu_request import gpus_to_request
 from provision.model.plan import Engine, Gpu, HostFacts
-from provision.verification.suite import gpu_runtime_warning, gpus_to_request, proven, run_command
+from provision.verification.suite import gpu_runtime_warning, proven, run_command
 
 GPU = Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6))
 

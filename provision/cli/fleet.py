@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ def fleet_detect_options(verb: argparse.ArgumentParser) -> None:
         "--on",
         metavar="WHERE",
         required=True,
-        help="ssh:FILE (a list with one [USER@]HOST[:PORT] a line), slurm or slurm:PARTITION",
+        help="ssh:FILE (a list with one [USER@]HOST[:PORT] a line), slurm[:PARTITION] or "
+        "ray[:ADDRESS]",
     )
     verb.add_argument(
         "--output", metavar="DIR", required=True, help="directory for the host files (NODE.json)"
@@ -62,15 +64,15 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     from provision.fleet.nodes.program import node_program
     from provision.fleet.report import nodes_to_json
 
+    def tell(reading: NodeReading) -> None:
+        console.progress(node_line(reading))
+
     limits = _read_limits(args)
-    calls = _read_calls(args, limits)
-    folder = _output_folder(args.output)
-    with console.step("detect", f"reading {len(calls)} nodes, {limits.at_once} at a time"):
-
-        def tell(reading: NodeReading) -> None:
-            console.progress(node_line(reading))
-
-        readings = collect(calls, node_program(), folder, limits, again=args.again, tell=tell)
+    with contextlib.ExitStack() as held:
+        calls = _read_calls(args, limits, held)
+        folder = _output_folder(args.output)
+        with console.step("detect", f"reading {len(calls)} nodes, {limits.at_once} at a time"):
+            readings = collect(calls, node_program(), folder, limits, again=args.again, tell=tell)
     if args.json:
         print_json(nodes_to_json(readings, folder))
     else:
@@ -78,7 +80,10 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     return Exit.UNREACHABLE if any(one.status == "failed" for one in readings) else Exit.DONE
 
 
-def _read_calls(args: argparse.Namespace, limits: NodeLimits) -> Sequence[NodeCall]:
+def _read_calls(
+    args: argparse.Namespace, limits: NodeLimits, held: contextlib.ExitStack
+) -> Sequence[NodeCall]:
+    """`held` ends what the calls need."""
     kind, _, where = args.on.partition(":")
     if args.ssh_config is not None and kind != "ssh":
         raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
@@ -91,9 +96,14 @@ def _read_calls(args: argparse.Namespace, limits: NodeLimits) -> Sequence[NodeCa
 
         job = SlurmJob(wait_s=limits.timeout_s / 2, run_s=limits.timeout_s)
         return slurm_calls(list_nodes(parse_partition(where)), job)
+    if kind == "ray":
+        from provision.fleet.nodes.ray import parse_address, ray_calls, ray_cluster
+
+        cluster = held.enter_context(ray_cluster(parse_address(where)))
+        return ray_calls(cluster, limits.timeout_s)
     raise BadInputError(
         f"--on {quoted(args.on)} is not supported.",
-        fix="Use ssh:FILE, slurm or slurm:PARTITION.",
+        fix="Use ssh:FILE, slurm[:PARTITION] or ray[:ADDRESS].",
     )
 
 

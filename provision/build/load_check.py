@@ -28,7 +28,7 @@ class LoadCheck:
         self._store = store
         self._progress = progress
         self._fetching: frozenset[str] = frozenset()
-        self._verdict: LoadVerdict | None = None
+        self.verdict: LoadVerdict | None = None
 
     def prefetch(self, fetcher: Fetcher, sources: Sequence[LayerSource]) -> None:
         """Start the downloads for these layers; what is read first is downloaded first."""
@@ -40,7 +40,7 @@ class LoadCheck:
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Read and judge the wheels as they arrive. WillNotLoadError: see `check_loading`."""
-        self._verdict = check_loading(
+        self.verdict = check_loading(
             self._subject,
             self._store,
             tell=self._progress.say,
@@ -50,7 +50,7 @@ class LoadCheck:
 
     def report(self, console: Console) -> None:
         """Say what was found."""
-        if self._verdict is not None:
-            console.note(self._verdict.words)
-            if self._verdict.warning is not None:
-                console.warn(*self._verdict.warning)
+        if self.verdict is not None:
+            console.note(self.verdict.words)
+            if self.verdict.warning is not None:
+                console.warn(*self.verdict.warning)

@@ -87,6 +87,13 @@ class LoadVerdict:
     words: str
     warning: tuple[str, str] | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """As in the result of `build`."""
+        warning = None
+        if self.warning is not None:
+            warning = dict(zip(("message", "fix"), self.warning, strict=True))
+        return {"message": self.words, "warning": warning}
+
 
 def check_loading(
     subject: LoadSubject,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from images.engines.runner import Runner
 from images.oci.model import Descriptor
@@ -15,12 +15,16 @@ from provision.build.base import PinnedBase
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan
 
+if TYPE_CHECKING:
+    from provision.build.loading import LoadVerdict
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeImage:
     """An image without a name. `manifest` describes what its destination has (None: an engine has
     it, which knows it by `image_id` alone); `size_bytes` as its place counts, compressed or not;
-    `image` is set if it can be read without that place.
+    `image` is set if it can be read without that place. `loading` says whether its libraries will
+    load; None: that was not judged.
     """
 
     image_id: str
@@ -28,6 +32,7 @@ class MadeImage:
     manifest: Descriptor | None = None
     image: Image | None = None
     layers: tuple[Mapping[str, Any], ...] = field(default=())
+    loading: LoadVerdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             manifest=built.manifest,
             image=built.image,
             layers=tuple(asdict(layer) for layer in built.layers),
+            loading=check.verdict,
         )
 
     @contextmanager

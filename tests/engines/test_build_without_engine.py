@@ -383,6 +383,8 @@ def test_a_package_that_will_not_load_is_refused_before_the_image_has_a_name(
     if not named:
         assert done.code == 0, done.err
         assert "libraries: 1 required symbol found" in done.err
+        found = {"message": "libraries: 1 required symbol found", "warning": None}
+        assert done.account["image"]["libraries"] == found
         return
     assert (done.code, done.account["error"]["code"]) == (3, "will-not-load")
     assert named in done.account["error"]["message"]

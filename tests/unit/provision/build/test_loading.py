@@ -311,6 +311,8 @@ def test_what_a_package_brings_is_a_warning(lab: Lab) -> None:
     assert found.warning is not None
     assert "xformers 0.0.22: " in found.warning[0]
     assert "libcudart.so.12" in found.warning[0]
+    message, fix = found.warning
+    assert found.to_json()["warning"] == {"message": message, "fix": fix}
     lab.asked = ("torchvision", "xformers")
     assert "libcudart.so.12" in refused(lab).message
 

@@ -40,7 +40,7 @@ LAYERS = {
     """,
     "verify": """
         commands
-        monitoring  reports
+        across  monitoring  reports
         checks
         running  workloads
         model

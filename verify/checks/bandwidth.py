@@ -39,7 +39,7 @@ def check_bandwidth(context: Context) -> Outcome:
         return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
     wanted = sizes(LARGEST[team.backend][context.level])
     limit_s = LIMIT_S[team.backend]
-    return watched(context, team, lambda: ranks.run(team, lambda r: _measure(r, wanted), limit_s))
+    return watched(context, team, lambda: ranks.run(team, lambda r: measure(r, wanted), limit_s))
 
 
 def watched(context: Context, team: Team, work: Callable[[], World]) -> Outcome:
@@ -61,7 +61,8 @@ def sizes(largest: int) -> List[int]:
 # What each rank does
 
 
-def _measure(rank: Rank, wanted: Sequence[int]) -> List[Dict[str, Any]]:
+def measure(rank: Rank, wanted: Sequence[int]) -> List[Dict[str, Any]]:
+    """Seconds of all-reduce and all-gather of these sizes in bytes, as this rank sees them."""
     return [
         {"operation": name, **_timed(rank, make, size)}
         for name, make in _OPERATIONS.items()
@@ -137,13 +138,18 @@ class BandwidthSeries:
     seconds: Tuple[float, ...] = field(default=())
 
 
-def series(values: Sequence[Sequence[Mapping[str, Any]]]) -> List[BandwidthSeries]:
-    """Join the ranks' readings: in each sample the slowest rank counts."""
+def series(
+    values: Sequence[Sequence[Mapping[str, Any]]], size: Optional[int] = None
+) -> List[BandwidthSeries]:
+    """Join the ranks' readings: in each sample the slowest rank counts. `size` is the number of
+    ranks, if some of them are joined already.
+    """
     found = []
+    size = size or len(values)
     for rows in zip(*values):
         slowest = tuple(max(sample) for sample in zip(*(row["seconds"] for row in rows)))
         operation, moved = rows[0]["operation"], rows[0]["bytes"]
-        factor = bus_factor(operation, len(values))
+        factor = bus_factor(operation, size)
         gbs = tuple(moved / seconds * factor / 1e9 for seconds in slowest)
         found.append(BandwidthSeries(operation, moved, gbs, slowest))
     return found
@@ -162,7 +168,7 @@ def judge_bandwidth(
     found = series(world.values)
     link = slowest_link(seen, team.size) if team.backend == "nccl" else None
     ways = transports(world)
-    measured.update(pack(_metrics(team, found, link), [_table(found)], [_plot(found)]))
+    measured.update(pack(metrics(team, found, link), [table(found)], [plot(found)]))
     measured["transports"] = list(ways)
     expected = {"link": link.words, "link_gbs": link.gbs, "least_share": link.share} if link else {}
     best = {s.operation: median(s.gbs) for s in _largest(found)}
@@ -244,7 +250,10 @@ def _names(found: Sequence[BandwidthSeries]) -> List[str]:
     return list(dict.fromkeys(s.operation for s in found))
 
 
-def _metrics(team: Team, found: Sequence[BandwidthSeries], link: Optional[Link]) -> List[Metric]:
+def metrics(
+    team: Team, found: Sequence[BandwidthSeries], link: Optional[Link] = None
+) -> List[Metric]:
+    """Bus bandwidth of the largest messages, latency of the smallest."""
     labels = {"backend": team.backend, "ranks": str(team.size)}
     wide = [
         of_samples(
@@ -269,13 +278,15 @@ def _metrics(team: Team, found: Sequence[BandwidthSeries], link: Optional[Link])
     return [*wide, *quick]
 
 
-def _table(found: Sequence[BandwidthSeries]) -> Table:
+def table(found: Sequence[BandwidthSeries]) -> Table:
+    """Seconds and bus bandwidth by operation and size."""
     columns = ("operation", "bytes", "seconds", "bus bandwidth (GB/s)")
     rows = [(s.operation, s.bytes, median(s.seconds), median(s.gbs)) for s in found]
     return Table("Collectives by message size", columns, tuple(rows))
 
 
-def _plot(found: Sequence[BandwidthSeries]) -> Plot:
+def plot(found: Sequence[BandwidthSeries]) -> Plot:
+    """Bus bandwidth over size, a line for each operation."""
     lines = [
         (n, tuple((float(s.bytes), median(s.gbs)) for s in found if s.operation == n))
         for n in _names(found)

@@ -23,7 +23,7 @@ from verify.running.symptoms import explain, last_words
 
 LOOK_LIMIT_S = 60.0
 CPU_RANKS = 2
-_LEAVING = "the end of the process group"
+LEAVING = "the end of the process group"
 ONE_GPU = "one GPU: nothing to transfer between GPUs"
 P2P_FIX = (
     "try NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS and the IOMMU off in the host's BIOS"
@@ -73,12 +73,14 @@ class Rank:
 
     index: int
     team: Team
-    folder: str  # shared by all ranks of this world
+    folder: str  # shared by all ranks of this world, or of this node
+    gpu: Optional[int] = None  # of this node, if that is not the index
 
     @property
     def place(self) -> Place:
         """The device it computes on."""
-        return Place(self.team.kind, self.index if self.team.kind == "cuda" else 0)
+        gpu = self.index if self.gpu is None else self.gpu
+        return Place(self.team.kind, gpu if self.team.kind == "cuda" else 0)
 
     def at(self, step: str) -> None:
         """Note the next step, in case the rank does not return."""
@@ -160,9 +162,9 @@ def run(team: Team, work: Callable[[Rank], object], limit_s: float) -> World:
     folder = scratch()
     try:
         ranks = [Rank(index, team, folder) for index in range(team.size)]
-        children = [Child(_life(rank, work)) for rank in ranks]
+        children = [Child(life(rank, work)) for rank in ranks]
         endings = wait_all(children, limit_s)
-        traces = [_trace(folder, rank.index) for rank in ranks]
+        traces = [trace(folder, rank.index) for rank in ranks]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return World(team, tuple(endings), tuple(traces))
@@ -179,19 +181,29 @@ def run_together(team: Team, work: Callable[[Rank], List[Any]], limit_s: float) 
             return work(rank)
 
         ending = Child(live).wait(limit_s)
-        trace = _trace(folder, 0)
+        said = trace(folder, 0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return World(team, (ending,), (trace,), together=True)
+    return World(team, (ending,), (said,), together=True)
 
 
-def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:
+def life(
+    rank: Rank,
+    work: Callable[[Rank], object],
+    join: Optional[Callable[[Rank], None]] = None,
+    leave: Optional[Callable[[Rank], None]] = None,
+) -> Callable[[], object]:
+    """What a rank's process does. `join` and `leave` are those of a world on this machine, unless
+    others are given.
+    """
+
     def live() -> object:
-        _set_environment(rank)
-        _join(rank)
+        if join is None:
+            _set_environment(rank)
+        (join or _join)(rank)
         value = work(rank)
-        rank.at(_LEAVING)
-        _leave(rank)
+        rank.at(LEAVING)
+        (leave or _leave)(rank)
         return value
 
     return live
@@ -200,19 +212,25 @@ def _life(rank: Rank, work: Callable[[Rank], object]) -> Callable[[], object]:
 def _set_environment(rank: Rank) -> None:
     """Set the variables of a world on the loopback. What the user has set is kept."""
     os.environ.setdefault("NCCL_DEBUG", "INFO")
-    os.environ.setdefault("NCCL_DEBUG_FILE", _log_path(rank.folder, rank.index))
+    os.environ.setdefault("NCCL_DEBUG_FILE", log_path(rank.folder, rank.index))
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def _join(rank: Rank) -> None:
+def take_device(rank: Rank) -> None:
+    """Let this process compute on the rank's device."""
     import torch
-    import torch.distributed as dist
 
     if rank.place.is_gpu:
         torch.cuda.set_device(rank.place.index)
     else:
         torch.set_num_threads(1)  # the ranks share the CPUs
+
+
+def _join(rank: Rank) -> None:
+    import torch.distributed as dist
+
+    take_device(rank)
     rank.at("the start of the process group")
     store = "file://{}/store".format(rank.folder)
     size = rank.team.size
@@ -226,7 +244,7 @@ def _leave(rank: Rank) -> None:
     forever, and the process is about to end anyway.
     """
     if rank.team.backend == "gloo":
-        while any(_step(_read(path))[1] != _LEAVING for path in _step_paths(rank)):
+        while any(_step(_read(path))[1] != LEAVING for path in _step_paths(rank)):
             time.sleep(0.01)
         return
     import torch.distributed as dist
@@ -242,7 +260,8 @@ def _step_path(folder: str, index: int) -> str:
     return os.path.join(folder, "step-{}".format(index))
 
 
-def _log_path(folder: str, index: int) -> str:
+def log_path(folder: str, index: int) -> str:
+    """Where NCCL logs for a rank."""
     return os.path.join(folder, "nccl-{}.log".format(index))
 
 
@@ -259,9 +278,10 @@ def _step(text: str) -> Tuple[int, str]:
     return (int(count) if count.isdigit() else 0), step
 
 
-def _trace(folder: str, index: int) -> Trace:
+def trace(folder: str, index: int) -> Trace:
+    """What a rank left in the folder."""
     count, step = _step(_read(_step_path(folder, index)))
-    return Trace(count, step, _read(_log_path(folder, index)))
+    return Trace(count, step, _read(log_path(folder, index)))
 
 
 # A lost rank
@@ -272,8 +292,11 @@ def judge_lost(
     what: str,
     measured: Optional[Mapping[str, Any]] = None,
     expected: Optional[Mapping[str, Any]] = None,
+    fix_else: Optional[str] = None,
 ) -> Outcome:
-    """The failure if a rank was lost: which one failed first, where, and why."""
+    """The failure if a rank was lost: which one failed first, where, and why. `fix_else` is the fix
+    if the cause is not known.
+    """
     lost = [(i, ending) for i, ending in enumerate(world.endings) if not ending.returned]
     traces = world.traces or (Trace(),) * len(world.endings)
     rank = _first(lost, traces)
@@ -285,7 +308,7 @@ def judge_lost(
         Status.FAIL,
         message.replace("\n", " "),
         cause,
-        fix or _default_fix(world.team, traces[rank].log),
+        fix or fix_else or _default_fix(world.team, traces[rank].log),
         {**(measured or {}), "output": log},
         expected or {},
     )
@@ -307,6 +330,20 @@ def _who(rank: int, lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace])
         furthest = max((traces[i] for i, _ in lost), key=lambda trace: trace.count)
         where += ", while another was at " + furthest.step
     return "rank {} of {} {}{}".format(rank, len(traces), ending.how(), where)
+
+
+def blamed(world: World) -> Tuple[int, bool]:
+    """The rank that `judge_lost` names, and whether it is the one at fault: it failed by itself, or
+    the others were further. It is not if all hang at the same step, or if it lost another one.
+    """
+    lost = [(i, ending) for i, ending in enumerate(world.endings) if not ending.returned]
+    traces = world.traces or (Trace(),) * len(world.endings)
+    rank = _first(lost, traces)
+    ending = world.endings[rank]
+    if ending.timed_out:
+        behind = [i for i, _ in lost if traces[i].count == traces[rank].count]
+        return rank, behind == [rank] and len(world.endings) > 1
+    return rank, not _ECHO.search(ending.raised or "")
 
 
 def _first(lost: Sequence[Tuple[int, Ending]], traces: Sequence[Trace]) -> int:

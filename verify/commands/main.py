@@ -30,6 +30,7 @@ _SILENCE_S = 60.0
 _RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode start three times, a second each
 
 _EPILOG = """commands (each has its own --help):
+  verify across --rank R ...   collectives over several nodes
   verify batch --model NAME    find the largest and the fastest batch size
   verify monitor -- COMMAND    watch the GPUs while a command runs
   verify compare A B           compare two reports
@@ -37,7 +38,7 @@ _EPILOG = """commands (each has its own --help):
   verify judge REPORT          recompute the verdict of a report
 """
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is called.
-COMMANDS = ("batch", "compare", "judge", "monitor", "render")
+COMMANDS = ("across", "batch", "compare", "judge", "monitor", "render")
 
 
 def main(

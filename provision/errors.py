@@ -34,6 +34,12 @@ class BadInputError(Failure):
     exit_code = Exit.USAGE
 
 
+class ImageNotPullableError(BadInputError):
+    """An image that other machines cannot pull, for a consumer that pulls it."""
+
+    code = "image-not-pullable"
+
+
 class HostFileError(BadInputError):
     """A host facts file that is unreadable, malformed or not in the documented format."""
 

@@ -77,6 +77,16 @@ do_fleet_build, fleet_build_options = (
 do_fleet_check, fleet_check_options = (
     _later("fleet_check", name) for name in ("do_fleet_check", "fleet_check_options")
 )
+do_export = _later("export", "do_export")
+EXPORTS = {
+    "slurm": "write a batch script for Slurm",
+    "kubernetes": "write a Job, an Indexed Job or a JobSet for Kubernetes",
+    "ray": "write a runtime environment for Ray",
+    "compose": "write a service for Docker Compose",
+    "devcontainer": "write a devcontainer.json",
+    "apptainer": "write a definition file for Apptainer",
+    "enroot": "write a script that runs the image with enroot",
+}
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
@@ -258,7 +268,21 @@ FLEET_COMMANDS = (
         run=do_fleet_build,
     ),
 )
+EXPORT_COMMANDS = tuple(
+    Command(
+        name=name,
+        help=text,
+        options=(_later("export", f"{name}_options"), network_options),
+        run=do_export,
+    )
+    for name, text in EXPORTS.items()
+)
 GROUPS = (
+    Group(
+        name="export",
+        help="write the file that runs an image with Slurm, Kubernetes, Ray or others",
+        commands=EXPORT_COMMANDS,
+    ),
     Group(
         name="fleet",
         help="read many machines, plan their images, and build them",

@@ -1,4 +1,4 @@
 """The program's output: lines on stderr, results on stdout, files.
 
-Imports `errors` and `model`.
+`export/` has the files that run an image elsewhere. Imports `errors` and `model`.
 """

@@ -1,0 +1,396 @@
+"""`provision export`: writes the files that run an image elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.cli.options import read_catalog, read_places, what_if_gpu
+from provision.cli.sizes import parse_size
+from provision.cli.suite_options import read_image
+from provision.errors import BadInputError
+from provision.model.request import quoted
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from provision.catalog.catalog import Catalog
+    from provision.model.plan import Plan
+    from provision.output.export.deployment import Deployment, ImageSource
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_GPUS, _MOST_NODES = 1024, 100_000
+_LONGEST_NAME = 200
+_USER = 1000
+_DEFAULT_COMMAND = "python3 train.py"
+
+
+def _common(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("image", metavar="IMAGE", help="image built by provision build")
+    verb.add_argument(
+        "--lock", metavar="FILE", help="lock of the image, which is then not looked up"
+    )
+    verb.add_argument(
+        "--name", metavar="NAME", help="name of the job or container (default: train)"
+    )
+    verb.add_argument(
+        "--env",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="set a variable in the container (repeatable)",
+    )
+    verb.add_argument("--output", metavar="FILE", help="write a file instead of to stdout")
+
+
+def _command(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--command",
+        dest="words",
+        metavar="COMMAND",
+        default=_DEFAULT_COMMAND,
+        help=f'what runs in the container, quoted as for a shell (default: "{_DEFAULT_COMMAND}")',
+    )
+
+
+def _gpus(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--gpus", metavar="N", help="GPUs of each node (default: 1)")
+
+
+def _all_gpus(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--gpus", metavar="N", help="number of GPUs (default: all)")
+
+
+def _nodes(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--nodes", metavar="N", help="number of nodes (default: 1)")
+    verb.add_argument(
+        "--gate", action="store_true", help="run the suite on each node before the command"
+    )
+
+
+def _shm(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--shm", metavar="SIZE", help="size of /dev/shm (default: 1 GiB for each GPU)"
+    )
+
+
+def _no_mount(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--no-mount",
+        action="store_true",
+        help="do not mount the current directory at /workspace",
+    )
+
+
+def slurm_options(verb: argparse.ArgumentParser) -> None:
+    """A job on Slurm."""
+    for add in (_common, _command, _gpus, _nodes, _shm, _no_mount):
+        add(verb)
+    verb.add_argument(
+        "--with",
+        dest="tool",
+        metavar="TOOL",
+        choices=("pyxis", "apptainer", "enroot", "docker"),
+        default="pyxis",
+        help="what runs containers on the nodes: pyxis (default), apptainer, enroot or docker",
+    )
+
+
+def kubernetes_options(verb: argparse.ArgumentParser) -> None:
+    """A job on Kubernetes."""
+    for add in (_common, _command, _gpus, _nodes, _shm):
+        add(verb)
+    verb.add_argument(
+        "--gpu",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only nodes with this GPU (repeatable; default: the GPUs of the lock)",
+    )
+    verb.add_argument("--user", metavar="UID", help=f"numeric user, 0 for root (default: {_USER})")
+    kind = verb.add_mutually_exclusive_group()
+    for name, what in (
+        ("job", "a Job (default for one node)"),
+        ("indexed", "an Indexed Job and its Service (default for several)"),
+        ("jobset", "a JobSet, which the cluster must know"),
+    ):
+        kind.add_argument(
+            f"--{name}", dest="kind", action="store_const", const=name, help=f"write {what}"
+        )
+
+
+def ray_options(verb: argparse.ArgumentParser) -> None:
+    """A job on Ray."""
+    for add in (_common, _command, _gpus):
+        add(verb)
+
+
+def compose_options(verb: argparse.ArgumentParser) -> None:
+    """A service of Docker Compose."""
+    for add in (_common, _command, _all_gpus, _shm, _no_mount):
+        add(verb)
+    verb.add_argument("--cdi", action="store_true", help="request the GPUs as CDI devices")
+
+
+def devcontainer_options(verb: argparse.ArgumentParser) -> None:
+    """A development container."""
+    for add in (_common, _shm):
+        add(verb)
+
+
+def apptainer_options(verb: argparse.ArgumentParser) -> None:
+    """A definition file."""
+    for add in (_common, _command, _gpus):
+        add(verb)
+
+
+enroot_options = apptainer_options
+
+
+def _slurm(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.slurm import to_sbatch
+
+    return to_sbatch(one, args.tool, mount=not args.no_mount)
+
+
+def _kubernetes(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.kubernetes import to_manifest
+
+    if args.kind == "job" and one.nodes > 1:
+        raise BadInputError(
+            "--job is for one node.", fix="Remove --job, or use --indexed or --jobset."
+        )
+    return to_manifest(one, args.kind or ("job" if one.nodes == 1 else "indexed"))
+
+
+def _ray(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.ray import to_runtime_env
+
+    del args
+    return to_runtime_env(one)
+
+
+def _compose(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.compose import to_compose
+
+    return to_compose(one, cdi=args.cdi, mount=not args.no_mount)
+
+
+def _devcontainer(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.devcontainer import to_devcontainer
+
+    del args
+    return to_devcontainer(one)
+
+
+def _apptainer(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.apptainer import to_definition
+
+    del args
+    return to_definition(one)
+
+
+def _enroot(one: Deployment, args: argparse.Namespace) -> str:
+    from provision.output.export.enroot import to_script
+
+    del args
+    return to_script(one)
+
+
+_ALL_GPUS = frozenset({"compose", "devcontainer"})
+_WRITERS: dict[str, Callable[[Deployment, argparse.Namespace], str]] = {
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+    "ray": _ray,
+    "compose": _compose,
+    "devcontainer": _devcontainer,
+    "apptainer": _apptainer,
+    "enroot": _enroot,
+}
+
+
+def do_export(args: argparse.Namespace, console: Console) -> int:
+    """Read the image's labels or its lock, and write the file."""
+    from provision.output.files import refuse_unwritable, write_named
+
+    output = None if args.output is None else Path(args.output)
+    if output is not None:
+        refuse_unwritable("--output", output)
+    consumer = args.command.name
+    one = read_deployment(args, consumer, console)
+    text = _WRITERS[consumer](one, args)
+    if one.image.kind == "reference" and not _has_registry(one.image.name):
+        console.note(
+            f"{one.image.name} names no registry: other machines look for it on Docker Hub. "
+            "Push it, and name it as REGISTRY/PATH:TAG."
+        )
+    if output is not None:
+        mode = 0o755 if text.startswith("#!") else 0o644
+        write_named("--output", output, text.encode())
+        output.chmod(mode)
+    if args.json:
+        print_json(
+            {
+                "schema": 1,
+                "consumer": consumer,
+                "image": args.image,
+                "output": None if output is None else str(output),
+                "text": text,
+                "error": None,
+            }
+        )
+    else:
+        print_result(text.removesuffix("\n") if output is None else str(output))
+    return 0
+
+
+def _has_registry(name: str) -> bool:
+    from provision.verification.subject import names_a_registry
+
+    return names_a_registry(name)
+
+
+def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -> Deployment:
+    """The options, checked, and what the image's labels or its lock say."""
+    from provision.output.export.deployment import Deployment
+
+    given = vars(args)
+    name = _text("--name", "train" if args.name is None else args.name, keep="")
+    if not name or len(name) > _LONGEST_NAME or "/" in name or name.startswith(("-", ".")):
+        raise BadInputError(
+            f"--name {quoted(name)} cannot be the name of a job.",
+            fix="Begin with a letter or a digit, and use no slash: --name train",
+        )
+    command = _words(given.get("words") or _DEFAULT_COMMAND)
+    environment = tuple(_pair(text) for text in args.env)
+    every = consumer in _ALL_GPUS
+    gpus = _number("--gpus", given.get("gpus"), _MOST_GPUS, None if every else 1)
+    nodes = _number("--nodes", given.get("nodes"), _MOST_NODES, 1)
+    user = _number("--user", given.get("user"), (1 << 31) - 1, _USER, least=0)
+    shm = given.get("shm")
+    shm_bytes = None if shm is None else _positive("--shm", parse_size("--shm", shm))
+    catalog = read_catalog(console)
+    products = tuple(_product(text, catalog) for text in given.get("gpu") or ())
+    image = _source(args.image)
+    plan = _plan(args)
+    assert nodes is not None
+    return Deployment(
+        image=image,
+        name=name,
+        command=command,
+        framework=plan.framework,
+        framework_version=plan.framework_version or "",
+        cuda=plan.cuda or "",
+        arch=plan.arch,
+        gpus=gpus,
+        nodes=nodes,
+        shm_bytes=shm_bytes,
+        environment=environment,
+        products=products or tuple(dict.fromkeys(one.name for one in plan.gpus if one.name)),
+        driver=_driver(plan, catalog),
+        user=user or 0,
+        gate=bool(given.get("gate")),
+    )
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    if args.lock is not None:
+        from provision.lock.lockfile import read_lock_file
+
+        return read_lock_file(Path(args.lock)).plan
+    from provision.lock.labels import plan_of
+    from provision.verification.subject import find_subject
+
+    name = read_image(args.image)
+    return plan_of(find_subject(name, read_places(args)).labels, name)
+
+
+def _driver(plan: Plan, catalog: Catalog) -> str | None:
+    """The oldest driver for the image's CUDA; None with cuda-compat, which lowers it."""
+    from provision.resolve.rules.driver import driver_floor
+
+    if plan.cuda is None or plan.compat_package is not None:
+        return None
+    return driver_floor(plan.cuda, catalog)[0]
+
+
+def _product(text: str, catalog: Catalog) -> str:
+    name = what_if_gpu(text, catalog).name
+    if name is None:
+        raise BadInputError(
+            f"--gpu {quoted(text)} does not name one kind of GPU.",
+            fix='Name it as nvidia-smi -L does: --gpu "NVIDIA A100-SXM4-80GB"',
+        )
+    return name
+
+
+def _source(text: str) -> ImageSource:
+    from images.assembly.opening import parse_place
+    from provision.output.export.deployment import ImageSource
+
+    _text("The image", text, keep="")
+    place = parse_place(read_image(text))
+    if place.path is not None:
+        prefix = text.partition(":")[0]
+        kind: Any = "oci" if place.kind == "layout" else "oci-archive"
+        if place.kind == "archive" and prefix == "docker-archive":
+            kind = "docker-archive"
+        where = str(place.path.absolute())
+        return ImageSource(kind=kind, name=f"{where}:{place.name}" if place.name else where)
+    return ImageSource(
+        kind="engine" if place.kind == "engine" else "reference", name=place.name or text
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(_text("--command", text)))
+    except ValueError as error:
+        raise BadInputError(
+            f"--command {quoted(text)}: {str(error).lower()}.", fix="Close the quotes."
+        ) from None
+    if not words or not words[0]:
+        raise BadInputError("--command is empty.", fix='For example: --command "python3 train.py"')
+    return words
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = _text("--env", text).partition("=")
+    if not equals or not _VARIABLE.fullmatch(name):
+        raise BadInputError(
+            f"--env {quoted(text)} does not set a variable.", fix="Write it as --env NAME=VALUE"
+        )
+    return name, value
+
+
+def _text(option: str, text: str, *, keep: str = "\n\t\xa0") -> str:
+    """The text itself. BadInputError: it has characters that not every file can hold."""
+    if any(not c.isprintable() and c not in keep for c in text):
+        raise BadInputError(
+            f"{option} {quoted(text)} contains unprintable characters.",
+            fix="Put them into a script, and run that.",
+        )
+    return text
+
+
+def _number(
+    option: str, text: str | None, most: int, default: int | None, *, least: int = 1
+) -> int | None:
+    if text is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= most:
+        raise BadInputError(
+            f"{option} {quoted(text)} is not a number from {least} to {most}.",
+            fix=f"For example: {option} {max(least, 1)}",
+        )
+    return int(text)
+
+
+def _positive(option: str, value: int) -> int:
+    if value <= 0:
+        raise BadInputError(f"{option} must be more than 0.", fix=f"For example: {option} 8GiB")
+    return value

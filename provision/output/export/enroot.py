@@ -1,0 +1,47 @@
+"""A script that runs an image with enroot: https://github.com/NVIDIA/enroot"""
+
+from __future__ import annotations
+
+import shlex
+
+from provision.output.export.deployment import WORKSPACE, Deployment
+from provision.output.export.launch import on_one_node
+from provision.output.export.names import enroot_uri, pyxis_image, squashfs_name
+
+
+def to_script(one: Deployment) -> str:
+    """Imports the image once, creates the container once, and runs the command in it."""
+    image = shlex.quote(squashfs_name(one.image.name))
+    name = shlex.quote(container_name(one.name))
+    pyxis = []
+    if one.image.kind == "reference":
+        pulled = shlex.quote(pyxis_image(one.image.name))
+        pyxis = ["#", f"# In a job of Slurm with pyxis: srun --container-image={pulled} COMMAND"]
+    words = shlex.join(on_one_node(one))
+    passed = "".join(f" --env {shlex.quote(f'{key}={value}')}" for key, value in one.environment)
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            f"# {one.title}, with enroot: in the current directory, which is {WORKSPACE} inside.",
+            "# enroot's own hook brings the GPUs and the driver; /dev/shm is the host's.",
+            *pyxis,
+            "set -eu",
+            "",
+            f"image={image}",
+            f"name={name}",
+            'if [ ! -e "$image" ]; then',
+            f'    enroot import --output "$image.$$" {shlex.quote(enroot_uri(one.image))}',
+            '    mv "$image.$$" "$image"',
+            "fi",
+            'if ! enroot list | grep -Fqx -- "$name"; then',
+            '    enroot create --name "$name" "$image"',
+            "fi",
+            f'exec enroot start --mount "$PWD:{WORKSPACE}"{passed} "$name" {words}',
+            "",
+        ]
+    )
+
+
+def container_name(name: str) -> str:
+    """A name that is one directory, as enroot keeps containers."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name).lstrip("-.") or "job"

@@ -1,0 +1,197 @@
+"""Manifests for Kubernetes: a Job, an Indexed Job with its Service, or a JobSet.
+
+https://kubernetes.io/docs/concepts/workloads/controllers/job/
+https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+https://jobset.sigs.k8s.io/docs/concepts/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from provision.errors import BadInputError
+from provision.model.request import quoted
+from provision.output.export.deployment import GATE, PORT, Deployment, reference_of, size
+from provision.output.export.launch import needs_launcher, on_one_node, torchrun
+from provision.output.export.yaml import Node, Remark, to_yaml
+
+JobKind: TypeAlias = Literal["job", "indexed", "jobset"]
+
+_LABEL = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
+_LONGEST_NAME = 45
+"""Names of pods and hosts have 63 characters, and end in "-workers-0-" and a number."""
+_ARCHES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def to_manifest(one: Deployment, kind: JobKind) -> str:
+    """One or two documents. BadInputError: the name is not one that Kubernetes takes."""
+    check_name(one.name)
+    documents = {"job": _job, "indexed": _indexed, "jobset": _jobset}[kind](one)
+    head = f"# {one.title}: {one.room}.\n#\n#   kubectl create -f {one.name}.yaml\n"
+    if one.gate:
+        what = f"job/{one.name}" if kind != "jobset" else f"job/{one.name}-workers-0"
+        head += f"#   kubectl logs {what} -c gate    # what the suite found\n"
+    return head + "---\n".join(map(to_yaml, documents))
+
+
+def check_name(name: str) -> None:
+    """A name for a Job, its Service and its pods (RFC 1035). BadInputError: it is not one."""
+    if not _LABEL.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise BadInputError(
+            f"--name {quoted(name)} is not a name that Kubernetes takes.",
+            fix=f"Use at most {_LONGEST_NAME} lower-case letters, digits and hyphens, a letter "
+            "first: --name train",
+        )
+
+
+def _job(one: Deployment) -> list[dict[str, Node]]:
+    again = "a pod that fails is replaced, maybe on another node"
+    spec: dict[str, Node] = {
+        "backoffLimit": Remark(again, 2),
+        "template": {"spec": _pod(one, [literal(word) for word in on_one_node(one)])},
+    }
+    return [_object("batch/v1", "Job", one.name, spec)]
+
+
+def _indexed(one: Deployment) -> list[dict[str, Node]]:
+    service: dict[str, Node] = {
+        "clusterIP": Remark("headless: it only gives the pods their names", "None"),
+        "publishNotReadyAddresses": True,
+        "selector": {"job-name": one.name},
+    }
+    spec: dict[str, Node] = {
+        "completionMode": "Indexed",
+        "completions": one.nodes,
+        "parallelism": one.nodes,
+        "backoffLimit": 2,
+        "template": {"spec": _pod(one, _words(one, f"{one.name}-0.{one.name}"), one.name)},
+    }
+    return [
+        _object("v1", "Service", one.name, service),
+        _object("batch/v1", "Job", one.name, spec),
+    ]
+
+
+def _jobset(one: Deployment) -> list[dict[str, Node]]:
+    first = f"{one.name}-workers-0-0.{one.name}"
+    job: dict[str, Node] = {
+        "completionMode": "Indexed",
+        "completions": one.nodes,
+        "parallelism": one.nodes,
+        "backoffLimit": Remark("one lost pod ends the others' collectives: all start again", 0),
+        "template": {"spec": _pod(one, _words(one, first))},
+    }
+    spec: dict[str, Node] = {
+        "failurePolicy": {"maxRestarts": 2},
+        "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}],
+    }
+    return [_object("jobset.x-k8s.io/v1alpha2", "JobSet", one.name, spec)]
+
+
+def _object(version: str, kind: str, name: str, spec: Node) -> dict[str, Node]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def literal(text: str) -> str:
+    """A word of a command or a value of a variable, in which Kubernetes expands $(NAME), and $$ to
+    $: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
+    """
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def _words(one: Deployment, first: str) -> list[str | Remark]:
+    """The command of each pod; `first` is the host name of the pod with index 0."""
+    if not needs_launcher(one):
+        return [literal(word) for word in one.command]
+    rank = "--node-rank=$(JOB_COMPLETION_INDEX)"
+    words = torchrun(one, rank, f"--master-addr={first}", f"--master-port={PORT}")
+    known = Remark("set in each pod of an Indexed Job", rank)
+    return [known if word is rank else literal(word) for word in words]
+
+
+def _pod(one: Deployment, words: list[str] | list[str | Remark], subdomain: str = "") -> Node:
+    shm: list[Node] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108  in the pod
+    image: dict[str, Node] = {"image": reference_of(one, "Kubernetes")}
+    rest: dict[str, Node] = {"resources": {"limits": {"nvidia.com/gpu": str(one.gpus or 1)}}}
+    if one.user:
+        rest["securityContext"] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    rest["volumeMounts"] = shm
+    env = _environment(one, one.environment)
+    gate: Node = {"name": "gate", **image, "command": [*GATE], **_environment(one, ()), **rest}
+    job: Node = {"name": one.name, **image, "command": [*words], **env, **rest}
+    pod: dict[str, Node] = {"subdomain": subdomain} if subdomain else {}
+    pod["restartPolicy"] = "Never"
+    if one.user:
+        pod["securityContext"] = Remark(
+            "images of `provision build` need no root",
+            {
+                "runAsNonRoot": True,
+                "runAsUser": one.user,
+                "runAsGroup": one.user,
+                "fsGroup": one.user,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        )
+    pod |= _placement(one)
+    if one.gate:
+        why = "the job starts only if the suite passes: in its image, on its node, with its GPUs"
+        pod["initContainers"] = Remark(why, [gate])
+    pod["containers"] = [job]
+    volume: Node = {"medium": "Memory", "sizeLimit": size(one.shm, ("Gi", "Mi", ""))}
+    why = "for NCCL and DataLoader workers; it counts against the pod's memory limit, if it has one"
+    pod["volumes"] = [Remark(why, {"name": "shm", "emptyDir": volume})]
+    return pod
+
+
+def _environment(one: Deployment, given: Sequence[tuple[str, str]]) -> dict[str, Node]:
+    pairs: list[tuple[str, Node]] = []
+    if one.user:
+        pairs += [("HOME", "/tmp"), ("USER", "job")]  # noqa: S108  in the pod
+    pairs += [(name, literal(value)) for name, value in given]
+    rows: list[Node] = [{"name": name, "value": value} for name, value in pairs]
+    if one.user:
+        rows[0] = Remark("the user has no home in the image, and no name", rows[0])
+    return {"env": rows} if rows else {}
+
+
+def _placement(one: Deployment) -> dict[str, Node]:
+    found: dict[str, Node] = {}
+    if one.arch in _ARCHES:
+        found["nodeSelector"] = {"kubernetes.io/arch": _ARCHES[one.arch or ""]}
+    if one.products:
+        rules: list[Node] = [
+            {
+                "key": "nvidia.com/gpu.product",
+                "operator": "In",
+                "values": [product_label(name) for name in one.products],
+            }
+        ]
+        if one.driver is not None:
+            major = int(one.driver.partition(".")[0])
+            rules.append(
+                Remark(
+                    f"CUDA {one.cuda} needs driver {one.driver}; the label has only its branch",
+                    {
+                        "key": "nvidia.com/cuda.driver.major",
+                        "operator": "Gt",
+                        "values": [str(major - 1)],
+                    },
+                )
+            )
+        terms: Node = {"nodeSelectorTerms": [{"matchExpressions": rules}]}
+        why = "labels of gpu-feature-discovery; shared GPUs and MIG devices have other ones"
+        required: Node = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        found["affinity"] = Remark(why, {"nodeAffinity": required})
+    return found
+
+
+def product_label(name: str) -> str:
+    """A GPU's name as gpu-feature-discovery writes it:
+    https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
+    """
+    return "-".join(re.sub(r"[^A-Za-z0-9_. -]", "", name).split())

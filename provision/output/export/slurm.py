@@ -1,0 +1,185 @@
+"""A batch script for Slurm: https://slurm.schedmd.com/sbatch.html
+
+Containers: pyxis (https://github.com/NVIDIA/pyxis), Apptainer, enroot or Docker.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Literal, TypeAlias, get_args
+
+from provision.output.export.deployment import (
+    GATE,
+    STACK_BYTES,
+    WORKSPACE,
+    Deployment,
+    reference_of,
+    size,
+)
+from provision.output.export.launch import needs_launcher, on_one_node, torchrun
+from provision.output.export.names import apptainer_uri, enroot_uri, pyxis_image, squashfs_name
+
+ContainerTool: TypeAlias = Literal["pyxis", "apptainer", "enroot", "docker"]
+TOOLS: tuple[ContainerTool, ...] = get_args(ContainerTool)
+
+# What JAX and others read to find their place in the job; a container does not get them by itself.
+_PASSED_ON = (
+    *("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES"),
+    *("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+)
+
+
+def to_sbatch(one: Deployment, tool: ContainerTool, *, mount: bool) -> str:
+    """The script. With `mount` the directory of the job is /workspace in the container."""
+    tasks, reason = _tasks(one)
+    lines = [
+        "#!/bin/bash",
+        f"# {one.title}: {one.room}, with {_TITLES[tool]}.",
+        "#",
+        f"#   sbatch {shlex.quote(one.name)}.sbatch",
+        "#",
+        f"#SBATCH --job-name={quoted(one.name)}",
+        "#SBATCH --output=%j.out",
+        f"#SBATCH --nodes={one.nodes}",
+        f"#SBATCH --gpus-per-node={one.gpus or 1}",
+        f"# {reason}",
+        f"#SBATCH --ntasks-per-node={tasks}",
+        "# Set these for your cluster; a line with one # is read.",
+        "##SBATCH --partition=gpu",
+        "##SBATCH --time=24:00:00",
+        "##SBATCH --cpus-per-task=16",
+        "",
+        "set -euo pipefail",
+        "",
+        "# Where the processes meet: on the first node. Jobs that share it have different ports.",
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
+        "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+        "export MASTER_ADDR MASTER_PORT",
+        *(f"export {name}={shlex.quote(value)}" for name, value in one.environment),
+        "",
+        *_container(one, tool, mount=mount),
+        "",
+    ]
+    if one.gate:
+        lines += [
+            "# The job starts only if the suite passes on each of its nodes.",
+            f'srun --ntasks={one.nodes} --ntasks-per-node=1 "${{container[@]}}" {shlex.join(GATE)}',
+            "",
+        ]
+    return "\n".join([*lines, f'srun "${{container[@]}}" {_command(one)}', ""])
+
+
+def quoted(text: str) -> str:
+    """A value in a line of #SBATCH, which sbatch splits as a shell does, without expansions."""
+    return (
+        text
+        if shlex.quote(text) == text
+        else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    )
+
+
+_DOCKER_RUN = r'exec docker run --gpus "\"device=${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS}\"" "$@"'
+_TITLES = {
+    "pyxis": "pyxis and enroot",
+    "apptainer": "Apptainer",
+    "enroot": "enroot",
+    "docker": "Docker",
+}
+
+
+def _tasks(one: Deployment) -> tuple[int, str]:
+    if needs_launcher(one):
+        return 1, "One task on each node: torchrun starts a process for each GPU."
+    if one.framework == "jax" and one.nodes > 1:
+        return one.gpus or 1, "One task for each GPU, as jax.distributed.initialize() expects."
+    return 1, "One task on each node, with all of its GPUs."
+
+
+def _command(one: Deployment) -> str:
+    if one.nodes == 1 or not needs_launcher(one):
+        return shlex.join(on_one_node(one) if one.nodes == 1 else one.command)
+    meeting = ("--rdzv-backend=c10d", "RDZV-ID", "RDZV-ENDPOINT")
+    raw = {
+        "RDZV-ID": '--rdzv-id="$SLURM_JOB_ID"',
+        "RDZV-ENDPOINT": '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
+    }
+    words = torchrun(one, *meeting)
+    first, where = words[:3], [raw.get(word, word) for word in words[3:6]]
+    return " \\\n    ".join([" ".join(first), " ".join(where), shlex.join(words[6:])])
+
+
+def _container(one: Deployment, tool: ContainerTool, *, mount: bool) -> list[str]:
+    return {"pyxis": _pyxis, "apptainer": _apptainer, "enroot": _enroot, "docker": _docker}[tool](
+        one, mount
+    )
+
+
+def _array(*lines: str) -> list[str]:
+    return ["container=(", *(f"    {line}" for line in lines), ")"]
+
+
+def _pyxis(one: Deployment, mount: bool) -> list[str]:  # noqa: FBT001  the signature of all
+    image = f"--container-image={shlex.quote(pyxis_image(reference_of(one, 'pyxis')))}"
+    place = [
+        f'--container-mounts="$SLURM_SUBMIT_DIR:{WORKSPACE}"',
+        f"--container-workdir={WORKSPACE}",
+    ]
+    own = ",".join(name for name, _ in one.environment)
+    options = ["--no-container-mount-home", *([f"--container-env={own}"] if own else [])]
+    return [
+        "# Without the home directory: Python packages in ~/.local would come before the image's.",
+        *_array(image, *options, *(place if mount else ())),
+    ]
+
+
+def _apptainer(one: Deployment, mount: bool) -> list[str]:  # noqa: FBT001
+    place = [f'--bind "$SLURM_SUBMIT_DIR:{WORKSPACE}" --pwd {WORKSPACE}']
+    return [
+        "# --nv brings the driver's libraries. Without the home directory: Python packages in",
+        "# ~/.local would come before the image's. The first run converts the image; to do that",
+        "# once, build a .sif from `provision export apptainer`, and name that here.",
+        *_array(
+            "apptainer exec --nv --no-home",
+            *(place if mount else ()),
+            shlex.quote(apptainer_uri(one.image)),
+        ),
+        "unset PYTHONPATH",
+    ]
+
+
+def _enroot(one: Deployment, mount: bool) -> list[str]:  # noqa: FBT001
+    name = squashfs_name(one.image.name)
+    place = [f'--mount "$SLURM_SUBMIT_DIR:{WORKSPACE}"'] if mount else []
+    return [
+        "# Imported once, into the directory of the job, which all nodes share.",
+        f'image="$SLURM_SUBMIT_DIR/"{shlex.quote(name)}',
+        'if [ ! -e "$image" ]; then',
+        f'    enroot import --output "$image.$SLURM_JOB_ID" {shlex.quote(enroot_uri(one.image))}',
+        '    mv "$image.$SLURM_JOB_ID" "$image"',
+        "fi",
+        *_array("enroot start", *_passed(one), *place, '"$image"'),
+    ]
+
+
+def _docker(one: Deployment, mount: bool) -> list[str]:  # noqa: FBT001
+    shm = size(one.shm, ("g", "m", "b"))
+    place = [f'--volume "$SLURM_SUBMIT_DIR:{WORKSPACE}" --workdir {WORKSPACE}'] if mount else []
+    return [
+        "# Docker does not know which GPUs of the node Slurm gave the job.",
+        "# Containers have the host's network, so that the nodes reach each other.",
+        "# shellcheck disable=SC2016  # expanded on each node",
+        *_array(
+            f"bash -c '{_DOCKER_RUN}' docker",
+            '--rm --init --network host --user "$(id -u):$(id -g)" --env HOME=/tmp',
+            f"--shm-size={shm} --ulimit memlock=-1 --ulimit stack={STACK_BYTES}",
+            *_passed(one),
+            *place,
+            shlex.quote(reference_of(one, "Docker", engine=True)),
+        ),
+    ]
+
+
+def _passed(one: Deployment) -> list[str]:
+    names = (*_PASSED_ON, *(name for name, _ in one.environment))
+    rows = [names[start : start + 3] for start in range(0, len(names), 3)]
+    return [" ".join(f"--env {name}" for name in row) for row in rows]

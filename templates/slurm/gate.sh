@@ -13,8 +13,9 @@
 #   OPTIONS="--max-age 12h"
 #   UNDECIDED=start                         # or drain: if the gate cannot decide
 #
-# Exit codes of `provision gate`: 0 open, 1 closed, others: it cannot decide. Slurm drains the node
-# and requeues the job if a Prolog fails. Slurm ends a HealthCheckProgram after 60 s, so nothing is
+# Exit codes of `provision gate`: 0 open, 1 closed, others: it cannot decide. A program that does not
+# even start may end with 1, too, so its line has to say "closed". Slurm drains the node and requeues
+# the job if a Prolog fails. Slurm ends a HealthCheckProgram after 60 s, so nothing is
 # tested there.
 set -u
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
@@ -37,15 +38,18 @@ drain() {
 if [ -z "${SLURM_JOB_ID:-}" ]; then # the health check
     # shellcheck disable=SC2086 # these are words
     said=$($PROVISION gate --no-test $OPTIONS "$IMAGE")
-    [ $? -ne 1 ] || drain "$said"
+    case $?:$said in
+    1:closed*) drain "$said" ;;
+    esac
     exit 0
 fi
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0 # the job has no GPU
 # shellcheck disable=SC2086
 said=$($PROVISION gate $OPTIONS "$IMAGE")
-code=$?
-if [ $code -eq 0 ] || { [ $code -ne 1 ] && [ "$UNDECIDED" != drain ]; }; then
-    exit 0
-fi
+case $?:$said in
+0:*) exit 0 ;;
+1:closed*) ;;
+*) [ "$UNDECIDED" = drain ] || exit 0 ;;
+esac
 drain "${said:-undecided, see the log of slurmd}"
 exit 1 # the job goes back into the queue

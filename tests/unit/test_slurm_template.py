@@ -73,6 +73,15 @@ def test_what_the_gate_says_is_what_slurm_gets(
     assert drained == (["update", "NodeName=n7", "State=DRAIN", reason] if drains else [])
 
 
+@pytest.mark.parametrize("env", [JOB, CHECK], ids=["a job", "the health check"])
+def test_a_command_that_does_not_start_is_no_sick_node(tmp_path: Path, env: dict[str, str]) -> None:
+    """Python, for one, ends with 1 if its installation is broken."""
+    conf = f"IMAGE=a:1\nPROVISION={tmp_path}/provision\n"
+    found, called, drained = ran(tmp_path, env, 1, "", conf)
+    assert (found, drained) == (0, [])
+    assert called
+
+
 def test_the_options_are_words(tmp_path: Path) -> None:
     conf = f"IMAGE=a:1\nPROVISION={tmp_path}/provision\nOPTIONS='--max-age 7d'\n"
     assert ran(tmp_path, JOB, 0, conf=conf)[1] == ["gate", "--max-age", "7d", "a:1"]

@@ -87,6 +87,21 @@ def test_several_nodes_meet_at_the_first() -> None:
     ]
 
 
+def test_docker_gets_the_gpus_that_slurm_gave_the_job_on_the_node(tmp_path: Path) -> None:
+    stand_ins(tmp_path, "docker")
+    for name, text in (("srun", 'exec "$@"'), ("scontrol", "echo n0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    one = deployment(environment=(("A", "b c"),), shm_bytes=3 << 29)
+    env = {**JOB, "SLURM_SUBMIT_DIR": "/a b"}
+    done = run_script(slurm.to_sbatch(one, "docker", mount=True), tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = words_of(tmp_path, "docker")
+    assert words[:3] == ["run", "--gpus", '"device=2,3"']  # the quotes are for its list of options
+    assert {"--shm-size=1536m", "/a b:/workspace", "A", "MASTER_ADDR"} <= set(words)
+    assert words[-3:] == [one.image.name, "python3", "train.py"]
+
+
 def header(text: str) -> dict[str, str]:
     return dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", text, re.MULTILINE))
 

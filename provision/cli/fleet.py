@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images.text.printable import printable
+from provision.cli.fleet_nodes import (
+    MOST_AT_ONCE,
+    on_options,
+    output_folder,
+    read_calls,
+    read_whole,
+)
 from provision.cli.options import plan_words, read_catalog, read_request
-from provision.errors import BadInputError, Exit, exit_of_refusal
+from provision.errors import Exit, exit_of_refusal
 from provision.fleet.classes import classes_of
 from provision.fleet.hostfiles import read_fleet_hosts
 from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fleet
 from provision.fleet.report import fleet_to_json
 from provision.fleet.what_if import change_driver
-from provision.model.request import parse_driver, quoted
+from provision.model.request import parse_driver
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
-    from provision.fleet.nodes.calls import NodeCall
     from provision.fleet.nodes.collect import NodeReading
-    from provision.fleet.nodes.work import NodeLimits
 
-_MOST_AT_ONCE = 1024
 _LONGEST_S = 3600
 
 
 def fleet_detect_options(verb: argparse.ArgumentParser) -> None:
     """Which machines, how they are reached, and where the files go."""
-    verb.add_argument(
-        "--on",
-        metavar="WHERE",
-        required=True,
-        help="ssh:FILE (a list with one [USER@]HOST[:PORT] a line), slurm[:PARTITION] or "
-        "ray[:ADDRESS]",
-    )
+    on_options(verb)
     verb.add_argument(
         "--output", metavar="DIR", required=True, help="directory for the host files (NODE.json)"
     )
@@ -47,13 +41,7 @@ def fleet_detect_options(verb: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="ask nodes that already have a host file, too"
     )
     verb.add_argument(
-        "--at-once", metavar="N", default="32", help="nodes to read at a time (default: 32)"
-    )
-    verb.add_argument(
         "--timeout", metavar="SECONDS", default="60", help="time limit for each node (default: 60)"
-    )
-    verb.add_argument(
-        "--ssh-config", metavar="FILE", help="configuration for ssh (default: the user's own)"
     )
 
 
@@ -62,15 +50,21 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     from provision.cli.render.fleet_nodes import describe_nodes, node_line
     from provision.fleet.nodes.collect import collect
     from provision.fleet.nodes.program import node_program
+    from provision.fleet.nodes.slurm import SlurmJob
+    from provision.fleet.nodes.work import NodeLimits
     from provision.fleet.report import nodes_to_json
 
     def tell(reading: NodeReading) -> None:
         console.progress(node_line(reading))
 
-    limits = _read_limits(args)
+    limits = NodeLimits(
+        read_whole("--at-once", args.at_once, MOST_AT_ONCE),
+        read_whole("--timeout", args.timeout, _LONGEST_S),
+    )
+    job = SlurmJob(wait_s=limits.timeout_s / 2, run_s=limits.timeout_s)
     with contextlib.ExitStack() as held:
-        calls = _read_calls(args, limits, held)
-        folder = _output_folder(args.output)
+        calls = read_calls(args, job, limits.timeout_s, held)
+        folder = output_folder(args.output)
         with console.step("detect", f"reading {len(calls)} nodes, {limits.at_once} at a time"):
             readings = collect(calls, node_program(), folder, limits, again=args.again, tell=tell)
     if args.json:
@@ -78,64 +72,6 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     else:
         print_result(describe_nodes(readings, str(folder)))
     return Exit.UNREACHABLE if any(one.status == "failed" for one in readings) else Exit.DONE
-
-
-def _read_calls(
-    args: argparse.Namespace, limits: NodeLimits, held: contextlib.ExitStack
-) -> Sequence[NodeCall]:
-    """`held` ends what the calls need."""
-    kind, _, where = args.on.partition(":")
-    if args.ssh_config is not None and kind != "ssh":
-        raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
-    if kind == "ssh" and where:
-        from provision.fleet.nodes.ssh import read_ssh_hosts, ssh_calls
-
-        return ssh_calls(read_ssh_hosts(where), args.ssh_config)
-    if kind == "slurm":
-        from provision.fleet.nodes.slurm import SlurmJob, list_nodes, parse_partition, slurm_calls
-
-        job = SlurmJob(wait_s=limits.timeout_s / 2, run_s=limits.timeout_s)
-        return slurm_calls(list_nodes(parse_partition(where)), job)
-    if kind == "ray":
-        from provision.fleet.nodes.ray import parse_address, ray_calls, ray_cluster
-
-        cluster = held.enter_context(ray_cluster(parse_address(where)))
-        return ray_calls(cluster, limits.timeout_s)
-    raise BadInputError(
-        f"--on {quoted(args.on)} is not supported.",
-        fix="Use ssh:FILE, slurm[:PARTITION] or ray[:ADDRESS].",
-    )
-
-
-def _read_limits(args: argparse.Namespace) -> NodeLimits:
-    from provision.fleet.nodes.work import NodeLimits
-
-    return NodeLimits(
-        _whole("--at-once", args.at_once, _MOST_AT_ONCE),
-        _whole("--timeout", args.timeout, _LONGEST_S),
-    )
-
-
-def _whole(option: str, text: str, most: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) or not 1 <= int(text) <= most:
-        raise BadInputError(
-            f"{option} {quoted(text)} is not a whole number from 1 to {most}.",
-            fix=f"For example: {option} 60",
-        )
-    return int(text)
-
-
-def _output_folder(text: str) -> Path:
-    folder = Path(text)
-    shown = printable(text, limit=100)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInputError(
-            f"--output {shown} cannot be made: {error.strerror}.",
-            fix="Name a directory that you may write to: --output DIR",
-        ) from error
-    return folder
 
 
 def hosts_argument(verb: argparse.ArgumentParser) -> None:

@@ -74,6 +74,9 @@ do_fleet_detect, fleet_detect_options, do_fleet_plan, fleet_plan_options = (
 do_fleet_build, fleet_build_options = (
     _later("fleet_build", name) for name in ("do_fleet_build", "fleet_build_options")
 )
+do_fleet_verify, fleet_verify_options = (
+    _later("fleet_verify", name) for name in ("do_fleet_verify", "fleet_verify_options")
+)
 do_fleet_check, fleet_check_options = (
     _later("fleet_check", name) for name in ("do_fleet_check", "fleet_check_options")
 )
@@ -267,6 +270,12 @@ FLEET_COMMANDS = (
         options=(fleet_build_options, request_options, network_options, base_options),
         run=do_fleet_build,
     ),
+    Command(
+        name="verify",
+        help="test every machine in its image, and find those that are slower than their twins",
+        options=(fleet_verify_options, network_options),
+        run=do_fleet_verify,
+    ),
 )
 EXPORT_COMMANDS = tuple(
     Command(
@@ -285,7 +294,7 @@ GROUPS = (
     ),
     Group(
         name="fleet",
-        help="read many machines, plan their images, and build them",
+        help="read many machines, plan their images, build them, and test all",
         commands=FLEET_COMMANDS,
     ),
     Group(

@@ -90,12 +90,12 @@ class SuiteRequest:
         return [word for option, names in named if names for word in (option, ",".join(names))]
 
 
-def run_here(words: Sequence[str]) -> process.Completed:
+def run_here(words: Sequence[str], timeout_s: float = 120.0) -> process.Completed:
     """Runs the suite's own command line on this machine: for what it knows, not for what it
     proves.
     """
     argv = [sys.executable, "-m", "verify", *words]
-    return process.run(argv, timeout_s=120.0, cwd=suite_directory().parent, apart=True)
+    return process.run(argv, timeout_s=timeout_s, cwd=suite_directory().parent, apart=True)
 
 
 def suite_directory() -> Path:

@@ -40,7 +40,8 @@ LAYERS = {
     """,
     "verify": """
         commands
-        across  monitoring  reports
+        across  fleet
+        monitoring  reports
         checks
         running  workloads
         model

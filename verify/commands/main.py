@@ -36,9 +36,10 @@ _EPILOG = """commands (each has its own --help):
   verify compare A B           compare two reports
   verify render REPORT         convert a report to HTML, Markdown, ...
   verify judge REPORT          recompute the verdict of a report
+  verify fleet LIST            judge the reports of many machines
 """
 # Each is a module of this package with a `main(argv) -> int`, imported only when it is called.
-COMMANDS = ("across", "batch", "compare", "judge", "monitor", "render")
+COMMANDS = ("across", "batch", "compare", "fleet", "judge", "monitor", "render")
 
 
 def main(
@@ -149,8 +150,8 @@ def choose(
     required = _ids(checks, "--require", require)
     if only is None:
         upto = LEVELS[: LEVELS.index(level) + 1]
-        mine = [c for c in checks if c.level in upto and (packages or not c.on_request)]
-        return [c for c in checks if c in mine or c.id in required], required
+        mine = {c.id for c in checks if c.level in upto and (packages or not c.on_request)}
+        return [c for c in checks if c.id in mine or c.id in required], required
     wanted = _ids(checks, "--only", only)
     missing = [name for name in required if name not in wanted]
     if missing:

@@ -138,7 +138,7 @@ def _checks(baseline: Report, current: Report) -> MovedChecks:
 
 
 def _metrics(baseline: Report, current: Report, tolerance: float) -> MovedMetrics:
-    old, new = _keyed(baseline), _keyed(current)
+    old, new = keyed(baseline), keyed(current)
     worse: List[MovedMetric] = []
     better: List[MovedMetric] = []
     alike = [key for key in old if key in new and _same_measure(old[key], new[key])]
@@ -158,7 +158,7 @@ def _metrics(baseline: Report, current: Report, tolerance: float) -> MovedMetric
     }
 
 
-def _keyed(report: Report) -> Dict[Key, MetricRow]:
+def keyed(report: Report) -> Dict[Key, MetricRow]:
     """Each metric by its check, name and labels; repeated ones also by a counter."""
     found: Dict[Key, MetricRow] = {}
     for check in report["checks"]:
@@ -206,8 +206,14 @@ def allowance(old: MetricRow, new: MetricRow, tolerance: float) -> float:
         before = after
     elif new["repeats"] == 1:
         after = before
-    noise = math.hypot(before / math.sqrt(old["repeats"]), after / math.sqrt(new["repeats"]))
-    return max(tolerance, min(Z * MEDIAN_ERROR * noise, sys.float_info.max))
+    both = math.hypot(before / math.sqrt(old["repeats"]), after / math.sqrt(new["repeats"]))
+    return max(tolerance, min(Z * MEDIAN_ERROR * both, sys.float_info.max))
+
+
+def noise(metric: MetricRow) -> float:
+    """How far one median may be from its true value through its own scatter, relative to it."""
+    error = sigma(metric) / math.sqrt(max(1, metric["repeats"]))
+    return min(Z * MEDIAN_ERROR * error, sys.float_info.max)
 
 
 def sigma(metric: MetricRow) -> float:

@@ -43,7 +43,7 @@ def render(report: Report) -> str:
     if "comparison" in report:
         _comparison_case(suite, report["comparison"])
     _count(suites, suite, sum(check["seconds"] for check in report["checks"]))
-    _indent(suites)
+    indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
 
 
@@ -132,11 +132,11 @@ def _comparison_case(suite: Element, found: ReportComparison) -> None:
     SubElement(case, "system-out").text = clean(shortened(told.page(found), OUTPUT_LIMIT))
 
 
-def _indent(element: Element, depth: int = 0) -> None:
+def indent(element: Element, depth: int = 0) -> None:
     """One line per element (ElementTree has its own since Python 3.9)."""
     last: Optional[Element] = None
     for child in element:
-        _indent(child, depth + 1)
+        indent(child, depth + 1)
         child.tail = "\n" + "  " * (depth + 1)
         last = child
     if last is not None:

@@ -44,11 +44,11 @@ def render(report: Report) -> str:
     for name, told, samples in _families(report):
         unique: Dict[str, float] = {}
         for labels, value in samples:
-            unique.setdefault(_series(name, {**both, **labels}), value)
+            unique.setdefault(series(name, {**both, **labels}), value)
         if unique:
             full = "gpu_provision_" + name
             lines += ["# HELP {} {}".format(full, told), "# TYPE {} gauge".format(full)]
-            lines += ["{} {}".format(series, _value(value)) for series, value in unique.items()]
+            lines += ["{} {}".format(one, _value(value)) for one, value in unique.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -157,7 +157,8 @@ def _base(unit: str) -> Tuple[str, float]:
     return re.sub(r"\W+", "_", unit).strip("_") or "none", 1.0
 
 
-def _series(name: str, labels: Labels) -> str:
+def series(name: str, labels: Labels) -> str:
+    """A series with its labels, in the exposition format."""
     inner = ",".join('{}="{}"'.format(key, _escaped(labels[key])) for key in sorted(labels))
     return "gpu_provision_{}{{{}}}".format(name, inner)
 

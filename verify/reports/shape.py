@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, Mapping, NoReturn
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional
 
 from verify.model.check import UsageError
 from verify.model.report import Report
@@ -37,7 +37,7 @@ def parse(data: bytes, name: str) -> Report:
     """The report in these bytes; `name` is their name in an error message."""
     try:
         found = json.loads(data.decode("utf-8"), parse_constant=_refuse, parse_float=_double)
-        problem = next(problems(found, schema()), None)
+        problem = None if _whole_fits()(found) else next(problems(found, schema()), None)
     except (ValueError, RecursionError) as error:
         said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise UsageError("{}: not JSON, or cut short: {}".format(name, said)) from error
@@ -53,6 +53,111 @@ def schema() -> Dict[str, Any]:
     with open(_SCHEMA, encoding="utf-8") as file:
         loaded: Dict[str, Any] = json.load(file)
     return loaded
+
+
+Fits = Callable[[Any], bool]
+
+
+@functools.lru_cache(maxsize=None)
+def _whole_fits() -> Fits:
+    return fits_rule(schema())
+
+
+def fits_rule(rule: Mapping[str, Any]) -> Fits:
+    """A function that says whether a value has no `problems` with this rule. It keeps no places for
+    messages, which makes it ten times as fast: a fleet has thousands of reports.
+    """
+    tests = [_fits_keyword(keyword, told, rule) for keyword, told in rule.items()]
+    found = tuple(test for test in tests if test is not None)
+    if len(found) == 1:
+        return found[0]
+    return lambda value: all(test(value) for test in found)
+
+
+def _fits_keyword(keyword: str, told: Any, rule: Mapping[str, Any]) -> Optional[Fits]:
+    check = _KEYWORDS.get(keyword)
+    if check is None:
+        return None
+    special = {
+        "type": _fits_type,
+        "properties": _fits_properties,
+        "additionalProperties": _fits_additional,
+        "items": _fits_items,
+        "$ref": _fits_ref,
+        "required": _fits_required,
+        "minItems": _fits_least,
+        "maxItems": _fits_most,
+    }.get(keyword)
+    if special is not None:
+        return special(told, rule)
+    return lambda value: next(check(value, told, rule, ""), None) is None
+
+
+_EXACT = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+
+
+def _fits_type(told: Any, _: Mapping[str, Any]) -> Fits:
+    kinds = (told,) if isinstance(told, str) else tuple(told)
+    exact = frozenset(_EXACT[kind] for kind in kinds if kind in _EXACT)
+    tests = tuple(_TYPES[kind] for kind in kinds)
+    if kinds == ("number",):
+        return lambda value: math.isfinite(value) if type(value) is float else _finite(value)
+    if len(kinds) == len(exact) == 1:
+        return tests[0]
+    return lambda value: type(value) in exact or any(test(value) for test in tests)
+
+
+def _fits_properties(told: Any, _: Mapping[str, Any]) -> Fits:
+    rules = tuple((name, fits_rule(rule)) for name, rule in told.items())
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return True
+        return all(test(value[name]) for name, test in rules if name in value)
+
+    return fits
+
+
+def _fits_additional(told: Any, rule: Mapping[str, Any]) -> Optional[Fits]:
+    if not isinstance(told, dict):
+        return None
+    test, known = fits_rule(told), frozenset(rule.get("properties", {}))
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return True
+        return all(test(value[name]) for name in value if name not in known)
+
+    return fits
+
+
+def _fits_items(told: Any, _: Mapping[str, Any]) -> Fits:
+    test = fits_rule(told)
+    return lambda value: not isinstance(value, list) or all(test(item) for item in value)
+
+
+def _fits_required(told: Any, _: Mapping[str, Any]) -> Fits:
+    names = frozenset(told)
+    return lambda value: not isinstance(value, dict) or names <= value.keys()
+
+
+def _fits_least(told: Any, _: Mapping[str, Any]) -> Fits:
+    return lambda value: not isinstance(value, list) or len(value) >= told
+
+
+def _fits_most(told: Any, _: Mapping[str, Any]) -> Fits:
+    return lambda value: not isinstance(value, list) or len(value) <= told
+
+
+def _fits_ref(told: str, _: Mapping[str, Any]) -> Fits:
+    kept: List[Fits] = []  # made at first use: definitions may name each other
+
+    def fits(value: Any) -> bool:
+        if not kept:
+            kept.append(fits_rule(schema()["$defs"][told.rpartition("/")[2]]))
+        return kept[0](value)
+
+    return fits
 
 
 def problems(value: Any, rule: Mapping[str, Any], where: str = "") -> Iterator[str]:
@@ -155,8 +260,8 @@ def _required(value: Any, told: Any, _: Mapping[str, Any], where: str) -> Iterat
 
 
 def _properties(value: Any, told: Any, _: Mapping[str, Any], where: str) -> Iterator[str]:
-    for name, rule in told.items():
-        if isinstance(value, dict) and name in value:
+    for name, rule in told.items() if isinstance(value, dict) else ():
+        if name in value:
             yield from problems(value[name], rule, "{}.{}".format(where, name))
 
 

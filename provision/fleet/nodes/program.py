@@ -12,6 +12,7 @@ import importlib.util
 import json
 import re
 import secrets
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,8 +51,15 @@ def node_program(task: NodeTask = READ_HOST, argument: object = None) -> NodePro
     """The program for a task, with a mark of its own."""
     mark = f"gpu-provision-{secrets.token_hex(8)} "
     call = base64.b64encode(json.dumps([*task, argument]).encode()).decode()
-    text = _template(task).replace("@MARK@", mark).replace("@TASK@", call)
+    with _PACKING:
+        template = _template(task)
+    text = template.replace("@MARK@", mark).replace("@TASK@", call)
     return NodeProgram(text, mark)
+
+
+# Calls are started by several threads, and CPython 3.11 may fail if two of them parse at once
+# ("AST constructor recursion depth mismatch", https://github.com/python/cpython/issues/106905).
+_PACKING = threading.Lock()
 
 
 @functools.lru_cache(maxsize=4)

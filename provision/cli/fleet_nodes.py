@@ -1,0 +1,89 @@
+"""The options of commands that ask the nodes of a fleet: where they are, and with which limits."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.text.printable import printable
+from provision.errors import BadInputError
+from provision.model.request import quoted
+
+if TYPE_CHECKING:
+    from provision.fleet.nodes.calls import NodeCall
+    from provision.fleet.nodes.slurm import SlurmJob
+
+MOST_AT_ONCE = 1024
+
+
+def on_options(verb: argparse.ArgumentParser) -> None:
+    """Which nodes, and how they are reached."""
+    verb.add_argument(
+        "--on",
+        metavar="WHERE",
+        required=True,
+        help="ssh:FILE (a list with one [USER@]HOST[:PORT] a line), slurm[:PARTITION] or "
+        "ray[:ADDRESS]",
+    )
+    verb.add_argument(
+        "--at-once", metavar="N", default="32", help="nodes to ask at a time (default: 32)"
+    )
+    verb.add_argument(
+        "--ssh-config", metavar="FILE", help="configuration for ssh (default: the user's own)"
+    )
+
+
+def read_calls(
+    args: argparse.Namespace, job: SlurmJob, timeout_s: float, held: contextlib.ExitStack
+) -> Sequence[NodeCall]:
+    """The calls. `job`: what each node's job of Slurm may use; `timeout_s`: how long a node may
+    take; `held` ends what the calls need.
+    """
+    kind, _, where = args.on.partition(":")
+    if args.ssh_config is not None and kind != "ssh":
+        raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
+    if kind == "ssh" and where:
+        from provision.fleet.nodes.ssh import read_ssh_hosts, ssh_calls
+
+        return ssh_calls(read_ssh_hosts(where), args.ssh_config)
+    if kind == "slurm":
+        from provision.fleet.nodes.slurm import list_nodes, parse_partition, slurm_calls
+
+        return slurm_calls(list_nodes(parse_partition(where)), job)
+    if kind == "ray":
+        from provision.fleet.nodes.ray import parse_address, ray_calls, ray_cluster
+
+        cluster = held.enter_context(ray_cluster(parse_address(where)))
+        return ray_calls(cluster, timeout_s)
+    raise BadInputError(
+        f"--on {quoted(args.on)} is not supported.",
+        fix="Use ssh:FILE, slurm[:PARTITION] or ray[:ADDRESS].",
+    )
+
+
+def read_whole(option: str, text: str, most: int) -> int:
+    """A whole number from 1 on."""
+    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) or not 1 <= int(text) <= most:
+        raise BadInputError(
+            f"{option} {quoted(text)} is not a whole number from 1 to {most}.",
+            fix=f"For example: {option} 60",
+        )
+    return int(text)
+
+
+def output_folder(text: str) -> Path:
+    """The directory of --output, made if it is not there."""
+    folder = Path(text)
+    shown = printable(text, limit=100)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(
+            f"--output {shown} cannot be made: {error.strerror}.",
+            fix="Name a directory that you may write to: --output DIR",
+        ) from error
+    return folder

@@ -1,0 +1,143 @@
+"""`provision fleet verify`: the suite on every node, in its image."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.cli.fleet_nodes import (
+    MOST_AT_ONCE,
+    on_options,
+    output_folder,
+    read_calls,
+    read_whole,
+)
+from provision.cli.options import read_catalog, read_places
+from provision.cli.paths import absolute_file
+from provision.cli.suite_options import read_image, read_level, read_seconds
+from provision.errors import BadInputError, Exit
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from provision.fleet.verify.drain import Drain
+
+_FORMATS = ("junit", "html", "prometheus")
+_WAIT_S = 300.0
+"""The longest time that a job of Slurm may wait until its node is free."""
+
+
+def fleet_verify_options(verb: argparse.ArgumentParser) -> None:
+    """Which nodes, which image, how it runs there, and what is written."""
+    on_options(verb)
+    add = verb.add_argument
+    add("--image", metavar="IMAGE", required=True, help="image built by provision build")
+    add("--output", metavar="DIR", required=True, help="directory for the reports (NODE.json)")
+    add("--level", metavar="LEVEL", help="quick, standard (default) or full")
+    add(
+        "--timeout",
+        metavar="SECONDS",
+        help="time limit of the suite on each node (default: 1800)",
+    )
+    add("--again", action="store_true", help="test nodes that already have a report, too")
+    add(
+        "--way",
+        metavar="WAY",
+        help="what runs the image on the nodes: provision, docker, podman, apptainer or enroot "
+        "(default: the first that a node has)",
+    )
+    add(
+        "--provision",
+        metavar="COMMAND",
+        help='command of a checkout that the nodes share: "/shared/gpu-provision/run provision"',
+    )
+    for name, what in (
+        ("html", "one page: nodes and checks, worst first"),
+        ("junit", "JUnit XML, a test case for each node"),
+        ("prometheus", "metrics for node_exporter's textfile collector"),
+    ):
+        add(f"--{name}", metavar="FILE", help=f"write {what}")
+    add("--drain", action="store_true", help="(slurm) show the commands that drain unfit nodes")
+    add("--yes", action="store_true", help="with --drain: run them")
+
+
+def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
+    """Test every node, judge all reports, and say what is wrong, the worst first."""
+    from provision.cli.render.fleet_verify import describe_verified, report_line
+    from provision.fleet.nodes.in_image import MARGIN_S
+    from provision.fleet.nodes.slurm import SlurmJob
+    from provision.fleet.nodes.work import NodeLimits
+    from provision.fleet.verify.drain import drains, run_drains
+    from provision.fleet.verify.order import read_order
+    from provision.fleet.verify.reports import NodeReport, verify_nodes
+    from provision.fleet.verify.result import judge_fleet
+    from provision.verification.report_files import refuse_unusable
+    from provision.verification.subject import find_subject
+
+    files = _read_files(args)
+    refuse_unusable(files, None)
+    _check_drain(args)
+    level, timeout_s = read_level(args.level), read_seconds(args.timeout)
+    image = read_image(args.image)
+    at_once = read_whole("--at-once", args.at_once, MOST_AT_ONCE)
+    order = read_order(
+        find_subject(image, read_places(args)),
+        read_catalog(console),
+        level=level,
+        timeout_s=timeout_s,
+        way=args.way,
+        provision=args.provision,
+    )
+    wait_s = min(timeout_s, _WAIT_S)
+    job = SlurmJob(wait_s=wait_s, run_s=timeout_s + MARGIN_S, whole=True)
+    waits = wait_s if args.on.startswith("slurm") else 0.0
+    limits = NodeLimits(at_once, timeout_s + 2 * MARGIN_S + waits)
+
+    def tell(report: NodeReport) -> None:
+        console.say(report_line(report))
+
+    with contextlib.ExitStack() as held:
+        calls = read_calls(args, job, limits.timeout_s, held)
+        folder = output_folder(args.output)
+        what = f"{image}, level {level}, on {len(calls)} nodes, {at_once} at a time"
+        with console.step("verify", what, named=True):
+            reports = verify_nodes(calls, order, folder, limits, again=args.again, tell=tell)
+    found = judge_fleet(reports, order, folder, files)
+    planned: tuple[Drain, ...] = drains(found["nodes"]) if args.drain else ()
+    if args.yes:
+        planned = run_drains(planned)
+    if args.json:
+        print_json({**found, "drain": [_drain_json(one) for one in planned], "error": None})
+    else:
+        print_result(describe_verified(found, planned))
+    if any(one.done is False for one in planned) and found["exit_code"] != Exit.UNFIT:
+        return Exit.UNREACHABLE
+    return Exit(found["exit_code"])
+
+
+def _read_files(args: argparse.Namespace) -> dict[str, Path]:
+    return {
+        name: absolute_file(f"--{name}", given)
+        for name in _FORMATS
+        if (given := getattr(args, name)) is not None
+    }
+
+
+def _check_drain(args: argparse.Namespace) -> None:
+    if args.yes and not args.drain:
+        raise BadInputError("--yes requires --drain.", fix="Remove --yes, or add --drain.")
+    if args.drain and args.on.partition(":")[0] != "slurm":
+        raise BadInputError(
+            "--drain requires --on slurm.", fix="Take the nodes out of service by hand."
+        )
+
+
+def _drain_json(one: Drain) -> dict[str, Any]:
+    return {
+        "node": one.node,
+        "command": list(one.argv),
+        "done": one.done,
+        "message": one.message or None,
+    }

@@ -1,0 +1,113 @@
+"""What all nodes run: an image by a name that means the same everywhere, with its expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.catalog.catalog import Catalog
+from provision.errors import BadInputError
+from provision.fleet.nodes.in_image import ImageWork, suite_command
+from provision.fleet.on_node.image import WAYS
+from provision.lock.labels import expectations, plan_of, spec_of
+from provision.resolve.packages import asked_for
+from provision.verification.subject import Subject
+
+_OF_LAYOUTS = ("provision", "podman", "apptainer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOrder:
+    """The suite of one image at one level. `image` is its name on the nodes, `image_id` the digest
+    of its configuration.
+    """
+
+    image: str
+    image_id: str
+    level: str
+    timeout_s: float
+    expect: Mapping[str, Any]
+    specs: Mapping[str, Mapping[str, Any]]
+    ways: tuple[str, ...] = WAYS
+    provision: str | None = None
+
+    def work(self) -> ImageWork:
+        """What a node is asked for."""
+        words = ("--json", "--level", self.level)
+        return ImageWork(
+            image=self.image,
+            command=suite_command(*words, "--expect", "-"),
+            timeout_s=self.timeout_s,
+            ways=self.ways,
+            provision=self.provision,
+            verify=(*words, "--timeout", f"{self.timeout_s:.0f}"),
+            expect=self.expect,
+            specs=self.specs,
+        )
+
+
+def read_order(
+    subject: Subject,
+    catalog: Catalog,
+    *,
+    level: str,
+    timeout_s: float,
+    way: str | None,
+    provision: str | None,
+) -> FleetOrder:
+    """The order for an image that is read here. BadInputError: the nodes cannot have it, or the way
+    is none.
+    """
+    if way is not None and way not in WAYS:
+        raise BadInputError(f"Unknown --way {way!r:.40}.", fix=f"Use {', '.join(WAYS)}.")
+    if way == "provision" and provision is None:
+        raise BadInputError(
+            f"--way {way} requires --provision.",
+            fix='Name a checkout that the nodes share: --provision "/shared/gpu-provision/run '
+            'provision"',
+        )
+    ways = tuple(one for one in WAYS if one != "provision" or provision is not None)
+    image = name_on_nodes(subject)
+    if image.startswith("oci:"):
+        ways = tuple(one for one in ways if one in _OF_LAYOUTS)
+    if way is not None and way not in ways:
+        raise BadInputError(
+            f"{way} cannot run an image of a layout directory.",
+            fix=f"Use --way {', '.join(ways)}, or push the image to a registry.",
+        )
+    plan = plan_of(subject.labels, subject.name)
+    return FleetOrder(
+        image=image,
+        image_id=subject.image_id,
+        level=level,
+        timeout_s=timeout_s,
+        expect=expectations(plan, None, subject.image_id, packages=asked_for(plan)),
+        specs={row.name: spec_of(row) for row in catalog.gpus},
+        ways=ways if way is None else (way,),
+        provision=provision,
+    )
+
+
+def name_on_nodes(subject: Subject) -> str:
+    """The name under which every node gets this very image: a registry's digest, an engine's ID, or
+    a layout's absolute path. BadInputError: it is an archive, or in this user's own layout.
+    """
+    from images.assembly.opening import parse_place
+
+    if subject.registry is not None and subject.digest is not None:
+        repository = subject.registry.partition("@")[0]
+        head, slash, last = repository.rpartition("/")
+        return f"{head}{slash}{last.partition(':')[0]}@{subject.digest}"
+    if subject.engine is not None:
+        return subject.image_id
+    place = parse_place(subject.name)
+    if place.path is None or not place.path.is_dir():
+        raise BadInputError(
+            f"{subject.name} is on this machine only, and the nodes need it, too.",
+            fix="Push it to a registry, or write it to a directory that the nodes share: provision "
+            "build --output oci:DIR",
+        )
+    name = "" if place.name is None else f":{place.name}"
+    return f"oci:{Path(place.path).absolute()}{name}"

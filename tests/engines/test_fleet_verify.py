@@ -1,0 +1,194 @@
+"""`provision fleet verify` on a real Slurm cluster of three nodes, and over Debian's sshd.
+
+The command is the real one on both sides; a stand-in for the engine says what the suite finds on a
+node. The last test runs the real suite in a real image.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests import ROOT, need
+from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.kit.fake_engine import TAG
+
+pytestmark = pytest.mark.timeout(400)
+LIMIT_S = 300
+
+PROVISION = f"""#!{sys.executable}
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+node, place = os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE"), Path(__file__).parent
+os.environ["XDG_STATE_HOME"] = str(place / "states" / str(node))
+from images.engines import docker
+from provision.cli import commands, options
+from provision.cli import main as cli
+from tests.kit.fake_engine import FACTS, Engine, broken, report, says
+verdict = gemm = ""
+if node:
+    verdict, _, gemm = (place / "says" / node).read_text().partition(" ")
+    with open(place / "asked", "a") as file:
+        file.write(node + "\\n")
+if verdict == "hangs":
+    time.sleep(600)
+suite = broken() if verdict == "broken" else says(report(verdict, float(gemm or 600)))
+docker.Docker.connect = lambda **_: Engine(suite)
+options.this_host = commands.this_host = lambda: FACTS
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+# What `detect` finds on each node: the GPU of the stand-in's reports.
+SMI = """#!/bin/sh
+case "$*" in
+*query-gpu*) echo 'NVIDIA H100 80GB HBM3, GPU-1, 9.0, 81920, [N/A]' ;;
+*) echo '| NVIDIA-SMI 535.104.05  Driver Version: 535.104.05  CUDA Version: 12.2 |' ;;
+esac
+"""
+
+
+class Place:
+    """A place with the command that sender and nodes share."""
+
+    def __init__(self, place: Path, env: dict[str, str]) -> None:
+        need.no_gpu()
+        self.place = place
+        self.bin = place / "bin"
+        self.bin.mkdir()
+        (self.bin / "nvidia-smi").write_text(SMI)
+        (self.bin / "nvidia-smi").chmod(0o755)
+        self.env = {**env, "PATH": f"{self.bin}:{env['PATH']}"}
+        self.out = place / "out"
+        self.provision = place / "provision"
+        self.provision.write_text(PROVISION)
+        self.provision.chmod(0o755)
+        (place / "says").mkdir()
+
+    def find(self, **said: str) -> None:
+        """What the suite finds on nodes from now on: a verdict, "broken" or "hangs"; "fit 500":
+        with this speed.
+        """
+        for node, text in said.items():
+            (self.place / "says" / node).write_text(text)
+
+    def asked(self) -> list[str]:
+        """The nodes that were asked, and forgets them."""
+        path = self.place / "asked"
+        found = sorted(path.read_text().split()) if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+    def argv(self, *more: str, on: str = "slurm") -> list[str]:
+        words = ["fleet", "verify", "--on", on, "--image", TAG, "--output", str(self.out)]
+        shared = ["--provision", shlex.quote(str(self.provision))]
+        return [str(self.provision), *words, *shared, *more]
+
+    def verify(self, *more: str, on: str = "slurm") -> tuple[int, dict[str, Any]]:
+        """The exit code, and the result."""
+        done = subprocess.run(
+            self.argv("--json", *more, on=on),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=self.env,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+
+def standings(found: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["standing"] for one in found["nodes"]}
+
+
+def codes(found: dict[str, Any]) -> dict[str, str | None]:
+    return {one["name"]: one["code"] for one in found["nodes"]}
+
+
+@pytest.fixture
+def cluster() -> Iterator[SlurmCluster]:
+    # not pytest's own folder, which only root may enter: munge runs as another user
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        Path(name).chmod(0o755)
+        with slurm_cluster(Path(name)) as found:
+            yield found
+
+
+def test_three_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
+    tested = Place(cluster.place, cluster.env)
+
+    # the sick one is named and drained, and the others are not
+    tested.find(n0="fit", n1="unfit", n2="fit")
+    page, junit = cluster.place / "fleet.html", cluster.place / "fleet.xml"
+    code, found = tested.verify("--html", str(page), "--junit", str(junit), "--drain")
+    assert (code, standings(found)) == (1, {"n1": "unfit", "n0": "fit", "n2": "fit"})
+    assert found["nodes"][0]["failed"][0]["check"] == "devices.kernel"
+    assert found["drain"][0]["done"] is None
+    assert cluster.states()["n1"] == "idle", "without --yes nothing is changed"
+    assert "devices.kernel" in page.read_text()
+    assert next(case.get("name") for case in ET.parse(junit).iter("testcase")) == "n1"
+    assert tested.asked() == ["n0", "n1", "n2"]
+    code, found = tested.verify("--drain", "--yes")
+    assert (code, tested.asked()) == (1, []), "all reports are there"
+    assert [one["done"] for one in found["drain"]] == [True]
+    assert cluster.states()["n1"].startswith("drain")
+    reasons = cluster.command("sinfo", "--noheader", "--list-reasons", "--format", "%200E|%N")
+    assert "gpu-provision: devices.kernel: of devices.kernel" in reasons
+
+    # the drained one is not asked; one job is canceled while it runs, one node dies with its job
+    tested.find(n0="hangs", n2="hangs")
+    words = tested.argv("--json", "--again", "--timeout", "60")
+    with subprocess.Popen(words, env=tested.env, stdout=subprocess.PIPE, text=True) as process:
+        cluster.wait(lambda: len(asked_nodes(tested)) == 2, "the jobs do not start")
+        jobs = cluster.command("squeue", "--noheader", "--nodelist=n0", "--format", "%i").split()
+        cluster.command("scancel", *jobs)
+        cluster.kill("n2")
+        cluster.command("scontrol", "update", "nodename=n2", "state=down", "reason=it died")
+        out, _ = process.communicate(timeout=LIMIT_S)
+    found = json.loads(out)
+    assert process.returncode == 5
+    assert codes(found) == {
+        "n0": "job-canceled",
+        "n1": "node-out-of-service",
+        "n2": "node-silent",
+    }
+    assert not list(tested.out.glob("*.json")), "an old report says nothing about today"
+    tested.asked()
+
+    # killed, and resumed: what was tested is kept
+    cluster.command("scontrol", "update", "nodename=n1", "state=resume")
+    cluster.wait(lambda: cluster.states()["n1"] == "idle", "n1 is not back")
+    tested.find(n0="fit", n1="hangs")
+    killed = subprocess.Popen(tested.argv("--json"), env=tested.env, stdout=subprocess.PIPE)
+    cluster.wait((tested.out / "n0.json").exists, "n0 is not tested")
+    cluster.wait(lambda: "n1" in asked_nodes(tested), "n1 is not asked")
+    killed.send_signal(signal.SIGINT)
+    killed.communicate(timeout=LIMIT_S)
+    assert killed.returncode == 130
+    cluster.wait(
+        lambda: not cluster.command("squeue", "--noheader").strip(), "a job was left behind"
+    )
+    assert sorted(path.name for path in tested.out.iterdir()) == ["hosts", "n0.json"]
+    tested.asked()
+    tested.find(n1="fit")
+    code, found = tested.verify()
+    assert tested.asked() == ["n1"]
+    assert standings(found) == {"n2": "not-tested", "n0": "fit", "n1": "fit"}
+    assert code == 5
+
+
+def asked_nodes(tested: Place) -> list[str]:
+    path = tested.place / "asked"
+    return path.read_text().split() if path.exists() else []

@@ -1,0 +1,257 @@
+"""What nodes are asked, which reports are kept, and what is drained."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.catalog.loading import load
+from provision.cli import main as cli
+from provision.cli.render.fleet_verify import describe_verified
+from provision.errors import BadInputError
+from provision.fleet.nodes.calls import NodeCall, NodeFailure
+from provision.fleet.nodes.work import NodeLimits
+from provision.fleet.verify.drain import drain_command, drains
+from provision.fleet.verify.order import FleetOrder, name_on_nodes, read_order
+from provision.fleet.verify.reports import NodeReport, verify_nodes
+from provision.fleet.verify.result import judge_fleet
+from provision.lock.labels import labels_for
+from provision.lock.lockfile import Lock
+from provision.verification.subject import Subject
+from tests.kit.fake_engine import IMAGE, PLAN, TAG, Engine, report
+
+LABELS = labels_for(Lock(text="the lock", plan=PLAN, wheels=()), "1")
+DIGEST = f"sha256:{'b' * 64}"
+
+
+def subject(name: str = TAG, **more: Any) -> Subject:
+    return Subject(name=name, image_id=IMAGE, labels=LABELS, **more)
+
+
+def order(**more: Any) -> FleetOrder:
+    asked: dict[str, Any] = {"level": "standard", "timeout_s": 60, "way": None, "provision": None}
+    return read_order(subject(engine=Engine()), load(), **{**asked, **more})
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(
+            subject("r.example/a/b:1", registry="r.example/a/b:1", digest=DIGEST),
+            f"r.example/a/b@{DIGEST}",
+            id="a tag of a registry may move: its digest",
+        ),
+        pytest.param(
+            subject(registry="localhost:5000/b:1", digest=DIGEST),
+            f"localhost:5000/b@{DIGEST}",
+            id="a registry with a port",
+        ),
+        pytest.param(subject(engine=Engine()), IMAGE, id="an engine's image by its ID"),
+    ],
+)
+def test_every_node_gets_the_same_image(found: Subject, expected: str) -> None:
+    assert name_on_nodes(found) == expected
+
+
+def test_a_layout_is_named_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("images").mkdir()
+    assert name_on_nodes(subject("oci:images:a")) == f"oci:{tmp_path}/images:a"
+    found = read_order(
+        subject("oci:images:a"), load(), level="quick", timeout_s=60, way=None, provision="p"
+    )
+    assert found.ways == ("provision", "podman", "apptainer"), "docker reads no layout"
+
+
+@pytest.mark.parametrize("name", ["image.tar", TAG])
+def test_an_image_that_only_this_machine_has_is_refused(name: str) -> None:
+    with pytest.raises(BadInputError):
+        name_on_nodes(subject(name))
+
+
+def test_the_order_says_what_a_node_runs() -> None:
+    work = order(provision="p", way="docker").work()
+    assert work.ways == ("docker",)
+    assert work.command[-2:] == ("--expect", "-")
+    assert work.verify == ("--json", "--level", "standard", "--timeout", "60")
+    assert work.expect is not None
+    assert work.expect["image"] == {"digest": IMAGE}
+    assert work.specs["NVIDIA H100 80GB HBM3"]["memory_bandwidth_gbs"]
+    assert "provision" not in order().ways
+    assert order(provision="p").ways[0] == "provision"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--way", "lxc"], id="an unknown way"),
+        pytest.param(["--way", "provision"], id="no command"),
+    ],
+)
+def test_a_way_that_is_none_is_refused(words: list[str]) -> None:
+    with pytest.raises(BadInputError):
+        order(way=words[1])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--yes"], id="yes to nothing"),
+        pytest.param(["--drain"], id="ssh has no state of nodes"),
+        pytest.param(["--level", "x"], id="a level that is none"),
+        pytest.param(["--timeout", "0"], id="no time"),
+        pytest.param(["--at-once", "x"], id="not a number"),
+        pytest.param(["--html", "/nowhere/x.html"], id="a file that cannot be written"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_asked(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["fleet", "verify", "--on", f"ssh:{tmp_path}/hosts", "--image", TAG, "--json"]
+    code = cli.main([*argv, "--output", str(tmp_path / "out"), *words])
+    assert (code, json.loads(capsys.readouterr().out)["error"]["code"]) == (2, "bad-input")
+    assert not (tmp_path / "out").exists()
+
+
+class Nodes:
+    """Nodes that are processes here; a script stands for the checkout that they share."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.out = place, place / "out"
+        self.out.mkdir()
+        self.script = place / "provision"
+        self.script.write_text(
+            f"#!{sys.executable}\nimport os, sys\n"
+            f"open({str(place / 'asked')!r}, 'a').write(os.environ['NODE'] + ' ')\n"
+            f"text = open({str(place)!r} + '/' + os.environ['NODE']).read()\n"
+            "print(text)\nsys.exit('\"unfit\"' in text)\n"
+        )
+        self.script.chmod(0o755)
+
+    def says(self, name: str, text: str) -> None:
+        (self.place / name).write_text(text)
+
+    def run(self, *names: str, again: bool = False) -> dict[str, NodeReport]:
+        calls = [
+            NodeCall(name, ("env", f"NODE={name}", sys.executable, "-"), _failing) for name in names
+        ]
+        told: list[NodeReport] = []
+        asked = order(provision=shlex.quote(str(self.script)))
+        found = verify_nodes(
+            calls, asked, self.out, NodeLimits(2, 60), again=again, tell=told.append
+        )
+        assert [one.name for one in found] == list(names)
+        assert sorted(told) == sorted(found)
+        return {one.name: one for one in found}
+
+    def asked(self) -> list[str]:
+        path = self.place / "asked"
+        found = sorted(path.read_text().split()) if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.out.glob("*.json"))
+
+
+def _failing(_: object) -> NodeFailure:
+    return NodeFailure("node-failed", "n: x", "x")
+
+
+def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report(), indent=1))
+    nodes.says("n2", "no report")
+    found = nodes.run("n1", "n2")
+    assert (found["n1"].status, found["n1"].claimed) == ("tested", "fit")
+    assert found["n2"].failure is not None
+    assert found["n2"].failure.code == "node-no-report"
+    assert nodes.files() == ["n1.json"]
+    assert nodes.asked() == ["n1", "n2"]
+    assert nodes.run("n1", "n2")["n1"].status == "kept"
+    assert nodes.asked() == ["n2"]
+    nodes.run("n1", again=True)
+    assert nodes.asked() == ["n1"]
+    (nodes.out / "n1.json").write_text("{")  # cut off by something else: tested again
+    assert nodes.run("n1")["n1"].status == "tested"
+    other = report()
+    other["environment"]["image"] = DIGEST
+    (nodes.out / "n1.json").write_text(json.dumps(other))
+    nodes.asked()
+    nodes.run("n1")
+    assert nodes.asked() == ["n1"], "a report of another image does not count"
+    nodes.says("n1", "it broke")
+    nodes.run("n1", again=True)
+    assert nodes.files() == [], "an old report says nothing about today"
+
+
+def test_a_directory_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report(), indent=1))
+    (nodes.out / "n1.json").mkdir()
+    with pytest.raises(BadInputError) as raised:
+        nodes.run("n1")
+    assert "n1.json cannot be written" in raised.value.message
+    assert not list(nodes.out.glob("*partial*"))
+
+
+def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:
+    """The nodes have no GPU, so reports that claim one are refused."""
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report("unfit"), indent=1))
+    nodes.says("n2", "nothing")
+    reports = tuple(nodes.run("n1", "n2").values())
+    page = tmp_path / "page.html"
+    found = judge_fleet(reports, order(), nodes.out, {"html": page})
+    assert found["exit_code"] == 1
+    rows = {node["name"]: node for node in found["nodes"]}
+    assert rows["n1"]["failed"][0]["check"] == "devices.kernel"
+    assert (rows["n1"]["report"], rows["n1"]["way"]) == (str(nodes.out / "n1.json"), "provision")
+    assert rows["n2"]["report"] is None
+    assert page.read_text().startswith("<!doctype html>")
+    planned = drains(found["nodes"])
+    text = describe_verified(found, planned)
+    assert "n1: devices.kernel: of devices.kernel" in text
+    assert text.count("scontrol update NodeName=") == 2
+    shown = [line for line in text.splitlines() if "scontrol" not in line]
+    assert max(map(len, shown)) <= 80 or str(tmp_path) in text
+
+
+@given(st.text(max_size=400))
+def test_a_reason_is_one_plain_line(text: str) -> None:
+    command = drain_command("n1", text)
+    reason = command[-1]
+    assert reason.startswith("Reason=gpu-provision: ")
+    assert reason.isascii()
+    assert reason.isprintable()
+    assert not set(reason) & set("\"'`\\$\n|&;*?!~{}") - {";"}
+    assert len(reason) <= 190
+    assert shlex.split(shlex.join(command)) == list(command)
+
+
+def test_only_unfit_nodes_are_drained() -> None:
+    rows = [
+        {
+            "name": f"n{number}",
+            "standing": standing,
+            "failed": [{"check": "a.b", "message": "bad\nline"}] if number == 0 else [],
+            "code": "node-no-report",
+            "message": "n1: it ended.",
+        }
+        for number, standing in enumerate(["unfit", "unfit", "slow", "not-tested", "fit"])
+    ]
+    assert [one.argv for one in drains(rows)] == [
+        ("scontrol", "update", "NodeName=n0", "State=DRAIN",
+         "Reason=gpu-provision: a.b: bad line"),
+        ("scontrol", "update", "NodeName=n1", "State=DRAIN",
+         "Reason=gpu-provision: node-no-report: n1: it ended."),
+    ]  # fmt: skip

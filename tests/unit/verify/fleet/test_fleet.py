@@ -1,0 +1,274 @@
+"""`verify fleet`: many reports judged, worst first, in every output."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kit.fake_engine import IMAGE, report, row_of
+from verify.commands.main import main
+from verify.fleet.nodes import fold_names
+from verify.reports import shape
+
+FAILURE = {"code": "node-silent", "message": "n9: it does not answer.", "fix": "See it."}
+
+
+class Rows:
+    """A list for the command."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, name: str, found: dict[str, Any] | None, **more: Any) -> None:
+        row = {"node": name, "failure": None, "report": None, "expect": None, "code": None}
+        if found is not None:
+            path = self.place / f"{name}.json"
+            path.write_text(json.dumps(found))
+            row["report"] = str(path)
+        self.rows.append({**row, **more})
+
+    def run(self, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+        path = self.place / "list"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in self.rows))
+        code = main(["fleet", str(path), "--level", "standard", *words])
+        return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    return Rows(tmp_path)
+
+
+def twins(rows: Rows, *speeds: float) -> None:
+    for number, speed in enumerate(speeds):
+        rows.add(f"n{number}", report(gemm=speed))
+
+
+def test_the_worst_comes_first(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+    twins(rows, 600, 601, 599, 400)
+    rows.add("n4", report("unfit"))
+    rows.add("n9", None, failure=FAILURE)
+    code, found = rows.run(capsys)
+    assert [(node["name"], node["standing"]) for node in found["nodes"]] == [
+        ("n4", "unfit"),
+        ("n3", "slow"),
+        ("n9", "not-tested"),
+        ("n0", "fit"),
+        ("n1", "fit"),
+        ("n2", "fit"),
+    ]
+    assert code == found["exit_code"] == 1
+    assert found["nodes"][0]["failed"][0]["check"] == "devices.kernel"
+    slow = found["nodes"][1]["slow"][0]
+    assert (slow["check"], slow["name"], slow["twins"]) == ("speed.gemm", "gemm", 5)
+    assert found["nodes"][2]["code"] == "node-silent"
+    assert found["classes"][0]["nodes"] == ["n0", "n1", "n2", "n3", "n4"]
+    assert found["image"] == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("standings", "code"),
+    [
+        pytest.param(["fit"], 0, id="all are fit"),
+        pytest.param(["fit", "no-verdict"], 7, id="one has no verdict"),
+        pytest.param(["no-verdict", "lost"], 5, id="one was not reached"),
+        pytest.param(["lost", "unfit"], 1, id="one is unfit"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst(
+    rows: Rows, capsys: pytest.CaptureFixture[str], standings: list[str], code: int
+) -> None:
+    for number, standing in enumerate(standings):
+        if standing == "lost":
+            rows.add(f"n{number}", None, failure=FAILURE)
+        else:
+            found = report("fit" if standing == "no-verdict" else standing)
+            if standing == "no-verdict":
+                row_of(found, "devices.nvml").update(status="skip")
+                found["verdict"] = "no-verdict"
+            rows.add(f"n{number}", found)
+    assert rows.run(capsys)[0] == code
+
+
+def test_a_slow_node_alone_changes_the_exit_code(
+    rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twins(rows, 600, 600, 600, 500)
+    assert rows.run(capsys)[0] == 1
+
+
+def test_nodes_of_other_classes_are_no_twins(
+    rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twins(rows, 600, 600, 600)
+    other = report(gemm=300)
+    other["environment"]["driver"] = "580.1"
+    rows.add("n3", other)
+    bare = report(gemm=1)
+    bare["environment"]["gpus"] = []
+    for number in range(4, 9):
+        bare = json.loads(json.dumps(bare))
+        row_of(bare, "speed.gemm")["measured"]["metrics"][0]["value"] = number * 100.0
+        rows.add(f"n{number}", bare)
+    code, found = rows.run(capsys)
+    assert (code, found["comparisons"]) == (0, 0)
+    assert len(found["classes"]) == 3
+
+
+def test_a_report_is_a_claim(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seeded faults: each report is refused, with its code."""
+    lies = report("unfit")
+    lies["verdict"] = "fit"
+    rows.add("lies", lies)
+    short = report()
+    short["checks"].pop()
+    rows.add("short", short)
+    rows.add("exit", report(), code=1)
+    rows.add("other", report(), expect={"schema": 1, "image": {"digest": f"sha256:{'0' * 64}"}})
+    rows.add("no-gpu", report(), expect={"schema": 1, "gpus": []})
+    rows.add("gone", None, report=str(rows.place / "nowhere"))
+    rows.add("half", None, report=str(rows.place / "half"))
+    (rows.place / "half").write_text('{"schema": 1')
+    code, found = rows.run(capsys)
+    assert code == 1
+    assert {node["name"]: node["code"] for node in found["nodes"]} == {
+        "lies": "report-contradiction",
+        "short": "bad-report",
+        "exit": "report-contradiction",
+        "other": "bad-report",
+        "no-gpu": "report-contradiction",
+        "gone": "bad-report",
+        "half": "bad-report",
+    }
+    for node in found["nodes"]:
+        assert node["message"].startswith(f"{node['name']}: ")
+        assert node["fix"]
+
+
+def test_every_file_has_what_is_wrong(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+    twins(rows, 600, 600, 600, 400)
+    evil = report("unfit")
+    row_of(evil, "devices.kernel").update(message="<script>alert(1)</script>\x1b[31m")
+    rows.add('n"4', evil)
+    rows.add("n9", None, failure=FAILURE)
+    files = {kind: rows.place / f"out.{kind}" for kind in ("html", "junit", "prometheus")}
+    rows.run(capsys, *(word for kind, path in files.items() for word in (f"--{kind}", str(path))))
+    page = files["html"].read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert page.index("n&quot;4") < page.index("n3") < page.index("n9")
+    assert "http" not in page.replace("http-equiv", ""), "the page loads nothing"
+    assert 'id="twins-1-t"' in page
+    root = ET.parse(files["junit"]).getroot()
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("6", "2", "1")
+    prom = files["prometheus"].read_text()
+    assert 'gpu_provision_fleet_nodes{image="' in prom
+    assert 'node="n\\"4"' in prom
+    assert 'gpu_provision_fleet_node_slower_ratio{image="' in prom
+    names = [line.split(" ")[0] for line in prom.splitlines() if not line.startswith("#")]
+    assert len(names) == len(set(names))
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twins(rows, 600)
+    path = rows.place / "list"
+    path.write_text(f"{json.dumps(rows.rows[0])}\n")
+    code = main(["fleet", str(path), "--level", "standard", "--html", "/nowhere/x.html"])
+    assert code == 2
+    assert "/nowhere/x.html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"node": 1}', "\n"])
+def test_a_list_that_is_none_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "list").write_text(text)
+    assert main(["fleet", str(tmp_path / "list"), "--level", "quick"]) == 2
+    assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["n1", "n2", "n3", "n7"], "n[1-3,7]"),
+        (["n01", "n02", "n10"], "n[01-02,10]"),
+        (["login", "n1"], "login, n1"),
+        (["n1", "n01"], "n1, n01"),
+        (["n5"], "n5"),
+        ([], ""),
+    ],
+)
+def test_names_are_folded_as_slurm_does(names: list[str], expected: str) -> None:
+    assert fold_names(names) == expected
+
+
+@given(st.lists(st.text("ab0129-", min_size=1, max_size=8), unique=True, max_size=20))
+def test_folding_loses_no_name(names: list[str]) -> None:
+    assert sorted(_unfolded(fold_names(names, 10_000))) == sorted(names)
+
+
+def _unfolded(text: str) -> list[str]:
+    found = []
+    for part in text.split(", ") if text else []:
+        head, bracket, rest = part.partition("[")
+        if not bracket:
+            found.append(part)
+            continue
+        for run in rest[:-1].split(","):
+            low, dash, high = run.partition("-")
+            width = len(low)
+            last = int(high) if dash else int(low)
+            found += [f"{head}{number:0{width}}" for number in range(int(low), last + 1)]
+    return found
+
+
+RECORDED = [
+    *(Path(__file__).parents[3] / "data" / "verify" / "reports").glob("*.json"),
+    Path(__file__).parents[3] / "data" / "verify" / "h200" / "standard.json",
+]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_the_fast_look_at_a_shape_agrees_with_the_exact_one(path: Path) -> None:
+    """Values all over a report are replaced and removed: both find a problem, or neither."""
+    fits = shape.fits_rule(shape.schema())
+    text = path.read_text()
+    assert fits(json.loads(text))
+    chance = random.Random(4)
+    broken = 0
+    for _ in range(120):
+        found = json.loads(text)
+        for _ in range(chance.randint(1, 2)):
+            _spoil(found, chance)
+        exact = next(shape.problems(found, shape.schema()), None) is None
+        assert fits(found) == exact
+        broken += not exact
+    assert broken > 30
+
+
+def _spoil(value: Any, chance: random.Random) -> None:
+    """Go down to some place, and change it."""
+    while True:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        if not keys:
+            return
+        key = chance.choice(keys)
+        inner = value[key]
+        if isinstance(inner, dict | list) and inner and chance.random() < 0.8:
+            value = inner
+            continue
+        if isinstance(value, dict) and chance.random() < 0.3:
+            del value[key]
+        else:
+            value[key] = chance.choice([None, True, -1, 1.5, "x", "", [], {}, [1, 2, 3]])
+        return

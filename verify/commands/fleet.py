@@ -1,0 +1,127 @@
+"""`verify fleet LIST`: judge the reports of many machines, and compare twins.
+
+LIST has one JSON object a line: `node` (its name), and either `report` (the path of its report)
+with `expect` (its expectations, or null) and `code` (the suite's exit code, or null if it is not
+known), or `failure` (`code`, `message`, `fix`: why there is no report). `provision fleet verify`
+writes it. Exit codes: those of `verify.fleet.summary.exit_code`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping, Sequence
+
+from verify.commands import main as cli
+from verify.commands.judge import JudgeRequest, recompute
+from verify.commands.render import check_targets
+from verify.commands.usage import Parser, show, write_whole
+from verify.fleet import junit, page, prometheus
+from verify.fleet.nodes import FleetResult, Missing, Reader
+from verify.fleet.summary import exit_code, to_json
+from verify.model import expectations
+from verify.model.check import EXIT_CODES, LEVELS, Check, UsageError
+from verify.reports import shape
+
+FORMATS = {"junit": junit.render, "html": page.render, "prometheus": prometheus.render}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Judge all, write the requested files, print the result as JSON."""
+    options = _parser().parse_args(list(argv))
+    files = {name: getattr(options, name) for name in FORMATS if getattr(options, name)}
+    check_targets(files)
+    fleet = read(options.list, options.level)
+    written = [_write(name, path, fleet) for name, path in files.items()]
+    problems = [problem for problem in written if problem]
+    show(json.dumps(to_json(fleet)) + "\n")
+    if problems:
+        raise UsageError("; ".join(problems))
+    return exit_code(fleet)
+
+
+def _write(name: str, path: str, fleet: FleetResult) -> str:
+    """Write one file; returns why it could not be written, or ""."""
+    try:
+        write_whole(path, FORMATS[name](fleet))
+    except OSError as error:
+        return "--{} {}: {}".format(name, path, error.strerror or error)
+    return ""
+
+
+def read(path: str, level: str) -> FleetResult:
+    """The fleet that a list describes, one report in memory at a time."""
+    reader, lists = Reader(), cli.all_checks()
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line)
+                    name, failure = str(row["node"]), row["failure"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise UsageError("{}, line {}: {}".format(path, number, error)) from error
+                if failure is not None:
+                    reader.missing(name, Missing(*(str(failure[key]) for key in Missing._fields)))
+                else:
+                    _judge(reader, name, row, level, lists)
+    except OSError as error:
+        raise UsageError("{}: {}".format(path, error.strerror or error)) from error
+    return reader.finish()
+
+
+def _judge(
+    reader: Reader,
+    name: str,
+    row: Mapping[str, Any],
+    level: str,
+    lists: Mapping[str, Sequence[Check]],
+) -> None:
+    try:
+        report = shape.read(row["report"])
+        asked = JudgeRequest(level, expect=_expect(row["expect"]))
+        verdict, why = recompute(report, lists, asked)
+    except UsageError as error:
+        said = str(error).replace("{}: ".format(row["report"]), "")
+        reader.missing(name, _refused("bad-report", name, said))
+        return
+    claimed = report["verdict"]
+    if claimed != verdict:
+        said = "it says {}, but its checks add up to {} ({})".format(claimed, verdict, why)
+        reader.missing(name, _refused("report-contradiction", name, said))
+    elif row["code"] is not None and row["code"] != EXIT_CODES[verdict]:
+        said = "it says {}, but the suite ended with exit code {}".format(claimed, row["code"])
+        reader.missing(name, _refused("report-contradiction", name, said))
+    else:
+        reader.report(name, report, verdict)
+
+
+def _refused(code: str, name: str, said: str) -> Missing:
+    return Missing(
+        code,
+        "{}: the report is refused: {}".format(name, said),
+        "If the image was built by another version, build it again: provision build. Otherwise "
+        "do not rely on it.",
+    )
+
+
+def _expect(found: Any) -> expectations.Expectations:
+    """The expectations that a row has."""
+    if found is None:
+        return expectations.Expectations()
+    try:
+        return expectations.parse(json.dumps(found))
+    except expectations.ExpectationsError as error:
+        raise UsageError("its expectations: {}".format(error)) from error
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="verify fleet",
+        description="Judge the reports of many machines, and compare machines of one kind.",
+    )
+    add = parser.add_argument
+    add("list", metavar="LIST", help="a line of JSON for each node")
+    add("--level", choices=LEVELS, required=True, help="the requested level")
+    add("--junit", metavar="FILE", help="write JUnit XML, for CI")
+    add("--html", metavar="FILE", help="write an HTML page")
+    add("--prometheus", metavar="FILE", help="write metrics for node_exporter's collector")
+    return parser

@@ -1,0 +1,70 @@
+"""A fleet as JSON; docs/fleet.md has the format. `provision fleet verify` prints it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Dict
+
+from verify.fleet.nodes import STANDINGS, ClassKey, FleetNode, FleetResult, Slower
+from verify.reports.compare import change
+
+EXIT_CODES = {"unfit": 1, "slow": 1, "not-tested": 5, "no-verdict": 7, "fit": 0}
+
+
+def exit_code(fleet: FleetResult) -> int:
+    """That of the worst standing: 1 if a node is unfit or slow, else 5 if one was not tested, else
+    7 if one has no verdict.
+    """
+    return EXIT_CODES[fleet.nodes[0].standing] if fleet.nodes else 7
+
+
+def to_json(fleet: FleetResult) -> Dict[str, Any]:
+    """The documented format."""
+    places = {group: number for number, group in enumerate(fleet.classes)}
+    return {
+        "schema": 1,
+        "image": fleet.image,
+        "level": fleet.level,
+        "exit_code": exit_code(fleet),
+        "counts": {standing: fleet.count(standing) for standing in STANDINGS},
+        "classes": [
+            {"driver": group[0], "arch": group[1], "gpus": list(group[2]), "nodes": list(names)}
+            for group, names in fleet.classes.items()
+        ],
+        "comparisons": fleet.comparisons,
+        "nodes": [_node(node, places) for node in fleet.nodes],
+    }
+
+
+def _node(node: FleetNode, places: Dict[ClassKey, int]) -> Dict[str, Any]:
+    why = node.missing
+    return {
+        "name": node.name,
+        "standing": node.standing,
+        "class": None if node.group is None else places[node.group],
+        "checks": dict(Counter(node.states)),
+        "failed": [
+            {"check": one.check, "status": one.status, "message": one.message, "fix": one.fix}
+            for one in node.troubles
+        ],
+        "slow": [_slower(one) for one in node.slower],
+        "code": None if why is None else why.code,
+        "message": None if why is None else why.message,
+        "fix": None if why is None else why.fix,
+    }
+
+
+def _slower(one: Slower) -> Dict[str, Any]:
+    check, name, labels, _ = one.key
+    return {
+        "check": check,
+        "name": name,
+        "labels": dict(labels),
+        "unit": one.unit,
+        "better": one.better,
+        "value": one.value,
+        "median": one.median,
+        "spread": one.spread,
+        "change": change(one.median, one.value),
+        "twins": one.twins,
+    }

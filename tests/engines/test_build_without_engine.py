@@ -129,6 +129,37 @@ def test_an_image_in_a_layout_is_found_by_its_name(
     assert {one["kind"] for one in used} >= {"wheels", "images"}
 
 
+def test_an_image_is_exported_by_its_labels_and_needs_no_root(
+    alone: World, source: Source, index: Index, lock: Path, tmp_path: Path
+) -> None:
+    build(alone, source, index, "--lock", str(lock), "--no-verify", "--tag", "own:1")
+    images = alone.place / "data" / "gpu-provision" / "images"
+    asked = alone.provision("export", "apptainer", f"oci:{images}:own:1")
+    assert asked.code == 0, asked.err
+    assert f"Bootstrap: oci\nFrom: {images}:own:1\n" in asked.out
+    assert "org.gpu-provision.framework pytorch 2.0.1" in asked.out
+    skopeo, umoci = need.program("skopeo"), need.program("umoci")
+    need.root()  # for chroot
+    where = ["--image", f"{tmp_path}/oci:1", str(tmp_path / "root")]
+    for argv in (
+        [skopeo, "--insecure-policy", "copy", f"oci:{images}:own:1", f"oci:{tmp_path}/oci:1"],
+        [umoci, "raw", "unpack", *where],
+    ):
+        subprocess.run(argv, capture_output=True, check=True, timeout=120)
+    # as `provision export kubernetes` has it: no home, no name, no privileges
+    path = "PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
+    words = ["/usr/bin/env", "-i", "HOME=/tmp", "USER=job", path, "verify", "--list"]
+    done = subprocess.run(
+        ["chroot", "--userspec=1000:1000", "--groups=", str(tmp_path / "root"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "devices.count" in done.stdout
+
+
 def test_a_registry_gets_what_it_has_not_and_docker_runs_it(
     alone: World, source: Source, index: Index, lock: Path, registry: str, client: Any
 ) -> None:

@@ -24,6 +24,7 @@ FAULTS = {
     "sleeps": "work.contribution = lambda *a: time.sleep(600)",
     "its rank dies": "work.contribution = lambda *a: os.kill(os.getpid(), signal.SIGSEGV)",
     "its job dies": "work.contribution = lambda *a: os.kill(os.getppid(), signal.SIGKILL)",
+    "cannot start": "ranks.take_device = lambda rank: 1 / 0",
     "raises": "work.contribution = lambda *a: torch.empty(1 << 60)",
     "adds 1 to every sum": """
 import torch.distributed as dist
@@ -38,6 +39,7 @@ START = """
 import os, signal, sys, time
 import torch
 from verify.across import work
+from verify.checks import ranks
 from verify.commands.main import main
 true = work.contribution
 exec({fault!r})
@@ -86,7 +88,7 @@ def finish(nodes: Sequence[subprocess.Popen[str]]) -> Iterator[End]:
 
 def run(fault: str, *more: str, **env: str) -> list[End]:
     port = free_port()
-    seeds = {1: FAULTS[fault]}
+    seeds = {0 if fault == "cannot start" else 1: FAULTS[fault]}
     return list(finish([start(i, port, seeds.get(i, ""), *more, **env) for i in range(WORLD)]))
 
 
@@ -113,7 +115,8 @@ def test_sound_nodes_agree_and_gloo_proves_nothing_about_nccl() -> None:
         ("adds 1 to every sum", (), "across-wrong-result", [], [], "wrong"),
         ("sleeps", ("--timeout", "10"), "across-hang", [], [1], "at the input of all-reduce"),
         ("its rank dies", (), "across-rank-died", [1], [], "SIGSEGV"),
-        ("raises", (), "across-rank-failed", [1], [], "RuntimeError"),
+        ("raises", (), "across-rank-failed", [], [1], "RuntimeError"),
+        ("cannot start", (), "across-rank-failed", [], [0], "ZeroDivisionError"),
         ("its job dies", (), "across-node-lost", [1], [], "closed the connection"),
     ],
 )

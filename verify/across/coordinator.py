@@ -20,7 +20,7 @@ from verify.running.children import Ending
 
 SILENT_S = 30.0  # nodes report every two seconds
 _END_S = 20.0  # after the limit, for nodes to say how it ended
-_LOST_S = 12.0  # after a node was lost
+_LOST_S = 30.0  # after a node was lost, for the others to say how it ended there
 _POLL_S = 0.02
 _MOST_GUESTS = 256  # connections at a time that have not said which node they are
 

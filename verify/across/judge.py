@@ -214,7 +214,8 @@ def _judge_lost(
             row = codes.DIED
     number = node_of(rank, nodes)
     suspects = [number] if certain and row.own else []
-    blamed = [] if ending.timed_out or ending.signal == "SIGABRT" else suspects
+    unsure = ending.timed_out or ending.signal == "SIGABRT" or row == codes.UNKNOWN
+    blamed = [] if unsure else suspects
     where = names([node for node in nodes if node.number == number])
     named = Outcome(
         outcome.status,

@@ -25,6 +25,7 @@ _ALIVE_S = 2.0
 _POLL_S = 0.02
 _TRY_S = 5.0
 _LOG_BYTES = 8192
+_NO_STORE = "connection closed by the first rank: it opened no store"  # as of a rank lost to it
 
 
 @dataclass(frozen=True)
@@ -166,17 +167,27 @@ def _take_part(options: AcrossOptions, line: Wire, hello: Dict[str, Any]) -> Dic
 
 def _await(line: Wire, keys: Sequence[str], limit_s: float) -> Dict[str, Any]:
     """The first message with one of these keys; {} if the line ends or the limit passes."""
-    deadline = alive = time.monotonic()
-    deadline += limit_s
-    while line.closed is None and time.monotonic() < deadline:
-        for message in line.receive():
-            if any(key in message for key in keys):
-                return message
-        if time.monotonic() - alive > _ALIVE_S:
-            alive = time.monotonic()
-            line.send({"alive": True})
+    deadline, alive = time.monotonic() + limit_s, _Alive(line)
+    while time.monotonic() < deadline:
+        message = line.take(keys)
+        if message or line.closed is not None:
+            return message
+        alive.tell()
         time.sleep(_POLL_S)
     return {}
+
+
+class _Alive:
+    """Tells the first node now and then that this one is there."""
+
+    def __init__(self, line: Wire) -> None:
+        self._line = line
+        self._told = time.monotonic()
+
+    def tell(self) -> None:
+        if time.monotonic() - self._told > _ALIVE_S:
+            self._told = time.monotonic()
+            self._line.send({"alive": True})
 
 
 def _ended(message: Dict[str, Any], line: Wire) -> Dict[str, Any]:
@@ -213,7 +224,7 @@ def _work(options: AcrossOptions, line: Wire, members: Sequence[Rank]) -> Any:
     try:
         if members[0].index == 0:  # it has the store, and the others need its port
             children.append(_start(options, members[0], host, 0))
-            port = _store_port(members[0].folder, children[0], deadline)
+            port = _store_port(line, members[0].folder, children[0], deadline)
             line.send({"store": port})
         else:
             told = _await(line, ("store", "stop", "end"), options.limit_s)
@@ -222,9 +233,8 @@ def _work(options: AcrossOptions, line: Wire, members: Sequence[Rank]) -> Any:
             port = int(told.get("store", 0))
         if port:
             children += [_start(options, rank, host, port) for rank in members[len(children) :]]
-        return _watch(line, children, deadline) + [
-            Ending(raised="the first rank did not open a store") for _ in members[len(children) :]
-        ]
+        ends = _watch(line, children, deadline)
+        return ends + [Ending(raised=_NO_STORE) for _ in members[len(ends) :]]
     finally:
         for child in children:
             child.kill()
@@ -245,10 +255,11 @@ def _start(options: AcrossOptions, rank: Rank, host: str, port: int) -> Child:
     return Child(live)
 
 
-def _store_port(folder: str, child: Child, deadline: float) -> int:
-    """The port of the first rank's store; 0 if it ended before it had one."""
-    path = work.port_path(folder)
-    while time.monotonic() < deadline:
+def _store_port(line: Wire, folder: str, child: Child, deadline: float) -> int:
+    """The port of the first rank's store; 0 if it ended before it had one, or the run did."""
+    path, alive = work.port_path(folder), _Alive(line)
+    while time.monotonic() < deadline and not line.take(("stop",)) and line.closed is None:
+        alive.tell()
         if os.path.exists(path):
             with open(path, encoding="ascii") as file:
                 return int(file.read())
@@ -259,20 +270,18 @@ def _store_port(folder: str, child: Child, deadline: float) -> int:
 
 
 def _watch(line: Wire, children: Sequence[Child], deadline: float) -> List[Ending]:
-    alive, failing = time.monotonic(), False
+    alive, failing = _Alive(line), False
     while time.monotonic() < deadline:
         endings = [child.poll() for child in children]
         if all(ending is not None for ending in endings):
             break
         lost = any(ending is not None and not ending.returned for ending in endings)
-        stop = any("stop" in message for message in line.receive()) or line.closed is not None
+        stop = bool(line.take(("stop",))) or line.closed is not None
         if (lost or stop) and not failing:
             failing = True
             line.send({"failing": True})
             deadline = min(deadline, time.monotonic() + _GRACE_S)
-        if time.monotonic() - alive > _ALIVE_S:
-            alive = time.monotonic()
-            line.send({"alive": True})
+        alive.tell()
         time.sleep(_POLL_S)
     return [child.kill() for child in children]
 

@@ -10,9 +10,10 @@ import fcntl
 import json
 import socket
 import struct
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 MOST_BYTES = 64 << 20  # of one line: what all ranks of a node measured
+_MOST_UNREAD = 100
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
@@ -23,6 +24,7 @@ class Wire:
         self.sock = sock
         self.closed: Optional[str] = None
         self._got = b""
+        self._unread: List[Dict[str, Any]] = []
         sock.settimeout(0)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -39,7 +41,7 @@ class Wire:
             self.close(str(error) or type(error).__name__)
 
     def receive(self) -> List[Dict[str, Any]]:
-        """The messages that have come; returns at once."""
+        """The messages that have come and were not read; returns at once."""
         while self.closed is None:
             try:
                 part = self.sock.recv(1 << 16)
@@ -54,7 +56,15 @@ class Wire:
             if len(self._got) > MOST_BYTES:
                 self.close("it sent too much")
         *lines, self._got = self._got.split(b"\n")
-        return [message for line in lines for message in self._parse(line)]
+        unread, self._unread = self._unread, []
+        return unread + [message for line in lines for message in self._parse(line)]
+
+    def take(self, keys: Sequence[str]) -> Dict[str, Any]:
+        """The first message with one of these keys, or {}; the others stay unread."""
+        messages = self.receive()
+        found = next((m for m in messages if any(key in m for key in keys)), {})
+        self._unread = [message for message in messages if message is not found][-_MOST_UNREAD:]
+        return found
 
     def _parse(self, line: bytes) -> List[Dict[str, Any]]:
         try:

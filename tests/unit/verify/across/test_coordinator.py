@@ -180,6 +180,19 @@ def test_messages_arrive_whole_and_in_order() -> None:
     assert line.closed == "it closed the connection"
 
 
+def test_what_follows_a_message_stays_unread() -> None:
+    here, there = socket.socketpair()
+    line = Wire(here)
+    there.sendall(b'{"store": 1}\n{"stop": true}\n{"end": {}}\n')
+    time.sleep(0.05)
+    assert line.take(("store", "stop")) == {"store": 1}
+    assert line.take(("stop",)) == {"stop": True}
+    assert line.take(("end",)) == {"end": {}}
+    assert line.take(("end",)) == {}
+    there.close()
+    line.close("")
+
+
 def test_the_loopback_is_found_by_its_address() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("127.0.1.1") == "lo"

@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.cli.fleet_across import across_options, check_across, run_across, worse
 from provision.cli.fleet_nodes import (
     MOST_AT_ONCE,
     on_options,
@@ -61,10 +62,12 @@ def fleet_verify_options(verb: argparse.ArgumentParser) -> None:
         add(f"--{name}", metavar="FILE", help=f"write {what}")
     add("--drain", action="store_true", help="(slurm) show the commands that drain unfit nodes")
     add("--yes", action="store_true", help="with --drain: run them")
+    across_options(verb)
 
 
 def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
     """Test every node, judge all reports, and say what is wrong, the worst first."""
+    from provision.cli.render.fleet_across import describe_across
     from provision.cli.render.fleet_verify import describe_verified, report_line
     from provision.fleet.nodes.in_image import MARGIN_S
     from provision.fleet.nodes.slurm import SlurmJob
@@ -79,6 +82,7 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
     files = _read_files(args)
     refuse_unusable(files, None)
     _check_drain(args)
+    check_across(args)
     level, timeout_s = read_level(args.level), read_seconds(args.timeout)
     image = read_image(args.image)
     at_once = read_whole("--at-once", args.at_once, MOST_AT_ONCE)
@@ -105,13 +109,20 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
         with console.step("verify", what, named=True):
             reports = verify_nodes(calls, order, folder, limits, again=args.again, tell=tell)
     found = judge_fleet(reports, order, folder, files)
+    across = None
+    if args.across:
+        across = run_across(args, console, order.image, order.ways, found["nodes"], timeout_s)
+        if across is not None:
+            found["exit_code"] = worse(found["exit_code"], across["exit_code"])
     planned: tuple[Drain, ...] = drains(found["nodes"]) if args.drain else ()
     if args.yes:
         planned = run_drains(planned)
     if args.json:
-        print_json({**found, "drain": [_drain_json(one) for one in planned], "error": None})
+        drained = [_drain_json(one) for one in planned]
+        print_json({**found, "across": across, "drain": drained, "error": None})
     else:
-        print_result(describe_verified(found, planned))
+        text = describe_verified(found, planned)
+        print_result(f"{text}\n{describe_across(across)}" if args.across else text)
     if any(one.done is False for one in planned) and found["exit_code"] != Exit.UNFIT:
         return Exit.UNREACHABLE
     return Exit(found["exit_code"])

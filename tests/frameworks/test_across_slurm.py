@@ -17,6 +17,7 @@ from provision.fleet.across.groups import AcrossOrder, RoundRun
 from provision.fleet.across.result import verify_across
 from provision.fleet.nodes.slurm import SlurmJob, list_nodes, slurm_calls
 from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.engines.test_fleet_verify import Place
 from tests.frameworks.place import ROOT, python_of
 from tests.frameworks.test_across import FAULTS, START
 
@@ -87,3 +88,16 @@ def test_a_node_that_spoils_all_sums_is_found_by_pairs(cluster: SlurmCluster) ->
     assert (found["sick"], found["suspects"], found["complete"]) == ([], [], True)
     assert [len(run.nodes) for one in rounds for run in one.groups] == [3, 2]
     assert found["rounds"][1]["groups"][0]["ok"]
+
+
+def test_the_command_tests_together_what_the_suite_found_fit(cluster: SlurmCluster) -> None:
+    tested = Place(cluster.place, cluster.env)
+    write_docker(cluster.place)
+    tested.find(n0="fit", n1="unfit", n2="fit")
+    words = ("--across", "--master-address", "127.0.0.1", "--sizes", "4K")
+    code, found = tested.verify(*words)
+    assert code == 1, "n1 is unfit"
+    across = found["across"]
+    assert (across["status"], across["backend"], across["exit_code"]) == ("pass", "gloo", 7)
+    assert [one["nodes"] for one in across["rounds"][0]["groups"]] == [["n0", "n2"]]
+    assert across["rounds"][0]["groups"][0]["gbs"] > 0

@@ -7,11 +7,13 @@ node. The last test runs the real suite in a real image.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from images.engines.podman import Podman
+from provision.lock.labels import labels_for
+from provision.lock.lockfile import Lock
 from tests import ROOT, need
+from tests.engines.podman_place import debian_base, podman_storage
 from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.kit.fake_engine import TAG
+from tests.engines.ssh_servers import SshServers, free_port, ssh_servers
+from tests.kit.fake_engine import PLAN, TAG
+from tests.kit.sandbox_images import entry, layer
 
 pytestmark = pytest.mark.timeout(400)
+LABELS = labels_for(Lock(text="the lock", plan=PLAN, wheels=()), "1")
 LIMIT_S = 300
 
 PROVISION = f"""#!{sys.executable}
@@ -192,3 +201,124 @@ def test_three_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
 def asked_nodes(tested: Place) -> list[str]:
     path = tested.place / "asked"
     return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[SshServers]:
+    with ssh_servers(tmp_path) as found:
+        yield found
+
+
+def test_nodes_over_ssh_and_an_output_that_cannot_be_written(servers: SshServers) -> None:
+    """Two nodes answer, one port is closed; then the directory is full, and nothing is left."""
+    tested = Place(servers.place, {**os.environ})
+    with servers.config.open("a") as config:
+        for name in ("a", "b"):
+            path = f"{tested.bin}:/usr/bin:/bin"
+            port = servers.start(name, SetEnv=f"NODE={name} PATH={path}")
+            config.write(f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n")
+        config.write(f"Host c\n  HostName 127.0.0.1\n  Port {free_port()}\n")
+    hosts = servers.place / "hosts"
+    hosts.write_text("a\nb\nc\n")
+    words = ("--ssh-config", str(servers.config))
+    tested.find(a="fit", b="unfit")
+    code, found = tested.verify(*words, on=f"ssh:{hosts}")
+    assert code == 1
+    assert standings(found) == {"b": "unfit", "c": "not-tested", "a": "fit"}
+    assert codes(found)["c"] == "connection-refused"
+
+    tested.out = servers.place / "full"
+    tested.out.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tested.out)]
+    if subprocess.run(mount, check=False).returncode != 0:
+        need.lacking("a small file system cannot be mounted here")
+    try:
+        done = subprocess.run(
+            tested.argv("--json", *words, on=f"ssh:{hosts}"),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=tested.env,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert json.loads(done.stdout)["error"]["code"] == "bad-input"
+        assert done.returncode == 2
+        assert not [path for path in tested.out.rglob("*") if "partial" in path.name]
+    finally:
+        subprocess.run(["umount", str(tested.out)], check=True)
+
+
+def test_the_real_suite_in_a_real_image_by_podman_over_ssh(
+    servers: SshServers, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The image has no framework, which its suite finds and reports. A node that is asked by a
+    command that is killed ends its container.
+    """
+    need.no_gpu()
+    suite = [
+        entry(
+            f"opt/gpu-provision/lib/verify/{path.relative_to(ROOT / 'verify')}", path.read_bytes()
+        )
+        for path in (ROOT / "verify").rglob("*")
+        if path.suffix in {".py", ".json"}
+    ]
+    image = debian_base({"Labels": LABELS, "Env": ["PATH=/usr/bin:/bin"]}, layer(*suite))
+    place = tmp_path_factory.mktemp("podman")
+    layout = f"oci:{place}/shared:suite"
+    with podman_storage(place) as env:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in env.items():
+                patch.setenv(name, value)
+            handle = Podman.connect(place).prepare(image, lambda _: None)
+            push = ["podman", "push", "--quiet", handle.removeprefix("sha256:"), layout]
+            subprocess.run(push, check=True, timeout=LIMIT_S)
+        settings = " ".join(f"{name}={value}" for name, value in env.items())
+        port = servers.start("a", SetEnv=f"{settings} PATH={os.environ['PATH']}")
+        hosts = servers.place / "hosts"
+        hosts.write_text(f"127.0.0.1:{port}\n")
+        out = servers.place / "out"
+        words = ["fleet", "verify", "--on", f"ssh:{hosts}", "--image", layout, "--output", str(out)]
+        words += ["--ssh-config", str(servers.config), "--level", "quick", "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "provision", *words],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            cwd=ROOT,
+            check=False,
+        )
+        found = json.loads(done.stdout)
+        (node,) = found["nodes"]
+        assert (done.returncode, node["standing"]) == (1, "unfit"), node
+        assert (node["way"], node["code"]) == ("podman", None)
+        assert "torch" in node["failed"][0]["message"]
+        report = json.loads((out / "127.0.0.1.json").read_text())
+        assert report["environment"]["image"] == found["image"]
+        assert report["environment"]["container"]
+
+        # a killed command leaves no container
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "provision", *words, "--again"],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + LIMIT_S
+        while not _containers(env):
+            assert time.monotonic() < deadline
+            assert killed.poll() is None, "the suite ended before it was killed"
+            time.sleep(0.05)
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait(timeout=60)
+        while _containers(env):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def _containers(env: dict[str, str]) -> list[str]:
+    words = ["podman", "ps", "--all", "--quiet"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env={**os.environ, **env}, timeout=60
+    )
+    return done.stdout.split()

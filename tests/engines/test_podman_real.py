@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,27 +10,17 @@ from typing import Any
 
 import pytest
 
-from images.bootstrap import bootstrap
 from images.engines.docker_errors import EngineError, NoGpuRuntimeError
 from images.engines.podman import Podman
 from images.engines.runner import DockerRunner
 from images.engines.spec import RunJob
-from images.oci.archive_reading import open_archive
 from images.oci.sources import Image
 from tests import need
+from tests.engines.podman_place import debian_base, podman_storage
 from tests.kit.sandbox_images import entry, image, layer
 
 pytestmark = pytest.mark.docker
-EPOCH = 1_700_000_000
 CODE = "import os, sys; print(open('/run/x/e.json').read(), os.environ['A']); sys.exit('three')"
-CONF = """\
-[containers]
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-"""
 
 
 def none(_: object) -> None:
@@ -40,29 +29,16 @@ def none(_: object) -> None:
 
 @pytest.fixture(scope="module")
 def base() -> Image:
-    """A Debian base, made once for all lanes."""
-    store = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    made = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
-    return image(open_archive(made.archive).layers, {"Env": ["A=image"]})
+    return debian_base({"Env": ["A=image"]})
 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A place of podman's own, so that nothing stays on the machine."""
-    need.root()
-    program = need.program("podman")
-    need.program("runc")
     place = tmp_path_factory.mktemp("podman")
-    (place / "containers.conf").write_text(CONF)
-    (place / "storage.conf").write_text(
-        f'[storage]\ndriver = "overlay"\ngraphroot = "{place}/root"\nrunroot = "{place}/run"\n'
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_CONF", str(place / "containers.conf"))
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(place / "storage.conf"))
+    with podman_storage(place) as env, pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
         yield place
-        subprocess.run([program, "rmi", "--all", "--force"], check=False, capture_output=True)
 
 
 @pytest.fixture(scope="module")

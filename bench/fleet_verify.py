@@ -54,7 +54,8 @@ def make(folder: Path, count: int) -> tuple[Path, dict[str, str]]:
         if number % 100 == 3:
             faults[name] = "unfit"
             check = chance.choice(report["checks"])
-            check.update(status="fail", message=f"wrong in {chance.randint(2, 999)} places")
+            wrong = f"wrong in {chance.randint(2, 999)} places"
+            check.update(status="fail", message=wrong, cause="a seeded fault", fix="Replace it.")
             report["verdict"] = "unfit"
         elif number % 500 == 5:
             faults[name] = "slow"

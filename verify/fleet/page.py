@@ -30,13 +30,17 @@ _TITLES = {
     "fit": "fit",
 }
 _CELLS = {"pass": "p", "pass-on-cpu": "c", "skip": "k", "fail": "f", "error": "f"}
+_KEY = (("p", "passed"), ("c", "passed on the CPU only"), ("k", "did not run"), ("f", "failed"))
 _RULES = """
-.cells{display:flex;flex-wrap:wrap;gap:1px;max-width:22rem}
-.cells i{width:.55rem;height:.9rem;background:var(--good)}
-.cells .c{background:var(--open)}
-.cells .k{background:var(--line)}
-.cells .f{background:var(--bad)}
-.nodes td,.nodes th{overflow-wrap:anywhere}
+.cells{display:flex;flex-wrap:wrap;gap:1px;margin-top:.4rem}
+.bar{display:inline-block;width:.55rem;height:.9rem;background:var(--good)}
+.c{background:var(--open)}
+.k{background:var(--line)}
+.f{background:var(--bad)}
+.key span{white-space:nowrap;margin-left:.8rem}
+.nodes{width:100%}
+.nodes th[scope=row]{width:100%}
+.nodes .status,.nodes thead th{white-space:nowrap}
 """
 
 
@@ -115,7 +119,7 @@ def _nodes(fleet: FleetResult) -> List[Markup]:
     shown = list(groups.values())
     # of equally bad rows, first those with most nodes; nodes are sorted by standing already
     shown.sort(key=lambda nodes: (STANDINGS.index(nodes[0].standing), -len(nodes)))
-    head = tables.header([("Standing", ""), ("Nodes", ""), ("Checks", "")])
+    head = tables.header([("Standing", ""), ("Nodes", "")])
     table = tag(
         "table",
         head,
@@ -123,10 +127,14 @@ def _nodes(fleet: FleetResult) -> List[Markup]:
         class_="checks nodes",
     )
     parts = [
-        tag("p", "Each bar is a check: passed, passed on the CPU only, did not run, failed. ",
-            "Nodes with equal results share a row.", class_="quiet"),
+        tag(
+            "p",
+            "Nodes with equal results share a row. Each bar is a check:",
+            *(tag("span", tag("i", class_="bar " + kind), " " + said) for kind, said in _KEY),
+            class_="quiet key",
+        ),
         table,
-    ]  # fmt: skip
+    ]
     rest = shown[MOST_ROWS:]
     if rest:
         count = sum(len(nodes) for nodes in rest)
@@ -169,9 +177,9 @@ def _row(nodes: Sequence[FleetNode]) -> Markup:
             tag("div", class_words(first.group), class_="quiet") if first.group else None,
             tag("ul", *listed, class_="told") if listed else None,
             tag("div", "Fix: " + words.shortened(fix, _MESSAGE)) if fix else None,
+            _cells(first),
             scope="row",
         ),
-        tag("td", _cells(first)),
     )
 
 
@@ -179,7 +187,7 @@ def _cells(node: FleetNode) -> Optional[Markup]:
     if not node.states:
         return None
     cells = [
-        '<i class="{}" title="{}: {}"></i>'.format(_CELLS[state], escape(check), state)
+        '<i class="bar {}" title="{}: {}"></i>'.format(_CELLS[state], escape(check), state)
         for check, state in zip(node.checks, node.states)
     ]
     passed = sum(state == "pass" for state in node.states)

@@ -27,18 +27,26 @@ from tests import ROOT, need
 # is slow. A fixture of a session counts for the first test that needs it: an image of gigabytes, a
 # framework's installation, a machine on which all tests run.
 LIMIT_S = 300
-LIMITS_S = {"bare": 4800, "engines": 900, "frameworks": 2400, "gpu": 2400, "wheels": 900}
+LIMITS_S = {
+    "bare": 4800,
+    "clusters": 400,
+    "engines": 900,
+    "frameworks": 2400,
+    "gpu": 2400,
+    "wheels": 900,
+}
 # The lanes that take minutes, the longest first. Those of one word run one after the other: they
 # share an engine, or load all cores by themselves.
 LONG = {
     "engines": "engine",
+    "clusters": "engine",
     "wheels": "engine",
     "frameworks": "cores",
     "gpu": "cores",
     "bare": "cores",
 }
 # Which lanes ask the package index.
-ONLINE = ("bare", "engines", "frameworks", "wheels")
+ONLINE = ("bare", "clusters", "engines", "frameworks", "wheels")
 
 # Started in the background of a script, or by nohup, we inherit ignored signals, and so would every
 # program that the tests start and interrupt.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.engines.ssh_servers import free_port
+from tests.clusters.ssh_servers import free_port
 from tests.frameworks.place import ENV, ROOT, python_of
 
 pytestmark = pytest.mark.frameworks

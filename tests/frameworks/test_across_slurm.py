@@ -16,8 +16,8 @@ import pytest
 from provision.fleet.across.groups import AcrossOrder, RoundRun
 from provision.fleet.across.result import verify_across
 from provision.fleet.nodes.slurm import SlurmJob, list_nodes, slurm_calls
-from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.engines.test_fleet_verify import Place
+from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.clusters.test_fleet_verify import Place
 from tests.frameworks.place import ROOT, python_of
 from tests.frameworks.test_across import FAULTS, START
 

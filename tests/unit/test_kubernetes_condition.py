@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests import ROOT
-from tests.engines.test_slurm_gate import PROVISION
+from tests.clusters.test_slurm_gate import PROVISION
 from tests.kit.exports import shellcheck
 from tests.kit.fake_engine import TAG
 

@@ -1,6 +1,6 @@
 """templates/slurm/gate.sh, run as slurmd runs it: with almost no environment.
 
-`provision` and scontrol are stand-ins here; tests/engines has Slurm itself.
+`provision` and scontrol are stand-ins here; tests/clusters has Slurm itself.
 """
 
 from __future__ import annotations

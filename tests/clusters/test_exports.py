@@ -17,9 +17,9 @@ import yaml
 
 from provision.output.export import compose, devcontainer, kubernetes, ray, slurm
 from tests import need
-from tests.engines.ray_nodes import PACKAGES
-from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.engines.test_kubernetes_templates import validated
+from tests.clusters.ray_nodes import PACKAGES
+from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.clusters.test_kubernetes_templates import validated
 from tests.kit.exports import HOSTILE, deployment
 
 DEVCONTAINERS = "@devcontainers/cli@0.89.0"

@@ -15,8 +15,8 @@ import pytest
 
 from provision.model.facts import parse_host
 from tests import ROOT, need
-from tests.engines.ray_nodes import RayNodes, ray_nodes, wait
-from tests.engines.ssh_servers import free_port
+from tests.clusters.ray_nodes import RayNodes, ray_nodes, wait
+from tests.clusters.ssh_servers import free_port
 
 pytestmark = pytest.mark.timeout(500)
 LIMIT_S = 240

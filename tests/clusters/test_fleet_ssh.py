@@ -18,7 +18,7 @@ import pytest
 
 from provision.model.facts import parse_host
 from tests import ROOT, need
-from tests.engines.ssh_servers import SshServers, free_port, ssh_servers
+from tests.clusters.ssh_servers import SshServers, free_port, ssh_servers
 
 pytestmark = pytest.mark.timeout(300)
 LIMIT_S = 240

@@ -14,7 +14,7 @@ import pytest
 
 from provision.model.facts import parse_host
 from tests import ROOT
-from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 
 pytestmark = pytest.mark.timeout(400)
 LIMIT_S = 300

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.kit.fake_engine import TAG
 
 pytestmark = pytest.mark.timeout(400)

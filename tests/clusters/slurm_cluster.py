@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests import need
-from tests.engines.ssh_servers import free_port
+from tests.clusters.ssh_servers import free_port
 
 START_LIMIT_S = 90.0
 COMMAND_LIMIT_S = 60.0

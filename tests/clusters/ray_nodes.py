@@ -16,7 +16,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from tests import need
-from tests.engines.ssh_servers import free_port
+from tests.clusters.ssh_servers import free_port
 
 # with what its client (ray://) needs; "ray[client]" would pin an older grpcio
 PACKAGES = ("ray==2.60.0", "grpcio")

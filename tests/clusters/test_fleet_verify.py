@@ -25,9 +25,9 @@ from images.engines.podman import Podman
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from tests import ROOT, need
+from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.clusters.ssh_servers import SshServers, free_port, ssh_servers
 from tests.engines.podman_place import debian_base, podman_storage
-from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.engines.ssh_servers import SshServers, free_port, ssh_servers
 from tests.kit.fake_engine import PLAN, TAG
 from tests.kit.sandbox_images import entry, layer
 

@@ -1,0 +1,1 @@
+"""Fleets on real clusters, whose nodes are all on this machine."""

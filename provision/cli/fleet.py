@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.fleet_nodes import (
@@ -15,7 +16,7 @@ from provision.cli.fleet_nodes import (
     read_whole,
 )
 from provision.cli.options import plan_words, read_catalog, read_request
-from provision.errors import Exit, exit_of_refusal
+from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.fleet.classes import classes_of
 from provision.fleet.hostfiles import read_fleet_hosts
 from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fleet
@@ -26,14 +27,16 @@ from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
+    from provision.fleet.nodes.calls import NodeCall
     from provision.fleet.nodes.collect import NodeReading
 
 _LONGEST_S = 3600
+_KUBERNETES = "kubernetes[:CONTEXT[/NAMESPACE]]"
 
 
 def fleet_detect_options(verb: argparse.ArgumentParser) -> None:
     """Which machines, how they are reached, and where the files go."""
-    on_options(verb)
+    on_options(verb, _KUBERNETES)
     verb.add_argument(
         "--output", metavar="DIR", required=True, help="directory for the host files (NODE.json)"
     )
@@ -42,6 +45,16 @@ def fleet_detect_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument(
         "--timeout", metavar="SECONDS", default="60", help="time limit for each node (default: 60)"
+    )
+    verb.add_argument(
+        "--image",
+        metavar="IMAGE",
+        help="with kubernetes: an image that has Python 3.8 or newer as python3",
+    )
+    verb.add_argument(
+        "--runtime-class",
+        metavar="NAME",
+        help="with kubernetes: see all GPUs through this RuntimeClass (default: request them all)",
     )
 
 
@@ -63,7 +76,9 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     )
     job = SlurmJob(wait_s=limits.timeout_s / 2, run_s=limits.timeout_s)
     with contextlib.ExitStack() as held:
-        calls = read_calls(args, job, limits.timeout_s, held)
+        calls = _kubernetes_calls(args, limits.timeout_s)
+        if calls is None:
+            calls = read_calls(args, job, limits.timeout_s, held, _KUBERNETES)
         folder = output_folder(args.output)
         with console.step("detect", f"reading {len(calls)} nodes, {limits.at_once} at a time"):
             readings = collect(calls, node_program(), folder, limits, again=args.again, tell=tell)
@@ -72,6 +87,29 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     else:
         print_result(describe_nodes(readings, str(folder)))
     return Exit.UNREACHABLE if any(one.status == "failed" for one in readings) else Exit.DONE
+
+
+def _kubernetes_calls(args: argparse.Namespace, timeout_s: float) -> Sequence[NodeCall] | None:
+    """The calls of --on kubernetes, whose pods need an image; None: it is another engine."""
+    kind, _, where = args.on.partition(":")
+    if kind != "kubernetes":
+        if args.image is not None or args.runtime_class is not None:
+            option = "--runtime-class" if args.image is None else "--image"
+            raise BadInputError(f"{option} requires --on kubernetes.", fix="Remove it.")
+        return None
+    from provision.fleet.nodes import kubernetes
+
+    if args.ssh_config is not None:
+        raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
+    if not args.image:
+        raise BadInputError(
+            "--on kubernetes requires an image for the pods.",
+            fix="Name one that has Python 3.8 or newer as python3, for example "
+            "--image python:3.12-slim, or an image of provision build.",
+        )
+    kubectl = kubernetes.kubectl_words(where)
+    options = kubernetes.PodOptions(args.image, args.runtime_class, timeout_s)
+    return kubernetes.kubernetes_calls(kubectl, kubernetes.list_nodes(kubectl), options)
 
 
 def hosts_argument(verb: argparse.ArgumentParser) -> None:

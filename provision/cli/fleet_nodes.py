@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 1024
 
 
-def on_options(verb: argparse.ArgumentParser) -> None:
-    """Which nodes, and how they are reached."""
+def on_options(verb: argparse.ArgumentParser, *more: str) -> None:
+    """Which nodes, and how they are reached; `more`: what only this command can ask."""
+    *places, last = ("slurm[:PARTITION]", "ray[:ADDRESS]", *more)
     verb.add_argument(
         "--on",
         metavar="WHERE",
         required=True,
-        help="ssh:FILE (a list with one [USER@]HOST[:PORT] a line), slurm[:PARTITION] or "
-        "ray[:ADDRESS]",
+        help=f"ssh:FILE (a list with one [USER@]HOST[:PORT] a line), {', '.join(places)} or {last}",
     )
     verb.add_argument(
         "--at-once", metavar="N", default="32", help="nodes to ask at a time (default: 32)"
@@ -38,10 +38,14 @@ def on_options(verb: argparse.ArgumentParser) -> None:
 
 
 def read_calls(
-    args: argparse.Namespace, job: SlurmJob, timeout_s: float, held: contextlib.ExitStack
+    args: argparse.Namespace,
+    job: SlurmJob,
+    timeout_s: float,
+    held: contextlib.ExitStack,
+    *more: str,
 ) -> Sequence[NodeCall]:
     """The calls. `job`: what each node's job of Slurm may use; `timeout_s`: how long a node may
-    take; `held` ends what the calls need.
+    take; `held` ends what the calls need; `more`: as for `on_options`.
     """
     kind, _, where = args.on.partition(":")
     if args.ssh_config is not None and kind != "ssh":
@@ -60,9 +64,13 @@ def read_calls(
         cluster = held.enter_context(ray_cluster(parse_address(where)))
         return ray_calls(cluster, timeout_s)
     raise BadInputError(
-        f"--on {quoted(args.on)} is not supported.",
-        fix="Use ssh:FILE, slurm[:PARTITION] or ray[:ADDRESS].",
+        f"--on {quoted(args.on)} is not supported.", fix=f"Use ssh:FILE, {_places(more)}."
     )
+
+
+def _places(more: tuple[str, ...]) -> str:
+    *places, last = ("slurm[:PARTITION]", "ray[:ADDRESS]", *more)
+    return f"{', '.join(places)} or {last}"
 
 
 def read_whole(option: str, text: str, most: int) -> int:

@@ -248,7 +248,7 @@ STORE_COMMANDS = (
 FLEET_COMMANDS = (
     Command(
         name="detect",
-        help="read many machines over SSH or through Slurm, and write a host file for each",
+        help="read many machines (SSH, Slurm, Ray, Kubernetes), and write a host file for each",
         options=(fleet_detect_options,),
         run=do_fleet_detect,
     ),

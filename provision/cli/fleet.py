@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from provision.cli.fleet_nodes import (
     MOST_AT_ONCE,
+    chosen_calls,
     on_options,
     output_folder,
     read_calls,
@@ -79,6 +80,7 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
         calls = _kubernetes_calls(args, limits.timeout_s)
         if calls is None:
             calls = read_calls(args, job, limits.timeout_s, held, _KUBERNETES)
+        calls = chosen_calls(args, calls)
         folder = output_folder(args.output)
         with console.step("detect", f"reading {len(calls)} nodes, {limits.at_once} at a time"):
             readings = collect(calls, node_program(), folder, limits, again=args.again, tell=tell)

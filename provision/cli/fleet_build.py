@@ -232,7 +232,7 @@ def _image_json(one: BuiltForFleet) -> dict[str, Any]:
 def describe_built(
     built: Sequence[BuiltForFleet], unserved: Sequence[UnservedClass], without_gpu: Sequence[str]
 ) -> str:
-    """Each image, the nodes that get it, and the command that tests it on each of them."""
+    """Each image, the nodes that get it, and the command that tests it on all of them."""
     from provision.output.text import command, row
 
     lines: list[str] = []
@@ -242,8 +242,8 @@ def describe_built(
             lines.append(f"digest   {one.account['image']['digest']}")  # 71 letters, 80 columns
         lines += row("nodes", _nodes(one.planned.nodes))
         if one.image is not None:
-            lines.append("test it on each of them:")
-            lines += command(f"provision verify {shlex.quote(one.image)}")
+            lines.append("test it on all of them (WHERE: as for fleet detect):")
+            lines += command(_test_command(one.image, one.planned.nodes))
         if one.failure is not None:
             lines += row("error", one.failure.message)
         lines.append("")
@@ -252,6 +252,12 @@ def describe_built(
     if without_gpu:
         lines += row("no GPU", f"{_nodes(without_gpu)}: no image is needed")
     return "\n".join(lines).rstrip("\n")
+
+
+def _test_command(image: str, nodes: Sequence[str]) -> str:
+    names = ",".join(nodes) if len(nodes) <= _SHOWN else "NODES"
+    words = ("provision", "fleet", "verify", "--on", "WHERE", "--nodes", names, "--image", image)
+    return shlex.join((*words, "--output", "reports/"))
 
 
 def _nodes(names: Sequence[str]) -> str:

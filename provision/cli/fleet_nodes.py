@@ -30,11 +30,25 @@ def on_options(verb: argparse.ArgumentParser, *more: str) -> None:
         help=f"ssh:FILE (a list with one [USER@]HOST[:PORT] a line), {', '.join(places)} or {last}",
     )
     verb.add_argument(
+        "--nodes",
+        metavar="NODES",
+        help="only these: 'n[0-3,7],login1' (default: all)",
+    )
+    verb.add_argument(
         "--at-once", metavar="N", default="32", help="nodes to ask at a time (default: 32)"
     )
     verb.add_argument(
         "--ssh-config", metavar="FILE", help="configuration for ssh (default: the user's own)"
     )
+
+
+def chosen_calls(args: argparse.Namespace, calls: Sequence[NodeCall]) -> Sequence[NodeCall]:
+    """The calls to the nodes that --nodes names. BadInputError: there is no such node."""
+    if args.nodes is None:
+        return calls
+    from provision.fleet.nodes.names import choose_calls, expand_names
+
+    return choose_calls(calls, expand_names(args.nodes))
 
 
 def read_calls(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from provision.cli.fleet_across import across_options, check_across, run_across, worse
 from provision.cli.fleet_nodes import (
     MOST_AT_ONCE,
+    chosen_calls,
     on_options,
     output_folder,
     read_calls,
@@ -103,7 +104,7 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
         console.say(report_line(report))
 
     with contextlib.ExitStack() as held:
-        calls = read_calls(args, job, limits.timeout_s, held)
+        calls = chosen_calls(args, read_calls(args, job, limits.timeout_s, held))
         folder = output_folder(args.output)
         what = f"{image}, level {level}, on {len(calls)} nodes, {at_once} at a time"
         with console.step("verify", what, named=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -99,11 +100,24 @@ class DockerRunner(Docker):
         return handle
 
     def remove(self, handle: str) -> None:
-        """Remove an image that `prepare` loaded, with its names; keeps images from before."""
+        """Remove an image that `prepare` loaded, with its names; keeps images from before, and
+        those that a container of another run uses.
+        """
         if handle not in self._brought:
             return
         self._brought.discard(handle)
-        self._guard(lambda: self._client.images.remove(handle, force=True))
+        self._guard(lambda: self._remove(handle))
+
+    def _remove(self, handle: str) -> None:
+        from docker.errors import APIError, ImageNotFound
+
+        try:
+            self._client.images.remove(handle, force=True)
+        except ImageNotFound:  # another run has removed it
+            return
+        except APIError as error:
+            if error.status_code != HTTPStatus.CONFLICT:
+                raise
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
         """The command that a user types to enter the image."""

@@ -81,7 +81,17 @@ def _judge(
         verdict, why = recompute(report, lists, asked)
     except UsageError as error:
         said = str(error).replace("{}: ".format(row["report"]), "")
-        reader.missing(name, _refused("bad-report", name, said))
+        if isinstance(error.__cause__, OSError):  # that says nothing of the node
+            reader.missing(
+                name,
+                Missing(
+                    code="report-unreadable",
+                    message="{}: its report cannot be read here: {}".format(name, said),
+                    fix="Test the node again.",
+                ),
+            )
+        else:
+            reader.missing(name, _refused("bad-report", name, said))
         return
     claimed = report["verdict"]
     if claimed != verdict:

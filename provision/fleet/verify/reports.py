@@ -127,7 +127,7 @@ def _list_row(one: NodeReport, order: FleetOrder, folder: Path) -> dict[str, Any
     return {
         "node": one.name,
         "failure": None,
-        "report": str(folder / f"{one.name}.json"),
+        "report": str((folder / f"{one.name}.json").absolute()),  # the judge runs elsewhere
         "expect": {**order.expect, "gpus": gpus},
         "code": one.code,
     }

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import docker.errors
 import pytest
+import requests
 
 from images.engines.archive import engine_archive, engine_image_id
-from images.engines.docker_errors import NoEngineError
+from images.engines.docker_errors import EngineError, NoEngineError
 from images.engines.runner import DockerRunner, Runner, choose_runner
 from images.engines.spec import RunJob
 from images.oci.archive_reading import open_archive
@@ -144,13 +146,12 @@ class Images:
     here: set[str] = field(default_factory=set)
     removed: MutableSequence[str] = field(default_factory=list)
     received: bytes = b""
+    trouble: Exception | None = None
 
     def list(self) -> Sequence[Any]:
         return []
 
     def get(self, reference: str) -> Loaded:
-        import docker.errors
-
         if reference not in self.here:
             raise docker.errors.ImageNotFound("no")
         return Loaded(reference)
@@ -163,6 +164,8 @@ class Images:
 
     def remove(self, image: str, *, force: bool) -> None:
         assert force
+        if self.trouble is not None:
+            raise self.trouble
         self.removed.append(image)
 
 
@@ -186,6 +189,32 @@ def test_docker_gets_what_it_lacks_and_loses_only_that() -> None:
     again.remove(again.prepare(one, lambda _: None))
     assert client.images.received == b""
     assert client.images.removed == [handle]
+
+
+def refusal(status: int) -> docker.errors.APIError:
+    response = requests.Response()
+    response.status_code = status
+    return docker.errors.APIError("refused", response=response)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param(refusal(409), id="a container of another run uses it"),
+        pytest.param(docker.errors.ImageNotFound("gone"), id="another run has removed it"),
+    ],
+)
+def test_an_image_that_another_run_has_too_is_no_trouble(trouble: Exception) -> None:
+    client = Client(Images(trouble=trouble))
+    runner: Any = DockerRunner(client)  # type: ignore[arg-type]
+    runner.remove(runner.prepare(made(), lambda _: None))
+
+
+def test_an_image_that_cannot_be_removed_is_trouble() -> None:
+    client = Client(Images(trouble=refusal(500)))
+    runner: Any = DockerRunner(client)  # type: ignore[arg-type]
+    with pytest.raises(EngineError):
+        runner.remove(runner.prepare(made(), lambda _: None))
 
 
 def test_docker_is_given_an_image_for_another_processor() -> None:

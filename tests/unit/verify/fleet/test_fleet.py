@@ -145,7 +145,7 @@ def test_a_report_is_a_claim(rows: Rows, capsys: pytest.CaptureFixture[str]) -> 
         "exit": "report-contradiction",
         "other": "bad-report",
         "no-gpu": "report-contradiction",
-        "gone": "bad-report",
+        "gone": "report-unreadable",
         "half": "bad-report",
     }
     for node in found["nodes"]:

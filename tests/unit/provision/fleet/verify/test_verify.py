@@ -226,6 +226,18 @@ def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:
     assert max(map(len, shown)) <= 80 or str(tmp_path) in text
 
 
+def test_a_relative_directory_is_this_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge runs in another directory: a report that it does not find would drain the node."""
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report("unfit"), indent=1))
+    reports = tuple(nodes.run("n1").values())
+    monkeypatch.chdir(tmp_path)
+    found = judge_fleet(reports, order(), nodes.out.relative_to(tmp_path), {})
+    assert found["nodes"][0]["failed"][0]["check"] == "devices.kernel"
+
+
 @given(st.text(max_size=400))
 def test_a_reason_is_one_plain_line(text: str) -> None:
     command = drain_command("n1", text)

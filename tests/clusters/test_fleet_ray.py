@@ -87,7 +87,7 @@ def drivers(cluster: RayNodes) -> list[str]:
 def test_a_node_that_dies_and_one_that_hangs_are_named_and_the_others_read(
     cluster: RayNodes,
 ) -> None:
-    run = start(cluster, "--timeout", "9")
+    run = start(cluster, "--timeout", "25")
     program = asked(cluster, "n2")
     asked(cluster, "n3")
     cluster.kill("n3")
@@ -123,6 +123,7 @@ def test_a_run_that_is_ended_leaves_no_program_on_a_node(
     cluster: RayNodes, number: signal.Signals
 ) -> None:
     (cluster.place / "asked-n2").unlink(missing_ok=True)
+    before = drivers(cluster)
     run = start(cluster, "--again", "--timeout", "300")
     program = asked(cluster, "n2")
     wait((cluster.place / "hosts" / "n0.json").exists, "n0 was not read")
@@ -132,7 +133,7 @@ def test_a_run_that_is_ended_leaves_no_program_on_a_node(
     assert "Traceback" not in err
     wait(lambda: is_gone(program), "the program on n2 still runs")
     if number == signal.SIGINT:
-        assert not drivers(cluster)
+        assert not set(drivers(cluster)) - set(before)
 
 
 @pytest.mark.parametrize("client", [False, True], ids=["its own port", "the client's port"])

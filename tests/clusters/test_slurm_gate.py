@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -90,7 +91,8 @@ def test_a_sick_node_is_drained_and_named_until_it_is_repaired(gated: Gated) -> 
     gated.find("n2", "broken")
     assert gated.job(3) == []
     cluster.wait(lambda: cluster.states()["n1"].startswith("drain"), "n1 is not drained")
-    assert "closed: unfit at level quick, tested now: devices.kernel" in gated.reasons()
+    # the health check may have drained it once more, by the record of that test
+    assert re.search("closed: unfit at level quick, tested .*: devices.kernel", gated.reasons())
     cluster.wait(
         lambda: [cluster.states()[node] for node in ("n0", "n2")] == ["idle", "idle"],
         "the others are not idle",

@@ -75,7 +75,7 @@ def test_a_node_that_spoils_all_sums_is_found_by_pairs(cluster: SlurmCluster) ->
     assert found["report"]["nodes"][1]["number"] == 1, "of the two that work"
     assert "over gloo; NCCL not tested" in found["report"]["message"]
     assert len(found["rounds"]) <= 6
-    assert not cluster.command("squeue", "--noheader").strip()
+    cluster.wait(lambda: not cluster.command("squeue", "--noheader").strip(), "a job is left")
 
     # a node dies before its job starts: it is a result, and the others are tested
     (cluster.place / "fault-n1").unlink()

@@ -102,9 +102,16 @@ def apptainer_source(image: str) -> str:
     return image if image.startswith("oci:") or "/" not in image else f"docker://{image}"
 
 
-def enroot_source(image: str) -> str:
-    """The image, as enroot names it: docker://REGISTRY#PATH:TAG."""
-    host, slash, path = image.partition("/")
+def enroot_name(reference: str) -> str:
+    """The image, as enroot and pyxis name it: REGISTRY#PATH:TAG; without a registry Docker Hub is
+    meant. https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md
+    """
+    host, slash, path = reference.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
-        return f"docker://{host}#{path}"
-    return f"docker://{image}"
+        return f"{host}#{path}"
+    return reference
+
+
+def enroot_source(reference: str) -> str:
+    """The image of a registry, as `enroot import` takes it."""
+    return f"docker://{enroot_name(reference)}"

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from images.layers.install import canonicalized
 from provision.build.load_reader import read_first
 from provision.build.loading import LoadSubject, LoadVerdict, check_loading
-from provision.resolve.packages import asked_for
 
 if TYPE_CHECKING:
     from images.oci.sources import LayerSource
@@ -33,7 +31,7 @@ class LoadCheck:
     def prefetch(self, fetcher: Fetcher, sources: Sequence[LayerSource]) -> None:
         """Start the downloads for these layers; what is read first is downloaded first."""
         wheels = [wheel for source in sources for wheel in source.wheels]
-        asked = frozenset(map(canonicalized, asked_for(self._subject.plan)))
+        asked = self._subject.asked
         self._fetching = frozenset(wheel.sha256 for wheel in wheels)
         self._progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))
         fetcher.prefetch(wheels, read_first(wheels, asked) if asked else ())

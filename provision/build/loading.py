@@ -33,6 +33,7 @@ from images.layers.install import canonicalized
 from images.layers.transcode import WheelLayer
 from images.store.local import local_path
 from images.wheels.directory import Member
+from images.wheels.locked import Wheel
 from provision.build.load_reader import LoadReader, Stopped, names_needed
 from provision.errors import NothingCompatibleError
 from provision.model.plan import PACKAGES, Plan
@@ -79,6 +80,16 @@ class LoadSubject:
     python: str
     environment: Mapping[str, str]
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """The packages that were asked for, by their canonical names."""
+        return frozenset(map(canonicalized, asked_for(self.plan)))
+
+    @property
+    def wheels(self) -> tuple[Wheel, ...]:
+        """The wheels of all layers."""
+        return tuple(wheel for layer in self.layers for wheel in layer.wheels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadVerdict:
@@ -111,13 +122,12 @@ def check_loading(
     `fetching` has the digests of wheels that are being downloaded; others are here or are not
     needed for a layer.
     """
-    asked = frozenset(map(canonicalized, asked_for(subject.plan)))
+    asked, wheels = subject.asked, subject.wheels
     if not asked:
         return None
-    key = _key(subject, asked)
+    key = _key(subject)
     if (kept := _verdict_from_json(store.facts(_VERDICTS, key))) is not None:
         return kept
-    wheels = [wheel for layer in subject.layers for wheel in layer.wheels]
     arrivals = _arrivals(subject.layers, store, fetching)
     if absent := [wheel.name for wheel in wheels if wheel.sha256 not in arrivals]:
         are = "is" if len(absent) == 1 else "are"
@@ -130,20 +140,20 @@ def check_loading(
         except Failure as failure:
             return _unchecked(f"the base cannot be read: {failure}")
         reader.read_large(wheels, asked)
-        verdict = _judge(subject, reader, base, asked)
+        verdict = _judge(subject, reader, base)
     except Stopped:
         return None
     store.remember_facts(_VERDICTS, key, {"words": verdict.words, "warning": verdict.warning})
     return verdict
 
 
-def _key(subject: LoadSubject, asked: frozenset[str]) -> str:
+def _key(subject: LoadSubject) -> str:
     """All that a verdict depends on: a build that is repeated is not judged again."""
     decides = {
         "format": [_FORMAT, FORMAT, VERSION],
         "framework": subject.plan.framework,
         "arch": subject.plan.arch,
-        "asked": sorted(asked),
+        "asked": sorted(subject.asked),
         "layers": [layer.key for layer in subject.layers],
         "base": f"{subject.base.digest} {subject.base.platform}",
         "python": subject.python,
@@ -165,10 +175,8 @@ def _verdict_from_json(document: Mapping[str, Any] | None) -> LoadVerdict | None
         return None
 
 
-def _judge(
-    subject: LoadSubject, reader: LoadReader, base: LoadFacts, asked: frozenset[str]
-) -> LoadVerdict:
-    wheels = [wheel for layer in subject.layers for wheel in layer.wheels]
+def _judge(subject: LoadSubject, reader: LoadReader, base: LoadFacts) -> LoadVerdict:
+    asked, wheels = subject.asked, subject.wheels
     with ExitStack() as opened:
         placed = _Placed.of(subject, reader, opened)
         closure = placed.closure(PACKAGES[subject.plan.framework]) - asked

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.cli.options import read_catalog, read_places, what_if_gpu
+from provision.cli.options import read_catalog, read_places, read_whole, what_if_gpu
 from provision.cli.sizes import parse_size
 from provision.cli.suite_options import read_image
 from provision.errors import BadInputError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_GPUS, _MOST_NODES = 1024, 100_000
 _LONGEST_NAME = 200
-_USER = 1000
+_USER, _MOST_USER = 1000, (1 << 31) - 1
 _DEFAULT_COMMAND = "python3 train.py"
 
 
@@ -268,16 +268,14 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
     command = _words(given.get("words") or _DEFAULT_COMMAND)
     environment = tuple(_pair(text) for text in args.env)
     every = consumer in _ALL_GPUS
-    gpus = _number("--gpus", given.get("gpus"), _MOST_GPUS, None if every else 1)
-    nodes = _number("--nodes", given.get("nodes"), _MOST_NODES, 1)
-    user = _number("--user", given.get("user"), (1 << 31) - 1, _USER, least=0)
+    gpus, nodes, user = (given.get(name) for name in ("gpus", "nodes", "user"))
+    all_gpus = every and gpus is None
     shm = given.get("shm")
     shm_bytes = None if shm is None else _positive("--shm", parse_size("--shm", shm))
     catalog = read_catalog(console)
     products = tuple(_product(text, catalog) for text in given.get("gpu") or ())
     image = _source(args.image)
     plan = _plan(args)
-    assert nodes is not None
     return Deployment(
         image=image,
         name=name,
@@ -286,13 +284,13 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
         framework_version=plan.framework_version or "",
         cuda=plan.cuda or "",
         arch=plan.arch,
-        gpus=gpus,
-        nodes=nodes,
+        gpus=None if all_gpus else read_whole("--gpus", gpus or "1", _MOST_GPUS),
+        nodes=read_whole("--nodes", nodes or "1", _MOST_NODES),
         shm_bytes=shm_bytes,
         environment=environment,
         products=products or tuple(dict.fromkeys(one.name for one in plan.gpus if one.name)),
         driver=_driver(plan, catalog),
-        user=user or 0,
+        user=read_whole("--user", user or str(_USER), _MOST_USER, least=0),
         gate=bool(given.get("gate")),
     )
 
@@ -375,19 +373,6 @@ def _text(option: str, text: str, *, keep: str = "\n\t\xa0") -> str:
             fix="Put them into a script, and run that.",
         )
     return text
-
-
-def _number(
-    option: str, text: str | None, most: int, default: int | None, *, least: int = 1
-) -> int | None:
-    if text is None:
-        return default
-    if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= most:
-        raise BadInputError(
-            f"{option} {quoted(text)} is not a number from {least} to {most}.",
-            fix=f"For example: {option} {max(least, 1)}",
-        )
-    return int(text)
 
 
 def _positive(option: str, value: int) -> int:

@@ -14,9 +14,8 @@ from provision.cli.fleet_nodes import (
     on_options,
     output_folder,
     read_calls,
-    read_whole,
 )
-from provision.cli.options import plan_words, read_catalog, read_request
+from provision.cli.options import plan_words, read_catalog, read_request, read_whole
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.fleet.classes import classes_of
 from provision.fleet.hostfiles import read_fleet_hosts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,16 +84,6 @@ def read_calls(
 def _places(more: tuple[str, ...]) -> str:
     *places, last = ("slurm[:PARTITION]", "ray[:ADDRESS]", *more)
     return f"{', '.join(places)} or {last}"
-
-
-def read_whole(option: str, text: str, most: int) -> int:
-    """A whole number from 1 on."""
-    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) or not 1 <= int(text) <= most:
-        raise BadInputError(
-            f"{option} {quoted(text)} is not a whole number from 1 to {most}.",
-            fix=f"For example: {option} 60",
-        )
-    return int(text)
 
 
 def output_folder(text: str) -> Path:

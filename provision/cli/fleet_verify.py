@@ -14,9 +14,8 @@ from provision.cli.fleet_nodes import (
     on_options,
     output_folder,
     read_calls,
-    read_whole,
 )
-from provision.cli.options import read_catalog, read_places
+from provision.cli.options import read_catalog, read_places, read_whole
 from provision.cli.paths import absolute_file
 from provision.cli.suite_options import read_image, read_level, read_seconds
 from provision.errors import BadInputError, Exit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -360,3 +361,15 @@ def read_tag(text: str | None) -> str | None:
     return (
         text if reference.tag is not None and ":" in text.rpartition("/")[2] else f"{text}:latest"
     )
+
+
+def read_whole(option: str, text: str, most: int, *, least: int = 1) -> int:
+    """The value of an option that takes a whole number. BadInputError: it is none, or out of
+    range.
+    """
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= most:
+        raise BadInputError(
+            f"{option} {quoted(text)} is not a whole number from {least} to {most}.",
+            fix=f"For example: {option} {max(least, 1)}",
+        )
+    return int(text)

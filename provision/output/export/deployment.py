@@ -81,8 +81,7 @@ class Deployment:
 
 def reference_of(one: Deployment, consumer: str, *, engine: bool = False) -> str:
     """The image's reference, for a consumer that pulls it; with `engine` an image of this
-    machine's engine will do. ImageNotPullableError: it is
-    neither.
+    machine's engine will do. ImageNotPullableError: it is neither.
     """
     kind = one.image.kind
     if kind == "reference" or (engine and kind == "engine"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from images.engines.words import enroot_name
 from provision.output.export.deployment import WORKSPACE, Deployment
 from provision.output.export.launch import on_one_node
-from provision.output.export.names import enroot_uri, pyxis_image, squashfs_name
+from provision.output.export.names import enroot_uri, squashfs_name
 
 
 def to_script(one: Deployment) -> str:
@@ -15,7 +16,7 @@ def to_script(one: Deployment) -> str:
     name = shlex.quote(container_name(one.name))
     pyxis = []
     if one.image.kind == "reference":
-        pulled = shlex.quote(pyxis_image(one.image.name))
+        pulled = shlex.quote(enroot_name(one.image.name))
         pyxis = ["#", f"# In a job of Slurm with pyxis: srun --container-image={pulled} COMMAND"]
     words = shlex.join(on_one_node(one))
     passed = "".join(f" --env {shlex.quote(f'{key}={value}')}" for key, value in one.environment)

@@ -1,7 +1,6 @@
 """How other tools name an image.
 
-enroot: https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md
-pyxis: the same without the scheme, https://github.com/NVIDIA/pyxis#usage
+enroot and pyxis: `images.engines.words`, https://github.com/NVIDIA/pyxis#usage
 Apptainer: https://apptainer.org/docs/user/latest/appendix.html
 """
 
@@ -9,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from images.engines.words import enroot_source
 from provision.errors import ImageNotPullableError
 from provision.output.export.deployment import ImageSource
 
@@ -21,18 +21,10 @@ _APPTAINER = {
 }
 
 
-def pyxis_image(reference: str) -> str:
-    """REGISTRY#PATH:TAG, as enroot has it; without a registry Docker Hub is meant."""
-    host, slash, path = reference.partition("/")
-    if slash and (host == "localhost" or re.search(r"[.:]", host)):
-        return f"{host}#{path}"
-    return reference
-
-
 def enroot_uri(image: ImageSource) -> str:
     """What `enroot import` takes. ImageNotPullableError: a layout or an archive."""
     if image.kind == "reference":
-        return f"docker://{pyxis_image(image.name)}"
+        return enroot_source(image.name)
     if image.kind == "engine":
         return f"dockerd://{image.name}"
     raise ImageNotPullableError(

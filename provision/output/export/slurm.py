@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Literal, TypeAlias, get_args
 
+from images.engines.words import enroot_name
 from provision.output.export.deployment import (
     GATE,
     STACK_BYTES,
@@ -17,7 +18,7 @@ from provision.output.export.deployment import (
     size,
 )
 from provision.output.export.launch import needs_launcher, on_one_node, torchrun
-from provision.output.export.names import apptainer_uri, enroot_uri, pyxis_image, squashfs_name
+from provision.output.export.names import apptainer_uri, enroot_uri, squashfs_name
 
 ContainerTool: TypeAlias = Literal["pyxis", "apptainer", "enroot", "docker"]
 TOOLS: tuple[ContainerTool, ...] = get_args(ContainerTool)
@@ -119,7 +120,7 @@ def _array(*lines: str) -> list[str]:
 
 
 def _pyxis(one: Deployment, mount: bool) -> list[str]:  # noqa: FBT001  the signature of all
-    image = f"--container-image={shlex.quote(pyxis_image(reference_of(one, 'pyxis')))}"
+    image = f"--container-image={shlex.quote(enroot_name(reference_of(one, 'pyxis')))}"
     place = [
         f'--container-mounts="$SLURM_SUBMIT_DIR:{WORKSPACE}"',
         f"--container-workdir={WORKSPACE}",

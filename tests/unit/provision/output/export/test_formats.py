@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
+from images.engines.words import enroot_name
 from provision.errors import BadInputError, ImageNotPullableError
 from provision.output.export import (
     apptainer,
@@ -24,7 +25,7 @@ from provision.output.export import (
     slurm,
 )
 from provision.output.export.deployment import Deployment, ImageSource
-from provision.output.export.names import apptainer_uri, pyxis_image, squashfs_name
+from provision.output.export.names import apptainer_uri, squashfs_name
 from tests import ROOT
 from tests.kit.exports import (
     COMMANDS,
@@ -389,8 +390,8 @@ def test_who_can_use_an_image_that_no_registry_has(image: ImageSource, takes_it:
 
 
 def test_names_of_other_tools() -> None:
-    assert pyxis_image("localhost:5000/a/b:1") == "localhost:5000#a/b:1"
-    assert pyxis_image("team/torch:1") == "team/torch:1"
+    assert enroot_name("localhost:5000/a/b:1") == "localhost:5000#a/b:1"
+    assert enroot_name("team/torch:1") == "team/torch:1"
     assert squashfs_name("a.b/c@sha256:12") == "a.b+c+sha256+12.sqsh"
     assert apptainer_uri(ImageSource(kind="engine", name="a/b")) == "docker-daemon:a/b:latest"
     assert apptainer_uri(ImageSource(kind="oci", name="/x:n")) == "oci:/x:n"

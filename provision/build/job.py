@@ -194,7 +194,7 @@ def plan_image(
     with naming_pins(job.project, planned_for, job.request, job.catalog):
         with console.step("plan", "finding a compatible combination"):
             plan = require_plan(resolve(planned_for, job.request, job.catalog))
-            console.result(_in_words(plan))
+            console.result(f"{plan.title}: {plan.verdict}")
         packages = PackageChoice(planned_for, job.request, job.catalog, job.settings, console)
         if not job.dry_run:
             plan = packages.choose(plan)
@@ -318,10 +318,3 @@ def _keep_lock(path: Path, tag: str, plan: Plan, settings: BuildSettings) -> Pat
     except OSError:
         return None
     return kept
-
-
-def _in_words(plan: Plan) -> str:
-    return (
-        f"{TITLES[plan.framework]} {plan.framework_version} for CUDA {plan.cuda}, "
-        f"Python {plan.python}: {plan.verdict}"
-    )

@@ -322,7 +322,7 @@ _DOCTOR = """what to diagnose:
 
 def doctor_options(verb: argparse.ArgumentParser) -> None:
     """What is diagnosed, and what happens with the answer."""
-    verb.epilog = _DOCTOR
+    verb.epilog = "\n\n".join(filter(None, (_DOCTOR.rstrip("\n"), verb.epilog)))
     verb.add_argument(
         "what",
         metavar="WHAT",

@@ -55,6 +55,10 @@ def main(
     as_json = "--json" in words
     name = words[0] if words else ""
     try:
+        if not words:
+            from provision.cli.start import do_start
+
+            return do_start(console)
         args = build_parser(words[:2]).parse_args(words)
         console = Console(verbose=args.verbose)
         as_json = args.json
@@ -140,6 +144,10 @@ def _no_memory() -> Failure:
 
 def run() -> NoReturn:
     """Entry point of the `provision` command."""
+    if "_ARGCOMPLETE" in os.environ:
+        from provision.cli.completion import complete
+
+        complete(build_parser())
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

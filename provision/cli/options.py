@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from provision.output.console import Console
     from provision.verification.subject import ImagePlaces
 
-_BUILDERS = ("auto", "docker", "oci")
+BUILDERS = ("auto", "docker", "oci")
 
 
 def read_catalog(console: Console) -> Catalog:
@@ -317,7 +317,7 @@ def read_build(
 
 def check_builder(text: str) -> None:
     """Refuse an unknown --builder."""
-    if text not in _BUILDERS:
+    if text not in BUILDERS:
         raise BadInputError(f"Unknown --builder {quoted(text)}.", fix="Use auto, docker or oci.")
 
 

@@ -33,6 +33,7 @@ from provision.cli.arguments import (
     wheel_options,
 )
 from provision.cli.commands import do_build, do_detect, do_lock, do_plan, do_verify
+from provision.cli.examples import examples_of
 from provision.errors import BadInputError
 from provision.output.console import Console
 from provision.output.stdout import print_result
@@ -81,6 +82,9 @@ do_fleet_check, fleet_check_options = (
     _later("fleet_check", name) for name in ("do_fleet_check", "fleet_check_options")
 )
 do_export = _later("export", "do_export")
+do_completion, completion_options = (
+    _later("completion", name) for name in ("do_completion", "completion_options")
+)
 EXPORTS = {
     "slurm": "write a batch script for Slurm",
     "kubernetes": "write a Job, an Indexed Job or a JobSet for Kubernetes",
@@ -135,10 +139,11 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """
     parser = _Parser(
         prog="provision",
-        description="Find a compatible combination of driver, CUDA, framework and base image, "
+        description="Find a compatible combination of driver, CUDA, framework and base image,\n"
         "explain why, build the image, and test it on this machine.",
         allow_abbrev=False,
-        formatter_class=partial(argparse.HelpFormatter, width=_width()),
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=_width()),
+        epilog=examples_of(""),
     )
     parser.add_argument("--version", action="version", version=f"gpu-provision {VERSION}")
     # with `prog` argparse need not format a usage line here, for which it imports shutil
@@ -160,7 +165,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         )
         actions = verb.add_subparsers(metavar="ACTION", required=True, prog=verb.prog)
         for command in group.commands:
-            _add_verb(actions, command, words)
+            _add_verb(actions, command, words, group.name)
     return parser
 
 
@@ -185,6 +190,7 @@ def _add_verb(
     verbs: Any,  # noqa: ANN401  argparse names no such type
     command: Command,
     words: Sequence[str] | None,
+    group: str = "",
 ) -> None:
     verb = verbs.add_parser(
         command.name,
@@ -192,6 +198,7 @@ def _add_verb(
         description=_sentence(command.help),
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=_width()),
         allow_abbrev=False,
+        epilog=examples_of(f"{group} {command.name}".strip()),
     )
     verb.set_defaults(command=command)
     verb.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -378,5 +385,11 @@ COMMANDS = (
         help="find problems in this machine, a log, an image or a file, and their fixes",
         options=(doctor_options,),
         run=do_doctor,
+    ),
+    Command(
+        name="completion",
+        help="print what completes commands in bash, zsh or fish",
+        options=(completion_options,),
+        run=do_completion,
     ),
 )

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from provision.verification.suite import SuiteRequest
 
 
-_LEVELS = ("quick", "standard", "full")
+LEVELS = ("quick", "standard", "full")
 
 
 def read_level(text: str | None) -> str:
     if text is None:
         return "standard"
-    if text not in _LEVELS:
+    if text not in LEVELS:
         raise BadInputError(f"Unknown --level {quoted(text)}.", fix="Use quick, standard or full.")
     return text
 

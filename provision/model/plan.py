@@ -293,6 +293,14 @@ class Plan:
     limited_by: LimitedBy | None = None
     error: PlanError | None = None
 
+    @property
+    def title(self) -> str:
+        """ "PyTorch 2.0.1 for CUDA 11.7, Python 3.11", of a plan without an error."""
+        return (
+            f"{TITLES[self.framework]} {self.framework_version} for CUDA {self.cuda}, "
+            f"Python {self.python}"
+        )
+
 
 class Cell(NamedTuple):
     """One build on these hosts: its verdict, and the first problem if there is one."""

@@ -275,7 +275,6 @@ def test_a_format_is_the_only_output(here: Path, words: list[str], message: str)
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param([], id="no word at all"),
         pytest.param([""], id="an empty word"),
         pytest.param(["bild"], id="a command misspelt"),
         pytest.param(["--json"], id="an option before the command"),

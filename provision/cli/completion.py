@@ -1,0 +1,111 @@
+"""Completes words in a shell, with argcomplete: commands, options, and the values that are known.
+
+`provision completion bash|zsh|fish` prints what a shell has to read once. Then it calls `provision`
+at each Tab, with _ARGCOMPLETE in the environment, and reads the words from file descriptor 8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from provision.errors import BadInputError, Exit
+from provision.model.request import quoted
+from provision.output.console import Console
+from provision.output.stdout import print_result
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def completion_options(verb: argparse.ArgumentParser) -> None:
+    """For which shell."""
+    verb.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
+
+
+def do_completion(args: argparse.Namespace, console: Console) -> int:
+    """Print the shell's code."""
+    del console
+    from argcomplete.shell_integration import shellcode
+
+    if args.shell not in SHELLS:
+        raise BadInputError(
+            f"Completion for {quoted(args.shell)} is not supported.", fix=f"Use {_or(SHELLS)}."
+        )
+    print_result(shellcode(["provision"], shell=args.shell).strip("\n"))
+    return Exit.DONE
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell, which asks with _ARGCOMPLETE in the environment, and exit."""
+    from argcomplete import autocomplete
+
+    for action in _actions(parser):
+        known = _KNOWN.get(action.dest)
+        if known is not None and action.nargs is None and not action.choices:
+            action.completer = _completer(known)  # type: ignore[attr-defined]
+    autocomplete(parser)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:  # noqa: SLF001  as argcomplete itself finds them
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for verb in action.choices.values():
+                yield from _actions(verb)
+        else:
+            yield action
+
+
+def _completer(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    def words(prefix: str, **_: Any) -> list[str]:  # noqa: ANN401  what argcomplete passes
+        return [word for word in known() if word.startswith(prefix)]
+
+    return words
+
+
+def _frameworks() -> Iterable[str]:
+    from provision.model.plan import TITLES
+
+    return TITLES
+
+
+def _levels() -> Iterable[str]:
+    from provision.cli.suite_options import LEVELS
+
+    return LEVELS
+
+
+def _builders() -> Iterable[str]:
+    from provision.cli.options import BUILDERS
+
+    return BUILDERS
+
+
+def _cuda_versions() -> Iterable[str]:
+    from provision.catalog.loading import current
+
+    return current(os.environ)[0].cuda_versions()
+
+
+def _gpus() -> Iterable[str]:
+    from provision.catalog.loading import current
+
+    return [gpu.name for gpu in current(os.environ)[0].gpus]
+
+
+_KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
+    "framework": _frameworks,
+    "level": _levels,
+    "builder": _builders,
+    "cuda": _cuda_versions,
+    "gpus": _gpus,
+    "flavour": lambda: ("runtime", "devel"),
+    "shell": lambda: SHELLS,
+}
+"""The values of an option or argument, by its name in the parsed options."""
+
+
+def _or(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"

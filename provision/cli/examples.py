@@ -1,0 +1,69 @@
+"""The examples at the end of each command's --help; a test parses them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "provision plan",
+        "provision plan --gpu 'RTX 4090' --driver 580.95.05",
+        "provision build --cuda 12.8",
+        "provision doctor train.log",
+    ),
+    "detect": ("provision detect", "provision detect --json > host.json"),
+    "plan": (
+        "provision plan",
+        "provision plan --gpu V100 --driver 535 --cuda 11.7 --explain",
+        "provision plan --host node1.json --host node2.json --with vllm",
+        "provision plan --format uv | sh",
+    ),
+    "lock": (
+        "provision lock --cuda 12.8 --with transformers",
+        "provision lock . --gpu H100 --driver 580.95.05 --output pylock.h100.toml",
+    ),
+    "build": (
+        "provision build",
+        "provision build --cuda 11.7 --with torchvision",
+        "provision build . --push registry.example/team/app:1",
+        "provision build --lock pylock.toml --output image/",
+    ),
+    "wheel": ("provision wheel flash-attn --output wheels/",),
+    "inspect": (
+        "provision inspect registry.example/team/app:1 --gpu H100",
+        "provision inspect torch-2.0.1-cp311-cp311-manylinux1_x86_64.whl",
+    ),
+    "verify": (
+        "provision verify gpu-provision:pytorch2.0.1-cu117",
+        "provision verify registry.example/team/app:1 --level full --html report.html",
+    ),
+    "gate": ("provision gate registry.example/team/app:1 --max-age 12h",),
+    "doctor": (
+        "provision doctor",
+        "provision doctor train.log",
+        "docker build . 2>&1 | provision doctor -",
+        "provision doctor Dockerfile",
+    ),
+    "completion": (
+        'eval "$(provision completion bash)"    # in ~/.bashrc',
+        'eval "$(provision completion zsh)"     # in ~/.zshrc, after compinit',
+        "provision completion fish | source     # in ~/.config/fish/config.fish",
+    ),
+    "export slurm": ("provision export slurm registry.example/team/app:1 --output train.sbatch",),
+    "fleet detect": (
+        "provision fleet detect --on slurm:gpu --output hosts/",
+        "provision fleet detect --on ssh:hosts.txt --output hosts/",
+    ),
+    "fleet plan": ("provision fleet plan hosts/ --framework jax",),
+    "fleet verify": (
+        "provision fleet verify --on slurm --image oci:/shared/images:NAME --output reports/",
+    ),
+    "catalog show": ("provision catalog show gpu 'RTX 4090'",),
+}
+"""By the command's words ("fleet plan"); "" is `provision` itself."""
+
+
+def examples_of(command: str) -> str | None:
+    """The text below the options of a command; None: it has none."""
+    lines = EXAMPLES.get(command)
+    return None if lines is None else "\n".join(("examples:", *(f"  {line}" for line in lines)))

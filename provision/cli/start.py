@@ -1,0 +1,94 @@
+"""`provision` alone: this machine in a line, what works on it, and the command to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.errors import Failure
+from provision.errors import Exit
+from provision.output.stdout import print_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from provision.model.plan import HostFacts, Plan
+    from provision.output.console import Console
+
+ELSEWHERE = "provision plan --gpu 'RTX 4090' --driver 580.95.05"
+
+
+def do_start(console: Console) -> int:
+    """Read this machine, plan for it, and print what to type."""
+    from provision.cli.options import read_catalog, this_host
+    from provision.model.plan import Request
+    from provision.resolve import resolve
+
+    facts = this_host()
+    print_result(
+        start_text(
+            facts,
+            lambda: resolve((facts,), Request(), read_catalog(console)),
+            has_project=has_project(Path.cwd()),
+        )
+    )
+    return Exit.DONE
+
+
+def start_text(facts: HostFacts, planned: Callable[[], Plan], *, has_project: bool) -> str:
+    """The text; `planned` is called only where a plan for this machine makes sense."""
+    from provision.host import in_short
+
+    system = " ".join(filter(None, (facts.os_id, facts.os_version)))
+    rows = [("machine", ", ".join(filter(None, (in_short(facts), system, facts.arch))))]
+    if facts.gpus == ():
+        rows += [
+            ("next", ELSEWHERE),
+            ("", "shows what works on a machine with that GPU and driver"),
+        ]
+    elif facts.driver is None or facts.gpus is None:
+        rows += [("next", "provision doctor"), ("", "says why no GPU can be used, and the fix")]
+    elif (plan := planned()).error is not None:
+        rows += [
+            ("problem", plan.error.message),
+            ("next", "provision plan"),
+            ("", "explains it, and lists what would work"),
+        ]
+    else:
+        rows += [("works", plan.title)]
+        if has_project:
+            rows += [
+                ("next", "provision build ."),
+                ("", "builds an image with the packages of this project, and tests it here"),
+            ]
+        else:
+            rows += [("next", "provision build"), ("", "builds this image, and tests it here")]
+    rows += [("help", "provision --help")]
+    return "\n".join(_row(*row) for row in rows)
+
+
+def _row(name: str, text: str) -> str:
+    import textwrap
+
+    return textwrap.fill(
+        text,
+        80,
+        initial_indent=f"{name:<12}",
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def has_project(directory: Path) -> bool:
+    """Whether a project here requires a framework, so that `provision build .` serves it."""
+    from packaging.utils import canonicalize_name
+
+    from provision.build.project.find import read_project
+    from provision.resolve.packages import FRAMEWORKS
+
+    try:
+        declared = read_project(directory).declared
+    except Failure:  # no project, or one that `build` would refuse with its reason
+        return False
+    return any(canonicalize_name(one.requirement.name) in FRAMEWORKS for one in declared.packages)

@@ -7,6 +7,7 @@ always accepted that.
 from __future__ import annotations
 
 import json
+import secrets
 import tarfile
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -17,6 +18,19 @@ from images.oci.sources import Image
 Chain = tuple[str, ...]
 
 _RECORD = 10240
+_HOLDER = "gpu-provision-in-use"
+
+
+def new_holder() -> str:
+    """A tag with which one run keeps an image that it loaded: others that use the image add their
+    own, so that the engine deletes it with the last one.
+    """
+    return f"{_HOLDER}:{secrets.token_hex(8)}"
+
+
+def is_holder(name: str) -> bool:
+    """Whether a tag is one of these; podman writes "localhost/" in front of it."""
+    return name.removeprefix("localhost/").startswith(f"{_HOLDER}:")
 
 
 def engine_image_id(image: Image) -> str:
@@ -29,9 +43,14 @@ def engine_image_id(image: Image) -> str:
 
 
 def engine_archive(
-    image: Image, on_bytes: Callable[[int], None], have: Collection[Chain] = ()
+    image: Image,
+    on_bytes: Callable[[int], None],
+    have: Collection[Chain] = (),
+    *,
+    tag: str | None = None,
 ) -> Iterator[bytes]:
     """Yield the archive in pieces; `on_bytes` is called with how many more layer bytes are done.
+    The loaded image gets `tag`.
 
     `have`: the chains of layers (diffIDs from the base on) that the engine has. It does not look
     for those in an archive, so they are omitted.
@@ -42,7 +61,7 @@ def engine_archive(
     about: list[dict[str, Any]] = [
         {
             "Config": f"{digest_of(config).removeprefix('sha256:')}.json",
-            "RepoTags": None,
+            "RepoTags": None if tag is None else [tag],
             "Layers": [names[diff_id] for diff_id in diff_ids],
         }
     ]
@@ -62,6 +81,20 @@ def engine_archive(
             on_bytes(len(piece))
         yield bytes(-layer.blob.size % tarfile.BLOCKSIZE)
     yield bytes(_RECORD)
+
+
+def empty_archive(tag: str) -> bytes:
+    """An image without layers: loading it moves `tag` to it, away from the image that has it."""
+    config: dict[str, Any] = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": []},
+    }
+    about = [{"Config": "config.json", "RepoTags": [tag], "Layers": []}]
+    files = (("config.json", to_bytes(config)), ("manifest.json", json.dumps(about).encode()))
+    pieces = [piece for name, content in files for piece in _file(name, content)]
+    return b"".join([*pieces, bytes(_RECORD)])
 
 
 def _file(name: str, content: bytes) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from images.engines.archive import engine_archive, engine_image_id
+from images.engines.archive import engine_archive, engine_image_id, is_holder, new_holder
 from images.engines.docker_errors import (
     DiskFullError,
     EngineError,
@@ -52,7 +52,7 @@ class Podman:
         self._program = program
         self._version = version
         self._scratch = scratch
-        self._brought: set[str] = set()
+        self._holders: dict[str, str] = {}
         self._granted: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
 
     @classmethod
@@ -93,35 +93,53 @@ class Podman:
         source: str = "",
         name: str = "",
     ) -> str:
-        """Load an image into podman's storage; returns its ID.
+        """Load an image into podman's storage, and keep it there until `remove`; returns its ID.
 
         `source` is a source on this host that podman can read itself ("oci:DIR:NAME"), which saves
         an archive. It must be the same image.
         """
         handle = image.image_id if source else engine_image_id(image)
-        if not self._has(handle):
+        if handle not in self._holders and not self._shares(handle):
+            holder = new_holder()
             if source:
                 self._load(["pull", "--quiet", source])
             else:
-                with self._archive(image, on_bytes) as archive:
+                with self._archive(image, on_bytes, holder) as archive:
                     self._load(["load", "--quiet", "--input", str(archive)])
-            self._brought.add(handle)
             if not self._has(handle):
                 raise EngineError(
                     f"podman loaded {image.shown} but does not list the image {handle[:19]}.",
                     fix="Check podman images, then build the image again.",
                 )
+            if source:
+                self._ask(["tag", _bare(handle), holder])
+            self._holders[handle] = holder
         if name:
             self._ask(["tag", _bare(handle), name])
         return handle
 
+    def _shares(self, handle: str) -> bool:
+        """Whether the image is there, and no other run will delete it: one that another run has
+        loaded gets a tag from this run, too.
+        """
+        words = ["image", "inspect", "--format", '{{join .RepoTags " "}}', _bare(handle)]
+        names = self._run(words)
+        if not names.ok or not any(map(is_holder, names.stdout.split())):
+            return names.ok
+        holder = new_holder()
+        if not self._run(["tag", _bare(handle), holder]).ok:
+            return False
+        self._holders[handle] = holder
+        return self._has(handle)
+
     def remove(self, handle: str) -> None:
-        """Remove an image that `prepare` loaded, with its names; keeps images from before."""
-        if handle not in self._brought:
-            return
-        self._brought.discard(handle)
-        with contextlib.suppress(Failure):
-            self._ask(["rmi", "--force", _bare(handle)])
+        """Remove an image that `prepare` loaded; keeps images from before, those that have a name,
+        and those that another run or a container uses.
+        """
+        holder = self._holders.pop(handle, None)
+        if holder is not None:
+            with contextlib.suppress(Failure):
+                self._ask(["rmi", holder])
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
         """Run the command to its end, and always remove the container.
@@ -208,12 +226,12 @@ class Podman:
         return self._run(["image", "exists", _bare(handle)]).ok
 
     @contextlib.contextmanager
-    def _archive(self, image: Image, on_bytes: Callable[[int], None]) -> Iterator[Path]:
+    def _archive(self, image: Image, on_bytes: Callable[[int], None], tag: str) -> Iterator[Path]:
         with scratch_directory(self._scratch) as made:
             archive = made / "image.tar"
             try:
                 with archive.open("wb") as file:
-                    for piece in engine_archive(image, on_bytes):
+                    for piece in engine_archive(image, on_bytes, tag=tag):
                         file.write(piece)
             except OSError as error:
                 raise DiskFullError(

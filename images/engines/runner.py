@@ -12,8 +12,15 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from images.engines.archive import engine_archive, engine_image_id
+from images.engines.archive import (
+    empty_archive,
+    engine_archive,
+    engine_image_id,
+    is_holder,
+    new_holder,
+)
 from images.engines.docker import Docker
+from images.engines.docker_errors import EngineError
 from images.engines.podman import Podman
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import RunJob, RunResult
@@ -50,7 +57,7 @@ class Runner(Protocol):
         """Run a command to its end; always cleans up."""
 
     def remove(self, handle: str) -> None:
-        """Remove what `prepare` loaded; keeps images from before."""
+        """Remove what `prepare` loaded; keeps images from before, and what other runs use."""
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
         """The command that a user types to enter the image; `notes` are those of a run."""
@@ -77,43 +84,78 @@ class DockerRunner(Docker):
 
     def __init__(self, client: DockerClient) -> None:
         super().__init__(client)
-        self._brought: set[str] = set()
+        self._holders: dict[str, str] = {}
 
     @property
     def name(self) -> str:
         return f"docker {self.version()}"
 
+    def names(self) -> tuple[str, ...]:
+        """The names and tags of the images that the engine has."""
+        return tuple(name for name in super().names() if not is_holder(name))
+
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:
-        """Load an image; skips layers that the engine has."""
+        """Load an image, and keep it there until `remove` or `keep`; skips layers that the engine
+        has.
+        """
         del source
         handle = image.image_id if self.has(image.image_id) else engine_image_id(image)
-        if not self.has(handle):
-            pieces: Any = engine_archive(image, on_bytes, self.layer_chains())
+        if handle not in self._holders and not self._shares(handle):
+            holder = new_holder()
+            pieces: Any = engine_archive(image, on_bytes, self.layer_chains(), tag=holder)
             loaded = self._guard(lambda: self._client.images.load(pieces))
             # an engine with containerd's store uses the ID of a manifest that it creates
             handle = str(loaded[0].id) if loaded else handle
-            self._brought.add(handle)
+            self._holders[handle] = holder
         if name:
             self.tag(handle, name)
         return handle
 
-    def remove(self, handle: str) -> None:
-        """Remove an image that `prepare` loaded, with its names; keeps images from before, and
-        those that a container of another run uses.
+    def _shares(self, handle: str) -> bool:
+        """Whether the image is there, and no other run will delete it: one that another run has
+        loaded gets a tag from this run, too.
         """
-        if handle not in self._brought:
-            return
-        self._brought.discard(handle)
-        self._guard(lambda: self._remove(handle))
+        found = self._find(handle)
+        if found is None:
+            return False
+        if not any(map(is_holder, found.tags)):
+            return True
+        holder = new_holder()
+        repository, _, tag = holder.rpartition(":")
+        try:
+            self._guard(lambda: found.tag(repository, tag))
+        except EngineError:
+            if self.has(handle):
+                raise
+            return False
+        self._holders[handle] = holder
+        return self.has(holder)
 
-    def _remove(self, handle: str) -> None:
+    def remove(self, handle: str) -> None:
+        """Remove an image that `prepare` loaded; keeps images from before, those that have a name,
+        and those that another run or a container uses.
+        """
+        holder = self._holders.pop(handle, None)
+        if holder is not None:
+            self._guard(lambda: self._remove(holder))
+
+    def keep(self, handle: str) -> None:
+        """Leave an image that `prepare` loaded in the engine, without a name."""
+        holder = self._holders.pop(handle, None)
+        if holder is None:
+            return
+        archive: Any = empty_archive(holder)
+        self._guard(lambda: self._client.images.load(archive))
+        self._guard(lambda: self._remove(holder))
+
+    def _remove(self, holder: str) -> None:
         from docker.errors import APIError, ImageNotFound
 
         try:
-            self._client.images.remove(handle, force=True)
-        except ImageNotFound:  # another run has removed it
+            self._client.images.remove(holder)
+        except ImageNotFound:  # a user has removed it
             return
         except APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:

@@ -184,7 +184,10 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 handle = self._engine.prepare(
                     made.image, lambda count: progress.wrote("for the suite", count)
                 )
-            yield RunnableImage(runner=self._engine, handle=handle)
+            try:
+                yield RunnableImage(runner=self._engine, handle=handle)
+            finally:
+                self._engine.keep(handle)
             return
         runner = self._engine or runner_here(self._settings.state, self._console)
         with prepared(made.image, runner, self._console) as (_, handle):
@@ -197,7 +200,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             assert self._engine is not None
             (image,) = (one.image for one in made)
             assert image is not None
-            self._engine.prepare(image, lambda _: None, name=self._tag)
+            handle = self._engine.prepare(image, lambda _: None, name=self._tag)
+            self._engine.remove(handle)  # it has its name
             return made[0]
         if len(self._built) == 1:
             self._target.publish(self._built[0].content, MANIFEST, name=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from images.engines.docker_errors import EngineError, NoEngineError
 from images.engines.runner import DockerRunner, Runner, choose_runner
 from images.engines.spec import RunJob
 from images.oci.archive_reading import open_archive
-from images.oci.model import Platform
+from images.oci.model import Platform, digest_of
 from images.oci.sources import Image
 from images.system.errors import NoRunnerError
 from tests.kit.sandbox_images import entry, image, layer
@@ -136,37 +136,56 @@ def test_a_layer_that_comes_twice_is_sent_once() -> None:
 
 @dataclass
 class Loaded:
+    """The SDK's image."""
+
     id: str
+    images: Images
+
+    @property
+    def tags(self) -> list[str]:
+        return [name for name, its in self.images.names.items() if its == self.id]
+
+    def tag(self, repository: str, tag: str) -> None:
+        if self.id in self.images.vanishing:  # between the look and the tag
+            self.images.here.discard(self.id)
+            raise docker.errors.ImageNotFound("gone")
+        self.images.names[f"{repository}:{tag}"] = self.id
 
 
 @dataclass
 class Images:
-    """The SDK's `images`."""
+    """The SDK's `images`: an image goes with its last name."""
 
     here: set[str] = field(default_factory=set)
-    removed: MutableSequence[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    vanishing: set[str] = field(default_factory=set)
     received: bytes = b""
     trouble: Exception | None = None
 
     def list(self) -> Sequence[Any]:
-        return []
+        return [Loaded(one, self) for one in sorted(self.here)]
 
     def get(self, reference: str) -> Loaded:
-        if reference not in self.here:
+        its = self.names.get(reference, reference)
+        if its not in self.here:
             raise docker.errors.ImageNotFound("no")
-        return Loaded(reference)
+        return Loaded(its, self)
 
     def load(self, pieces: Any) -> Sequence[Loaded]:
-        self.received = b"".join(pieces)
-        name = json.loads(members(self.received)["manifest.json"])[0]["Config"]
-        self.here.add(f"sha256:{name.removesuffix('.json')}")
-        return [Loaded(f"sha256:{name.removesuffix('.json')}")]
+        self.received = pieces if isinstance(pieces, bytes) else b"".join(pieces)
+        found = members(self.received)
+        about = json.loads(found["manifest.json"])[0]
+        handle = digest_of(found[about["Config"]])
+        self.here.add(handle)
+        self.names.update(dict.fromkeys(about["RepoTags"], handle))
+        return [Loaded(handle, self)]
 
-    def remove(self, image: str, *, force: bool) -> None:
-        assert force
+    def remove(self, name: str) -> None:
         if self.trouble is not None:
             raise self.trouble
-        self.removed.append(image)
+        its = self.names.pop(name)
+        if its not in self.names.values():
+            self.here.discard(its)
 
 
 @dataclass
@@ -177,18 +196,66 @@ class Client:
         return {}
 
 
+def on(client: Client) -> Any:
+    """A run of its own on this engine."""
+    return DockerRunner(client)  # type: ignore[arg-type]
+
+
 def test_docker_gets_what_it_lacks_and_loses_only_that() -> None:
     client, one = Client(), made()
-    runner: Any = DockerRunner(client)  # type: ignore[arg-type]
+    runner = on(client)
     handle = runner.prepare(one, lambda _: None)
     assert handle == one.image_id == engine_image_id(one)
+    assert runner.names() == (), "what holds an image is not one of its names"
     runner.remove(handle)
-    assert client.images.removed == [handle]
+    runner.remove(handle)
+    assert client.images.here == set()
+    client.images.here.add(handle)  # a user's, without a name
     client.images.received = b""
-    again: Any = DockerRunner(client)  # type: ignore[arg-type]
+    again = on(client)
     again.remove(again.prepare(one, lambda _: None))
     assert client.images.received == b""
-    assert client.images.removed == [handle]
+    assert (client.images.here, client.images.names) == ({handle}, {})
+
+
+@pytest.mark.parametrize("first_ends", [True, False], ids=["first ends first", "last ends first"])
+def test_an_image_stays_until_the_last_run_has_ended(*, first_ends: bool) -> None:
+    client, one = Client(), made()
+    runs = [on(client), on(client)]
+    handles = [run.prepare(one, lambda _: None) for run in runs]
+    for run in runs if first_ends else reversed(runs):
+        assert client.images.here == {handles[0]}
+        run.remove(handles[0])
+    assert (client.images.here, client.images.names) == (set(), {})
+
+
+def test_a_name_that_an_image_got_meanwhile_stays() -> None:
+    client, one = Client(), made()
+    runner, other = on(client), on(client)
+    handle = runner.prepare(one, lambda _: None)
+    other.remove(other.prepare(one, lambda _: None, name="team/torch:1"))
+    runner.remove(handle)
+    assert client.images.names == {"team/torch:1": handle}
+    assert client.images.here == {handle}
+
+
+def test_an_image_that_goes_before_it_is_held_is_loaded() -> None:
+    client, one = Client(), made()
+    handle = on(client).prepare(one, lambda _: None)
+    client.images.vanishing.add(handle)
+    client.images.received = b""
+    assert on(client).prepare(one, lambda _: None) == handle
+    assert client.images.received
+    assert client.images.here == {handle}
+
+
+def test_an_image_that_is_kept_loses_only_what_held_it() -> None:
+    client, one = Client(), made()
+    runner = on(client)
+    handle = runner.prepare(one, lambda _: None)
+    runner.keep(handle)
+    runner.keep(handle)
+    assert (client.images.here, client.images.names) == ({handle}, {})
 
 
 def refusal(status: int) -> docker.errors.APIError:

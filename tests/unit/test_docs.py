@@ -7,6 +7,8 @@ import importlib
 import pkgutil
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from images.errors import Failure
 from provision.cli import main as cli
 from provision.cli.parser import COMMANDS
 from provision.model.plan import HostFacts
+from provision.version import VERSION
 from tests import ROOT
 from verify.checks import CHECKS
 from verify.model.frameworks import FRAMEWORKS
@@ -106,7 +109,11 @@ def cases(name: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-IN_SHORT = cases("README.md")
+IN_SHORT = [
+    case
+    for page in ("README.md", "docs/new-machine.md", "docs/gpu-not-seen.md")
+    for case in cases(page)
+]
 IN_FULL = cases("docs/examples.md")
 
 
@@ -137,7 +144,7 @@ def test_what_the_examples_show_is_what_is_printed(
 
 
 @pytest.mark.parametrize(("words", "said"), IN_SHORT, ids=[words for words, _ in IN_SHORT])
-def test_what_the_readme_shows_in_short_is_printed(
+def test_what_a_page_shows_in_short_is_printed(
     words: str, said: list[str], typed: Callable[[str], list[str]]
 ) -> None:
     printed = "\n".join(typed(words))
@@ -145,7 +152,7 @@ def test_what_the_readme_shows_in_short_is_printed(
 
 
 def test_the_readme_and_the_examples_show_the_telling_cases() -> None:
-    assert len(IN_SHORT) >= 5
+    assert len(IN_SHORT) >= 9
     assert len(IN_FULL) >= 8
 
 
@@ -168,8 +175,25 @@ def test_the_picture_of_the_terminal_shows_what_is_printed(
     assert [line.rstrip() for line in lines.values()] == shown
 
 
+def test_the_index_of_the_documents_lists_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    assert pages - set(re.findall(r"\]\(([^)]+)\)", index)) == set()
+
+
+def test_the_citation_is_valid() -> None:
+    path = ROOT / "CITATION.cff"
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
+    argv += ["vendor.citation-file-format", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"version: {VERSION}\n" in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda page: page.name
+    "page",
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_file_that_a_page_links_is_there(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))

@@ -114,6 +114,8 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
         across = run_across(args, console, order.image, order.ways, found["nodes"], timeout_s)
         if across is not None:
             found["exit_code"] = worse(found["exit_code"], across["exit_code"])
+            if files:  # they were written without it, so that they exist if this was interrupted
+                judge_fleet(reports, order, folder, files, across)
     planned: tuple[Drain, ...] = drains(found["nodes"]) if args.drain else ()
     if args.yes:
         planned = run_drains(planned)

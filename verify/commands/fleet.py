@@ -3,7 +3,8 @@
 LIST has one JSON object a line: `node` (its name), and either `report` (the path of its report)
 with `expect` (its expectations, or null) and `code` (the suite's exit code, or null if it is not
 known), or `failure` (`code`, `message`, `fix`: why there is no report). `provision fleet verify`
-writes it. Exit codes: those of `verify.fleet.summary.exit_code`.
+writes it. `--across` names its result for the nodes together. Exit codes: those of
+`verify.fleet.summary.exit_code`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from verify.commands import main as cli
 from verify.commands.judge import JudgeRequest, recompute
 from verify.commands.render import check_targets
 from verify.commands.usage import Parser, show, write_whole
-from verify.fleet import junit, page, prometheus
+from verify.fleet import junit, page, prometheus, together
 from verify.fleet.nodes import FleetResult, Missing, Reader
 from verify.fleet.summary import exit_code, to_json
 from verify.model import expectations
@@ -31,6 +32,8 @@ def main(argv: Sequence[str]) -> int:
     files = {name: getattr(options, name) for name in FORMATS if getattr(options, name)}
     check_targets(files)
     fleet = read(options.list, options.level)
+    if options.across:
+        fleet = fleet._replace(together=together.read(options.across))
     written = [_write(name, path, fleet) for name, path in files.items()]
     problems = [problem for problem in written if problem]
     show(json.dumps(to_json(fleet)) + "\n")
@@ -131,6 +134,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("list", metavar="LIST", help="a line of JSON for each node")
     add("--level", choices=LEVELS, required=True, help="the requested level")
+    add("--across", metavar="FILE", help="what the nodes did together, as JSON")
     add("--junit", metavar="FILE", help="write JUnit XML, for CI")
     add("--html", metavar="FILE", help="write an HTML page")
     add("--prometheus", metavar="FILE", help="write metrics for node_exporter's collector")

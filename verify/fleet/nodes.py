@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
+from verify.fleet.together import FleetTogether
 from verify.fleet.twins import LEAST_TWINS, compare_twins
 from verify.model.report import Environment, MetricRow, Report
 from verify.reports.compare import Key, keyed, noise
@@ -79,7 +80,9 @@ class TwinPlot(NamedTuple):
 
 
 class FleetResult(NamedTuple):
-    """All nodes, the worst first, and the classes with at least one report."""
+    """All nodes, the worst first, the classes with at least one report, and what the nodes did
+    together, if that was tested.
+    """
 
     image: Optional[str]
     level: Optional[str]
@@ -87,6 +90,7 @@ class FleetResult(NamedTuple):
     classes: Dict[ClassKey, Tuple[str, ...]]
     plots: Tuple[TwinPlot, ...]
     comparisons: int
+    together: Optional[FleetTogether] = None
 
     def count(self, standing: str) -> int:
         """How many nodes have this standing."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from verify.fleet import together
 from verify.fleet.nodes import STANDINGS, FleetNode, FleetResult, TwinPlot, class_words, fold_names
+from verify.fleet.together import FleetTogether
 from verify.fleet.words import key_words, reasons
 from verify.model.report import PlotRow
 from verify.reports import style, svg, tables, words
@@ -48,6 +50,7 @@ def render(fleet: FleetResult) -> str:
     """The page."""
     sections = [
         ("Nodes", _nodes(fleet)),
+        ("All nodes together", _together(fleet.together)),
         ("Slower than their twins", _plots(fleet)),
         ("Classes", [_classes(fleet)]),
     ]
@@ -65,13 +68,15 @@ def render(fleet: FleetResult) -> str:
 def headline(fleet: FleetResult) -> str:
     """The result in a few words."""
     bad = [(one, fleet.count(one)) for one in STANDINGS[:-1] if fleet.count(one)]
-    if not bad:
-        return "{} fit".format(_count(fleet.count("fit")))
-    return ", ".join("{} {}".format(_count(count), _TITLES[one]) for one, count in bad)
+    said = ["{} {}".format(_count(count), _TITLES[one]) for one, count in bad]
+    said = said or ["{} fit".format(_count(fleet.count("fit")))]
+    if fleet.together is not None and fleet.together.status == "fail":
+        return "{}; {}".format(", ".join(said), together.headline(fleet.together))
+    return ", ".join(said)
 
 
 def _count(count: int) -> str:
-    return "{:,} {}".format(count, "node" if count == 1 else "nodes")
+    return _several(count, "node")
 
 
 def _head(fleet: FleetResult) -> Markup:
@@ -87,17 +92,21 @@ def _head(fleet: FleetResult) -> Markup:
 
 
 def _banner(fleet: FleetResult) -> Markup:
-    worst = fleet.nodes[0].standing if fleet.nodes else "no-verdict"
+    found = [node.standing for node in fleet.nodes[:1]]
+    found += [fleet.together.standing] if fleet.together is not None else []
+    worst = min(found, key=STANDINGS.index) if found else "no-verdict"
     said = "{} of {:,} nodes are fit.".format(
         "All" if fleet.count("fit") == len(fleet.nodes) else "{:,}".format(fleet.count("fit")),
         len(fleet.nodes),
     )
+    if fleet.together is not None:
+        said = said.replace(" fit.", " fit by themselves.")
     return tag(
         "div",
         tag("p", "A fleet of {}".format(_count(len(fleet.nodes))), class_="over quiet"),
         tag("h1", headline(fleet)),
         tag("p", said),
-        class_="banner " + _TONES.get(worst, worst),
+        class_="banner " + _tone(worst),
     )
 
 
@@ -157,7 +166,7 @@ def _alike(node: FleetNode) -> Tuple[object, ...]:
 
 def _row(nodes: Sequence[FleetNode]) -> Markup:
     first = nodes[0]
-    tone = _TONES.get(first.standing, first.standing)
+    tone = _tone(first.standing)
     names = fold_names([node.name for node in nodes])
     said = reasons(first)
     whose = "{}: ".format(first.name) if len(nodes) > 1 else ""
@@ -196,6 +205,67 @@ def _cells(node: FleetNode) -> Optional[Markup]:
         tag("div", Markup("".join(cells)), class_="cells", role="img", aria_label=said),
         tag("div", said, class_="quiet"),
     )
+
+
+def _together(found: Optional[FleetTogether]) -> List[Markup]:
+    """What is wrong with the nodes together, who took part, and how fast they were."""
+    if found is None:
+        return []
+    listed = [
+        tag("li", tag("b", one.kind + ": "), words.shortened(one.message, _MESSAGE))
+        for one in found.faults[:MOST_ROWS]
+    ]
+    if found.status == "fail" and not found.complete:
+        listed.append(tag("li", "There may be more: repeat the run without these."))
+    over = "{}, over {}".format(
+        _count(len(found.ranks)), (found.backend or "").upper().replace("GLOO", "gloo")
+    )
+    runs = "{} of runs.".format(_several(found.rounds, "round"))
+    whose = "The largest group that worked: " if found.faults and found.tables else ""
+    parts = [
+        tag("p", tag("span", together.headline(found), class_="status " + _tone(found.standing))),
+        tag("p", whose + words.shortened(found.message, 2 * _MESSAGE)) if found.message else None,
+        tag("ul", *listed, class_="told") if listed else None,
+        tag("p", "{}. {}".format(over, runs) if found.ranks else runs, class_="quiet"),
+    ]
+    cards = [tag("div", *parts, class_="card")]
+    cards += [tag("div", part, class_="card") for part in _bandwidth(found)]
+    return cards
+
+
+def _bandwidth(found: FleetTogether) -> List[Markup]:
+    """The nodes with their ranks and pairs, and the bus bandwidth by message size."""
+    pairs = {one.node: one for one in found.readings}
+    names = list(dict.fromkeys([*pairs, *(name for name, _ in found.ranks)]))
+    ranks, first = {}, 0
+    for name, count in found.ranks:
+        ranks[name] = "{}-{}".format(first, first + count - 1) if count > 1 else str(first)
+        first += count
+    rows: List[List[object]] = []
+    for name in names[:MOST_ROWS]:
+        pair = pairs.get(name)
+        by_pair = (words.quantity(pair.gbs, "GB/s"), words.percent(pair.share)) if pair else ()
+        rows.append([name, ranks.get(name), *map(tables.Aligned, by_pair)])
+    columns = ["Node", "Ranks"] + (["Better pair", "Of the median"] if pairs else [])
+    grid = tables.grid("Nodes that took part", columns, rows) if rows else None
+    drawn = [
+        tag("figure", tag("figcaption", row["title"]), svg.lines(row, identity), svg.legend(row))
+        for row, identity in ((row, "across-{}".format(n + 1)) for n, row in enumerate(found.plots))
+    ]
+    shown = [
+        tag("div", *drawn, class_="parts") if drawn else None,
+        *(tables.table(one) for one in found.tables),
+        tag("div", tag("h4", "Nodes that took part"), grid, class_="titled") if grid else None,
+    ]
+    return [part for part in shown if part is not None]
+
+
+def _several(count: int, what: str) -> str:
+    return "{:,} {}".format(count, what if count == 1 else what + "s")
+
+
+def _tone(standing: str) -> str:
+    return _TONES.get(standing, standing)
 
 
 def _plots(fleet: FleetResult) -> List[Markup]:

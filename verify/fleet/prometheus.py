@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, Tuple
 
 from verify.fleet.nodes import STANDINGS, FleetResult
+from verify.fleet.together import FleetTogether
 from verify.fleet.words import key_words
 from verify.reports.compare import change
 from verify.reports.prometheus import Samples, series
@@ -48,3 +49,35 @@ def _families(fleet: FleetResult) -> Iterator[Tuple[str, str, Samples]]:
         for one in node.slower
     ]
     yield "node_slower_ratio", "By how much a metric is worse than that of its twins.", slow
+    if fleet.together is not None:
+        yield from _together(fleet.together)
+
+
+def _together(found: FleetTogether) -> Iterator[Tuple[str, str, Samples]]:
+    """What the nodes did together. Units are base units, as of a single machine."""
+    which = {"backend": found.backend or ""}
+    told = "1 if the collectives over all nodes were right."
+    yield "across_passed", told, [(which, int(found.status == "pass"))]
+    named = [(one.kind, node) for one in found.faults for node in one.nodes]
+    told = "1 for each node that a fault of the nodes together names."
+    yield "across_node_fault", told, [({"kind": kind, "node": node}, 1) for kind, node in named]
+    links = [one.nodes for one in found.faults if one.kind == "bad link"]
+    told = "1 for each two nodes that fail together, and work with others."
+    yield "across_bad_link", told, [({"node": ends[0], "peer": ends[1]}, 1) for ends in links]
+    told = "The median bus bandwidth of the collective over all nodes, by message size."
+    yield "across_bus_bandwidth_bytes_per_second", told, _by_size(found)
+    pairs: Samples = [({**which, "node": one.node}, one.gbs * 1e9) for one in found.readings]
+    told = "Bus bandwidth of the node's better pair."
+    yield "across_pair_bandwidth_bytes_per_second", told, pairs
+
+
+def _by_size(found: FleetTogether) -> Samples:
+    return [
+        (
+            {"operation": line["name"], "bytes": str(int(size)), "backend": found.backend or ""},
+            gbs * 1e9,
+        )
+        for plot in found.plots[:1]
+        for line in plot["lines"]
+        for size, gbs in (point[:2] for point in line["points"])
+    ]

@@ -12,10 +12,13 @@ EXIT_CODES = {"unfit": 1, "slow": 1, "not-tested": 5, "no-verdict": 7, "fit": 0}
 
 
 def exit_code(fleet: FleetResult) -> int:
-    """That of the worst standing: 1 if a node is unfit or slow, else 5 if one was not tested, else
-    7 if one has no verdict.
+    """That of the worst standing, of a node or of all together: 1 if one is unfit or slow, else 5
+    if one was not tested, else 7 if one has no verdict.
     """
-    return EXIT_CODES[fleet.nodes[0].standing] if fleet.nodes else 7
+    found = [node.standing for node in fleet.nodes[:1]]
+    if fleet.together is not None:
+        found.append(fleet.together.standing)
+    return EXIT_CODES[min(found, key=STANDINGS.index)] if found else 7
 
 
 def to_json(fleet: FleetResult) -> Dict[str, Any]:

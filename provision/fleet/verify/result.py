@@ -19,9 +19,14 @@ _JUDGE_S = 1800.0  # 10,000 nodes take a minute
 
 
 def judge_fleet(
-    nodes: Sequence[NodeReport], order: FleetOrder, folder: Path, files: Mapping[str, Path]
+    nodes: Sequence[NodeReport],
+    order: FleetOrder,
+    folder: Path,
+    files: Mapping[str, Path],
+    across: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Judge every report, compare twins, write the requested files; docs/fleet.md has the format.
+    `across` is what the nodes did together: the files have it, too, and it is in the exit code.
     ReportNotWrittenError: a file cannot be written.
     """
     with scratch_directory() as made:
@@ -30,6 +35,9 @@ def judge_fleet(
             for row in list_rows(nodes, order, folder):
                 file.write(f"{json.dumps(row)}\n")
         words = [word for kind, to in files.items() for word in (f"--{kind}", str(to))]
+        if across is not None:
+            (made / "across").write_text(json.dumps(across), encoding="utf-8")
+            words += ["--across", str(made / "across")]
         done = run_here(["fleet", str(path), "--level", order.level, *words], timeout_s=_JUDGE_S)
     if done.code not in _CODES:
         raise ReportNotWrittenError(

@@ -26,6 +26,7 @@ from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.verification.subject import Subject
 from tests.kit.fake_engine import IMAGE, PLAN, TAG, Engine, report
+from tests.kit.together import together
 
 LABELS = labels_for(Lock(text="the lock", plan=PLAN, wheels=()), "1")
 DIGEST = f"sha256:{'b' * 64}"
@@ -218,6 +219,9 @@ def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:
     assert (rows["n1"]["report"], rows["n1"]["way"]) == (str(nodes.out / "n1.json"), "provision")
     assert rows["n2"]["report"] is None
     assert page.read_text().startswith("<!doctype html>")
+    assert "All nodes together" not in page.read_text()
+    judge_fleet(reports, order(), nodes.out, {"html": page}, together("n1", "n2"))
+    assert "All nodes together" in page.read_text()
     planned = drains(found["nodes"])
     text = describe_verified(found, planned)
     assert "n1: devices.kernel: of devices.kernel" in text

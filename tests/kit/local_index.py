@@ -32,7 +32,9 @@ WHEEL = "torch-2.0.1{local}-cp311-cp311-linux_x86_64.whl"
 def wheel(
     name: str, version: str, tags: str, requires: str = "", more: Mapping[str, bytes] | None = None
 ) -> bytes:
-    """A wheel with nothing in it but what an installer reads, and `more` files."""
+    """A wheel with nothing in it but what an installer reads, and `more` files; always the same
+    bytes, as it may be made again for each request.
+    """
     info = f"{name}-{version}.dist-info"
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
@@ -42,10 +44,16 @@ def wheel(
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path, text in files.items():
-            archive.writestr(path, text)
+            archive.writestr(_entry(path), text)
         for path, content in (more or {}).items():
-            archive.writestr(path, content, zipfile.ZIP_DEFLATED)
+            archive.writestr(_entry(path), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def _entry(path: str) -> zipfile.ZipInfo:
+    found = zipfile.ZipInfo(path)  # of 1980, not of now
+    found.external_attr = 0o600 << 16
+    return found
 
 
 def metadata_of(data: bytes) -> bytes:

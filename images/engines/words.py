@@ -104,8 +104,13 @@ def apptainer_source(image: str) -> str:
 
 def enroot_name(reference: str) -> str:
     """The image, as enroot and pyxis name it: REGISTRY#PATH:TAG; without a registry Docker Hub is
-    meant. https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md
+    meant. A digest takes the tag's place: PATH@DIGEST is known from enroot 4.0 on only.
+    https://github.com/NVIDIA/enroot/blob/v4.1.2/src/docker.sh, .../v3.5.0/src/docker.sh
     """
+    name, _, digest = reference.partition("@")
+    if digest:
+        head, colon, tag = name.rpartition(":")
+        reference = "{}:{}".format(head if colon and "/" not in tag else name, digest)
     host, slash, path = reference.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
         return f"{host}#{path}"

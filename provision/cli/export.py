@@ -164,7 +164,8 @@ def _kubernetes(one: Deployment, args: argparse.Namespace) -> str:
         raise BadInputError(
             "--job is for one node.", fix="Remove --job, or use --indexed or --jobset."
         )
-    return to_manifest(one, args.kind or ("job" if one.nodes == 1 else "indexed"))
+    file = "" if args.output is None else Path(args.output).name
+    return to_manifest(one, args.kind or ("job" if one.nodes == 1 else "indexed"), file)
 
 
 def _ray(one: Deployment, args: argparse.Namespace) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from provision.cli.fleet_nodes import read_calls
+from provision.cli.fleet_nodes import job_wait_s, read_calls
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.console import Console
@@ -96,9 +96,9 @@ def run_across(
         sizes=args.sizes,
         join_s=limit_s,
         timeout_s=limit_s,
-        wait_s=limit_s if args.on.startswith("slurm") else 0.0,
+        wait_s=job_wait_s(args.on, timeout_s),
     )
-    job = SlurmJob(wait_s=limit_s, run_s=order.limit_s + MARGIN_S, whole=True)
+    job = SlurmJob(wait_s=order.wait_s, run_s=order.limit_s + MARGIN_S, whole=True)
 
     def tell(done: RoundRun) -> None:
         console.say(round_line(done))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from provision.fleet.nodes.slurm import SlurmJob
 
 MOST_AT_ONCE = 1024
+_MOST_WAIT_S = 300.0
 
 
 def on_options(verb: argparse.ArgumentParser, *more: str) -> None:
@@ -39,6 +40,11 @@ def on_options(verb: argparse.ArgumentParser, *more: str) -> None:
     verb.add_argument(
         "--ssh-config", metavar="FILE", help="configuration for ssh (default: the user's own)"
     )
+
+
+def job_wait_s(on: str, timeout_s: float) -> float:
+    """How long a job for a node may wait until the node is free: only Slurm's jobs wait."""
+    return min(timeout_s, _MOST_WAIT_S) if on.partition(":")[0] == "slurm" else 0.0
 
 
 def chosen_calls(args: argparse.Namespace, calls: Sequence[NodeCall]) -> Sequence[NodeCall]:

@@ -11,6 +11,7 @@ from provision.cli.fleet_across import across_options, check_across, run_across,
 from provision.cli.fleet_nodes import (
     MOST_AT_ONCE,
     chosen_calls,
+    job_wait_s,
     on_options,
     output_folder,
     read_calls,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from provision.fleet.verify.drain import Drain
 
 _FORMATS = ("junit", "html", "prometheus")
-_WAIT_S = 300.0
-"""The longest time that a job of Slurm may wait until its node is free."""
 
 
 def fleet_verify_options(verb: argparse.ArgumentParser) -> None:
@@ -94,10 +93,9 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
         way=args.way,
         provision=args.provision,
     )
-    wait_s = min(timeout_s, _WAIT_S)
+    wait_s = job_wait_s(args.on, timeout_s)
     job = SlurmJob(wait_s=wait_s, run_s=timeout_s + MARGIN_S, whole=True)
-    waits = wait_s if args.on.startswith("slurm") else 0.0
-    limits = NodeLimits(at_once, timeout_s + 2 * MARGIN_S + waits)
+    limits = NodeLimits(at_once, timeout_s + 2 * MARGIN_S + wait_s)
 
     def tell(report: NodeReport) -> None:
         console.say(report_line(report))

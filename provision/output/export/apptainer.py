@@ -1,4 +1,8 @@
-"""A definition file for Apptainer: https://apptainer.org/docs/user/latest/definition_files.html"""
+"""A definition file for Apptainer: https://apptainer.org/docs/user/latest/definition_files.html
+
+Sections and headers: https://github.com/apptainer/apptainer/blob/v1.5.3/pkg/build/types/parser/deffile.go
+Options: .../cmd/internal/cli/action_flags.go; `--pwd` has the synonym `--cwd` from 1.3 on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A development container: https://containers.dev/implementors/json_reference/"""
+"""A development container: https://containers.dev/implementors/json_reference/
+
+Its schema: https://github.com/devcontainers/spec/blob/c95ffee/schemas/devContainer.base.schema.json
+"""
 
 from __future__ import annotations
 

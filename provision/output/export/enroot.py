@@ -1,4 +1,8 @@
-"""A script that runs an image with enroot: https://github.com/NVIDIA/enroot"""
+"""A script that runs an image with enroot: https://github.com/NVIDIA/enroot/tree/v4.1.2/doc/cmd
+
+Its hook gives a container GPUs by `NVIDIA_VISIBLE_DEVICES` and `NVIDIA_DRIVER_CAPABILITIES`, which
+images of `provision build` set: https://github.com/NVIDIA/enroot/blob/v4.1.2/conf/hooks/98-nvidia.sh
+"""
 
 from __future__ import annotations
 

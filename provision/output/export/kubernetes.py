@@ -3,11 +3,13 @@
 https://kubernetes.io/docs/concepts/workloads/controllers/job/
 https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
 https://jobset.sigs.k8s.io/docs/concepts/
+JobSet's names: https://github.com/kubernetes-sigs/jobset/blob/v0.12.0/pkg/util/placement/placement.go
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -22,14 +24,21 @@ JobKind: TypeAlias = Literal["job", "indexed", "jobset"]
 _LABEL = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _LONGEST_NAME = 45
 """Names of pods and hosts have 63 characters, and end in "-workers-0-" and a number."""
+_PRODUCT, _DRIVER = "nvidia.com/gpu.product", "nvidia.com/cuda.driver-version.major"
+"""Labels of gpu-feature-discovery 0.15 and newer; `cuda.driver.major` is deprecated:
+https://github.com/NVIDIA/k8s-device-plugin/blob/v0.20.0/docs/gpu-feature-discovery/README.md
+"""
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def to_manifest(one: Deployment, kind: JobKind) -> str:
-    """One or two documents. BadInputError: the name is not one that Kubernetes takes."""
+def to_manifest(one: Deployment, kind: JobKind, file: str = "") -> str:
+    """One or two documents, for a file of that name (default: that of the job). BadInputError: the
+    job's name is not one that Kubernetes takes.
+    """
     check_name(one.name)
     documents = {"job": _job, "indexed": _indexed, "jobset": _jobset}[kind](one)
-    head = f"# {one.title}: {one.room}.\n#\n#   kubectl create -f {one.name}.yaml\n"
+    named = shlex.quote(file or f"{one.name}.yaml")
+    head = f"# {one.title}: {one.room}.\n#\n#   kubectl create -f {named}\n"
     if one.gate:
         what = f"job/{one.name}" if kind != "jobset" else f"job/{one.name}-workers-0"
         head += f"#   kubectl logs {what} -c gate    # what the suite found\n"
@@ -166,7 +175,7 @@ def _placement(one: Deployment) -> dict[str, Node]:
     if one.products:
         rules: list[Node] = [
             {
-                "key": "nvidia.com/gpu.product",
+                "key": _PRODUCT,
                 "operator": "In",
                 "values": [product_label(name) for name in one.products],
             }
@@ -177,7 +186,7 @@ def _placement(one: Deployment) -> dict[str, Node]:
                 Remark(
                     f"CUDA {one.cuda} needs driver {one.driver}; the label has only its branch",
                     {
-                        "key": "nvidia.com/cuda.driver.major",
+                        "key": _DRIVER,
                         "operator": "Gt",
                         "values": [str(major - 1)],
                     },
@@ -192,6 +201,6 @@ def _placement(one: Deployment) -> dict[str, Node]:
 
 def product_label(name: str) -> str:
     """A GPU's name as gpu-feature-discovery writes it:
-    https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
+    https://github.com/NVIDIA/k8s-device-plugin/blob/v0.20.0/internal/lm/resource.go (sanitise)
     """
     return "-".join(re.sub(r"[^A-Za-z0-9_. -]", "", name).split())

@@ -1,7 +1,7 @@
 """How other tools name an image.
 
-enroot and pyxis: `images.engines.words`, https://github.com/NVIDIA/pyxis#usage
-Apptainer: https://apptainer.org/docs/user/latest/appendix.html
+enroot and pyxis: `images.engines.words`, https://github.com/NVIDIA/enroot/blob/v4.1.2/doc/cmd/import.md
+Apptainer: https://github.com/apptainer/apptainer/blob/v1.5.3/internal/pkg/ociimage/transport.go
 """
 
 from __future__ import annotations

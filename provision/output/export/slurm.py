@@ -1,6 +1,6 @@
 """A batch script for Slurm: https://slurm.schedmd.com/sbatch.html
 
-Containers: pyxis (https://github.com/NVIDIA/pyxis), Apptainer, enroot or Docker.
+Containers: Apptainer, enroot, Docker or pyxis: https://github.com/NVIDIA/pyxis/blob/v0.24.0/args.c
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_a_lock_says_for_which_gpus_and_an_option_says_otherwise(
     assert "NVIDIA-H100-PCIe" in other
     assert "A100" not in other
     # what CUDA 11.x needs, by the catalog: driver 450.80.02
-    assert re.search(r"driver.major\n.*Gt\n.*\n.*\"449\"", other)
+    assert re.search(r"driver-version.major\n.*Gt\n.*\n.*\"449\"", other)
 
 
 def test_the_labels_of_an_image_are_enough(

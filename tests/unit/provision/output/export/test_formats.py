@@ -202,6 +202,8 @@ def test_a_job_goes_to_nodes_with_its_gpu_and_driver() -> None:
     required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = required["nodeSelectorTerms"]
     product, driver = term["matchExpressions"]
+    assert product["key"] == "nvidia.com/gpu.product"
+    assert driver["key"] == "nvidia.com/cuda.driver-version.major"
     assert product["values"] == ["NVIDIA-A100-SXM4-80GB"]
     assert (driver["operator"], driver["values"]) == ("Gt", ["524"])
     assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
@@ -235,7 +237,7 @@ TEMPLATES = {
 def test_the_templates_are_what_is_exported(name: str) -> None:
     kind: kubernetes.JobKind = "job" if name == "job.yaml" else "indexed"
     text = (ROOT / "templates" / "kubernetes" / name).read_text(encoding="utf-8")
-    assert text == kubernetes.to_manifest(TEMPLATES[name], kind)
+    assert text == kubernetes.to_manifest(TEMPLATES[name], kind, name)
 
 
 @given(command=COMMANDS, value=WORDS)
@@ -392,6 +394,10 @@ def test_who_can_use_an_image_that_no_registry_has(image: ImageSource, takes_it:
 def test_names_of_other_tools() -> None:
     assert enroot_name("localhost:5000/a/b:1") == "localhost:5000#a/b:1"
     assert enroot_name("team/torch:1") == "team/torch:1"
+    digest = f"sha256:{'a' * 64}"
+    for name in ("r.io:5000/t/x", "t/x", "x"):  # enroot 3 takes a digest in the tag's place only
+        expected = f"{name.replace('r.io:5000/', 'r.io:5000#')}:{digest}"
+        assert enroot_name(f"{name}@{digest}") == enroot_name(f"{name}:1@{digest}") == expected
     assert squashfs_name("a.b/c@sha256:12") == "a.b+c+sha256+12.sqsh"
     assert apptainer_uri(ImageSource(kind="engine", name="a/b")) == "docker-daemon:a/b:latest"
     assert apptainer_uri(ImageSource(kind="oci", name="/x:n")) == "oci:/x:n"

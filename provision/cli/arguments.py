@@ -297,6 +297,16 @@ def refresh_options(verb: argparse.ArgumentParser) -> None:
     network_options(verb)
 
 
+def page_options(verb: argparse.ArgumentParser) -> None:
+    """Where the page goes."""
+    verb.add_argument(
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="write index.html to this directory; it is created if missing",
+    )
+
+
 def measure_options(verb: argparse.ArgumentParser) -> None:
     """Which wheel is read, and how."""
     verb.add_argument("wheel", metavar="WHEEL|URL", help="path or URL of a .whl file")

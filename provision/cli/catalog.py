@@ -105,6 +105,30 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
     return found.exit_code
 
 
+def do_page(args: argparse.Namespace, console: Console) -> int:
+    """The page with the answers for all GPUs of the catalog, in one file."""
+    import gzip
+
+    from provision.cli.fleet_nodes import output_folder
+    from provision.cli.page.site import page
+    from provision.output.files import refuse_unwritable, write_named
+
+    path = output_folder(args.output) / "index.html"
+    refuse_unwritable("--output", path)
+    catalog = read_catalog(console)
+    content = page(catalog, console.progress)
+    write_named("--output", path, content)
+    compressed = len(gzip.compress(content, mtime=0))
+    if args.json:
+        sizes = {"bytes": len(content), "gzip_bytes": compressed}
+        print_json({"schema": 1, "path": str(path), **sizes, "error": None})
+    else:
+        print_result(
+            f"written: {path} ({len(content) / 1e6:.1f} MB, {compressed / 1e6:.1f} MB with gzip)"
+        )
+    return Exit.DONE
+
+
 def _today() -> str:
     from datetime import datetime, timezone
 

@@ -59,6 +59,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision fleet verify --on slurm --image oci:/shared/images:NAME --output reports/",
     ),
     "catalog show": ("provision catalog show gpu 'RTX 4090'",),
+    "catalog page": ("provision catalog page --output site    # then open site/index.html",),
 }
 """By the command's words ("fleet plan"); "" is `provision` itself."""
 

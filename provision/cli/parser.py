@@ -22,6 +22,7 @@ from provision.cli.arguments import (
     lock_output,
     measure_options,
     network_options,
+    page_options,
     plan_options,
     project_argument,
     record_options,
@@ -54,8 +55,8 @@ def _later(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-do_show, do_refresh, do_measure = (
-    _later("catalog", name) for name in ("do_show", "do_refresh", "do_measure")
+do_show, do_refresh, do_measure, do_page = (
+    _later("catalog", name) for name in ("do_show", "do_refresh", "do_measure", "do_page")
 )
 do_doctor = _later("doctor", "do_doctor")
 do_inspect, inspect_options = (
@@ -65,12 +66,7 @@ do_wheel = _later("wheel", "do_wheel")
 do_gate, gate_options = (_later("gate", name) for name in ("do_gate", "gate_options"))
 do_fleet_detect, fleet_detect_options, do_fleet_plan, fleet_plan_options = (
     _later("fleet", name)
-    for name in (
-        "do_fleet_detect",
-        "fleet_detect_options",
-        "do_fleet_plan",
-        "fleet_plan_options",
-    )
+    for name in ("do_fleet_detect", "fleet_detect_options", "do_fleet_plan", "fleet_plan_options")
 )
 do_fleet_build, fleet_build_options = (
     _later("fleet_build", name) for name in ("do_fleet_build", "fleet_build_options")
@@ -230,6 +226,12 @@ CATALOG_COMMANDS = (
         help="list the GPU architectures that a wheel was compiled for",
         options=(measure_options,),
         run=do_measure,
+    ),
+    Command(
+        name="page",
+        help="write a web page that says which build fits a GPU and a driver",
+        options=(page_options,),
+        run=do_page,
     ),
 )
 STORE_COMMANDS = (

@@ -44,8 +44,10 @@ __all__ = [
     "fitting_releases",
     "known_releases",
     "matrix",
+    "matrix_with",
     "nearest_at",
     "resolve",
+    "resolve_with",
 ]
 
 
@@ -57,14 +59,18 @@ def resolve(
     `hosts` is never empty; an unknown machine is `HostFacts()`. `at`: only builds that this place
     has ("pypi").
     """
-    fleet = read_fleet(hosts, catalog)
+    return resolve_with(Examiner(read_fleet(hosts, catalog), catalog), request, at=at)
+
+
+def resolve_with(examiner: Examiner, request: Request, *, at: str | None = None) -> Plan:
+    """`resolve` for the hosts of an examiner, which several requests may share."""
+    fleet, catalog = examiner.fleet, examiner.catalog
     if (foreign_error := not_nvidia(fleet)) is not None:
         return _refuse(request, fleet, foreign_error)
     arch, arch_error = common_arch(fleet)
     if arch_error is not None:
         return _refuse(request, fleet, arch_error)
     builds = [b for b in builds_of(request.framework, arch, catalog) if at is None or at in b.at]
-    examiner = Examiner(fleet, catalog)
     asked = [build for build in builds if is_asked_for(build, request)]
     candidates = [examiner.examine(build, request) for build in asked]
     best = examiner.pick([c for c in candidates if c.fits], request)
@@ -196,11 +202,14 @@ def is_asked_for(build: Build, request: Request) -> bool:
 
 def matrix(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> tuple[Cell, ...]:
     """Every build of the framework and whether it fits these hosts, newest release first."""
-    fleet = read_fleet(hosts, catalog)
-    arch, _ = common_arch(fleet)
-    examiner = Examiner(fleet, catalog)
+    return matrix_with(Examiner(read_fleet(hosts, catalog), catalog), request)
+
+
+def matrix_with(examiner: Examiner, request: Request) -> tuple[Cell, ...]:
+    """`matrix` for the hosts of an examiner, which several requests may share."""
+    arch, _ = common_arch(examiner.fleet)
     cells = []
-    for build in builds_of(request.framework, arch, catalog):
+    for build in builds_of(request.framework, arch, examiner.catalog):
         if build.prerelease or not is_asked_for(build, replace(request, cuda=build.cuda)):
             continue
         if request.cuda is not None and build.cuda != request.cuda:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from provision.model.frozen import replace
 from provision.model.plan import TITLES, Alternative, Request
 from provision.resolve.builds import Build
-from provision.resolve.candidates import RANK, Candidate, Examiner, preference
+from provision.resolve.candidates import RANK, Asked, Candidate, Examiner, preference
 from provision.resolve.specifiers import version
-
-Asked = Callable[[Build, Request], bool]
 
 
 def alternatives(
@@ -47,9 +45,8 @@ def _picks(
     is_asked_for: Asked,
     chosen: Candidate | None,
 ) -> Iterator[tuple[str, Candidate]]:
-    def fitting(relaxed: Request) -> list[Candidate]:
-        asked = (examiner.examine(b, relaxed) for b in builds if is_asked_for(b, relaxed))
-        return [c for c in asked if c.fits and c.build.existence != "doubtful"]
+    def fitting(relaxed: Request) -> Sequence[Candidate]:
+        return examiner.fitting(builds, relaxed, is_asked_for)
 
     title = TITLES[request.framework]
     free = replace(request, cuda=None, framework_version=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, ComputeCapability, GpuVerdict, Request, Verdict
@@ -25,6 +25,8 @@ from provision.resolve.rules.gpu_code import (
     ptx_blocker,
 )
 from provision.resolve.specifiers import version
+
+Asked: TypeAlias = "Callable[[Build, Request], bool]"
 
 # From the best to the worst; what is true of the worst host is true of the plan.
 RANK: dict[Verdict, int] = {
@@ -137,6 +139,13 @@ class Examiner:
             stage=stage,
             against=against,
         )
+
+    def fitting(
+        self, builds: Sequence[Build], request: Request, is_asked_for: Asked
+    ) -> Sequence[Candidate]:
+        """Those of the builds that fit, and may exist."""
+        asked = (self.examine(build, request) for build in builds if is_asked_for(build, request))
+        return [c for c in asked if c.fits and c.build.existence != "doubtful"]
 
     def answers(self, build: Build) -> BuildAnswers:
         """All answers about one build."""

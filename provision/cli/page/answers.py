@@ -1,0 +1,206 @@
+"""The resolver's answers to all questions of the page, each different one once.
+
+Every answer is a plan of `resolve`, as `provision plan --json` prints it, with holes where it names
+the GPU and the driver. Machines that no rule tells apart share their answers: `alike` has what
+the rules read of a machine, and the tests compare the page with the command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from provision.build.pipeline import default_tag
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows import GpuModel
+from provision.cli.page.nodes import Node, Nodes
+from provision.cli.page.questions import (
+    Choices,
+    DriverRange,
+    holes,
+    host_of,
+    marked,
+)
+from provision.cli.render.install import as_uv, host_install
+from provision.model.plan import Plan, Request
+from provision.model.planfile import matrix_to_json, plan_to_json
+from provision.resolve import matrix_with, resolve_with
+from provision.resolve.bases import starts_everywhere
+from provision.resolve.builds import Build, build_of, builds_of
+from provision.resolve.candidates import Asked, Candidate, Examiner
+from provision.resolve.fleet import Fleet, Site, read_fleet
+from provision.resolve.host_warnings import fleet_warnings
+from provision.resolve.rules.driven_gpus import driven_blocker, needed_driver
+from provision.resolve.rules.driver import driver_blocker, native_cuda
+from provision.resolve.specifiers import version
+
+# Keys of a plan that change together, so that each group is kept once.
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "build": ("cuda", "wheel_tag", "index", "framework", "nccl", "arch", "indexes"),
+    "image": ("python", "cudnn", "base", "compat_package", "requirements"),
+    "machine": ("verdict", "driver", "gpus"),
+}
+# If no build at all fits for one of these reasons, naming a Python changes nothing.
+_WHATEVER_THE_PYTHON = frozenset({"gpu-not-driven", "driver-too-old", "no-gpu-code"})
+_BUILD_OF_CELL = ("framework_version", "cuda", "wheel_tag", "existence")
+
+
+class Question(NamedTuple):
+    """All that can be asked about one framework on one GPU with one of these drivers."""
+
+    gpu: str
+    drivers: DriverRange
+    asked: Choices
+
+
+class Answers:
+    """The answers for one catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = marked(catalog)
+        self._gpus = {row.name: row for row in self._catalog.gpus}
+
+    def alike(self, question: Question) -> str:
+        """The same text for questions that have the same answers."""
+        examiner = self._examiner(question)
+        found = holes(self._gpus[question.gpu], question.drivers)
+        return str(_without(_read_by_rules(examiner, question.asked), found))
+
+    def block(self, question: Question) -> Nodes:
+        """The answers: `plans` by Python and CUDA, and `matrix`, a cell for each build; in the last
+        node.
+        """
+        examiner, asked = self._examiner(question), question.asked
+        found = holes(self._gpus[question.gpu], question.drivers)
+        nodes = Nodes()
+        rows: list[Node] = []
+        for _, requests in groupby(asked.requests(), key=lambda request: request.python):
+            plans = [resolve_with(examiner, request) for request in requests]
+            shown = [nodes.add(_without(self._shown(plan), found)) for plan in plans]
+            rows.append(nodes.of(0, shown))
+            error = plans[0].error
+            if error is not None and error.code in _WHATEVER_THE_PYTHON:
+                rows *= len(asked.pythons)
+                break
+        cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
+        texts = [[cell["verdict"], cell["code"], cell["message"]] for cell in cells]
+        matrix = nodes.add(_without(texts, found))
+        nodes.of(nodes.shape(("plans", "matrix")), [nodes.of(0, rows), matrix])
+        return nodes
+
+    def _examiner(self, question: Question) -> Examiner:
+        gpu = self._gpus[question.gpu]
+        host = host_of(gpu, question.drivers.sample, question.asked.arch)
+        return _Remembering(read_fleet([host], self._catalog), self._catalog)
+
+    def builds(self, gpu: GpuModel, asked: Choices) -> list[dict[str, Any]]:
+        """The builds that the cells of a matrix are for, in their order; the same for any GPU."""
+        fleet = read_fleet([host_of(gpu, None, asked.arch)], self._catalog)
+        examiner = Examiner(fleet, self._catalog)
+        cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
+        return [{key: cell[key] for key in _BUILD_OF_CELL} for cell in cells]
+
+    def _shown(self, plan: Plan) -> dict[str, Any]:
+        """A plan in groups, and the commands for it."""
+        values = plan_to_json(plan)
+        for name in ("schema", "flavour", "blocked", "limited_by"):  # the same for all questions
+            del values[name]
+        groups = {name: {k: values.pop(k) for k in keys} for name, keys in _GROUPS.items()}
+        commands = None if plan.error else _commands(plan, build_of(plan, self._catalog))
+        return {**groups, **values, "commands": commands}
+
+
+class _Remembering(Examiner):
+    """Answers of one machine to many requests: what one has found out, the next one needs, too."""
+
+    def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
+        super().__init__(fleet, catalog)
+        self._candidates: dict[tuple[int, str | None, bool], Candidate] = {}
+        self._fitting: dict[Request, Sequence[Candidate]] = {}
+
+    def examine(self, build: Build, request: Request, *, whole: bool = False) -> Candidate:
+        """Requests of the page differ in framework, CUDA and Python only; CUDA and framework are
+        the build's.
+        """
+        key = id(build), request.python, whole  # builds live as long as the catalog
+        if key not in self._candidates:
+            self._candidates[key] = super().examine(build, request, whole=whole)
+        return self._candidates[key]
+
+    def fitting(
+        self, builds: Sequence[Build], request: Request, is_asked_for: Asked
+    ) -> Sequence[Candidate]:
+        """The page always asks about all builds of a framework."""
+        if request not in self._fitting:
+            self._fitting[request] = super().fitting(builds, request, is_asked_for)
+        return self._fitting[request]
+
+
+def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
+    """What the rules read of a machine with one kind of GPU, for the builds of a framework."""
+    fleet, catalog = examiner.fleet, examiner.catalog
+    ((site, device),) = fleet.gpus
+    fits = [examiner.worst_driver(cuda) for cuda in asked.cudas if cuda]
+    verdicts = {fit.verdict for fit in fits}
+    read: list[object] = [
+        asked,
+        device.capability,
+        fits,
+        [driver_blocker(site, fit, catalog) for fit in fits],
+        driven_blocker(site, device, catalog),
+        needed_driver(fleet.gpus, catalog),
+        list(fleet_warnings(fleet, catalog)),
+    ]
+    if verdicts & {"none", "forward"}:
+        read.append(device.takes_compat)
+    builds = builds_of(asked.framework, asked.arch, catalog)
+    native, _ = native_cuda(site)
+    if native is not None:
+        ptx = dict.fromkeys(build.ptx_only_cuda for build in builds if build.ptx_only_cuda)
+        read.append([version(native) < version(cuda) for cuda in ptx])
+    system = dict.fromkeys(build.cuda for build in builds if build.libraries == "system")
+    read += _starting(site, "runtime", system, catalog)
+    if forward := [fit.cuda for fit in fits if fit.verdict == "forward"]:
+        read += [site.branch and site.branch.branch, *_starting(site, "base", forward, catalog)]
+    return repr(read)
+
+
+def _starting(
+    site: Site, flavour: Literal["base", "runtime"], cudas: Iterable[str], catalog: Catalog
+) -> list[bool | None]:
+    """Which of NVIDIA's images start on a machine: they have a rule for that."""
+    return [
+        starts_everywhere(image, [site], catalog)
+        for cuda in cudas
+        for image in catalog.cuda_images(
+            cuda, flavour, cudnn=True if flavour == "runtime" else None
+        )
+    ]
+
+
+def _without(value: Any, found: Mapping[str, str]) -> Any:  # noqa: ANN401  a value of JSON
+    """The value with holes instead of what its texts repeat of the question."""
+    if isinstance(value, str):
+        for text, hole in found.items():
+            value = value.replace(text, hole)
+        return value
+    if isinstance(value, Mapping):
+        return {key: _without(one, found) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_without(one, found) for one in value]
+    return value
+
+
+def _commands(plan: Plan, build: Build) -> dict[str, Any]:
+    """What to type for a plan: to build and run its image, and to install it without one."""
+    words = ["provision", "build", "--framework-version", str(plan.framework_version)]
+    if plan.framework != "pytorch":
+        words += ["--framework", plan.framework]
+    words += ["--cuda", str(plan.cuda), "--python", str(plan.python)]
+    return {
+        "build": shlex.join(words),
+        "run": shlex.join(["docker", "run", "--rm", "-it", "--gpus", "all", default_tag(plan)]),
+        "uv": as_uv(host_install(plan, build)).splitlines(),
+    }

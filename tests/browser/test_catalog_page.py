@@ -1,0 +1,445 @@
+"""The page of `provision catalog page` in a real browser: it says what the command says, and can be
+used with a mouse, a keyboard, a phone, in any colours, without any request.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.catalog.loading import load
+from provision.cli.page.questions import choices, host_of
+from provision.model.frozen import replace
+from provision.model.plan import Request
+from provision.resolve import matrix
+from tests import ROOT
+from tests.browser.chromium import Browser, browser
+from tests.browser.test_page import CONTRAST
+from tests.kit.pages import LIMIT_S, planned, random_questions, shared_page
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 300)
+
+QUESTION = "#gpu=nvidia-geforce-rtx-3090&driver=535.183.01"
+REFUSED = "#gpu=nvidia-b200&driver=535.183.01"
+MIXED = "#gpu=nvidia-geforce-gtx-1080-ti&gpu=nvidia-geforce-rtx-4090&driver=580.95.05"
+MOST_BYTES = 1_500_000  # compressed; what a phone loads in a few seconds
+ARCH = os.uname().machine
+KEPT_BY_OTHERS = ("schema", "flavour", "blocked", "limited_by")  # the same for every question
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_page(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+def show(tab: Browser, page: Path, fragment: str = "", width: int = 1200, **media: str) -> None:
+    """Load the page at an address, as somebody who follows a link to it."""
+    tab.open(Path("/dev/null"), width=width)
+    features = {"prefers-color-scheme": "light", "forced-colors": "none", **media}
+    medium = features.pop("media", "")
+    rows = [{"name": name, "value": value} for name, value in features.items()]
+    tab.send("Emulation.setEmulatedMedia", media=medium, features=rows)
+    tab.events.clear()
+    tab.send("Page.navigate", url=page.as_uri() + fragment)
+    tab.wait_for("Page.loadEventFired")
+
+
+def press(tab: Browser, *keys: str) -> None:
+    """Press keys: one by its name, or text letter by letter."""
+    for key in keys:
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "Backspace": 8, " ": 32}
+        arrows = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        code = {**codes, **arrows}.get(key)
+        if code is None:
+            tab.send("Input.insertText", text=key)
+            continue
+        known = {"key": key, "windowsVirtualKeyCode": code, "code": key}
+        text = {"Enter": "\r", " ": " "}.get(key)
+        tab.send(
+            "Input.dispatchKeyEvent", type="keyDown", **known, **({"text": text} if text else {})
+        )
+        tab.send("Input.dispatchKeyEvent", type="keyUp", **known)
+
+
+def text_of(tab: Browser, selector: str) -> str:
+    return str(tab.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+
+
+def asked(tab: Browser) -> dict[str, Any]:
+    return dict(tab.run("question"))
+
+
+# ---- what it says ----
+
+
+def test_a_thousand_questions_are_answered_as_by_the_command(tab: Browser, page: Path) -> None:
+    catalog = load()
+    questions = random_questions(catalog, 1000, seed=20)
+    show(tab, page)
+    answers = json.loads(tab.run(f"JSON.stringify({json.dumps(questions)}.map(planFor))"))
+    for question, answer in zip(questions, answers, strict=True):
+        expected = planned(question, catalog)
+        assert answer is not None, question
+        answer.pop("commands")
+        assert answer == {k: v for k, v in expected.items() if k not in KEPT_BY_OTHERS}, question
+    verdicts = {answer["verdict"] for answer in answers}
+    assert verdicts == {"direct", "minor-version", "forward", "unverified", "none"}
+
+
+def test_what_the_command_itself_prints(tab: Browser, page: Path) -> None:
+    """The command that the page shows, typed here."""
+    show(tab, page)
+    tried = 0
+    for question in random_questions(load(), 60, seed=21):
+        if question["driver"] is None or tab.run(f"archOf({json.dumps(question)})") != ARCH:
+            continue  # there is no option for these
+        tried += 1
+        words = shlex.split(tab.run(f"planCommand({json.dumps(question)})"))
+        done = subprocess.run(
+            [sys.executable, "-m", *words, "--json"],
+            check=False, capture_output=True, text=True, cwd=ROOT, timeout=60,
+        )  # fmt: skip
+        printed = json.loads(done.stdout)
+        answer = json.loads(tab.run(f"JSON.stringify(planFor({json.dumps(question)}))"))
+        answer.pop("commands")
+        assert answer == {k: v for k, v in printed.items() if k not in KEPT_BY_OTHERS}, words
+        if tried == 5:
+            return
+    pytest.fail("too few questions for this CPU architecture")
+
+
+def test_the_matrix_of_one_gpu_is_that_of_the_command(tab: Browser, page: Path) -> None:
+    catalog = load()
+    show(tab, page)
+    for question in random_questions(catalog, 100, seed=22):
+        gpu = next(row for row in catalog.gpus if row.name == question["gpus"][0])
+        host = host_of(gpu, question["driver"], question["arch"])
+        cells = matrix([host], Request(framework=question["framework"]), catalog)
+        shown = tab.run(f"matrixFor({json.dumps(question)})")
+        for cell, found in zip(cells, shown, strict=True):
+            reasons = [{"code": cell.code, "message": cell.message}] if cell.message else []
+            assert found["reasons"] == reasons
+            for key in ("framework_version", "cuda", "wheel_tag", "existence", "verdict"):
+                assert found[key] == getattr(cell, key)
+
+
+def test_a_mixed_machine_runs_what_each_of_its_gpus_runs(tab: Browser, page: Path) -> None:
+    """The page combines the answers for single GPUs; the resolver is asked about the machine."""
+    catalog = load()
+    show(tab, page)
+    firsts, seconds = (
+        random_questions(catalog, 300, seed=23),
+        random_questions(catalog, 300, seed=24),
+    )
+    tried = 0
+    for question, other in zip(firsts, seconds, strict=True):
+        names = [question["gpus"][0], other["gpus"][0]]
+        rows = [next(row for row in catalog.gpus if row.name == name) for name in names]
+        hosts = [host_of(row, question["driver"], question["arch"]) for row in rows]
+        if len({host.arch for host in hosts}) > 1 or rows[0] == rows[1]:
+            continue
+        tried += 1
+        both = tuple(gpu for host in hosts for gpu in host.gpus or ())
+        cells = matrix(
+            [replace(hosts[0], gpus=both)], Request(framework=question["framework"]), catalog
+        )
+        shown = tab.run(f"matrixFor({json.dumps({**question, 'gpus': names})})")
+        assert [cell["verdict"] for cell in shown] == [cell.verdict for cell in cells], (
+            question,
+            names,
+        )
+    assert tried > 200
+
+
+def test_what_it_cannot_represent_it_leaves_to_the_command(tab: Browser, page: Path) -> None:
+    for fragment, part in (
+        ("#gpu=nvidia-a40&driver=999.10", "not in the catalog of this page"),
+        ("#gpu=nvidia-a40&driver=535", "Not a full driver version"),
+        ("#gpu=nvidia-a40&driver=none", "Not a full driver version"),
+        (MIXED, "the command's to say"),
+    ):
+        show(tab, page, fragment)
+        assert part in text_of(tab, "#answer"), fragment
+        assert "None" not in text_of(tab, "#answer")
+        assert not tab.logged()
+
+
+def test_a_driver_that_lists_a_gpu_is_believed(tab: Browser, page: Path) -> None:
+    show(tab, page)
+    paste(tab, "GPU 0: NVIDIA B200 (UUID: GPU-1)\nDriver Version: 535.183.01")
+    assert "Your driver lists this GPU" in text_of(tab, "#answer")
+
+
+# ---- how it is used ----
+
+
+SMI = """
++---------------------------------------------------------------------------------------+
+| NVIDIA-SMI 535.183.01             Driver Version: 535.183.01   CUDA Version: 12.2     |
+|-----------------------------------------+----------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |
+|=========================================+======================+======================|
+|   0  NVIDIA GeForce RTX 3090        Off | 00000000:01:00.0 Off |                  N/A |
+|  0%   33C    P8              21W / 350W |      6MiB / 24576MiB |      0%      Default |
++-----------------------------------------+----------------------+----------------------+
+|   1  NVIDIA GeForce ...             Off | 00000000:02:00.0 Off |                  N/A |
+"""
+CSV = "name, driver_version\nNVIDIA A100-SXM4-80GB, 550.54.15\nNVIDIA A100-SXM4-80GB, 550.54.15\n"
+NEW = """
+| NVIDIA-SMI 610.43.02    KMD Version: 610.43.02    CUDA UMD Version: 13.3                |
+|   0  NVIDIA L4                      On  | 00000000:00:04.0 Off |                    0 |
+"""
+
+
+def paste(tab: Browser, text: str) -> None:
+    tab.run(
+        "document.getElementById('paste-box').open = true, document.getElementById('paste').focus()"
+    )
+    tab.run("document.getElementById('paste').value = ''")
+    tab.send("Input.insertText", text=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "driver", "unknown"),
+    [
+        (SMI, ["NVIDIA GeForce RTX 3090"], "535.183.01", "NVIDIA GeForce ..."),
+        (CSV, ["NVIDIA A100-SXM4-80GB"], "550.54.15", ""),
+        (NEW, ["NVIDIA L4"], "610.43.02", ""),
+        ("GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-5b)", ["Tesla V100-SXM2-32GB"], None, ""),
+        ("GPU 0: AMD Instinct MI300X (UUID: x)", [], None, "AMD Instinct MI300X"),
+        ("bash: nvidia-smi: command not found", [], None, ""),
+        ("<img src=x onerror=alert(1)>\nGPU 0: <b>x</b>", [], None, "<b>x</b>"),
+    ],
+)
+def test_pasted_output_is_read(
+    tab: Browser, page: Path, text: str, gpus: list[str], driver: str | None, unknown: str
+) -> None:
+    show(tab, page)
+    paste(tab, text)
+    assert (asked(tab)["gpus"], asked(tab)["driver"]) == (gpus, driver)
+    assert unknown in text_of(tab, "#paste-result")
+    assert text_of(tab, "#paste-result")
+    assert tab.logged() == []
+
+
+def test_names_that_are_read_are_those_of_the_catalog(tab: Browser, page: Path) -> None:
+    """A name means the same card to the page and to the resolver, or nothing to the page."""
+    catalog = load()
+    names = [name for row in catalog.gpus for name in (row.name, *row.aliases)]
+    names += [name.removeprefix("NVIDIA ") for name in names]
+    names += [f"{name} MIG 1g.5gb" for name in names if "A100" in name]
+    show(tab, page)
+    read = tab.run(f"{json.dumps(names)}.map(name => cardNamed(name)?.name ?? null)")
+    for name, card in zip(names, read, strict=True):
+        if card is not None:
+            assert card in {row.name for row in catalog.find_gpu(name).rows}, name
+    assert read.count(None) < len(names) / 10
+
+
+def test_typed_picked_and_shared(tab: Browser, page: Path) -> None:
+    show(tab, page)
+    tab.run("document.getElementById('gpu').focus()")
+    press(tab, "4090")
+    names = tab.run("[...document.querySelectorAll('#found li')].map(e => e.innerText)")
+    assert names
+    assert all("4090" in name for name in names)
+    tab.run(
+        "document.querySelector('#found li')"
+        ".dispatchEvent(new MouseEvent('mousedown', {cancelable: true}))"
+    )
+    tab.run("document.getElementById('driver').focus()")
+    press(tab, "580.95.05", "Tab")
+    tab.run("document.querySelector('input[value=jax]').click()")
+    address = tab.run("location.hash")
+    assert "rtx-4090" in address
+    answer = text_of(tab, "#answer")
+    assert "JAX" in answer
+    show(tab, page, address)
+    assert text_of(tab, "#answer") == answer
+
+
+def test_with_the_keyboard_alone(tab: Browser, page: Path) -> None:
+    show(tab, page)
+    tab.run("document.body.focus()")
+    for _ in range(8):
+        press(tab, "Tab")
+        if tab.run("document.activeElement.id") == "gpu":
+            break
+    press(tab, "h100 pcie", "Enter", "Tab")
+    assert asked(tab)["gpus"] == ["NVIDIA H100 PCIe"]
+    assert tab.run("document.activeElement.id") == "driver"
+    press(tab, "535.104.05", "Tab")
+    assert asked(tab)["driver"] == "535.104.05"
+    press(tab, "Tab", "ArrowRight")
+    assert asked(tab)["framework"] == "tensorflow"
+    seen = []
+    for _ in range(60):
+        press(tab, "Tab")
+        seen.append(
+            tab.run(
+                "document.activeElement.closest('td') ? 'cell' : document.activeElement.tagName"
+            )
+        )
+        if seen[-1] == "cell":
+            break
+    assert {"SELECT", "BUTTON", "PRE", "cell"} <= set(seen)
+    before = text_of(tab, "#reason")
+    press(tab, "ArrowDown")
+    assert text_of(tab, "#reason") not in {"", before}
+    tab.run("document.getElementById('gpu').focus()")
+    press(tab, "l4", "Escape")
+    assert tab.run("document.getElementById('found').hidden")
+    press(tab, "Backspace", "Backspace", "Backspace")
+    assert asked(tab)["gpus"] == []
+
+
+def test_commands_are_copied(tab: Browser, page: Path) -> None:
+    show(tab, page, QUESTION)
+    tab.send(
+        "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+    )
+    expected = tab.run("document.querySelector('.command code').innerText")
+    tab.run("document.querySelector('.command .copy').click()")
+    press(tab, "Tab")
+    assert text_of(tab, "#copy-status") == "Copied"
+    tab.run(
+        "document.getElementById('paste-box').open = true, document.getElementById('paste').focus()"
+    )
+    tab.run("document.execCommand('paste')")
+    assert expected.startswith("provision build --framework-version ")
+
+
+def test_its_commands_can_be_typed(tab: Browser, page: Path) -> None:
+    """The plan of the command that the page shows is the page's."""
+    from provision.cli.parser import build_parser
+
+    for fragment in (QUESTION, REFUSED, MIXED, QUESTION + "&framework=jax&cuda=12.4&python=3.11"):
+        show(tab, page, fragment)
+        for line in tab.run(
+            "[...document.querySelectorAll('.command code')].map(e => e.innerText)"
+        ):
+            if line.startswith("provision "):
+                build_parser().parse_args(shlex.split(line)[1:])
+
+
+def test_the_languages_have_the_same_words_and_holes(tab: Browser, page: Path) -> None:
+    words = json.loads((ROOT / "provision/cli/page/data/words.json").read_text("utf-8"))
+
+    def flat(part: Any, path: str = "") -> dict[str, list[str]]:
+        if isinstance(part, str):
+            return {path: sorted(re.findall(r"\{\w+\}", part))}
+        rows = part.items() if isinstance(part, dict) else enumerate(part)
+        return {k: v for key, one in rows for k, v in flat(one, f"{path}/{key}").items()}
+
+    assert flat(words["en"]) == flat(words["zh"])
+    show(tab, page, QUESTION + "&lang=zh")
+    assert tab.run("document.documentElement.lang") == "zh-CN"
+    assert "驱动" in text_of(tab, "#ask")
+    assert "只有英文" in text_of(tab, "#answer")
+
+
+def test_every_row_of_the_facts_has_an_address(tab: Browser, page: Path) -> None:
+    catalog = load()
+    show(tab, page, "#gpu-nvidia-a40")
+    assert tab.run("document.activeElement.id") == "gpu-nvidia-a40"
+    assert "460.32.03" in tab.run("document.activeElement.innerText")
+    show(tab, page, "#driver-535")
+    assert tab.run("document.activeElement.id") == "driver-535"
+    tab.run("document.querySelectorAll('#facts details').forEach(e => { e.open = true; })")
+    tab.run("Object.keys(TABLES).forEach(n => fillTable(document.getElementById('facts-' + n), n))")
+    ids = tab.run("[...document.querySelectorAll('#facts tr[id]')].map(e => e.id)")
+    assert len(set(ids)) == len(ids) > 400
+    assert len([i for i in ids if i.startswith("gpu-")]) == len(catalog.gpus)
+    sources = tab.run(
+        "[...document.querySelectorAll('#facts tr[id] td .source')].map(e => e.textContent)"
+    )
+    assert len(sources) == len(ids)
+    assert all(sources)
+
+
+# ---- how it looks ----
+
+SCHEMES: dict[str, dict[str, str]] = {
+    "light": {},
+    "dark": {"prefers-color-scheme": "dark"},
+    "forced": {"forced-colors": "active"},
+    "print": {"media": "print"},
+}
+ADDRESSES = {
+    "start": "",
+    "fits": QUESTION,
+    "refused": REFUSED,
+    "mixed": MIXED,
+    "chinese": QUESTION + "&lang=zh",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_it_is_quiet_and_within_its_width(
+    tab: Browser, page: Path, name: str, width: int, scheme: str
+) -> None:
+    show(tab, page, ADDRESSES[name], width, **SCHEMES[scheme])
+    assert tab.logged() == []
+    assert tab.requested() == [page.as_uri()]
+    assert tab.run("document.documentElement.scrollWidth") == width
+    if scheme in {"light", "dark"}:
+        seen, bad = tab.run(CONTRAST)
+        assert bad == []
+        assert seen > 20
+    if folder := os.environ.get("BROWSER_PICTURES"):
+        tab.picture(Path(folder) / f"page-{name}-{width}-{scheme}.png")
+
+
+def test_a_screen_reader_finds_names_for_everything(tab: Browser, page: Path) -> None:
+    show(tab, page, QUESTION)
+    nodes = tab.send("Accessibility.getFullAXTree")["nodes"]
+    controls = {"button", "combobox", "radio", "textbox", "link", "gridcell", "listbox", "option"}
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"] and node["role"]["value"] in controls
+    ]
+    # empty cells of the table have nothing to say
+    empty = tab.run("document.querySelectorAll('td.empty').length")
+    assert len([one for one in named if not one[1].strip()]) <= empty
+    assert ("radio", "TensorFlow") in named
+    assert any("PyTorch 2.5.1, CUDA 12.1: runs" in name for _, name in named)
+    assert tab.run("document.getElementById('answer').getAttribute('aria-live')") == "polite"
+
+
+# ---- the file ----
+
+
+def test_its_size(page: Path) -> None:
+    content = page.read_bytes()
+    assert len(gzip.compress(content)) <= MOST_BYTES
+    assert len(choices(load())) == 6
+
+
+def test_it_asks_for_nothing_elsewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    head = text.partition('<script type="application/json"')[0]
+    assert "default-src 'none'" in head
+    assert not re.search(r"<(?:link|img|iframe)\b|\bsrc=|@import|url\(", head)
+    scripts = text.rpartition("</script>\n<script>")[0]
+    assert not re.search(
+        r"\b(?:fetch|XMLHttpRequest|WebSocket|import)\(", scripts.rpartition("</script>")[2]
+    )

@@ -1,0 +1,83 @@
+"""The page of `provision catalog page`, made once for all tests that need it, and random questions
+for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.catalog.catalog import Catalog
+from provision.cli.page.questions import choices, host_of
+from provision.model.plan import Request
+from provision.model.planfile import plan_to_json
+from provision.resolve import resolve
+from tests import ROOT
+
+LIMIT_S = 900  # a minute and a half on two idle cores
+
+
+def shared_page(temporary: pytest.TempPathFactory) -> Path:
+    """The page, written by the command, once for all workers of a run."""
+    folder = temporary.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "page"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "index.html").exists():
+            words = ["-m", "provision", "catalog", "page", "--output", str(folder)]
+            subprocess.run([sys.executable, *words], check=True, timeout=LIMIT_S, cwd=ROOT)
+    return folder / "index.html"
+
+
+def drivers_to_ask(catalog: Catalog, chance: random.Random) -> list[str | None]:
+    """Drivers of every known branch: those of the tables, the numbers beside them, and others."""
+    known = [row.min_driver for row in catalog.families]
+    known += [row.driver for row in catalog.toolkits if row.driver]
+    known += [v for row in catalog.branches for v in (row.first_version, row.latest_seen) if v]
+    found: list[str | None] = [None, *(text for text in known if "." in text)]
+    for text in known:
+        head, dot, last = text.rpartition(".")
+        if dot:
+            found += [f"{head}.{max(int(last) + step, 0):02}" for step in (-1, 1)]
+    for row in catalog.branches:
+        found += [f"{row.branch}.{chance.randrange(200)}.{chance.randrange(20):02}"]
+    return list(dict.fromkeys(found))
+
+
+def random_questions(catalog: Catalog, count: int, seed: int) -> list[dict[str, Any]]:
+    """Questions that the page can be asked, as its scripts have them."""
+    chance = random.Random(seed)
+    drivers = drivers_to_ask(catalog, chance)
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        one, gpu = chance.choice(choices(catalog)), chance.choice(catalog.gpus)
+        if gpu.host_arch not in {None, one.arch}:
+            continue
+        question = {
+            "gpus": [gpu.name],
+            "driver": chance.choice(drivers),
+            "framework": one.framework,
+            "arch": one.arch,
+            "cuda": chance.choice([None, *one.cudas]),
+            "python": chance.choice([None, None, *one.pythons]),
+        }
+        found.append(question)
+    return found
+
+
+def planned(question: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """What `provision plan --json` says."""
+    gpu = next(row for row in catalog.gpus if row.name == question["gpus"][0])
+    request = Request(
+        framework=question["framework"], cuda=question["cuda"], python=question["python"]
+    )
+    host = host_of(gpu, question["driver"], question["arch"])
+    return plan_to_json(resolve([host], request, catalog))

@@ -42,8 +42,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "image": ("python", "cudnn", "base", "compat_package", "requirements"),
     "machine": ("verdict", "driver", "gpus"),
 }
-# If no build at all fits for one of these reasons, naming a Python changes nothing.
-_WHATEVER_THE_PYTHON = frozenset({"gpu-not-driven", "driver-too-old", "no-gpu-code"})
+# If these keep every build away, whatever the CUDA, naming a Python changes nothing.
+_BEFORE_PYTHON = frozenset({"gpu-not-driven", "driver-too-old", "no-gpu-code"})
 _BUILD_OF_CELL = ("framework_version", "cuda", "wheel_tag", "existence")
 
 
@@ -80,8 +80,7 @@ class Answers:
             plans = [resolve_with(examiner, request) for request in requests]
             shown = [nodes.add(_without(self._shown(plan), found)) for plan in plans]
             rows.append(nodes.of(0, shown))
-            error = plans[0].error
-            if error is not None and error.code in _WHATEVER_THE_PYTHON:
+            if all(plan.error and plan.error.code in _BEFORE_PYTHON for plan in plans):
                 rows *= len(asked.pythons)
                 break
         cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))

@@ -44,7 +44,6 @@ function goToFact(id) {
   fillTable(box, name);
   const row = document.getElementById(id);
   if (!row) return false;
-  row.querySelectorAll("details").forEach(one => { one.open = true; });
   row.setAttribute("tabindex", "-1");
   row.focus();
   row.scrollIntoView({block: "center"});

@@ -6,6 +6,7 @@ What it says, and how it is used, is tested in tests/browser/test_catalog_page.p
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -96,7 +97,7 @@ def test_ranges_of_drivers_follow_each_other() -> None:
     numbers = [version(one.first or str(one.branch)) for one in ranges[1:]]
     assert numbers == sorted(set(numbers))
     assert {one.branch for one in ranges[1:]} == {row.branch for row in load().branches}
-    for one, after in zip(ranges[1:], ranges[2:], strict=False):
+    for one, after in itertools.pairwise(ranges[1:]):
         assert version(one.first or str(one.branch)) < version(one.sample or "")
         assert version(one.sample or "") < version(after.first or str(after.branch))
 

@@ -19,7 +19,6 @@ from images.oci.assemble import Added, ContainerSettings, base_blob, image_confi
 from images.oci.errors import DigestMismatchError
 from images.oci.model import (
     CONFIG,
-    LAYER_GZIP,
     MANIFEST,
     Descriptor,
     descriptor_of,
@@ -210,7 +209,7 @@ class _Work:
             digest=written.digest,
             size=written.size,
             unpacked=written.unpacked,
-            media_type=LAYER_GZIP,
+            media_type=source.media_type,
         )
         if made != known:
             self._memory.remember(source.key, made)

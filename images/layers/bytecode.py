@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from images.layers import compiling, gzip, tar
 from images.layers.install import InstalledFile, InstallLocation, file_name, plan
@@ -33,6 +34,7 @@ from images.layers.interpreter import Compiler, Interpreter
 from images.layers.own import PREFIX, key_of
 from images.layers.own_errors import BytecodeError
 from images.layers.wheel_file import WheelFile
+from images.oci.model import LAYER_GZIP
 from images.oci.sources import Stream, Unpacked
 from images.wheels.directory import Member
 from images.wheels.locked import Wheel
@@ -96,6 +98,7 @@ def bytecode_layer(
 class BytecodeLayer:
     """The byte code of a group of wheels."""
 
+    media_type: ClassVar[str] = LAYER_GZIP
     wheels: tuple[Wheel, ...]
     compiler: Compiler = field(repr=False)
     site: str

@@ -12,12 +12,13 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from images.layers.base_facts import BaseFacts, search_path
 from images.layers.own_errors import OwnFilesError
 from images.layers.tar import TarEntry, file_layer, sort_key
 from images.oci.assemble import ContainerSettings
+from images.oci.model import LAYER_GZIP
 from images.oci.sources import Stream, Unpacked
 from images.wheels.locked import Wheel
 
@@ -52,6 +53,7 @@ hash -r 2>/dev/null || :
 class FilesLayer:
     """A layer of a few small files, all in memory."""
 
+    media_type: ClassVar[str] = LAYER_GZIP
     title: str
     created_by: str
     entries: tuple[TarEntry, ...]

@@ -10,10 +10,12 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from images.layers.own import key_of, ordered
 from images.layers.own_errors import ProjectFilesError
 from images.layers.tar import END, TarEntry, header, padding, parents
+from images.oci.model import LAYER_GZIP
 from images.oci.sources import Stream, Unpacked
 from images.text.printable import printable
 from images.wheels.locked import Wheel
@@ -43,6 +45,7 @@ class DiskFile:
 class ProjectLayer:
     """`files` are on the disk, `entries` in memory: links, and what we write beside the files."""
 
+    media_type: ClassVar[str] = LAYER_GZIP
     title: str
     created_by: str
     files: tuple[DiskFile, ...]

@@ -17,12 +17,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from images.layers.base_facts import BaseFacts, directories_of
 from images.layers.install import InstalledFile, InstallLocation, file_name, plan
 from images.layers.own import PREFIX, key_of, ordered
 from images.layers.tar import TarEntry, file_layer
 from images.layers.wheel_file import WheelFile
+from images.oci.model import LAYER_GZIP
 from images.oci.sources import LayerSource, Stream, Unpacked
 from images.system import ldcache
 from images.wheels.directory import Member
@@ -73,6 +75,7 @@ class ToolkitLayer:
     `all_directories`: all of their library directories, not only the toolkit's.
     """
 
+    media_type: ClassVar[str] = LAYER_GZIP
     wheels: tuple[Wheel, ...]
     facts: BaseFacts
     arch: str

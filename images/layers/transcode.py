@@ -19,12 +19,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from images.layers import gzip, tar, unneeded
 from images.layers.install import InstalledFile, InstallLocation, canonicalized, file_name, plan
 from images.layers.unneeded import Spared
 from images.layers.wheel_file import MemberCheck, WheelFile
+from images.oci.model import LAYER_GZIP
 from images.oci.sources import LayerSource, Stream, Unpacked
 from images.wheels.directory import DEFLATED, Member
 from images.wheels.locked import Wheel
@@ -66,6 +67,7 @@ def wheel_layer(
 class WheelLayer:
     """A layer of installed wheels."""
 
+    media_type: ClassVar[str] = LAYER_GZIP
     wheels: tuple[Wheel, ...]
     place: InstallLocation
     exclude_unneeded: bool

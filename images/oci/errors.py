@@ -17,13 +17,6 @@ class ImageUnreadableError(Failure):
     exit_code = 5
 
 
-class LayerCompressionError(Failure):
-    """A layer is compressed in a way that this host cannot read."""
-
-    code = "layer-compression"
-    exit_code = 5
-
-
 class DigestMismatchError(Failure):
     """Content that does not match its digest: it is not used."""
 

@@ -8,16 +8,13 @@ on a compressor's output here: nothing is compressed.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
+import importlib
 import sys
-import tempfile
-import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import IO, Any, cast
 
-from images.oci.errors import ImageUnreadableError, LayerCompressionError
+from images.oci.errors import ImageUnreadableError
 
 PIECE_BYTES = 1 << 20
 ANEW_FIX = "Rebuild the image or pull it again."
@@ -104,15 +101,7 @@ def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]
 
 
 def _unzstd(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
-    if sys.version_info >= (3, 14):
-        return _unzstd_by_library(pieces, shown)
-    return _unzstd_by_program(pieces, shown)
-
-
-def _unzstd_by_library(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
-    import importlib  # the type checker's Python does not have this module
-
-    zstd: Any = importlib.import_module("compression.zstd")
+    zstd = zstd_library()
     try:
         with zstd.ZstdFile(_Pieces(pieces)) as file:
             while piece := file.read(PIECE_BYTES):
@@ -123,70 +112,7 @@ def _unzstd_by_library(pieces: Iterator[bytes], shown: str) -> Generator[bytes, 
         ) from error
 
 
-def _unzstd_by_program(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
-    program = shutil.which("zstd")
-    if program is None:
-        raise LayerCompressionError(
-            f"{shown} is compressed by zstd, which this Python cannot read and for which no zstd"
-            " program is installed.",
-            fix="sudo apt-get install zstd, or name an image whose layers are compressed by gzip.",
-        )
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [program, "--decompress", "--stdout", "--quiet"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-        )
-        feeder = _Feeder(pieces, cast("IO[bytes]", process.stdin))
-        output = cast("IO[bytes]", process.stdout)
-        try:
-            while piece := output.read(PIECE_BYTES):
-                yield piece
-            feeder.join()
-            code = process.wait()
-        finally:
-            process.kill()
-            feeder.stop()
-            output.close()
-            process.wait()
-        if feeder.error is not None:
-            raise feeder.error
-        if code:
-            said.seek(0)
-            why = " ".join(said.read(300).decode("utf-8", "replace").split())
-            raise ImageUnreadableError(f"{shown} is damaged: zstd says {why}.", fix=ANEW_FIX)
-
-
-class _Feeder:
-    """Writes pieces to a program in a thread, while the caller reads its output."""
-
-    def __init__(self, pieces: Iterator[bytes], pipe: IO[bytes]) -> None:
-        self.error: Exception | None = None
-        self._pieces = pieces
-        self._pipe = pipe
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._feed, daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def stop(self) -> None:
-        """Stop early; the program has ended already."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _feed(self) -> None:
-        try:
-            # a program that ends early reports why
-            with contextlib.suppress(BrokenPipeError), self._pipe:
-                for piece in self._pieces:
-                    if self._stopped.is_set():
-                        return
-                    self._pipe.write(piece)
-            for _ in self._pieces:  # their source verifies a digest at the end
-                if self._stopped.is_set():
-                    return
-        except Exception as error:  # noqa: BLE001  raised in the thread that reads the output
-            self.error = error
+def zstd_library() -> Any:  # noqa: ANN401  the type checker knows one of the two
+    """Python's module for zstd, or its backport."""
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    return importlib.import_module(name)

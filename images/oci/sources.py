@@ -45,6 +45,10 @@ class LayerSource(Protocol):
         """A hex digest of its inputs: equal keys always mean equal bytes."""
 
     @property
+    def media_type(self) -> str:
+        """How its bytes are compressed: `LAYER_GZIP` or `LAYER_ZSTD`."""
+
+    @property
     def title(self) -> str:
         """For messages: "torch 2.0.1"."""
 

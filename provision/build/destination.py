@@ -17,6 +17,7 @@ from provision.model.request import quoted
 
 Kind = Literal["engine", "local", "layout", "archive", "registry"]
 Builder = Literal["docker", "oci"]
+Compression = Literal["gzip", "zstd"]
 
 _PREFIXES: dict[str, Kind] = {"oci": "layout", "oci-archive": "archive"}
 

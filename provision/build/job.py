@@ -290,6 +290,7 @@ def _options(job: BuildJob) -> dict[str, object]:
     """The user's build options, as far as they affect the image, and a digest of its project."""
     return {
         "bytecode": job.making.bytecode,
+        **({"compression": "zstd"} if job.making.compression == "zstd" else {}),
         "exclude-unneeded": job.making.exclude_unneeded,
         **({"project-sha256": job.code.digest} if job.code else {}),
     }

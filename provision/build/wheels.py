@@ -22,7 +22,7 @@ from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, KnownLayer, LayerSource
 from provision.build.base import BuildSettings
-from provision.build.destination import Choice
+from provision.build.destination import Choice, Compression
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import open_target
@@ -51,6 +51,7 @@ class Making:
 
     exclude_unneeded: bool = False
     bytecode: bool = False
+    compression: Compression = "gzip"
     cache_from: str | None = None
     store_limit: int | None = None
 
@@ -148,7 +149,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 progress,
             )
             built = build(
-                Recipe(base=base, sources=sources, settings=settings),
+                Recipe(base=base, sources=self._compressed(sources), settings=settings),
                 self._target,
                 memory,
                 progress,
@@ -214,6 +215,13 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             image=None,
             size_bytes=sum(one.size_bytes for one in made),
         )
+
+    def _compressed(self, sources: Sequence[LayerSource]) -> tuple[LayerSource, ...]:
+        if self._making.compression == "gzip":
+            return tuple(sources)
+        from images.layers.zstd import ZstdLayer
+
+        return tuple(ZstdLayer(source=source) for source in sources)
 
     def _settings_of(self, lock: Lock, base: Image) -> ContainerSettings:
         settings = image_environment(

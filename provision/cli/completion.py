@@ -82,6 +82,12 @@ def _builders() -> Iterable[str]:
     return BUILDERS
 
 
+def _compressions() -> Iterable[str]:
+    from provision.cli.options import COMPRESSIONS
+
+    return COMPRESSIONS
+
+
 def _cuda_versions() -> Iterable[str]:
     from provision.catalog.loading import current
 
@@ -98,6 +104,7 @@ _KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
     "framework": _frameworks,
     "level": _levels,
     "builder": _builders,
+    "compression": _compressions,
     "cuda": _cuda_versions,
     "gpus": _gpus,
     "flavour": lambda: ("runtime", "devel"),

@@ -25,6 +25,7 @@ from provision.model.request import parse_compute_capability, parse_driver, pars
 
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
+    from provision.build.destination import Compression
     from provision.build.project.code import ProjectCode
     from provision.build.project.find import Project
     from provision.build.work import BuildJob
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from provision.verification.subject import ImagePlaces
 
 BUILDERS = ("auto", "docker", "oci")
+COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
 
 
 def read_catalog(console: Console) -> Catalog:
@@ -293,6 +295,7 @@ def read_build(
         making=Making(
             exclude_unneeded=args.exclude_unneeded,
             bytecode=args.bytecode,
+            compression=_read_compression(args),
             cache_from=args.cache_from,
             store_limit=store_limit(os.environ),
         ),
@@ -313,6 +316,21 @@ def read_build(
         verify=not args.no_verify,
         dry_run=args.dry_run,
     )
+
+
+def _read_compression(args: argparse.Namespace) -> Compression:
+    kind: Compression | None = next((one for one in COMPRESSIONS if one == args.compression), None)
+    if kind is None:
+        raise BadInputError(
+            f"Unknown --compression {quoted(args.compression)}.",
+            fix=f"Use {' or '.join(COMPRESSIONS)}.",
+        )
+    if kind == "zstd" and (args.builder == "docker" or not (args.output or args.push)):
+        raise BadInputError(
+            "--compression zstd is for images that are written without an engine.",
+            fix="Add --push REF or --output PATH, and remove --builder docker.",
+        )
+    return kind
 
 
 def check_builder(text: str) -> None:

@@ -6,20 +6,24 @@ Real tools read what it makes: a registry, skopeo, docker, and a sandbox that ru
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from images.oci.layout import LayoutTarget
-from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Platform, to_bytes
+from images.oci.model import CONFIG, LAYER_GZIP, LAYER_ZSTD, MANIFEST, Platform, to_bytes
 from images.oci.sources import Stream, Unpacked
 from tests import need
 from tests.engines.lab import Done, World, finish, new_world
+from tests.engines.podman_place import podman_storage
 from tests.engines.private_index import Index, make_wheel, serve
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
 from tests.engines.test_push_real import serving
@@ -30,6 +34,8 @@ pytestmark = pytest.mark.docker
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 SIX = make_wheel("six-1.17.0-py3-none-any.whl", {"six.py": b"__version__ = '1.17.0'\n"})
+ZSTD_SINCE = 23
+"""The first Docker that pulls layers by zstd: https://github.com/moby/moby/releases/tag/v23.0.0"""
 NEW = "2.9.1+cu128-cp312-cp312"
 
 
@@ -178,6 +184,54 @@ def test_a_registry_gets_what_it_has_not_and_docker_runs_it(
     )
     client.images.remove(f"{registry}/small:1", force=True)
     assert said.decode().split() == ["/opt/venv", "2.0.1+cu117"]
+
+
+def test_layers_by_zstd_are_read_by_docker_podman_and_ourselves(
+    alone: World, source: Source, index: Index, lock: Path, registry: str, client: Any
+) -> None:
+    reference = f"{registry}/zstd:1"
+    words = ("--lock", str(lock), "--no-verify", "--compression", "zstd", "--push", reference)
+    account = build(alone, source, index, *words)
+    again = build(alone, source, index, *words)
+    assert again["image"]["digest"] == account["image"]["digest"]
+    assert {layer["how"] for layer in again["image"]["layers"]} == {"there"}
+    skopeo = need.program("skopeo")
+    raw = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{reference}"]
+    told = subprocess.run(raw, capture_output=True, text=True, check=True)
+    types = [layer["mediaType"] for layer in json.loads(told.stdout)["layers"]]
+    assert set(types[1:]) == {LAYER_ZSTD}
+    program = ["python3", "-c", "import torch; print(torch.__version__)"]
+    if int(client.version()["Version"].split(".")[0]) >= ZSTD_SINCE:
+        client.images.pull(f"{registry}/zstd", tag="1")
+        said = client.containers.run(reference, program, network_mode="none", remove=True)
+        client.images.remove(reference, force=True)
+        assert said.decode().strip() == "2.0.1+cu117"
+    else:
+        with pytest.raises(APIError):
+            client.images.pull(f"{registry}/zstd", tag="1")
+    with TemporaryDirectory(prefix="p-") as place, podman_storage(Path(place)) as env:
+        options = ("--rm", "--tls-verify=false", "--network=none")
+        done = subprocess.run(
+            [need.program("podman"), "run", *options, reference, *program],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.stdout.strip() == "2.0.1+cu117", done.stderr
+    asked = alone.provision("inspect", reference, "--json")
+    assert asked.account["verdict"] in {"fit", "no-verdict"}, asked.out
+
+
+@pytest.mark.parametrize("words", [(), ("--output", "x", "--builder", "docker")], ids=len)
+def test_an_engine_is_not_given_zstd(
+    alone: World, source: Source, index: Index, lock: Path, words: tuple[str, ...]
+) -> None:
+    asked = ("--lock", str(lock), "--compression", "zstd", *words)
+    done = run(alone, source, index, "build", *asked)
+    assert done.code == 2
+    assert "without an engine" in done.err
 
 
 def test_a_package_more_is_a_small_layer_more(

@@ -9,6 +9,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from images.oci.errors import DigestMismatchError
 from images.oci.model import LAYER_GZIP, Descriptor, Platform, descriptor_of, digest_of
@@ -99,6 +100,7 @@ class Bar:
 class TextLayer:
     """A layer that holds one file."""
 
+    media_type: ClassVar[str] = LAYER_GZIP
     title: str
     text: bytes = b"x"
     wheels: tuple[Wheel, ...] = ()

@@ -364,6 +364,7 @@ def _as_image(
             blob=blob,
             diff_id=known.unpacked.diff_id,
             stream=partial(_remade, source, known.unpacked),
+            members=getattr(source, "members", None),
         )
         for source, known, blob in zip(recipe.sources, results, blobs, strict=True)
     ]

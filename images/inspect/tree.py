@@ -19,10 +19,24 @@ _MOST_PATH = 4096
 _MOST_STEPS = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a tar says about a file beside its name and content; `device` is (major, minor)."""
+
+    kind: bytes
+    mode: int
+    owner: tuple[int, int] = (0, 0)
+    mtime: int = 0
+    device: tuple[int, int] = (0, 0)
+    xattrs: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class ImageFile:
     """A regular file. `elf` and `code` are for libraries and programs; `problem` says why an ELF
     file could not be read; `text` is the content of a small file that was requested.
+
+    `attributes`, here and below, are those of nodes that will be written again.
     """
 
     size: int
@@ -33,6 +47,7 @@ class ImageFile:
     problem: str | None = None
     text: bytes | None = None
     executable: bool = False
+    attributes: Attributes | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +56,7 @@ class SymbolicLink:
 
     target: str
     layer: int
+    attributes: Attributes | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +64,7 @@ class Other:
     """A device or a pipe: it has a name but no content."""
 
     layer: int
+    attributes: Attributes | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +73,7 @@ class Directory:
 
     layer: int
     children: dict[str, Node] = field(default_factory=dict)
+    attributes: Attributes | None = None
 
 
 Node = ImageFile | SymbolicLink | Other | Directory
@@ -79,7 +97,7 @@ class ImageTree:
         parent = self._directory(before, node.layer)
         there = parent.children.get(name)
         if isinstance(there, Directory) and isinstance(node, Directory):
-            there.layer = node.layer
+            there.layer, there.attributes = node.layer, node.attributes
         else:
             parent.children[name] = node
 
@@ -140,17 +158,27 @@ class ImageTree:
                     waiting.append((f"{path}/{name}", node))
 
     def _directory(self, parts: list[str], layer: int) -> Directory:
-        """Find a directory, and create missing ones on the way."""
-        here = self.root
-        for at, name in enumerate(parts):
+        """Find a directory; missing ones on the way, and where a link leads, are created."""
+        waiting = parts[::-1]
+        way = [self.root]
+        hops = 0
+        while waiting:
+            name = waiting.pop()
+            if name == "..":
+                way = way[:-1] or way
+                continue
+            here = way[-1]
             child = here.children.get(name)
-            if isinstance(child, SymbolicLink):
-                followed, _ = self._walk(parts[: at + 1])
-                child = followed if isinstance(followed, Directory) else None
+            if isinstance(child, SymbolicLink) and hops < _MOST_HOPS:
+                hops += 1
+                if child.target.startswith("/"):
+                    way = way[:1]
+                waiting += _split(child.target)[::-1]
+                continue
             if not isinstance(child, Directory):
                 child = here.children[name] = Directory(layer=layer)
-            here = child
-        return here
+            way.append(child)
+        return way[-1]
 
     def _walk(self, parts: list[str]) -> tuple[Node | None, list[str]]:
         """(the node at a path, the names of its path with links resolved)."""

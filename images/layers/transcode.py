@@ -16,17 +16,20 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar, cast
 
 from images.layers import gzip, tar, unneeded
 from images.layers.install import InstalledFile, InstallLocation, canonicalized, file_name, plan
 from images.layers.unneeded import Spared
 from images.layers.wheel_file import MemberCheck, WheelFile
+from images.oci.inflate import PiecesFile
 from images.oci.model import LAYER_GZIP
 from images.oci.sources import LayerSource, Stream, Unpacked
+from images.oci.sources import Member as TarMember
 from images.wheels.directory import DEFLATED, Member
 from images.wheels.locked import Wheel
 
@@ -35,6 +38,7 @@ FORMAT = 1
 
 # The prefix of files in a wheel that are not installed under their name.
 _DATA = re.compile(r"^[^/]+\.data/((purelib|platlib)/)?")
+_DIRECTORY_MODE = 0o755
 _SMALL_BYTES = 200  # smaller generated contents are packed together with the headers around them
 
 
@@ -107,12 +111,28 @@ class WheelLayer:
     def stream(self, known: Unpacked | None) -> Stream:
         """Generate the layer; the module's docstring describes what `known` saves."""
         with contextlib.ExitStack() as opened:
-            files: dict[str, InstalledFile] = {}
-            for locked in self.wheels:
-                # like pip: a later wheel replaces files of an earlier one
-                files |= self.installed(locked, opened)
-            _refuse_blocked(files)
-            return (yield from _layer(files, known))
+            return (yield from _layer(self._files(opened), known))
+
+    def members(self) -> Generator[TarMember, None, None]:
+        """Yield the members of its tar; only those contents that are read are inflated."""
+        with contextlib.ExitStack() as opened:
+            for path, file in _in_order(self._files(opened)):
+                member = tarfile.TarInfo(path)
+                member.mtime = tar.MTIME
+                if file is None:
+                    member.type, member.mode = tarfile.DIRTYPE, _DIRECTORY_MODE
+                    yield member, None
+                else:
+                    member.mode, member.size = file.mode, file.size
+                    yield member, cast("IO[bytes]", PiecesFile(_content(file)))
+
+    def _files(self, opened: contextlib.ExitStack) -> dict[str, InstalledFile]:
+        files: dict[str, InstalledFile] = {}
+        for locked in self.wheels:
+            # like pip: a later wheel replaces files of an earlier one
+            files |= self.installed(locked, opened)
+        _refuse_blocked(files)
+        return files
 
     def installed(self, locked: Wheel, opened: contextlib.ExitStack) -> dict[str, InstalledFile]:
         """The files of one of its wheels by their paths, which can be read while `opened` is."""
@@ -175,17 +195,35 @@ def _refuse_blocked(files: Mapping[str, InstalledFile]) -> None:
                 raise files[path].wheel.refused(why)
 
 
-def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream:
-    writer = _Writer(is_learning=known is None)
+def _in_order(
+    files: Mapping[str, InstalledFile],
+) -> Iterator[tuple[str, InstalledFile | None]]:
+    """Yield the paths in the order of the tar, each with its file; None for a directory."""
     directories: set[str] = set()
     for path in sorted(files, key=lambda path: path.replace("/", "\0")):  # see tar.sort_key
-        file = files[path]
         directory = path[: path.rfind("/")]
         if directory not in directories:
             for parent in tar.parents(path):
                 if parent not in directories:
                     directories.add(parent)
-                    writer.add(tar.header(parent, kind="dir", mode=0o755))
+                    yield parent, None
+        yield path, files[path]
+
+
+def _content(file: InstalledFile) -> Iterator[bytes]:
+    for part in file.parts:
+        if isinstance(part, Member):
+            yield from file.wheel.contents(part)
+        else:
+            yield part
+
+
+def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream:
+    writer = _Writer(is_learning=known is None)
+    for path, file in _in_order(files):
+        if file is None:
+            writer.add(tar.header(path, kind="dir", mode=_DIRECTORY_MODE))
+            continue
         size = file.size
         writer.add(tar.header(path, kind="file", mode=file.mode, size=size))
         for part in file.parts:

@@ -22,8 +22,8 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = (b"\x2a\x4d\x18", 0x50)  # a frame with any content: its first byte is 0x5?
 
 
-class _Pieces:
-    """Pieces as a file that can only be read forward."""
+class PiecesFile:
+    """Pieces as a file that can only be read forward; a read returns less at a piece's end."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -41,8 +41,11 @@ class _Pieces:
         return size
 
     def read(self, size: int = -1) -> bytes:
-        taken = bytearray(PIECE_BYTES if size < 0 else size)
-        return bytes(taken[: self.readinto(memoryview(taken))])
+        if not self._left:
+            self._left = memoryview(next(self._pieces, b""))
+        most = len(self._left) if size < 0 else size
+        taken, self._left = self._left[:most], self._left[most:]
+        return bytes(taken)
 
 
 def compression_of(start: bytes) -> str:
@@ -85,7 +88,7 @@ def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]
     open_gzip = cast("Callable[..., IO[bytes]]", igzip.IGzipFile)
     damage = (zlib.error, cast("type[Exception]", isal_zlib.error), OSError)
     try:
-        with open_gzip(fileobj=_Pieces(pieces), mode="rb") as file:
+        with open_gzip(fileobj=PiecesFile(pieces), mode="rb") as file:
             while piece := file.read(PIECE_BYTES):
                 yield piece
     except EOFError as error:
@@ -103,7 +106,7 @@ def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]
 def _unzstd(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:
     zstd = zstd_library()
     try:
-        with zstd.ZstdFile(_Pieces(pieces)) as file:
+        with zstd.ZstdFile(PiecesFile(pieces)) as file:
             while piece := file.read(PIECE_BYTES):
                 yield piece
     except (EOFError, zstd.ZstdError) as error:

@@ -291,7 +291,9 @@ def diff_ids_of(config: Mapping[str, Any], count: int, shown: str) -> tuple[str,
 
 
 def check_platform(config: Mapping[str, Any], wanted: Platform | None, shown: str) -> Platform:
-    """Read the platform of a configuration, which must be the wanted one."""
+    """Read the platform of a configuration, which must be the wanted one. ImageUnreadableError: it
+    names none; PlatformMissingError: it is another.
+    """
     architecture, system, variant = (config.get(key) for key in ("architecture", "os", "variant"))
     if not isinstance(architecture, str) or not isinstance(system, str):
         raise ImageUnreadableError(f"{shown}: its configuration names no platform.", fix=ANEW_FIX)

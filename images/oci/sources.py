@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from images.oci.model import LAYER_GZIP, Descriptor, Platform
 from images.wheels.locked import Wheel
+
+if TYPE_CHECKING:
+    import tarfile
+    from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,9 @@ class KnownLayer:
 Stream = Generator[bytes, None, Unpacked]
 """Yields a layer's compressed bytes in pieces of at most about a megabyte, and returns facts known
 only at the end (`found = yield from ...`). It may be closed early at any time."""
+
+Member: TypeAlias = "tuple[tarfile.TarInfo, IO[bytes] | None]"
+"""A member of a layer's tar, and the content of a regular file, to be read before the next one."""
 
 
 class LayerSource(Protocol):
@@ -116,7 +124,9 @@ class ImageLayer:
     """A layer of an existing image; `stream` yields the bytes that `blob` describes, and raises
     DigestMismatchError if they do not match.
 
-    `mount_from`: the repository ("team/base") of the registry `registry` that has it.
+    `mount_from`: the repository ("team/base") of the registry `registry` that has it. `members`
+    yields what its tar holds without making the tar, so that a content that is not read costs
+    nothing; None: it can only be streamed.
     """
 
     blob: Descriptor
@@ -124,6 +134,7 @@ class ImageLayer:
     stream: Callable[[], Generator[bytes, None, None]]
     registry: str | None = None
     mount_from: str | None = None
+    members: Callable[[], Generator[Member, None, None]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +143,7 @@ class Image:
 
     `shown` is its name in messages; `digest` is its manifest's (its configuration's in an archive
     without manifests); `image_id` is its configuration's digest; `config` is the configuration.
+    `squashfs` is the file that has its files instead of layers, or beside them.
     """
 
     shown: str
@@ -140,3 +152,4 @@ class Image:
     platform: Platform
     layers: tuple[ImageLayer, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
+    squashfs: Path | None = None

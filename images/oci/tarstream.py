@@ -21,7 +21,7 @@ from typing import IO, cast
 
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.inflate import ANEW_FIX, PIECE_BYTES, inflate
-from images.oci.sources import ImageLayer
+from images.oci.sources import ImageLayer, Member
 
 XATTR = "SCHILY.xattr."
 """The prefix of an extended attribute's pax record in `TarInfo.pax_headers`."""
@@ -46,8 +46,6 @@ _LONG_NAMES = {tarfile.GNUTYPE_LONGNAME: "path", tarfile.GNUTYPE_LONGLINK: "link
 _EXTENSIONS = frozenset({_PAX, _PAX_GLOBAL, *_LONG_NAMES})
 _DECIMAL = re.compile(r"[0-9]{1,19}")
 _SECONDS = re.compile(r"-?[0-9]{1,18}(\.[0-9]*)?")
-
-Member = tuple[tarfile.TarInfo, "IO[bytes] | None"]
 
 
 class _Broken(ValueError):  # noqa: N818  never leaves this module

@@ -84,6 +84,11 @@ def choose_builder(
             f"Several locks make an image index, which an engine cannot build ({choice.why}).",
             fix="Use a destination that needs no engine: --push REF, or --output DIR",
         )
+    if choice.destination.kind == "squashfs" and len(plans) > 1:
+        raise BadInputError(
+            "Several locks make an image index, and a squashfs is one image.",
+            fix="Build one file for each lock, or use --output DIR or --push REF.",
+        )
     if choice.builder == "docker" and found.builder is None:
         found = _connect(job)
         if found.problem is not None and not job.dry_run:

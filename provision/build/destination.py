@@ -15,11 +15,17 @@ from images.errors import Failure
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 
-Kind = Literal["engine", "local", "layout", "archive", "registry"]
+Kind = Literal["engine", "local", "layout", "archive", "squashfs", "registry"]
 Builder = Literal["docker", "oci"]
 Compression = Literal["gzip", "zstd"]
 
-_PREFIXES: dict[str, Kind] = {"oci": "layout", "oci-archive": "archive"}
+_PREFIXES: dict[str, Kind] = {
+    "oci": "layout",
+    "oci-archive": "archive",
+    "squashfs": "squashfs",
+}
+
+_NOT_BY_ENGINE: dict[Kind, str] = {"layout": "an OCI layout", "squashfs": "a squashfs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +77,34 @@ def read_destination(output: str | None, push: str | None) -> Destination | None
     if output is None:
         return None
     prefix, colon, rest = output.partition(":")
-    kind: Kind = "archive" if output.endswith(".tar") else "layout"
-    if colon and prefix in _PREFIXES:  # skopeo's words
+    kind = _kind_of(output)
+    if colon and prefix in _PREFIXES:  # skopeo's words, and one of ours
         kind, output = _PREFIXES[prefix], rest
     if not output or "\0" in output:
         raise BadInputError(
             "--output needs a file or a directory.",
-            fix="For example: --output image.tar, or --output DIR for an OCI layout",
+            fix="For example: --output image.tar, --output image.sqfs, or --output DIR for an OCI "
+            "layout",
         )
     return Destination(kind=kind, where=output)
+
+
+def _kind_of(output: str) -> Kind:
+    from images.engines.squashfs.reading import ENDINGS
+
+    if output.endswith(".tar"):
+        return "archive"
+    return "squashfs" if output.endswith(ENDINGS) else "layout"
+
+
+def check_writer(destination: Destination | None) -> None:
+    """Fail if this host has no program that writes this destination, before any work for it.
+    ToolMissing: a squashfs needs one.
+    """
+    if destination is not None and destination.kind == "squashfs":
+        from images.engines.squashfs.write import find_tool
+
+        find_tool()
 
 
 def _pushable(text: str) -> str:
@@ -117,7 +142,8 @@ def choose(
     if needs_engine:
         return _by_engine(destination, needs_engine)
     if destination is not None:
-        places = {"registry": "a registry", "archive": "a file", "layout": "a directory"}
+        places = {"registry": "a registry", "archive": "a file", "squashfs": "a file"}
+        places["layout"] = "a directory"
         why = f"{places[destination.kind]} needs no engine"
         return Choice(builder="oci", destination=destination, why=why)
     if engine.problem:
@@ -128,9 +154,9 @@ def choose(
 
 
 def _by_engine(destination: Destination | None, why: str) -> Choice:
-    if destination is not None and destination.kind == "layout":
+    if destination is not None and destination.kind in _NOT_BY_ENGINE:
         raise BadInputError(
-            f"An engine cannot write an OCI layout ({why}).",
-            fix=f"Name a file instead: --output {Path(destination.where).name or 'image'}.tar",
+            f"An engine cannot write {_NOT_BY_ENGINE[destination.kind]} ({why}).",
+            fix=f"Name a file instead: --output {Path(destination.where).stem or 'image'}.tar",
         )
     return Choice(builder="docker", destination=destination or Destination(kind="engine"), why=why)

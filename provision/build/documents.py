@@ -167,7 +167,7 @@ def _write(
     from provision.attestation.provenance.documents import beside, write_document
 
     near: Path | None = one.kept_lock
-    if done.choice.destination.kind in {"layout", "archive"} and len(done.images) == 1:
+    if done.choice.destination.kind in {"layout", "archive", "squashfs"} and len(done.images) == 1:
         near = Path(done.place)
     bom, statement = beside(near) if near else (None, None)
     found: list[Path | None] = []

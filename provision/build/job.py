@@ -28,6 +28,7 @@ from provision.build.builder import (
     maker_for,
     needs_engine,
 )
+from provision.build.destination import check_writer
 from provision.build.documents import (
     BuildDone,
     OneImage,
@@ -72,6 +73,8 @@ def build(
     are raised as `Failure`; the exit code is 0, or 1 if a check failed in the image that was built.
     """
     started = datetime.now(timezone.utc)
+    if not job.dry_run:
+        check_writer(job.destination)
     locks = [read_lock_file(path) for path in job.locks]
     refuse_documents(job.documenting, len(locks))
     check_names(job.asked, locks[0].plan.framework if locks else job.request.framework)
@@ -262,9 +265,12 @@ def _verify(
                 console=console,
             )
             reports.append(report)
-        unpacked = isinstance(ready.runner, Sandbox)
-        shell = ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes)
-    return reports, notes, shell if unpacked else None
+        mounted = image.made.image is not None and image.made.image.squashfs is not None
+        unpacked = isinstance(ready.runner, Sandbox) and not mounted
+        shell = (
+            ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes) if unpacked else None
+        )
+    return reports, notes, shell
 
 
 def _suites(plan: Plan, asked: SuiteRequest) -> Iterator[tuple[Plan, SuiteRequest]]:

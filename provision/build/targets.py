@@ -1,4 +1,5 @@
-"""The target of an image built without an engine: a layout, an archive, a registry; or none.
+"""The target of an image built without an engine: a layout, an archive, a registry, a squashfs; or
+none.
 
 An engine loads an image from its layers as they are made, so nothing has to be written for it: its
 target only learns their digests.
@@ -12,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from images.oci.model import Descriptor, descriptor_of
-from images.oci.sources import ImageLayer, Stream, Target, Written
+from images.oci.sources import Image, ImageLayer, Stream, Target, Written
 from provision.build.base import BuildSettings
 from provision.build.destination import Destination
 
@@ -41,6 +42,9 @@ def open_target(
             yield registry, lambda layer: _mount(registry.reference.registry, layer, registry.mount)
     elif destination.kind == "engine":
         yield LearningTarget(), _no_mount
+    elif destination.kind == "squashfs":
+        with closing(SquashfsTarget(Path(destination.where))) as file:
+            yield file, _no_mount
     elif destination.kind == "archive":
         from images.oci.archive import ArchiveTarget
 
@@ -81,6 +85,28 @@ class LearningTarget:
     def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
         del name
         return descriptor_of(media_type, manifest)
+
+
+class SquashfsTarget(LearningTarget):
+    """Writes an image as a squashfs once all layers are known; it needs no blobs for that."""
+
+    def __init__(self, path: Path) -> None:
+        from images.engines.squashfs.write import SquashfsFile
+
+        self._file = SquashfsFile.open(path)
+        self.shown = str(path)
+
+    def write_image(self, image: Image, on_bytes: Callable[[int], None]) -> Image:
+        """Write the file, which has no name yet, and return the image as it is there."""
+        return self._file.write(image, on_bytes)
+
+    def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
+        if name is not None:
+            self._file.publish()
+        return descriptor_of(media_type, manifest)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _mount(registry: str, layer: ImageLayer, mount: Callable[[Descriptor, str], bool]) -> bool:

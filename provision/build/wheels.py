@@ -31,13 +31,14 @@ from provision.lock.lockfile import Lock
 from provision.model.plan import PACKAGES, Request
 from provision.output.console import Console
 from provision.resolve.packages import asked_for
-from provision.verification.subject import prepared, runner_here
+from provision.verification.subject import prepared, runner_here, sandbox_here
 from provision.verification.suite import suite_directory
 from provision.version import VERSION
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from images.engines.runner import Runner
     from images.layers.base_facts import BaseFacts
     from images.store import Fetcher, Store
     from provision.build.project.code import ProjectCode
@@ -155,7 +156,10 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 progress,
                 workers=max(2, min(4, os.cpu_count() or 2)),
                 mount=self._mount,
-                wanted=lambda sources: check.prefetch(fetcher, sources),
+                # a squashfs needs the files of all layers, whether they are known or not
+                wanted=lambda missing: check.prefetch(
+                    fetcher, sources if self._destination.kind == "squashfs" else missing
+                ),
                 give_up=fetcher.close,
                 beside=check.run,
             )
@@ -166,7 +170,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not delete it
         self._target.publish(built.content, MANIFEST, name=None)
-        return MadeImage(
+        made = MadeImage(
             image_id=built.image_id,
             size_bytes=built.size,
             manifest=built.manifest,
@@ -174,11 +178,32 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             layers=tuple(asdict(layer) for layer in built.layers),
             loading=check.verdict,
         )
+        return self._in_squashfs(made) if self._destination.kind == "squashfs" else made
+
+    def _in_squashfs(self, made: MadeImage) -> MadeImage:
+        """Write the file that is the image."""
+        from provision.build.targets import SquashfsTarget
+
+        assert isinstance(self._target, SquashfsTarget)
+        assert made.image is not None
+        self._console.progress("writing the squashfs with tar2sqfs")
+        with self._console.transfer() as progress:
+            image = self._target.write_image(
+                made.image, lambda count: progress.wrote("squashfs", count)
+            )
+        assert image.squashfs is not None
+        size = image.squashfs.stat().st_size
+        return replace(made, image=image, size_bytes=size, layers=())
 
     @contextmanager
     def ready(self, made: MadeImage) -> Iterator[RunnableImage]:
         """Load or unpack it, wherever it was sent: its layers are made again for that."""
         assert made.image is not None
+        if made.image.squashfs is not None:
+            runner: Runner = sandbox_here(self._settings.state)
+            with prepared(made.image, runner, self._console) as (_, handle):
+                yield RunnableImage(runner=runner, handle=handle)
+            return
         if self._engine is not None and self._destination.kind == "engine":
             with self._console.transfer() as progress:
                 progress.expect(made.size_bytes)

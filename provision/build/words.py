@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -25,9 +26,11 @@ def made_in_short(made: MadeImage) -> str:
 def next_words(
     destination: Destination, place: str, tag: str, *, gpus: str, notes: Sequence[str]
 ) -> str:
-    """A command that runs the image. `place`: the layout's or the archive's path."""
+    """A command that runs the image. `place`: the path of what is on this disk."""
     if destination.kind == "registry":
         return run_command(destination.where, gpus=gpus, notes=notes)
+    if destination.kind == "squashfs":  # enroot gives it the GPUs of a host by itself
+        return f"enroot start {shlex.quote(os.path.abspath(place))}"  # noqa: PTH100  no links
     if destination.kind == "archive":
         load = f"docker load --input {shlex.quote(place)}"
         return f"{load} && {run_command(tag, gpus=gpus, notes=notes)}"

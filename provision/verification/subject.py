@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from images.engines.emulation import check_runs, emulator_of
 from images.errors import Failure
@@ -22,16 +22,18 @@ from images.oci.sources import Image
 from provision.output.console import Console
 
 if TYPE_CHECKING:
-    from images.engines.runner import DockerRunner, Runner
+    from images.engines.runner import DockerRunner, Runner, RunnerName
     from provision.verification.suite import Runs
 
 
 T = TypeVar("T")
 IMAGE, FILE_OR_IMAGE = "image", "file or image"
-_NAME_ONE = "Name an image, or what holds one: a directory (OCI layout) or a .tar archive."
+_NAME_ONE = (
+    "Name an image, or what holds one: a directory (OCI layout), a .tar archive, a .sqfs file."
+)
 _FILE_ENDINGS = frozenset(
     {".tar", ".gz", ".tgz", ".zip", ".whl", ".log", ".txt", ".out", ".err", ".json", ".toml"}
-    | {".yml", ".yaml", ".md", ".py", ".sif"}
+    | {".yml", ".yaml", ".md", ".py", ".sif", ".sqfs", ".sqsh", ".squashfs"}
 )
 
 
@@ -70,7 +72,10 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
     meant by the name. `nowhere` makes the failure.
     """
     from images.assembly.opening import open_path, parse_place
+    from images.engines.squashfs.reading import open_squashfs
 
+    if (file := squashfs_of(text)) is not None:
+        return _read(text, open_squashfs(file))
     place = parse_place(text)
     if place.path is not None:
         return _read(text, nearest(partial(open_path, place)))
@@ -92,14 +97,25 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
     raise nowhere(text, places, engine, problem, what)
 
 
+def squashfs_of(text: str) -> Path | None:
+    """The squashfs that a text names; None if it names none."""
+    from images.engines.squashfs.reading import is_squashfs
+
+    path = Path(text.removeprefix("squashfs:")).expanduser()
+    return path if is_squashfs(path) else None
+
+
 def engine_name(subject: Subject, places: ImagePlaces) -> str:
     """What would run the image here; "" if nothing can."""
     if subject.engine is not None:
         return subject.engine.name
     from images.engines.runner import choose_runner
 
+    wanted: RunnerName | Literal["auto"] = "auto"
+    if subject.image is not None and subject.image.squashfs is not None:
+        wanted = "sandbox"
     try:
-        return choose_runner(cache=places.state).runner.name
+        return choose_runner(cache=places.state, wanted=wanted).runner.name
     except Failure:
         return ""
 
@@ -116,7 +132,11 @@ def ready(subject: Subject, places: ImagePlaces, console: Console) -> Iterator[t
         yield subject.engine, subject.image_id
         return
     assert subject.image is not None
-    with prepared(subject.image, runner_here(places.state, console), console) as found:
+    if subject.image.squashfs is not None:
+        runner: Runner = sandbox_here(places.state)
+    else:
+        runner = runner_here(places.state, console)
+    with prepared(subject.image, runner, console) as found:
         yield found
 
 
@@ -133,10 +153,17 @@ def runner_here(cache: Path, console: Console) -> Runner:
     return chosen.runner
 
 
+def sandbox_here(cache: Path) -> Runner:
+    """What runs a squashfs: engines cannot mount one."""
+    from images.engines.runner import choose_runner
+
+    return choose_runner(cache=cache, wanted="sandbox").runner
+
+
 @contextmanager
 def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[Runner, str]]:
-    """Make an image runnable, and give its name there; it is removed afterwards, except for the
-    last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
+    """Make an image runnable, and give its name there; then it is removed or unmounted, except
+    for the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
     """
     from images.engines.sandbox.run import Sandbox
 
@@ -147,7 +174,7 @@ def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[R
     try:
         yield runner, handle
     finally:
-        if not isinstance(runner, Sandbox):
+        if image.squashfs is not None or not isinstance(runner, Sandbox):
             runner.remove(handle)
 
 
@@ -244,7 +271,7 @@ def looks_like_file(name: str) -> bool:
 
 def is_image_file(path: Path) -> bool:
     """Whether a file or a directory looks like an image."""
-    return path.suffix == ".tar" or (path / "oci-layout").is_file()
+    return path.suffix in {".tar", ".sqfs", ".sqsh", ".squashfs"} or (path / "oci-layout").is_file()
 
 
 def _sentence_end(problem: Failure | None) -> str:

@@ -17,3 +17,10 @@ class RootSpaceError(Failure):
 
     code = "disk-full"
     exit_code = 6
+
+
+class MountError(Failure):
+    """A squashfs cannot be mounted on this host."""
+
+    code = "image-mount"
+    exit_code = 5

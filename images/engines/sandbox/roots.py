@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from images.engines.sandbox.errors import SandboxError
+from images.engines.sandbox.mounts import MOUNT_POINT, mount, remove_leftover
 from images.engines.sandbox.unpack import root_space, unpack
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
@@ -28,6 +29,7 @@ from images.oci.model import is_digest, read_object, to_bytes
 from images.oci.sources import Image
 
 _WORK = ".work-"
+_MOUNTED = ".mounted-"
 _GONE = ".gone-"
 _ABOUT = "about.json"
 _ELSEWHERE_FIX = "Keep the cache where you may write: XDG_CACHE_HOME=/path provision ..."
@@ -38,18 +40,20 @@ _GROWS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """An unpacked image in use: it is not removed before `release`."""
+    """An unpacked or mounted image in use: it is not removed before `release`."""
 
     place: Path
     config: dict[str, Any]
     lock: int
+    unmount: Callable[[], None] = lambda: None
 
     @property
     def tree(self) -> Path:
         """The directory that a program in it sees as "/"."""
-        return self.place / "root"
+        return self.place / MOUNT_POINT
 
     def release(self) -> None:
+        self.unmount()
         os.close(self.lock)
 
 
@@ -72,6 +76,20 @@ class Roots:
             root = self._make(place, image, on_bytes)
         self.clear()
         return root
+
+    def mount(self, image: Image) -> Root:
+        """Mount the squashfs of an image. MountError: this host cannot."""
+        assert image.squashfs is not None
+        self._make_directory()
+        work, lock = self._begin(_MOUNTED)
+        try:
+            (work / MOUNT_POINT).mkdir()
+            unmount = mount(image.squashfs, work / MOUNT_POINT)
+        except BaseException:
+            os.close(lock)
+            self.clear()
+            raise
+        return Root(place=work, config=dict(image.config), lock=lock, unmount=unmount)
 
     def clear(self) -> None:
         """Remove unused roots; keeps those that a process uses and those that cannot be locked."""
@@ -126,12 +144,9 @@ class Roots:
         return None
 
     def _make(self, place: Path, image: Image, on_bytes: Callable[[int], None]) -> Root:
-        with self._locked():
-            work = Path(tempfile.mkdtemp(prefix=_WORK, dir=self._directory))
-            lock = os.open(work, _DIRECTORY)
-            _flock(lock, fcntl.LOCK_SH)
+        work, lock = self._begin(_WORK)
         try:
-            tree = work / "root"
+            tree = work / MOUNT_POINT
             tree.mkdir(mode=0o755)
             tree.chmod(0o755)
             unpack(image.layers, tree, on_bytes)
@@ -145,6 +160,14 @@ class Roots:
             _remove(work)
             raise
         return Root(place=work, config=dict(image.config), lock=lock)
+
+    def _begin(self, prefix: str) -> tuple[Path, int]:
+        """A new directory, and its lock."""
+        with self._locked():
+            work = Path(tempfile.mkdtemp(prefix=prefix, dir=self._directory))
+            lock = os.open(work, _DIRECTORY)
+            _flock(lock, fcntl.LOCK_SH)
+        return work, lock
 
     def _check_space(self, image: Image) -> None:
         packed = sum(layer.blob.size for layer in image.layers)
@@ -160,6 +183,8 @@ class Roots:
             return None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if place.name.startswith(_MOUNTED) and not remove_leftover(place):
+                return None
             gone = Path(tempfile.mkdtemp(prefix=_GONE, dir=self._directory))
             return place.rename(gone)
         except OSError:  # a process uses it

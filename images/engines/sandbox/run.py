@@ -74,14 +74,16 @@ class Sandbox:
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:
-        """Unpack an image; returns its handle for `RunJob.image`."""
+        """Unpack an image, or mount its squashfs; returns its handle for `RunJob.image`."""
         del source, name
-        if image.image_id not in self._in_use:
-            self._in_use[image.image_id] = self._roots.use(image, on_bytes)
-        return image.image_id
+        handle = str(image.squashfs) if image.squashfs else image.image_id
+        if handle not in self._in_use:
+            mounted = self._roots.mount(image) if image.squashfs else None
+            self._in_use[handle] = mounted or self._roots.use(image, on_bytes)
+        return handle
 
     def remove(self, handle: str) -> None:
-        """Remove the unpacked root, unless another process uses it."""
+        """Remove the unpacked or mounted root, unless another process uses it."""
         root = self._in_use.pop(handle, None)
         if root is not None:
             root.release()

@@ -39,8 +39,8 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 Parts = tuple[bytes, ...]
 
 # Paths that every container needs and an image may lack; engines create the same ones.
-_MOUNT_DIRECTORIES = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "usr/local/nvidia")
-_MOUNT_FILES = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
+MOUNT_DIRECTORIES = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "usr/local/nvidia")
+MOUNT_FILES = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
 
 
 def unpack(layers: Iterable[ImageLayer], root: Path, on_bytes: Callable[[int], None]) -> None:
@@ -258,10 +258,10 @@ def _held(descriptor: int) -> Iterator[int]:
 
 def _add_mount_points(tree: RootTree) -> None:
     """Create the sandbox's mount points; keeps what an image has there."""
-    for path in _MOUNT_DIRECTORIES:
+    for path in MOUNT_DIRECTORIES:
         with contextlib.suppress(OSError, ImageUnreadableError):
             tree.directory(tuple(path.encode().split(b"/")))
-    for path in _MOUNT_FILES:
+    for path in MOUNT_FILES:
         parts = tuple(path.encode().split(b"/"))
         with contextlib.suppress(OSError, ImageUnreadableError):
             if tree.kind(parts) is None:

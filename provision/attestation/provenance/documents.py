@@ -53,9 +53,9 @@ def make_documents(
 
 
 def beside(path: Path) -> tuple[Path, Path]:
-    """The default paths of the two documents of a lock, a layout or an archive."""
+    """The default paths of the two documents of a lock, a layout, an archive or a squashfs."""
     stem = path.name
-    for suffix in (".toml", ".tar"):
+    for suffix in (".toml", ".tar", ".sqfs", ".sqsh", ".squashfs"):
         stem = stem.removesuffix(suffix) or stem
     return path.with_name(stem + BOM_SUFFIX), path.with_name(stem + STATEMENT_SUFFIX)
 

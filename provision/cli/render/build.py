@@ -55,7 +55,7 @@ def _image_name(image: Mapping[str, Any]) -> str:
     return f"{name} in {image['place']}" if image["destination"] in _FILES else str(name)
 
 
-_FILES = ("local", "layout", "archive")
+_FILES = ("local", "layout", "archive", "squashfs")
 
 
 def _platform(one: Mapping[str, Any]) -> list[str]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from images.errors import Failure
-from provision.build.builder import choose_builder, find_engine
+from images.system.process import ToolMissing
+from provision.build.builder import BuildEngine, choose_builder, find_engine
 from provision.build.destination import Destination, EngineState, choose, read_destination
+from provision.build.job import build
 from provision.build.words import next_words
+from provision.errors import BadInputError
 
 NO_ENGINE = "No container engine answers at the default socket."
 NO_BUILDKIT = "No docker command here can drive BuildKit."
 NEEDS = "the base has no Python, which apt-get has to bring"
 REGISTRY = Destination(kind="registry", where="r.example/t:1")
 LAYOUT = Destination(kind="layout", where="out")
+FILE = Destination(kind="squashfs", where="out.sqfs")
 ARCHIVE = Destination(kind="archive", where="out.tar")
 
 
@@ -30,6 +35,7 @@ ARCHIVE = Destination(kind="archive", where="out.tar")
         pytest.param("auto", REGISTRY, None, None, ("oci", "registry"),
                      id="a registry needs no engine even where one is"),
         pytest.param("auto", LAYOUT, None, None, ("oci", "layout"), id="nor does a directory"),
+        pytest.param("auto", FILE, None, None, ("oci", "squashfs"), id="nor does a squashfs"),
         pytest.param("auto", ARCHIVE, NO_ENGINE, None, ("oci", "archive"), id="nor does a file"),
         pytest.param("auto", None, None, NEEDS, ("docker", "engine"),
                      id="what must be run needs the engine"),
@@ -64,6 +70,7 @@ def test_who_makes_it_and_where_it_goes(
         pytest.param("oci", None, NEEDS, 5, id="nothing is run without an engine"),
         pytest.param("docker", LAYOUT, None, 2, id="an engine writes no layout"),
         pytest.param("auto", LAYOUT, NEEDS, 2, id="nor when the base needs it"),
+        pytest.param("docker", FILE, None, 2, id="an engine writes no squashfs"),
     ],
 )
 def test_what_cannot_be_is_said_with_a_way_out(
@@ -83,6 +90,9 @@ def test_what_cannot_be_is_said_with_a_way_out(
         pytest.param("a/b.tar", None, ("archive", "a/b.tar"), id="a tar is an archive"),
         pytest.param("oci:x.tar", None, ("layout", "x.tar"), id="skopeo's word wins over the name"),
         pytest.param("oci:x", None, ("layout", "x"), id="skopeo's word for a layout"),
+        pytest.param("x.sqfs", None, ("squashfs", "x.sqfs"), id="one file that is the image"),
+        pytest.param("x.sqsh", None, ("squashfs", "x.sqsh"), id="as enroot calls it"),
+        pytest.param("squashfs:x", None, ("squashfs", "x"), id="a squashfs of any name"),
         pytest.param("oci-archive:x", None, ("archive", "x"), id="skopeo's word for an archive"),
         pytest.param(None, "localhost:5000/t", ("registry", "localhost:5000/t:latest"),
                      id="a registry's tag has docker's default"),
@@ -116,6 +126,7 @@ def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) 
         pytest.param("local", "runtime", "--device nvidia.com", "--gpus", id="and with one"),
         pytest.param("layout", "cdi", "--device nvidia.com/gpu=all", "--gpus", id="by CDI"),
         pytest.param("archive", "none", "docker load --input x &&", "--gpus", id="an archive"),
+        pytest.param("squashfs", "runtime", "enroot start /", "--gpus", id="a squashfs"),
         pytest.param("engine", "runtime", "docker run", "--device", id="an engine's"),
         pytest.param("registry", "cdi", "r/t:1", "--gpus", id="a registry's"),
     ],
@@ -149,3 +160,22 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
 
 def plan(why: str | None) -> Any:
     return SimpleNamespace(base=None, why=why)
+
+
+def test_a_missing_writer_is_said_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def touched(*_: object) -> Any:
+        raise AssertionError("something was done before")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    job: Any = SimpleNamespace(dry_run=False, destination=FILE, locks=[tmp_path / "none"])
+    with pytest.raises(ToolMissing, match="tar2sqfs"):
+        build(job, hosts=touched, facts=touched, console=touched)  # type: ignore[arg-type]
+
+
+def test_several_locks_are_no_squashfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provision.build.builder.needs_engine", lambda plan: plan.why)
+    job: Any = SimpleNamespace(builder="auto", destination=FILE, dry_run=True)
+    with pytest.raises(BadInputError, match="a squashfs is one image"):
+        choose_builder(job, BuildEngine(), [plan(None), plan(None)])

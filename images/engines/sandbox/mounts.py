@@ -1,0 +1,128 @@
+"""Mounts a squashfs, read-only: by squashfuse, which needs no root, or by a loop device.
+
+The mount is held by a program of its own (`hold`), which removes it when this process ends, also if
+it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from images.engines.sandbox.errors import MountError
+from images.engines.sandbox.hold import is_mounted, unmount
+from images.system.interruption import uninterrupted
+from images.system.scratch import scratch_directory
+
+INSTALL_FIX = "sudo apt-get install squashfuse fuse3"
+MOUNT_POINT = "root"
+
+_HOLD = Path(__file__).with_name("hold.py")
+_OPTIONS = "ro,nosuid,nodev"
+_END_S = 10.0
+
+
+@contextlib.contextmanager
+def mounted(file: Path) -> Iterator[Path]:
+    """Mount a file for a short while, and give the directory. MountError: see `mount`."""
+    with scratch_directory() as scratch:
+        place = scratch / MOUNT_POINT
+        place.mkdir()
+        end = mount(file, place)
+        try:
+            yield place
+        finally:
+            end()
+
+
+def mount(file: Path, place: Path) -> Callable[[], None]:
+    """Mount a file on an empty directory; returns what unmounts it. MountError: nothing on this
+    host can mount it, with the reason for each way.
+    """
+    problems: list[str] = []
+    for name, command in _ways(file.absolute(), place):
+        with tempfile.TemporaryFile() as said:
+            try:
+                return _hold(command, place, said)
+            except _NotMounted:
+                said.seek(0)
+                text = said.read(4000).decode("utf-8", "replace").strip()
+                problems.append(f"{name}: {text or 'gave no reason'}")
+    if problems:
+        raise MountError(
+            f"{file} cannot be mounted.",
+            fix="Check that it is a complete squashfs (unsquashfs -s FILE), and that this user can "
+            "open /dev/fuse (ls -l /dev/fuse).",
+            detail="\n".join(problems),
+        )
+    raise MountError(
+        f"{file} cannot be mounted: squashfuse is not installed, and only root can use a loop "
+        "device."
+        if os.geteuid()
+        else f"{file} cannot be mounted: this host has neither squashfuse nor mount.",
+        fix=INSTALL_FIX,
+    )
+
+
+def remove_leftover(place: Path) -> bool:
+    """Unmount what a killed process left in a directory; whether nothing is mounted there now."""
+    point = place / MOUNT_POINT
+    if is_mounted(str(point)):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            unmount(str(point))
+    return not is_mounted(str(point))
+
+
+class _NotMounted(Exception):  # noqa: N818  never leaves this module
+    """A way to mount it did not work."""
+
+
+def _ways(file: Path, place: Path) -> Iterator[tuple[str, list[str]]]:
+    """The commands of this host that can mount it; the first is the best one."""
+    for name in ("squashfuse_ll", "squashfuse"):  # the first is faster
+        if program := shutil.which(name):
+            yield name, [program, "-f", "-o", _OPTIONS, str(file), str(place)]
+    program = shutil.which("mount")
+    if os.geteuid() == 0 and program:
+        options = f"loop,{_OPTIONS}"
+        yield "mount", [program, "-t", "squashfs", "-o", options, str(file), str(place)]
+
+
+def _hold(command: list[str], place: Path, said: IO[bytes]) -> Callable[[], None]:
+    with uninterrupted():
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_HOLD), str(place), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+        )
+    output = cast("IO[bytes]", process.stdout)
+
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            cast("IO[bytes]", process.stdin).close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        output.close()
+        remove_leftover(place.parent)
+
+    try:
+        is_there = output.readline() == b"mounted\n"
+    except BaseException:
+        end()
+        raise
+    if not is_there:
+        end()
+        raise _NotMounted
+    return end

@@ -1,0 +1,155 @@
+"""The files that a squashfs has beside the image's own: what enroot reads, and our record.
+
+enroot starts a squashfs with the files that its import of a Docker image writes: /etc/environment,
+/etc/fstab, /etc/rc and /etc/rc.local. pyxis replaces /etc/rc.local to run a job's command without
+the entrypoint, so /etc/rc must source it.
+https://github.com/NVIDIA/enroot/blob/8ea147d337da60cb1c557140f3a85cdf0d620968/src/docker.sh
+(docker::configure), .../doc/image-format.md
+https://github.com/NVIDIA/pyxis/blob/107519944221822ea1dace4db8e7234b2eaa4cd5/pyxis_slurmstepd.c
+(enroot_create_start_config)
+
+The record says which image it is, with its configuration: so the file alone can be verified.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from images.engines.sandbox.unpack import MOUNT_DIRECTORIES, MOUNT_FILES
+from images.inspect.tree import Attributes, Directory, ImageFile, ImageTree
+from images.oci.errors import ImageUnreadableError
+from images.oci.inflate import ANEW_FIX
+from images.oci.model import digest_of, is_digest, read_object, to_bytes
+from images.oci.reading import check_platform
+from images.oci.sources import Image
+
+RECORD = "/opt/gpu-provision/image.json"
+MOST_RECORD_BYTES = 4 << 20
+_SCHEMA = 1
+_STICKY = frozenset({"tmp", "var/tmp"})
+_RC_LOCAL = """\
+# This file is sourced by /etc/rc when the container starts.
+# It can be used to manipulate the entrypoint or the command of the container.
+"""
+_RC = """\
+{labels}
+mkdir -p {directory} 2> /dev/null
+cd {directory} && unset OLDPWD || exit 1
+
+if [ -s /etc/rc.local ]; then
+    . /etc/rc.local
+fi
+
+if [ $# -gt 0 ]; then
+    exec {entrypoint} "$@"
+else
+    exec {entrypoint} {command}
+fi
+"""
+
+
+def add_files(tree: ImageTree, image: Image) -> None:
+    """Add them to an image's tree, as a layer above its own."""
+    layer = len(image.layers)
+    for path in MOUNT_DIRECTORIES:
+        if tree.find(path) is None:
+            mode = 0o1777 if path in _STICKY else 0o755
+            _add_directory(tree, path, layer, mode)
+    for path in MOUNT_FILES:
+        if tree.find(path) is None:
+            _add_file(tree, path, layer, b"")
+    directory = _directory(_settings(image.config))
+    if tree.find(directory) is None:
+        _add_directory(tree, directory, layer)
+    for path, content in enroot_files(image.config).items():
+        _add_file(tree, path, layer, content)
+    _add_file(tree, RECORD, layer, write_record(image))
+
+
+def enroot_files(config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files that enroot reads, from an image's configuration."""
+    settings = _settings(config)
+    volumes = settings.get("Volumes")
+    mounts = [
+        f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
+        for path in (volumes if isinstance(volumes, dict) else {})
+        if not any(letter.isspace() for letter in path)
+    ]
+    environment = [f"{line}\n" for line in _texts(settings.get("Env")) if "\n" not in line]
+    entrypoint, command = _texts(settings.get("Entrypoint")), _texts(settings.get("Cmd"))
+    script = _RC.format(
+        labels="".join(_labels(settings)),
+        directory=shlex.quote(_directory(settings)),
+        entrypoint=shlex.join(entrypoint),
+        command=shlex.join(command or (() if entrypoint else ("/bin/sh",))),
+    )
+    texts = {
+        "/etc/environment": "".join(environment),
+        "/etc/fstab": "".join(mounts),
+        "/etc/rc": script,
+        "/etc/rc.local": _RC_LOCAL,
+    }
+    return {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
+
+
+def write_record(image: Image) -> bytes:
+    """The record of an image."""
+    return to_bytes({"schema": _SCHEMA, "digest": image.digest, "config": dict(image.config)})
+
+
+def read_record(content: bytes, shown: str) -> Image:
+    """The image that a record describes, without layers. ImageUnreadableError: it is damaged."""
+    record = read_object(content, shown)
+    digest, config = record.get("digest"), record.get("config")
+    fits = isinstance(digest, str) and is_digest(digest) and isinstance(config, dict)
+    if record.get("schema") != _SCHEMA or not fits:
+        raise ImageUnreadableError(
+            f"{shown} has a damaged record of its image in {RECORD}, or one of a newer version.",
+            fix=f"{ANEW_FIX[:-1]}, or update gpu-provision.",
+        )
+    assert isinstance(digest, str)
+    assert isinstance(config, dict)
+    return Image(
+        shown=shown,
+        digest=digest,
+        image_id=digest_of(to_bytes(config)),
+        platform=check_platform(config, None, shown),
+        layers=(),
+        config=config,
+    )
+
+
+def _add_directory(tree: ImageTree, path: str, layer: int, mode: int = 0o755) -> None:
+    tree.add(path, Directory(layer=layer, attributes=Attributes(tarfile.DIRTYPE, mode)))
+
+
+def _add_file(tree: ImageTree, path: str, layer: int, content: bytes) -> None:
+    attributes = Attributes(tarfile.REGTYPE, 0o644)
+    file = ImageFile(size=len(content), layer=layer, text=content, attributes=attributes)
+    tree.add(path, file)
+
+
+def _labels(settings: Mapping[str, Any]) -> Iterator[str]:
+    """As comments, on a line each."""
+    labels = settings.get("Labels")
+    for name, value in labels.items() if isinstance(labels, dict) else ():
+        yield f"# {name} {value}".replace("\n", " ").replace("\r", " ") + "\n"
+
+
+def _settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = config.get("config")
+    return settings if isinstance(settings, dict) else {}
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    rows = found if isinstance(found, list) else []
+    return tuple(row for row in rows if isinstance(row, str) and "\0" not in row)
+
+
+def _directory(settings: Mapping[str, Any]) -> str:
+    found = settings.get("WorkingDir")
+    return posixpath.normpath(f"/{found.lstrip('/')}") if isinstance(found, str) else "/"

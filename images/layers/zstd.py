@@ -7,14 +7,14 @@ inflated and compressed again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from images.layers.own import key_of
 from images.oci.inflate import inflate, zstd_library
 from images.oci.model import LAYER_ZSTD
-from images.oci.sources import LayerSource, Stream, Unpacked
+from images.oci.sources import LayerSource, Member, Stream, Unpacked
 from images.wheels.locked import Wheel
 
 LEVEL = 3
@@ -50,6 +50,11 @@ class ZstdLayer:
     @property
     def about_bytes(self) -> int:
         return self.source.about_bytes
+
+    @property
+    def members(self) -> Callable[[], Generator[Member, None, None]] | None:
+        """Those of the other layer: what they hold is the same."""
+        return getattr(self.source, "members", None)
 
     def stream(self, known: Unpacked | None) -> Stream:
         """Generate it; `known` saves nothing."""

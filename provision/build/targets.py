@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from images.oci.model import Descriptor, descriptor_of
-from images.oci.sources import Image, ImageLayer, Stream, Target, Written
+from images.oci.sources import ImageLayer, Stream, Target, Written
 from provision.build.base import BuildSettings
 from provision.build.destination import Destination
+from provision.build.maker import MadeImage
+from provision.output.console import Console
 
 Mount = Callable[[ImageLayer], bool]
 
@@ -96,9 +99,15 @@ class SquashfsTarget(LearningTarget):
         self._file = SquashfsFile.open(path)
         self.shown = str(path)
 
-    def write_image(self, image: Image, on_bytes: Callable[[int], None]) -> Image:
+    def write_image(self, made: MadeImage, console: Console) -> MadeImage:
         """Write the file, which has no name yet, and return the image as it is there."""
-        return self._file.write(image, on_bytes)
+        assert made.image is not None
+        console.progress("writing the squashfs with tar2sqfs")
+        with console.transfer() as progress:
+            image = self._file.write(made.image, lambda count: progress.wrote("squashfs", count))
+        assert image.squashfs is not None
+        size = image.squashfs.stat().st_size
+        return replace(made, image=image, size_bytes=size, layers=())
 
     def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
         if name is not None:

@@ -25,7 +25,7 @@ from provision.build.base import BuildSettings
 from provision.build.destination import Choice, Compression
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import nvcc_flags, secrets_for
-from provision.build.targets import open_target
+from provision.build.targets import SquashfsTarget, open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.model.plan import PACKAGES, Request
@@ -178,22 +178,9 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             layers=tuple(asdict(layer) for layer in built.layers),
             loading=check.verdict,
         )
-        return self._in_squashfs(made) if self._destination.kind == "squashfs" else made
-
-    def _in_squashfs(self, made: MadeImage) -> MadeImage:
-        """Write the file that is the image."""
-        from provision.build.targets import SquashfsTarget
-
-        assert isinstance(self._target, SquashfsTarget)
-        assert made.image is not None
-        self._console.progress("writing the squashfs with tar2sqfs")
-        with self._console.transfer() as progress:
-            image = self._target.write_image(
-                made.image, lambda count: progress.wrote("squashfs", count)
-            )
-        assert image.squashfs is not None
-        size = image.squashfs.stat().st_size
-        return replace(made, image=image, size_bytes=size, layers=())
+        if isinstance(self._target, SquashfsTarget):
+            return self._target.write_image(made, self._console)
+        return made
 
     @contextmanager
     def ready(self, made: MadeImage) -> Iterator[RunnableImage]:

@@ -66,6 +66,7 @@ def fleet_verify_options(verb: argparse.ArgumentParser) -> None:
 
 def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
     """Test every node, judge all reports, and say what is wrong, the worst first."""
+    from images.system.scratch import scratch_directory
     from provision.cli.render.fleet_across import describe_across
     from provision.cli.render.fleet_verify import describe_verified, report_line
     from provision.fleet.nodes.in_image import MARGIN_S
@@ -101,15 +102,18 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
         console.say(report_line(report))
 
     with contextlib.ExitStack() as held:
+        spare = held.enter_context(scratch_directory())
         calls = chosen_calls(args, read_calls(args, job, limits.timeout_s, held))
         folder = output_folder(args.output)
         what = f"{image}, level {level}, on {len(calls)} nodes, {at_once} at a time"
         with console.step("verify", what, named=True):
-            reports = verify_nodes(calls, order, folder, limits, again=args.again, tell=tell)
-    found = judge_fleet(reports, order, folder, files)
-    across = None
-    if args.across:
-        across = run_across(args, console, order.image, order.ways, found["nodes"], timeout_s)
+            reports = verify_nodes(
+                calls, order, folder, limits, spare=spare, again=args.again, tell=tell
+            )
+        found = judge_fleet(reports, order, folder, files)
+        across = None
+        if args.across:
+            across = run_across(args, console, order.image, order.ways, found["nodes"], timeout_s)
         if across is not None:
             found["exit_code"] = worse(found["exit_code"], across["exit_code"])
             if files:  # they were written without it, so that they exist if this was interrupted

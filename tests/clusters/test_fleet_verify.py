@@ -6,6 +6,7 @@ node. The last test runs the real suite in a real image.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -131,24 +132,27 @@ def cluster() -> Iterator[SlurmCluster]:
     # not pytest's own folder, which only root may enter: munge runs as another user
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         Path(name).chmod(0o755)
-        with slurm_cluster(Path(name)) as found:
+        with slurm_cluster(Path(name), nodes=4) as found:
             yield found
 
 
-def test_three_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
+def test_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     tested = Place(cluster.place, cluster.env)
 
     # the sick one is named and drained, and the others are not
-    tested.find(n0="fit", n1="unfit", n2="fit")
+    tested.find(n0="fit", n1="unfit", n2="fit", n3="fit")
     page, junit = cluster.place / "fleet.html", cluster.place / "fleet.xml"
     code, found = tested.verify("--html", str(page), "--junit", str(junit), "--drain")
-    assert (code, standings(found)) == (1, {"n1": "unfit", "n0": "fit", "n2": "fit"})
+    assert (code, standings(found)) == (
+        1,
+        {"n1": "unfit", "n0": "fit", "n2": "fit", "n3": "fit"},
+    )
     assert found["nodes"][0]["failed"][0]["check"] == "devices.kernel"
     assert found["drain"][0]["done"] is None
     assert cluster.states()["n1"] == "idle", "without --yes nothing is changed"
     assert "devices.kernel" in page.read_text()
     assert next(case.get("name") for case in ET.parse(junit).iter("testcase")) == "n1"
-    assert tested.asked() == ["n0", "n1", "n2"]
+    assert tested.asked() == ["n0", "n1", "n2", "n3"]
     code, found = tested.verify("--drain", "--yes")
     assert (code, tested.asked()) == (1, []), "all reports are there"
     assert [one["done"] for one in found["drain"]] == [True]
@@ -156,13 +160,17 @@ def test_three_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     reasons = cluster.command("sinfo", "--noheader", "--list-reasons", "--format", "%200E|%N")
     assert "gpu-provision: devices.kernel: of devices.kernel" in reasons
 
-    # the drained one is not asked; one job is canceled while it runs, one node dies with its job
-    tested.find(n0="hangs", n2="hangs")
+    # the drained one is not asked; one job is canceled while it runs, one meets its time limit, one
+    # node dies with its job; Slurm requeues no job of ours
+    tested.find(n0="hangs", n2="hangs", n3="hangs")
     words = tested.argv("--json", "--again", "--timeout", "60")
     with subprocess.Popen(words, env=tested.env, stdout=subprocess.PIPE, text=True) as process:
-        cluster.wait(lambda: len(asked_nodes(tested)) == 2, "the jobs do not start")
-        jobs = cluster.command("squeue", "--noheader", "--nodelist=n0", "--format", "%i").split()
-        cluster.command("scancel", *jobs)
+        cluster.wait(lambda: len(asked_nodes(tested)) == 3, "the jobs do not start")
+        # its end is moved, since limits are in minutes: Slurm looks for them every 30 s
+        cluster.command("scontrol", "update", f"jobid={job_on(cluster, 'n3')}", "endtime=now+1")
+        cluster.command("scontrol", "requeue", job_on(cluster, "n3"))
+        assert len(cluster.command("squeue", "--noheader").splitlines()) == 3
+        cluster.command("scancel", job_on(cluster, "n0"))
         cluster.kill("n2")
         cluster.command("scontrol", "update", "nodename=n2", "state=down", "reason=it died")
         out, _ = process.communicate(timeout=LIMIT_S)
@@ -172,16 +180,19 @@ def test_three_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
         "n0": "job-canceled",
         "n1": "node-out-of-service",
         "n2": "node-silent",
+        "n3": "job-time-limit",
     }
+    assert {one["standing"] for one in found["nodes"]} == {"not-tested"}
     assert not list(tested.out.glob("*.json")), "an old report says nothing about today"
     tested.asked()
 
     # killed, and resumed: what was tested is kept
     cluster.command("scontrol", "update", "nodename=n1", "state=resume")
     cluster.wait(lambda: cluster.states()["n1"] == "idle", "n1 is not back")
-    tested.find(n0="fit", n1="hangs")
+    tested.find(n0="fit", n1="hangs", n3="fit")
     killed = subprocess.Popen(tested.argv("--json"), env=tested.env, stdout=subprocess.PIPE)
-    cluster.wait((tested.out / "n0.json").exists, "n0 is not tested")
+    for name in ("n0", "n3"):
+        cluster.wait((tested.out / f"{name}.json").exists, f"{name} is not tested")
     cluster.wait(lambda: "n1" in asked_nodes(tested), "n1 is not asked")
     killed.send_signal(signal.SIGINT)
     killed.communicate(timeout=LIMIT_S)
@@ -189,13 +200,57 @@ def test_three_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     cluster.wait(
         lambda: not cluster.command("squeue", "--noheader").strip(), "a job was left behind"
     )
-    assert sorted(path.name for path in tested.out.iterdir()) == ["hosts", "n0.json"]
+    assert sorted(path.name for path in tested.out.iterdir()) == [
+        "hosts",
+        "n0.json",
+        "n3.json",
+    ]
     tested.asked()
     tested.find(n1="fit")
     code, found = tested.verify()
     assert tested.asked() == ["n1"]
-    assert standings(found) == {"n2": "not-tested", "n0": "fit", "n1": "fit"}
+    assert standings(found) == {"n2": "not-tested", "n0": "fit", "n1": "fit", "n3": "fit"}
     assert code == 5
+
+    # the directory takes one or two reports: all are judged, and the next run asks for the others
+    tested.find(n1="unfit")
+    tested.out = cluster.place / "full"
+    tested.out.mkdir()
+    with small_folder(tested.out, "32k"):
+        code, found = tested.verify("--nodes", "n[0,1,3]")
+        assert (code, standings(found)) == (1, {"n1": "unfit", "n0": "fit", "n3": "fit"})
+        assert tested.asked() == ["n0", "n1", "n3"]
+        kept = {path.stem for path in tested.out.glob("*.json")}
+        lost = {name for name, code in codes(found).items() if code == "report-not-kept"}
+        assert kept | lost == {"n0", "n1", "n3"}
+        assert len(kept) + len(lost) == 3
+        assert kept
+        assert lost
+        assert all("No space left" in (one["message"] or "No space left") for one in found["nodes"])
+        subprocess.run(["mount", "-o", "remount,size=4m", str(tested.out)], check=True)
+        code, found = tested.verify("--nodes", "n[0,1,3]")
+        assert tested.asked() == sorted(lost)
+        assert (code, standings(found)) == (1, {"n1": "unfit", "n0": "fit", "n3": "fit"})
+        assert set(codes(found).values()) == {None}
+
+
+@contextlib.contextmanager
+def small_folder(folder: Path, size: str) -> Iterator[None]:
+    """A file system of that size there."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False).returncode != 0:
+        need.lacking("a small file system cannot be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def job_on(cluster: SlurmCluster, node: str) -> str:
+    """The one job that runs on a node."""
+    words = ("--noheader", f"--nodelist={node}", "--states=R", "--format", "%i")
+    (job,) = cluster.command("squeue", *words).split()
+    return job
 
 
 def asked_nodes(tested: Place) -> list[str]:
@@ -229,24 +284,12 @@ def test_nodes_over_ssh_and_an_output_that_cannot_be_written(servers: SshServers
 
     tested.out = servers.place / "full"
     tested.out.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tested.out)]
-    if subprocess.run(mount, check=False).returncode != 0:
-        need.lacking("a small file system cannot be mounted here")
-    try:
-        done = subprocess.run(
-            tested.argv("--json", *words, on=f"ssh:{hosts}"),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=tested.env,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
-        assert json.loads(done.stdout)["error"]["code"] == "bad-input"
-        assert done.returncode == 2
+    with small_folder(tested.out, "16k"):
+        code, found = tested.verify(*words, on=f"ssh:{hosts}")
+        assert (code, standings(found)) == (1, {"b": "unfit", "c": "not-tested", "a": "fit"})
+        assert codes(found)["b"] == codes(found)["a"] == "report-not-kept"
+        assert "No space left" in found["nodes"][0]["message"]
         assert not [path for path in tested.out.rglob("*") if "partial" in path.name]
-    finally:
-        subprocess.run(["umount", str(tested.out)], check=True)
 
 
 def test_the_real_suite_in_a_real_image_by_podman_over_ssh(

@@ -19,6 +19,7 @@ _LABELS = {
     "no-verdict": "no verdict",
     "fit": "fit",
 }
+_WELL = frozenset({"no-verdict", "fit"})
 _MOST_NODES = 40  # with their own lines, of one standing
 _MOST_REASONS = 3
 _LONGEST = 300
@@ -47,11 +48,13 @@ def describe_verified(found: Mapping[str, Any], planned: Sequence[Drain]) -> str
     lines = row("tested", f"{tested} of {len(nodes)} nodes{before}, level {found['level']}")
     for standing, label in _LABELS.items():
         alike = [node for node in nodes if node["standing"] == standing]
-        if standing in {"no-verdict", "fit"}:
+        if standing in _WELL:
             names = several([node["name"] for node in alike], most=_NAMES)
             lines += row(label, f"{len(alike)}: {names}") if alike else []
         else:
             lines += _standing(label, alike)
+    unsaved = [node for node in nodes if node["code"] == "report-not-kept"]
+    lines += _standing("not kept", [one for one in unsaved if one["standing"] in _WELL])
     for one in planned:
         how = {None: "to drain", True: "drained", False: "not drained"}[one.done]
         lines += row(how, f"{one.node}{': ' + printable(one.message) if one.message else ''}")

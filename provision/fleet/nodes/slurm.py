@@ -19,13 +19,16 @@ from provision.fleet.nodes.program import PYTHON_FIX
 from provision.model.request import quoted
 
 SINFO_S = 30
-_FORMAT = "%N|%T|%R|%a|%m|%G|%E"
+_FORMAT = "%N|%T|%R|%a|%m|%G|%l|%E"
 _MEMORY_MIB = 256
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]{0,200}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}", re.ASCII)
 _GPUS = re.compile(r"\bgpu(?::[^:,()]*)??:(\d+)(?=[,(]|$)")
 _ASKED = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved"})
 """The states in which a node can start a job, now or soon."""
+_LIMIT = re.compile(
+    r"(?:(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):\d\d", re.ASCII
+)
 _MARKS = {
     "*": "not responding",
     "~": "powered down",
@@ -85,7 +88,8 @@ class SlurmError(IndexUnreachableError):
 
 class SlurmNode(NamedTuple):
     """One node, by sinfo. `state` without its marks, and what the mark says, if it must not be
-    asked; `memory` in MiB and `gpus` as configured; `reason` is why an administrator or Slurm took
+    asked; `memory` in MiB and `gpus` as configured; `minutes` is the longest time that its
+    partition gives a job, None if there is no limit; `reason` is why an administrator or Slurm took
     it out of service, "" if none did.
     """
 
@@ -94,6 +98,7 @@ class SlurmNode(NamedTuple):
     mark: str
     partition: str
     memory: int
+    minutes: int | None
     gpus: int
     reason: str
 
@@ -141,10 +146,10 @@ def parse_sinfo(text: str) -> tuple[SlurmNode, ...]:
     found: dict[str, SlurmNode] = {}
     usable: set[str] = set()
     for line in text.splitlines():
-        parts = line.strip().split("|", 6)
-        if len(parts) != 7 or not _NAME.fullmatch(parts[0]):
+        parts = line.strip().split("|", 7)
+        if len(parts) != 8 or not _NAME.fullmatch(parts[0]):
             continue
-        name, state, partition, up, memory, gres, reason = (part.strip() for part in parts)
+        name, state, partition, up, memory, gres, limit, reason = (part.strip() for part in parts)
         if name in usable or (name in found and up != "up"):
             continue
         if up == "up":
@@ -155,6 +160,7 @@ def parse_sinfo(text: str) -> tuple[SlurmNode, ...]:
             mark=next((words for sign, words in _MARKS.items() if sign in state), ""),
             partition=partition,
             memory=int(memory) if memory.isascii() and memory.isdigit() else 0,
+            minutes=_minutes(limit),
             gpus=sum(int(count) for count in _GPUS.findall(gres)),
             reason="" if reason == "none" else printable(reason, limit=200),
         )
@@ -191,7 +197,7 @@ def _call(node: SlurmNode, name: str, job: SlurmJob) -> NodeCall:
         *("--nodes=1", "--ntasks=1"),
         *(_WHOLE if job.whole else _small(node)),
         *((f"--gres=gpu:{node.gpus}",) if node.gpus else ()),
-        f"--time={int(job.run_s // 60) + 1}",
+        f"--time={_time_limit(node, job)}",
         f"--immediate={max(1, int(job.wait_s))}",
         *("--chdir=/", "--kill-on-bad-exit", "--quit-on-interrupt"),
         *("python3", "-"),
@@ -202,6 +208,21 @@ def _call(node: SlurmNode, name: str, job: SlurmJob) -> NodeCall:
         lambda done: explain_srun(node.name, done),
         cleanup=("scancel", "--quiet", f"--name={name}"),
     )
+
+
+def _time_limit(node: SlurmNode, job: SlurmJob) -> int:
+    """In minutes. A job that asks for more than its partition gives would wait for ever."""
+    wanted = int(job.run_s // 60) + 1
+    return wanted if node.minutes is None else max(1, min(wanted, node.minutes))
+
+
+def _minutes(limit: str) -> int | None:
+    """A limit as sinfo writes it ("infinite", "30:00", "2-12:00:00"), in whole minutes."""
+    found = _LIMIT.fullmatch(limit)
+    if found is None:
+        return None
+    days, hours, minutes = (int(found[part] or 0) for part in ("days", "hours", "minutes"))
+    return (days * 24 + hours) * 60 + minutes
 
 
 _WHOLE = ("--exclusive", "--mem=0", "--cpu-bind=none")

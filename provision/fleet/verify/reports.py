@@ -1,18 +1,20 @@
 """Runs the suite on the nodes, and keeps a report for each that has one: DIR/NODE.json.
 
 The node's host file is kept, too (DIR/hosts/NODE.json), so that a report can be judged again with
-the GPUs that the node has. A file is complete or not there: a run that was killed goes on.
+the GPUs that the node has. A file is complete or not there: a run that was killed goes on. A report
+that DIR cannot hold is judged all the same: it is in a spare directory until the run ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from images.errors import Failure
-from provision.errors import HostFileError
+from provision.errors import BadInputError, HostFileError
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.collect import facts_of, write_answer, write_in
 from provision.fleet.nodes.in_image import NodeRun, no_result, run_in_image
@@ -30,7 +32,8 @@ _MOST_BYTES = 64 << 20
 class NodeReport(NamedTuple):
     """What became of a node. "kept": it was not asked, as it has a report of this image and level.
     `claimed` is the verdict that the report has; it is judged at the end. `code`: the suite's exit
-    code, null if it is not known any more.
+    code, null if it is not known any more. `place`: the directory that has the report; `unsaved`:
+    why that is not the one that was named.
     """
 
     name: str
@@ -40,6 +43,8 @@ class NodeReport(NamedTuple):
     code: int | None
     failure: NodeFailure | None
     seconds: float
+    place: Path | None = None
+    unsaved: str = ""
 
 
 def verify_nodes(
@@ -48,11 +53,12 @@ def verify_nodes(
     folder: Path,
     limits: NodeLimits,
     *,
+    spare: Path,
     again: bool,
     tell: Callable[[NodeReport], None],
 ) -> tuple[NodeReport, ...]:
-    """Every node's result, in the order of the calls; `tell` gets each when it is known.
-    BadInputError: a report cannot be written; what runs is then ended, as by Ctrl-C.
+    """Every node's result, in the order of the calls; `tell` gets each when it is known. `spare`
+    gets the reports that `folder` cannot hold.
     """
     found: dict[str, NodeReport] = {}
 
@@ -61,7 +67,7 @@ def verify_nodes(
         tell(one)
 
     def keep(run: NodeRun) -> None:
-        known(_keep(run, folder))
+        known(_keep(run, folder, spare))
 
     todo = []
     for call in calls:
@@ -69,9 +75,8 @@ def verify_nodes(
         if claimed is None:
             todo.append(call)
         else:
-            known(NodeReport(call.name, "kept", claimed, None, None, None, 0.0))
+            known(NodeReport(call.name, "kept", claimed, None, None, None, 0.0, folder))
     if todo:
-        (folder / HOSTS).mkdir(exist_ok=True)
         work = order.work()
         run_in_image(todo, lambda _: work, limits, keep)
     return tuple(found[call.name] for call in calls)
@@ -89,45 +94,83 @@ def kept_verdict(path: Path, order: FleetOrder) -> str | None:
         return None
 
 
-def _keep(run: NodeRun, folder: Path) -> NodeReport:
+def _keep(run: NodeRun, folder: Path, spare: Path) -> NodeReport:
     """Write what a node sent, and say what it is."""
     failed = NodeReport(run.name, "failed", None, run.way, run.code, run.failure, run.seconds)
     facts = None if run.host is None else facts_of(run.name, run.host)
-    if isinstance(facts, HostFacts):
-        write_answer(folder / HOSTS / f"{run.name}.json", facts)
+    facts = facts if isinstance(facts, HostFacts) else None
     path = folder / f"{run.name}.json"
     if run.failure is not None or not {"verdict", "checks"} <= run.json.keys():
         # an earlier report says nothing about today
-        path.unlink(missing_ok=True)
+        _remove(path)
+        with contextlib.suppress(BadInputError):
+            _write(run.name, facts, None, folder)
         why = run.failure or no_result(run.name, "it printed other JSON")
         return failed._replace(failure=why)
     try:
         data = report_bytes(run.json)
     except (ValueError, RecursionError):
-        path.unlink(missing_ok=True)
+        _remove(path)
         return failed._replace(failure=no_result(run.name, "its numbers are not finite"))
-    write_in(path, data)
-    return failed._replace(status="tested", claimed=str(run.json["verdict"]))
+    tested = failed._replace(status="tested", claimed=str(run.json["verdict"]))
+    try:
+        _write(run.name, facts, data, folder)
+        return tested._replace(place=folder)
+    except BadInputError as error:
+        _remove(path)
+        why = _unsaved(run.name, error.message)
+    try:
+        _write(run.name, facts, data, spare)
+    except BadInputError:
+        return failed._replace(failure=why)
+    return tested._replace(place=spare, unsaved=why.message)
 
 
-def list_rows(nodes: Sequence[NodeReport], order: FleetOrder, folder: Path) -> list[dict[str, Any]]:
+def _write(name: str, facts: HostFacts | None, data: bytes | None, folder: Path) -> None:
+    """What a node sent. BadInputError: it cannot be written."""
+    if facts is not None:
+        with contextlib.suppress(OSError):  # the file says it
+            (folder / HOSTS).mkdir(exist_ok=True)
+        write_answer(folder / HOSTS / f"{name}.json", facts)
+    if data is not None:
+        write_in(folder / f"{name}.json", data)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+UNSAVED_FIX = "Free space there, then repeat the command: it tests nodes without a report again."
+
+
+def _unsaved(name: str, why: str) -> NodeFailure:
+    return NodeFailure(
+        code="report-not-kept",
+        message=f"{name}: it was tested, and its report is not kept: {why}",
+        fix=UNSAVED_FIX,
+    )
+
+
+def list_rows(nodes: Sequence[NodeReport], order: FleetOrder) -> list[dict[str, Any]]:
     """The rows of LIST for `verify fleet`."""
-    return [_list_row(one, order, folder) for one in nodes]
+    return [_list_row(one, order) for one in nodes]
 
 
-def _list_row(one: NodeReport, order: FleetOrder, folder: Path) -> dict[str, Any]:
-    if one.failure is not None:
-        return {"node": one.name, "failure": one.failure._asdict()}
+def _list_row(one: NodeReport, order: FleetOrder) -> dict[str, Any]:
+    if one.failure is not None or one.place is None:
+        why = one.failure or no_result(one.name, "it has no report")
+        return {"node": one.name, "failure": why._asdict()}
     facts: HostFacts | None = None
     try:
-        facts = read_host_file(str(folder / HOSTS / f"{one.name}.json"))
+        facts = read_host_file(str(one.place / HOSTS / f"{one.name}.json"))
     except (HostFileError, Failure):
         facts = None
     gpus = None if facts is None else expected_gpus(facts.gpus, order.specs)
     return {
         "node": one.name,
         "failure": None,
-        "report": str((folder / f"{one.name}.json").absolute()),  # the judge runs elsewhere
+        "report": str((one.place / f"{one.name}.json").absolute()),  # the judge runs elsewhere
         "expect": {**order.expect, "gpus": gpus},
         "code": one.code,
     }

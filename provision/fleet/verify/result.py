@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from images.system.scratch import scratch_directory
+from provision.errors import Exit
 from provision.fleet.verify.order import FleetOrder
-from provision.fleet.verify.reports import NodeReport, list_rows
+from provision.fleet.verify.reports import UNSAVED_FIX, NodeReport, list_rows
 from provision.verification.report_files import ReportNotWrittenError
 from provision.verification.suite import run_here
 
@@ -32,7 +33,7 @@ def judge_fleet(
     with scratch_directory() as made:
         path = made / "list"
         with path.open("w", encoding="utf-8") as file:
-            for row in list_rows(nodes, order, folder):
+            for row in list_rows(nodes, order):
                 file.write(f"{json.dumps(row)}\n")
         words = [word for kind, to in files.items() for word in (f"--{kind}", str(to))]
         if across is not None:
@@ -50,7 +51,12 @@ def judge_fleet(
     for node in found["nodes"]:
         one = rows[node["name"]]
         node["status"] = one.status
-        node["report"] = None if one.failure else str(folder / f"{one.name}.json")
+        node["report"] = str(folder / f"{one.name}.json") if one.place == folder else None
+        if one.unsaved and node["code"] is None:
+            unsaved = {"code": "report-not-kept", "message": one.unsaved, "fix": UNSAVED_FIX}
+            node.update(unsaved)
+            if found["exit_code"] in (Exit.DONE, Exit.NO_VERDICT):
+                found["exit_code"] = Exit.UNREACHABLE
         node["way"] = one.way
         node["seconds"] = round(one.seconds, 2) if one.seconds else None
     return {**found, "image": order.image_id, "level": order.level, "directory": str(folder)}

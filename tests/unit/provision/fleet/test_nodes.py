@@ -223,16 +223,16 @@ def test_what_srun_says(err: str, expected: str) -> None:
     assert "Job step aborted" not in found.message
 
 
-SINFO = """n0|idle|gpu|up|1000|gpu:2|none
-n0|idle|all|up|1000|gpu:2|none
-n1|mixed-|gpu|up|1|gpu:a100:4(S:0-1),gpu:v100:2(S:0)|none
-n2|drained|gpu|up|1000|gpu:2|bad PSU | check
-n3|down*|gpu|up|1000|(null)|Not responding
-n4|planned$|gpu|down|1000|(null)|none
-n4|planned$|all|up|1000|mps:100,gpu:h100:8|none
-n5|idle~|all|up|1000|gpu:8|none
+SINFO = """n0|idle|gpu|up|1000|gpu:2|infinite|none
+n0|idle|all|up|1000|gpu:2|1:00|none
+n1|mixed-|gpu|up|1|gpu:a100:4(S:0-1),gpu:v100:2(S:0)|30:00|none
+n2|drained|gpu|up|1000|gpu:2|2-12:00:00|bad PSU | check
+n3|down*|gpu|up|1000|(null)|1:30:00|Not responding
+n4|planned$|gpu|down|1000|(null)|1:00|none
+n4|planned$|all|up|1000|mps:100,gpu:h100:8|n/a|none
+n5|idle~|all|up|1000|gpu:8|infinite|none
 bad line
-../n6|idle|gpu|up|1000|(null)|none
+../n6|idle|gpu|up|1000|(null)|infinite|none
 """
 
 
@@ -243,6 +243,7 @@ def node(name: str, state: str, partition: str, gpus: int, reason: str) -> Slurm
         mark="",
         partition=partition,
         memory=1000,
+        minutes=None,
         gpus=gpus,
         reason=reason,
     )
@@ -251,9 +252,9 @@ def node(name: str, state: str, partition: str, gpus: int, reason: str) -> Slurm
 def test_the_nodes_of_a_cluster() -> None:
     assert parse_sinfo(SINFO) == (
         node("n0", "idle", "gpu", 2, ""),
-        node("n1", "mixed", "gpu", 6, "")._replace(memory=1),
-        node("n2", "drained", "gpu", 2, "bad PSU | check"),
-        node("n3", "down", "gpu", 0, "Not responding")._replace(mark="not responding"),
+        node("n1", "mixed", "gpu", 6, "")._replace(memory=1, minutes=30),
+        node("n2", "drained", "gpu", 2, "bad PSU | check")._replace(minutes=3600),
+        node("n3", "down", "gpu", 0, "Not responding")._replace(mark="not responding", minutes=90),
         node("n4", "planned", "all", 8, ""),
         node("n5", "idle", "all", 8, "")._replace(mark="powered down"),
     )
@@ -274,6 +275,23 @@ def test_only_nodes_in_service_are_asked_and_for_all_their_gpus() -> None:
     assert not any("--mem" in word for word in calls["n1"].argv)
     assert not any("gres" in word for word in calls["n3"].argv)
     assert len({one.cleanup for one in calls.values() if one.cleanup}) == 3
+
+
+@pytest.mark.parametrize(
+    ("run_s", "minutes", "asked"),
+    [
+        pytest.param(1800, None, 31, id="no limit"),
+        pytest.param(1800, 60, 31, id="a longer limit"),
+        pytest.param(1800, 20, 20, id="a shorter limit"),
+        pytest.param(1800, 0, 1, id="seconds"),
+    ],
+)
+def test_a_job_asks_for_no_more_time_than_its_partition_gives(
+    run_s: float, minutes: int | None, asked: int
+) -> None:
+    one = node("n0", "idle", "gpu", 2, "")._replace(minutes=minutes)
+    (call,) = slurm_calls((one,), SlurmJob(wait_s=30, run_s=run_s))
+    assert f"--time={asked}" in call.argv
 
 
 def test_a_suite_gets_the_node_alone() -> None:

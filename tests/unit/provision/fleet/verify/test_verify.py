@@ -129,6 +129,8 @@ class Nodes:
     def __init__(self, place: Path) -> None:
         self.place, self.out = place, place / "out"
         self.out.mkdir()
+        self.spare = place / "spare"
+        self.spare.mkdir()
         self.script = place / "provision"
         self.script.write_text(
             f"#!{sys.executable}\nimport os, sys\n"
@@ -148,7 +150,13 @@ class Nodes:
         told: list[NodeReport] = []
         asked = order(provision=shlex.quote(str(self.script)))
         found = verify_nodes(
-            calls, asked, self.out, NodeLimits(2, 60), again=again, tell=told.append
+            calls,
+            asked,
+            self.out,
+            NodeLimits(2, 60),
+            spare=self.spare,
+            again=again,
+            tell=told.append,
         )
         assert [one.name for one in found] == list(names)
         assert sorted(told) == sorted(found)
@@ -195,14 +203,29 @@ def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
     assert nodes.files() == [], "an old report says nothing about today"
 
 
-def test_a_directory_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_judged_and_its_node_named(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path)
-    nodes.says("n1", json.dumps(report(), indent=1))
+    nodes.says("n1", json.dumps(report("unfit"), indent=1))
+    nodes.says("n2", json.dumps(report("no-verdict"), indent=1))
     (nodes.out / "n1.json").mkdir()
-    with pytest.raises(BadInputError) as raised:
-        nodes.run("n1")
-    assert "n1.json cannot be written" in raised.value.message
+    (nodes.out / "n2.json").mkdir()
+    found = nodes.run("n1", "n2")
+    assert found["n1"].failure is None
+    assert "n1.json cannot be written" in found["n1"].unsaved
+    assert (found["n1"].place, found["n1"].claimed) == (nodes.spare, "unfit")
     assert not list(nodes.out.glob("*partial*"))
+    judged = judge_fleet(tuple(found.values()), order(), nodes.out, {})
+    rows = {one["name"]: one for one in judged["nodes"]}
+    assert (rows["n1"]["standing"], rows["n1"]["code"]) == ("unfit", "report-not-kept")
+    assert (rows["n1"]["report"], judged["exit_code"]) == (None, 1)
+    text = describe_verified(judged, ())
+    assert "n1: it was tested, and its report is not kept" in text
+    # nothing else can hold it either
+    (nodes.spare / "n1.json").unlink()
+    (nodes.spare / "n1.json").mkdir()
+    lost = nodes.run("n1", again=True)["n1"]
+    assert lost.failure is not None
+    assert lost.failure.code == "report-not-kept"
 
 
 def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:

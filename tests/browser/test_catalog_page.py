@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 300)
 QUESTION = "#gpu=nvidia-geforce-rtx-3090&driver=535.183.01"
 REFUSED = "#gpu=nvidia-b200&driver=535.183.01"
 MIXED = "#gpu=nvidia-geforce-gtx-1080-ti&gpu=nvidia-geforce-rtx-4090&driver=580.95.05"
+APART = "#gpu=nvidia-geforce-gtx-1080-ti&gpu=nvidia-geforce-rtx-5090&driver=580.95.05"
 MOST_BYTES = 1_500_000  # compressed; what a phone loads in a few seconds
 ARCH = os.uname().machine
 KEPT_BY_OTHERS = ("schema", "flavour", "blocked", "limited_by")  # the same for every question
@@ -173,6 +174,7 @@ def test_what_it_cannot_represent_it_leaves_to_the_command(tab: Browser, page: P
         ("#gpu=nvidia-a40&driver=535", "Not a full driver version"),
         ("#gpu=nvidia-a40&driver=none", "Not a full driver version"),
         (MIXED, "the command's to say"),
+        (APART, "No build of PyTorch runs on all of these GPUs"),
     ):
         show(tab, page, fragment)
         assert part in text_of(tab, "#answer"), fragment
@@ -184,6 +186,9 @@ def test_a_driver_that_lists_a_gpu_is_believed(tab: Browser, page: Path) -> None
     show(tab, page)
     paste(tab, "GPU 0: NVIDIA B200 (UUID: GPU-1)\nDriver Version: 535.183.01")
     assert "Your driver lists this GPU" in text_of(tab, "#answer")
+    tab.run("change({driver: '535.104.05'})")  # another driver has listed nothing
+    assert "Your driver lists" not in text_of(tab, "#answer")
+    assert "Install NVIDIA driver 570" in text_of(tab, "#answer")
 
 
 # ---- how it is used ----
@@ -422,7 +427,24 @@ def test_a_screen_reader_finds_names_for_everything(tab: Browser, page: Path) ->
     assert len([one for one in named if not one[1].strip()]) <= empty
     assert ("radio", "TensorFlow") in named
     assert any("PyTorch 2.5.1, CUDA 12.1: runs" in name for _, name in named)
-    assert tab.run("document.getElementById('answer').getAttribute('aria-live')") == "polite"
+    assert tab.run("document.getElementById('said').role") == "status"
+    assert "Runs, by minor-version compatibility." in tab.run(SAID)
+    tab.run("document.querySelector('input[value=tensorflow]').click()")
+    assert "TensorFlow 2." in tab.run(SAID)
+
+
+SAID = "document.getElementById('said').textContent"
+
+
+def test_the_link_that_skips_the_form_keeps_the_question(tab: Browser, page: Path) -> None:
+    show(tab, page, QUESTION)
+    press(tab, "Tab", "Enter")
+    assert tab.run("document.activeElement.id") == "answer"
+    assert tab.run("location.hash") == QUESTION
+    assert "2.14" in text_of(tab, "#answer")
+    tab.run("location.hash = '#gpu-nvidia-a40'")
+    tab.run("location.hash = '#no-such-row'")
+    assert asked(tab)["driver"] == "535.183.01"
 
 
 # ---- the file ----

@@ -33,28 +33,29 @@ function banner(verdict, question, title, sentence) {
       make("p", {}, sentence)));
 }
 
-function showAnswer(question, pastedGpus) {
+function showAnswer(question, isListed) {
   const section = document.getElementById("answer");
-  section.replaceChildren(...answerTo(question, pastedGpus));
+  section.replaceChildren(...answerTo(question, isListed));
+  // read out: the verdict, not all of the answer
+  const texts = section.querySelectorAll(".banner p, .banner h2");
+  document.getElementById("said").textContent = [...texts].map(one => one.textContent).join(". ");
 }
 
-function answerTo(question, pastedGpus) {
+function answerTo(question, isListed) {
   if (!question.gpus.length) return beginning();
   if (rangeOf(question.driver) < 0) {
     return [banner("", question, word("driver"),
       word(parseDriver(question.driver) ? "driverUnknown" : "driverBad")), commandFor(question)];
   }
-  if (question.gpus.length > 1) {
-    return [banner("mixed", question, word("mixed"), word("mixedIntro")), commandFor(question)];
-  }
+  if (question.gpus.length > 1) return answerForMixed(question);
   const plan = planFor(question);
   if (!plan) return [banner("", question, word("more"), ""), commandFor(question)];
   const [title, sentence] = word(`verdicts/${plan.verdict}`);
   const [release] = plan.error ? [] : [`${titleOf(question.framework)} ${plan.framework.version}`];
   return [
-    banner(plan.verdict, question, release ? `${release}, CUDA ${plan.cuda}` : title, release ? `${title}. ${sentence}` : sentence),
+    banner(plan.verdict, question, release ? `${release}, CUDA ${plan.cuda}` : title, release ? word("both", {title, sentence}) : sentence),
     word("english") && make("p", {class: "help"}, word("english")),
-    plan.error ? refusal(plan, pastedGpus) : versions(plan),
+    plan.error ? refusal(plan, isListed) : versions(plan),
     warnings(plan),
     plan.alternatives.length ? alternatives(plan, question) : "",
     plan.error ? "" : commands(plan),
@@ -62,6 +63,20 @@ function answerTo(question, pastedGpus) {
     listed("notes", plan.notes.map(one => said("li", one.message))),
     commandFor(question),
   ].filter(Boolean);
+}
+
+// What the table says of a machine with several GPUs; which build is best, only the command says.
+function answerForMixed(question) {
+  const running = matrixFor(question).filter(cell => cell.verdict !== "none");
+  const {title, builds} = DATA.choices[choicesOf(question)];
+  const [newest] = running.filter(cell => cell.existence === "confirmed");
+  const count = word("mixedCount", {count: running.length, of: builds.length, framework: title});
+  const upTo = newest ? word("mixedNewest", {framework: title, version: newest.framework_version, cuda: newest.cuda}) : "";
+  const alone = question.gpus.map(name => make("li", {},
+    make("a", {href: addressOf({...question, gpus: [name]})}, askedFor({...question, gpus: [name]}))));
+  return [banner(running.length ? "mixed" : "none", question, running.length ? count : word("mixedNone", {framework: title}), upTo),
+    running.length ? make("p", {}, word("mixedIntro")) : "",
+    commandFor(question), listed("alone", alone)].filter(Boolean);
 }
 
 function beginning() {
@@ -78,17 +93,17 @@ function beginning() {
     }))];
 }
 
-function refusal(plan, pastedGpus) {
-  const isListed = plan.error.code === "gpu-not-driven" && pastedGpus;
+// `isListed`: the driver itself has listed the GPU.
+function refusal(plan, isListed) {
   return make("dl", {class: "facts"},
     make("dt", {}, word("because")), said("dd", plan.error.message),
-    make("dt", {}, word("fix")), isListed ? make("dd", {}, word("pasteListed")) : said("dd", plan.error.fix));
+    make("dt", {}, word("fix")), isListed && plan.error.code === "gpu-not-driven" ? make("dd", {}, word("pasteListed")) : said("dd", plan.error.fix));
 }
 
 function versions(plan) {
   const {have, need} = plan.driver;
   const rows = [
-    [titleOf(plan.framework.name), plan.framework.version + (plan.wheel_tag ? ` (${plan.wheel_tag})` : "")],
+    [titleOf(plan.framework.name), plan.framework.version + (plan.wheel_tag ? `+${plan.wheel_tag}` : "")],
     ["CUDA", plan.cuda],
     ["cuDNN", plan.cudnn || word("unknown")],
     ["NCCL", plan.nccl || word("unknown")],

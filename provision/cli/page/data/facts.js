@@ -35,17 +35,16 @@ function factRow([id, ...values], columns, kind) {
   }));
 }
 
-// Opens the table of a row's address; whether the address is one.
+// Opens the table of a row's address, and goes there.
 function goToFact(id) {
   const name = Object.keys(TABLES).find(one => id.startsWith(`${TABLES[one]}-`));
-  if (!name) return false;
+  if (!name) return;
   const box = document.getElementById(`facts-${name}`);
   box.open = true;
   fillTable(box, name);
   const row = document.getElementById(id);
-  if (!row) return false;
+  if (!row) return;
   row.setAttribute("tabindex", "-1");
   row.focus();
   row.scrollIntoView({block: "center"});
-  return true;
 }

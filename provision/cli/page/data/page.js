@@ -3,10 +3,11 @@
 
 const at = id => document.getElementById(id);
 const EMPTY = {gpus: [], driver: null, framework: "pytorch", cuda: null, python: null, arch: "x86_64"};
+const OWN_LANGUAGE = navigator.language.startsWith("zh") ? "zh" : "en";
 const LISTED = 200;  // all cards of the catalog; the list scrolls
 
 let question = {...EMPTY};
-let pasted = [];  // the GPUs that a driver itself has listed
+let pasted = {gpus: [], driver: null};  // a driver, and the GPUs that it has listed itself
 let options = [], active = -1;  // of the list of cards
 
 // ---- the address ----
@@ -17,7 +18,7 @@ function addressOf(asked) {
   for (const key of ["driver", "framework", "cuda", "python", "arch"]) {
     if (asked[key] && asked[key] !== EMPTY[key]) words.set(key, asked[key]);
   }
-  if (language !== "en") words.set("lang", language);
+  if (language !== OWN_LANGUAGE) words.set("lang", language);
   return `#${words}`;
 }
 
@@ -31,8 +32,11 @@ function questionOf(hash) {
 }
 
 function readAddress() {
-  const id = decodeURIComponent(location.hash.slice(1));
-  if (/^[a-z]+-/.test(id) && goToFact(id)) return;
+  const id = location.hash.slice(1);
+  if (id && !id.includes("=")) {  // the address of a fact leaves the question as it is
+    show();
+    return goToFact(id);
+  }
   const asked = new URLSearchParams(location.hash.slice(1)).get("lang");
   if (asked && DATA.words[asked]) setLanguage(asked);
   question = questionOf(location.hash);
@@ -54,7 +58,8 @@ function show() {
   const plan = question.gpus.length === 1 && rangeOf(question.driver) >= 0 ? planFor(question) : null;
   const isBad = rangeOf(question.driver) < 0;
   at("driver").setAttribute("aria-invalid", String(isBad));
-  showAnswer(question, question.gpus.every(name => pasted.includes(name)));
+  const isListed = question.driver === pasted.driver && question.gpus.every(name => pasted.gpus.includes(name));
+  showAnswer(question, isListed);
   showMatrix(question, plan && !plan.error ? plan : null);
   document.title = question.gpus.length ? `${askedFor(question)} · ${word("title")}` : word("title");
 }
@@ -149,7 +154,7 @@ function onKey(event) {
 function readPasted() {
   const text = at("paste").value;
   const found = readSmi(text);
-  pasted = found.gpus;
+  pasted = found;
   const parts = [...found.gpus, found.driver && `${word("driver")} ${found.driver}`].filter(Boolean);
   const lines = [];
   if (parts.length) lines.push(word("pasteRead", {what: parts.join(", ")}));
@@ -194,7 +199,8 @@ function begin() {
   }
   addEventListener("hashchange", readAddress);
   document.body.append(make("p", {id: "copy-status", role: "status", class: "offscreen"}));
-  setLanguage(navigator.language.startsWith("zh") ? "zh" : "en");
+  at("skip").addEventListener("click", event => { event.preventDefault(); at("answer").focus(); });
+  setLanguage(OWN_LANGUAGE);
   readAddress();
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -99,6 +100,7 @@ def _blocks(
     """
     answers = Answers(catalog)
     ranges = driver_ranges(catalog)
+    say(f"{len(catalog.gpus)} GPUs, {len(ranges)} ranges of drivers")
     alike = {
         question: answers.alike(question)
         for row in catalog.gpus
@@ -109,11 +111,11 @@ def _blocks(
     }
     different = {text: question for question, text in reversed(alike.items())}
     node_of: dict[str | None, Node] = {None: nodes.add(None)}
-    computed = _computed(answers, [*different.values()])
-    for done, text in enumerate(different):
-        node_of[text] = nodes.merge(next(computed))
-        if done % 100 == 0:
-            say(f"{done} of {len(different)} different machines")
+    with _computing(answers, [*different.values()]) as computed:
+        for done, text in enumerate(different):
+            node_of[text] = nodes.merge(next(computed))
+            if done % 100 == 0:
+                say(f"{done} of {len(different)} different machines")
     return {
         row.name: [
             nodes.of(0, [node_of[alike.get(Question(row.name, drivers, one))] for one in asked])
@@ -123,19 +125,23 @@ def _blocks(
     }
 
 
-def _computed(answers: Answers, questions: Sequence[Question]) -> Iterator[Nodes]:
-    """The answers to each question, computed on all cores."""
+@contextlib.contextmanager
+def _computing(answers: Answers, questions: Sequence[Question]) -> Iterator[Iterator[Nodes]]:
+    """The answers to each question, computed on all cores; what has not begun at the end never
+    does.
+    """
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     cores = len(os.sched_getaffinity(0))
     if cores == 1:
-        yield from map(answers.block, questions)
+        yield map(answers.block, questions)
         return
-    with ProcessPoolExecutor(
-        cores, get_context("fork"), initializer=_begin, initargs=(answers,)
-    ) as pool:
-        yield from pool.map(_compute, questions, chunksize=8)
+    pool = ProcessPoolExecutor(cores, get_context("fork"), _begin, (answers,))
+    try:
+        yield pool.map(_compute, questions, chunksize=4)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 _ANSWERS: list[Answers] = []

@@ -56,9 +56,13 @@ def layer_members(layer: ImageLayer) -> Generator[Member, None, None]:
     """Yield a layer's members in order: the header, and the content of a regular file.
 
     A content can be read until the next member is requested. After the last member the whole layer
-    has been read and checked against its diffID; stopping earlier skips that check. Memory stays
-    flat; the caller must limit how much it unpacks.
+    has been read and checked against its diffID; stopping earlier skips that check, and so does a
+    layer that yields its members without being a tar. Memory stays flat; the caller must limit how
+    much it unpacks.
     """
+    if layer.members is not None:
+        yield from layer.members()
+        return
     shown = f"The layer {layer.diff_id[:19]}"
     with contextlib.closing(layer_tar(layer)) as tar:
         yield from members(tar, shown)

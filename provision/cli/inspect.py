@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ARCHITECTURES = ("x86_64", "aarch64")
 _FILES = ("report", "junit", "html", "markdown")
-_NAME_ONE = "Name a .whl file, a directory (OCI layout), a .tar archive, or an image."
+_NAME_ONE = "Name a .whl file, a directory (OCI layout), a .tar archive, a .sqfs file, or an image."
 _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 
 
@@ -123,10 +123,17 @@ def _opened(
 ) -> Iterator[Image]:
     """Open the image. An engine's is saved to a file first, which is removed afterwards."""
     from images.assembly.opening import open_image, parse_place
+    from images.engines.squashfs.reading import mounted_image
     from images.oci.model import host_platform
+    from images.oci.reading import check_platform
     from images.store import Store
-    from provision.verification.subject import names_a_registry, nearest, own_image
+    from provision.verification.subject import names_a_registry, nearest, own_image, squashfs_of
 
+    if (file := squashfs_of(text)) is not None:
+        with mounted_image(file) as image:
+            check_platform(image.config, platform, text)
+            yield image
+        return
     place = parse_place(text)
     wanted = platform
     if wanted is None and place.path is None:  # a registry's are for several platforms, mostly

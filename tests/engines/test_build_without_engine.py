@@ -291,6 +291,34 @@ def test_an_archive_loads_into_docker(
     assert image.tags == ["from-archive:1"]
 
 
+def test_one_file_is_the_image_for_verify_and_inspect(
+    alone: World, source: Source, index: Index, lock: Path
+) -> None:
+    need.program("tar2sqfs", "squashfs-tools-ng")
+    need.program("squashfuse", "squashfuse")
+    place = alone.place / "files"
+    file, other = place / "image.sqfs", place / "other.sqsh"
+    words = ("--lock", str(lock), "--output")
+    account = build(alone, source, index, *words, str(file), "--no-verify")
+    assert account["image"]["destination"] == "squashfs"
+    assert account["image"]["size_bytes"] == file.stat().st_size
+    assert account["next"] == f"enroot start {file}"
+    layout = build(alone, source, index, *words, str(place / "layout"), "--no-verify")
+    assert account["image"]["digest"] == layout["image"]["digest"]
+    # a torch that is only a name is no torch: the suite has run inside, and says so
+    verified = alone.provision("verify", str(file), "--json", "--level", "quick")
+    assert verified.account["verdict"] == "unfit", verified.err
+    assert verified.account["environment"]["python"].startswith("3.11")
+    assert "using sandbox" in verified.err or "sandbox" in str(verified.account)
+    inspected = alone.provision("inspect", str(file), "--json")
+    assert inspected.account["verdict"] in {"fit", "no-verdict"}, inspected.out
+    before = sorted(path.name for path in place.iterdir())
+    done = run(alone, source, index, "build", "--json", "--level", "quick", *words, str(other))
+    assert (done.code, done.account["verify"]["verdict"]) == (1, "unfit"), done.err
+    assert sorted(path.name for path in place.iterdir()) == before  # no name for an unfit image
+    assert str(alone.place) not in Path("/proc/self/mounts").read_text()
+
+
 def test_an_engine_that_is_here_is_given_the_image(
     source: Source, index: Index, lock: Path, client: Any
 ) -> None:

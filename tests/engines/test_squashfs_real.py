@@ -19,8 +19,10 @@ import pytest
 from images.engines.sandbox.errors import MountError
 from images.engines.sandbox.mounts import mounted
 from images.engines.sandbox.roots import Roots
-from images.engines.squashfs.reading import open_squashfs
+from images.engines.squashfs.reading import mounted_image, open_squashfs
 from images.engines.squashfs.write import SquashfsFile
+from images.inspect.contents import read_image
+from images.inspect.tree import Directory, ImageFile, SymbolicLink
 from images.oci.errors import ImageUnreadableError
 from tests import ROOT, need
 from tests.engines.test_sandbox_real import as_user, interpreter
@@ -43,6 +45,7 @@ def place() -> Iterator[Path]:
                 layer(
                     entry("bin/busybox", busybox, mode=0o755),
                     link("bin/sh", "busybox"),
+                    link("twin", "bin/busybox", hard=True),
                     entry("secret", b"root's", mode=0o600),
                     entry("su", busybox, mode=0o4755),
                     entry("opt", mode=0o755),
@@ -143,6 +146,22 @@ def test_the_image_is_known(place: Path) -> None:
     assert found.config["config"]["Labels"] == {"a": "b"}
     assert found.squashfs == place / "image.sqfs"
     assert found.layers == ()
+
+
+@pytest.mark.usefixtures("way")
+def test_its_files_are_read_as_a_layer(place: Path) -> None:
+    with mounted_image(place / "image.sqfs") as one:
+        tree = read_image(one).tree
+        found = dict(tree.walk())
+    assert isinstance(found["/bin/sh"], SymbolicLink)
+    assert found["/bin/sh"].target == "busybox"
+    busybox, su = found["/bin/busybox"], found["/su"]
+    assert isinstance(busybox, ImageFile)
+    assert isinstance(su, ImageFile)
+    assert busybox.elf is not None
+    assert (busybox.executable, busybox.size) == (True, su.size)
+    assert found["/twin"] is busybox
+    assert isinstance(found["/dev"], Directory)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import contextlib
 import tarfile
 from collections.abc import Generator, Iterator, Sequence
 
-from images.engines.squashfs.merge import Merged, members_of
+from images.engines.squashfs.merge import Merged
 from images.inspect.tree import Attributes, Directory, ImageFile, Node, SymbolicLink
 from images.oci.sources import ImageLayer
+from images.oci.tarstream import layer_members
 
 ROOT = Attributes(kind=tarfile.DIRTYPE, mode=0o755)
 """The attributes of a directory that no layer describes."""
@@ -56,7 +57,7 @@ def _contents(
     paths: dict[ImageFile, list[str]],
 ) -> Iterator[bytes]:
     """The files that one layer has, each followed by its other names."""
-    with contextlib.closing(members_of(layer)) as members:
+    with contextlib.closing(layer_members(layer)) as members:
         for at, (_, content) in enumerate(members):
             file = wanted.get(at)
             if file is None or content is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tarfile
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, join
 
@@ -25,7 +25,7 @@ from images.inspect.tree import (
 )
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
-from images.oci.sources import ImageLayer, Member
+from images.oci.sources import ImageLayer
 from images.oci.tarstream import XATTR, layer_members
 
 MOST_MEMBERS = 5_000_000
@@ -61,7 +61,7 @@ def merge(layers: Sequence[ImageLayer]) -> Merged:
     for number, layer in enumerate(layers):
         found = _Layer(number=number)
         merged.files.append(found.files)
-        with contextlib.closing(members_of(layer)) as members:
+        with contextlib.closing(layer_members(layer)) as members:
             for at, (member, _) in enumerate(members):
                 left -= 1
                 if left < 0:
@@ -69,11 +69,6 @@ def merge(layers: Sequence[ImageLayer]) -> Merged:
                 _take(found, at, member)
         _apply(merged.tree, found)
     return merged
-
-
-def members_of(layer: ImageLayer) -> Generator[Member, None, None]:
-    """The members of a layer, by the cheapest way."""
-    return layer.members() if layer.members is not None else layer_members(layer)
 
 
 def attributes_of(member: tarfile.TarInfo) -> Attributes:

@@ -1,20 +1,35 @@
-"""Reads which image a squashfs is, from the record in it."""
+"""Reads which image a squashfs is, from the record in it, and on request its files."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import posixpath
 import stat
+import tarfile
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from images.engines.sandbox.mounts import mounted
 from images.engines.sandbox.plan import resolve
 from images.engines.squashfs.files import MOST_RECORD_BYTES, RECORD, read_record
 from images.oci.errors import ImageUnreadableError
-from images.oci.sources import Image
+from images.oci.inflate import ANEW_FIX
+from images.oci.model import LAYER, Descriptor
+from images.oci.sources import Image, ImageLayer, Member
 
 ENDINGS = (".sqfs", ".sqsh", ".squashfs")
 """How the names of such files end; enroot calls them .sqsh."""
 
+_KINDS = {
+    stat.S_IFREG: tarfile.REGTYPE,
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
+    stat.S_IFCHR: tarfile.CHRTYPE,
+    stat.S_IFBLK: tarfile.BLKTYPE,
+}
 _MAGIC = b"hsqs"  # https://docs.kernel.org/filesystems/squashfs.html
 
 
@@ -34,8 +49,30 @@ def open_squashfs(path: Path) -> Image:
     it has no record of an image.
     """
     with mounted(path) as tree:
+        return _image_in(tree, path)
+
+
+@contextlib.contextmanager
+def mounted_image(path: Path) -> Iterator[Image]:
+    """The same, with its files as one layer, which can be read in the block."""
+    with mounted(path) as tree:
+        image = _image_in(tree, path)
+        size = path.stat().st_size
+        layer = ImageLayer(
+            blob=Descriptor(media_type=LAYER, digest=image.digest, size=size),
+            diff_id=image.digest,
+            stream=_refuse_stream,
+            members=partial(_members, tree, path),
+        )
+        yield replace(image, layers=(layer,))
+
+
+def _image_in(tree: Path, path: Path) -> Image:
+    try:
         found, missing = resolve(tree, RECORD)
         content = b"" if missing else _small_file(tree / found.lstrip("/"))
+    except OSError as error:
+        raise _damaged(path, error) from error
     if not content:
         raise ImageUnreadableError(
             f"{path} does not say which image it is: it has no {RECORD}.",
@@ -43,6 +80,51 @@ def open_squashfs(path: Path) -> Image:
             "others write none.",
         )
     return replace(read_record(content, str(path)), squashfs=path.absolute())
+
+
+def _members(tree: Path, path: Path) -> Generator[Member, None, None]:
+    """What is below a directory, as a tar has it; never follows a link."""
+    names: dict[int, str] = {}
+    waiting = [""]
+    try:
+        while waiting:
+            below = waiting.pop()
+            for entry in sorted(os.scandir(tree / below), key=lambda entry: entry.name):
+                name = posixpath.join(below, entry.name)
+                member = _member(name, entry, names)
+                if member.isreg():
+                    with open(entry.path, "rb") as content:  # noqa: PTH123  an entry has no open
+                        yield member, content
+                else:
+                    yield member, None
+                if member.isdir():
+                    waiting.append(name)
+    except OSError as error:
+        raise _damaged(path, error) from error
+
+
+def _member(name: str, entry: os.DirEntry[str], names: dict[int, str]) -> tarfile.TarInfo:
+    status = entry.stat(follow_symlinks=False)
+    member = tarfile.TarInfo(name)
+    member.mode, member.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+    member.type = _KINDS.get(stat.S_IFMT(status.st_mode), tarfile.FIFOTYPE)
+    if member.issym():
+        member.linkname = os.readlink(entry.path)  # noqa: PTH115  it may be any text
+    elif member.isreg():
+        first = names.setdefault(status.st_ino, name)
+        if first != name:
+            member.type, member.linkname = tarfile.LNKTYPE, first
+        else:
+            member.size = status.st_size
+    return member
+
+
+def _refuse_stream() -> Generator[bytes, None, None]:
+    raise NotImplementedError("a squashfs has no layer that could be sent")
+
+
+def _damaged(path: Path, error: OSError) -> ImageUnreadableError:
+    return ImageUnreadableError(f"{path} is damaged: {error.strerror}.", fix=ANEW_FIX)
 
 
 def _small_file(file: Path) -> bytes:

@@ -208,9 +208,9 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             self._on_bytes(wheel.name, count)
 
         path = local_path(wheel.url)
-        if path is not None:
+        found = self._find(wheel) if path is None or not path.is_file() else None
+        if path is not None and found is None:
             return checked_file(path, hex_of(wheel.sha256), self._store, heard)
-        found = self._find(wheel)
         if found is not None:
             heard(found.stat().st_size)
             return found

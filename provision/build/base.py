@@ -191,6 +191,8 @@ def base_from_lock(
         raise BaseChangedError(base, replace(base, digest=found_here))
     if base.kind != "bootstrap":
         return pinned(plan, None)
+    if settings.unpacked is not None:
+        return PinnedBase(reference=base.reference, archive=settings.unpacked.base)
     if engine is not None and base.digest and engine.has(base.digest):
         return PinnedBase(reference=base.reference)
     from images.bootstrap import find
@@ -248,10 +250,21 @@ def require_plan(plan: Plan) -> Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedBundle:
+    """What a build takes from the directory of an unpacked offline bundle: the suite, and the
+    archive of a base made from Debian's packages. The store has the wheels and a registry's base.
+    """
+
+    suite: Path
+    base: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
     """Settings of a job beside the request. `snapshot`: the date of Debian's packages for a base
     made here ("20260301T000000Z"; None: today, or the lock's). `wheels`: where the wheels are that
     this user has built from source. `typed`: the options that decide the plan, for a fix.
+    `unpacked`: the offline bundle that the build is from.
     """
 
     ca: Path | None
@@ -261,3 +274,4 @@ class BuildSettings:
     snapshot: str | None = None
     wheels: Path | None = None
     typed: str = ""
+    unpacked: UnpackedBundle | None = None

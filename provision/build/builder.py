@@ -77,6 +77,8 @@ def choose_builder(
                 fix="Use --builder oci, or load the base (docker load) and name it by its tag.",
             )
         asked, why = "oci", "the base is on this machine"
+    if job.settings.unpacked is not None:
+        asked, why = "oci", "an engine would need the network"
     choice = choose(asked, job.destination, engine=found.state, needs_engine=needs)
     choice = replace(choice, why=why or choice.why)
     if choice.builder == "docker" and len(plans) > 1:

@@ -331,7 +331,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         from images.layers.own import lock_layer, site_of, skeleton_layer, suite_layer
         from images.layers.toolkit import toolkit_layers
 
-        plan = lock.plan
+        plan, unpacked = lock.plan, self._settings.unpacked
         python = plan.python or ""
         wheels = wheel_sources(
             lock.wheels,
@@ -371,7 +371,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             *wheels,
             *links,
             *compiled,
-            suite_layer(suite_directory()),
+            suite_layer(unpacked.suite if unpacked else suite_directory()),
             lock_layer(lock.text.encode()),
             *((self._code.layer(python),) if self._code else ()),
         )

@@ -141,6 +141,11 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         help="build from this lock (repeatable: one for each platform)",
     )
     group.add_argument(
+        "--bundle",
+        metavar="FILE",
+        help="build from a file of `provision bundle`, without a network",
+    )
+    group.add_argument(
         "--output",
         metavar="PATH",
         help="write the image to a directory (OCI layout), a .tar archive, or a squashfs "

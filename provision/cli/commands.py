@@ -30,6 +30,8 @@ from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
+    from provision.build.maker import LockedImage
+    from provision.build.project.find import Project
     from provision.catalog.catalog import Catalog
     from provision.cli.render.install import HostInstall
 
@@ -114,27 +116,61 @@ def _show_install(
 def do_lock(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
     import shlex
-    from functools import cache
     from pathlib import Path
 
-    from provision.build.base import pin_base, refuse_missing_places, require_plan
-    from provision.build.packages import PackageChoice
-    from provision.build.pipeline import lock_for, show_remarks
-    from provision.build.project.pins import check_hashes, naming_pins
     from provision.lock.lockfile import LOCK_NAME, write_lock
     from provision.model.planfile import plan_to_json
     from provision.output.files import refuse_unwritable
+
+    output = Path(args.output)
+
+    def refuse(project: Project | None) -> None:
+        if not LOCK_NAME.fullmatch(output.name):
+            write_lock_name_error(output.name)
+        if project is not None:
+            project.refuse_to_replace(output)
+        refuse_unwritable("--output", output)
+
+    lock = make_lock(args, console, refuse=refuse).lock
+    write_lock(lock, output)
+    result = {
+        "schema": 1,
+        "path": str(output),
+        "sha256": lock.sha256,
+        "packages": len(lock.wheels),
+        "download_bytes": lock.download_bytes,
+        "plan": plan_to_json(lock.plan),
+        "error": None,
+    }
+    where = "" if args.project is None else f"{shlex.quote(args.project)} "
+    if args.json:
+        print_json(result)
+    else:
+        print_result(
+            f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}\n"
+            f"next: provision build {where}--lock {shlex.quote(str(output))}"
+        )
+    return Exit.DONE
+
+
+def make_lock(
+    args: argparse.Namespace, console: Console, *, refuse: Callable[[Project | None], None]
+) -> LockedImage:
+    """Plan, pin the base and choose the wheels. `refuse` is called before the network is used."""
+    from functools import cache
+
+    from provision.build.base import pin_base, pinned, refuse_missing_places, require_plan
+    from provision.build.maker import LockedImage
+    from provision.build.packages import PackageChoice
+    from provision.build.pipeline import lock_for, show_remarks
+    from provision.build.project.pins import check_hashes, naming_pins
     from provision.resolve import resolve
 
     catalog = read_catalog(console)
     read = cache(lambda: read_hosts(args, catalog))
-    project, output = read_project_option(args), Path(args.output)
+    project = read_project_option(args)
     request = read_request_for(project, args, catalog, read)
-    if not LOCK_NAME.fullmatch(output.name):
-        write_lock_name_error(output.name)
-    if project is not None:
-        project.refuse_to_replace(output)
-    refuse_unwritable("--output", output)
+    refuse(project)
     refuse_missing_places(request.base)
     settings, hosts = read_settings(args), read()
     with naming_pins(project, hosts, request, catalog):
@@ -143,7 +179,7 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
         plan = packages.choose(plan)
         show_remarks(plan, console)
         with console.step("base", "pinning the base image"):
-            plan, _ = pin_base(
+            plan, archive = pin_base(
                 plan,
                 hosts,
                 request,
@@ -156,25 +192,7 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
         with console.step("lock", "resolving the wheels"):
             lock = lock_for(plan, hosts, request, catalog, settings, console, packages)
         check_hashes(project, lock)
-    write_lock(lock, output)
-    result = {
-        "schema": 1,
-        "path": str(output),
-        "sha256": lock.sha256,
-        "packages": len(lock.wheels),
-        "download_bytes": lock.download_bytes,
-        "plan": plan_to_json(lock.plan),
-        "error": None,
-    }
-    where = "" if project is None else f"{shlex.quote(args.project)} "
-    if args.json:
-        print_json(result)
-    else:
-        print_result(
-            f"{output}: {len(lock.wheels)} wheels, sha256:{lock.sha256}\n"
-            f"next: provision build {where}--lock {shlex.quote(str(output))}"
-        )
-    return Exit.DONE
+    return LockedImage(lock=lock, base=pinned(plan, archive))
 
 
 def write_lock_name_error(name: str) -> NoReturn:
@@ -187,20 +205,27 @@ def write_lock_name_error(name: str) -> NoReturn:
 
 def do_build(args: argparse.Namespace, console: Console) -> int:
     """The main job."""
+    import dataclasses
+    from contextlib import ExitStack
     from functools import cache
 
     from provision.build.job import build
 
-    catalog = read_catalog(console)
-    if args.lock:
-        _refuse_against_lock(args)
-    hosts = cache(lambda: read_hosts(args, catalog))
-    result, code = build(
-        read_build(args, catalog, hosts),
-        hosts=hosts,
-        facts=this_host,
-        console=console,
-    )
+    with ExitStack() as stack:
+        if args.bundle is None:
+            catalog, unpacked = read_catalog(console), None
+        else:
+            from provision.cli.bundle import taken_from
+
+            catalog, unpacked = stack.enter_context(taken_from(args, this_host, console))
+        if args.lock and unpacked is None:
+            refuse_beside_lock(args, "--lock")
+        hosts = cache(lambda: read_hosts(args, catalog))
+        job = read_build(args, catalog, hosts)
+        job = dataclasses.replace(
+            job, settings=dataclasses.replace(job.settings, unpacked=unpacked)
+        )
+        result, code = build(job, hosts=hosts, facts=this_host, console=console)
     reports = [result.get("verify") or {}, *result.get("verify_beside", ())]
     causes = next(filter(None, map(causes_of_report, reports)), ())
     if args.json:
@@ -215,11 +240,12 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
     return code
 
 
-def _refuse_against_lock(args: argparse.Namespace) -> None:
+def refuse_beside_lock(args: argparse.Namespace, decided_by: str) -> None:
+    """Refuse the options that a lock has decided. BadInputError: one is given."""
     given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
     if given:
         raise BadInputError(
-            f"--lock already determines what {' and '.join(given)} would choose.",
+            f"{decided_by} already determines what {' and '.join(given)} would choose.",
             fix=f"Remove {' and '.join(given)}, or write another lock: provision lock",
         )
 

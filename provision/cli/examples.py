@@ -27,6 +27,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision build --cuda 11.7 --with torchvision",
         "provision build . --push registry.example/team/app:1",
         "provision build --lock pylock.toml --output image/",
+        "provision build --bundle torch.bundle --output image/",
+    ),
+    "bundle": (
+        "provision bundle --cuda 12.8 --gpu H100 --driver 580.95.05 --output torch.bundle",
+        "provision bundle --lock pylock.toml --with-tool --output torch.bundle",
+        "provision bundle --check torch.bundle",
     ),
     "wheel": ("provision wheel flash-attn --output wheels/",),
     "inspect": (

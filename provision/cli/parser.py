@@ -63,6 +63,7 @@ do_inspect, inspect_options = (
     _later("inspect", name) for name in ("do_inspect", "inspect_options")
 )
 do_wheel = _later("wheel", "do_wheel")
+do_bundle, bundle_options = (_later("bundle", name) for name in ("do_bundle", "bundle_options"))
 do_gate, gate_options = (_later("gate", name) for name in ("do_gate", "gate_options"))
 do_fleet_detect, fleet_detect_options, do_fleet_plan, fleet_plan_options = (
     _later("fleet", name)
@@ -93,6 +94,8 @@ EXPORTS = {
 do_du, do_gc, gc_options, do_store_verify = (
     _later("store", name) for name in ("do_du", "do_gc", "gc_options", "do_verify")
 )
+# The options that decide the plan, and how what it needs is fetched.
+PLANNED = (request_options, host_options, network_options, base_options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,14 +336,7 @@ COMMANDS = (
     Command(
         name="lock",
         help="write a lock (pylock.toml) with the exact wheels and the base image",
-        options=(
-            project_argument,
-            request_options,
-            host_options,
-            network_options,
-            base_options,
-            lock_output,
-        ),
+        options=(project_argument, *PLANNED, lock_output),
         run=do_lock,
     ),
     Command(
@@ -348,10 +344,7 @@ COMMANDS = (
         help="plan, lock and build an image, then test it on this machine",
         options=(
             project_argument,
-            request_options,
-            host_options,
-            network_options,
-            base_options,
+            *PLANNED,
             build_options,
             document_options,
             suite_options,
@@ -359,9 +352,15 @@ COMMANDS = (
         run=do_build,
     ),
     Command(
+        name="bundle",
+        help="pack everything that a build needs into one file, for a machine without a network",
+        options=(project_argument, *PLANNED, bundle_options),
+        run=do_bundle,
+    ),
+    Command(
         name="wheel",
         help="build packages that an index has only the source of, for the plan of an image",
-        options=(wheel_options, request_options, host_options, network_options, base_options),
+        options=(wheel_options, *PLANNED),
         run=do_wheel,
     ),
     Command(

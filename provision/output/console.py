@@ -258,9 +258,9 @@ class TransferProgress:
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._bytes = {"fetched": 0, "written": 0}
-        self._expected = {"fetched": 0, "written": 0}
-        self._last = {"fetched": 0.0, "written": 0.0}
+        self._bytes = dict.fromkeys(_WORDS, 0)
+        self._expected = dict.fromkeys(_WORDS, 0)
+        self._last = dict.fromkeys(_WORDS, 0.0)
 
     def will_fetch(self, total_bytes: int) -> None:
         """Bytes to fetch in total, including what is already here."""
@@ -277,6 +277,14 @@ class TransferProgress:
     def wrote(self, title: str, count: int) -> None:
         """More bytes of a layer were written to the target."""
         self._advance("written", title, count)
+
+    def will_copy(self, total_bytes: int) -> None:
+        """Bytes to copy or check on this machine in total."""
+        self._add("copied", total_bytes)
+
+    def copied(self, name: str, count: int) -> None:
+        """More bytes of a file were copied or checked."""
+        self._advance("copied", name, count)
 
     def say(self, text: str) -> None:
         """A line above the bars, on a terminal."""
@@ -314,7 +322,7 @@ class TransferProgress:
             self._progress.update(self._tasks[name], advance=count, last=printable(what))
 
 
-_WORDS = {"fetched": "of wheels fetched", "written": "of layers written"}
+_WORDS = {"fetched": "of wheels fetched", "written": "of layers written", "copied": "copied"}
 
 
 def _in_bytes(count: int) -> str:

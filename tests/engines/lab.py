@@ -98,7 +98,7 @@ def finish(process: subprocess.Popen[str]) -> Done:
         process.communicate()
         raise
     assert process.returncode != 70, err + "".join(
-        Path(line.split()[6]).read_text() for line in err.splitlines() if "with the file" in line
+        Path(line.split()[7]).read_text() for line in err.splitlines() if "with the file" in line
     )
     assert "Traceback" not in err, err
     return Done(process.returncode, out, err)

@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def test_it_is_checked_without_a_build(there: World, packed: Any) -> None:
     assert "undamaged" in shown.out
 
 
-def rewritten(packed: Any, path: Path, change: dict[str, bytes | None]) -> Path:
+def rewritten(packed: Any, path: Path, change: Mapping[str, bytes | None]) -> Path:
     """The bundle with other content or without a file, and with a list that says so."""
     parts = []
     with BundleReader(Path(packed["path"])) as bundle:

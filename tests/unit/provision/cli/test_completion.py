@@ -27,7 +27,7 @@ provision completion fish | source
 complete -C $argv[1]
 """
 CASES = [
-    pytest.param("provision bu", ["build"], id="a command"),
+    pytest.param("provision bu", ["build", "bundle"], id="a command"),
     pytest.param("provision fleet ver", ["verify"], id="an action"),
     pytest.param("provision build --framework ", ["jax", "pytorch", "tensorflow"], id="frameworks"),
     pytest.param("provision verify image --level f", ["full"], id="a level"),

@@ -184,7 +184,7 @@ def _epoch(env: Mapping[str, str]) -> int:
 def base_from_lock(
     plan: Plan, engine: Docker | None, settings: BuildSettings, console: Console
 ) -> PinnedBase:
-    """The base, exactly as the lock pins it."""
+    """The base, exactly as the lock pins it. BaseChangedError: it can no longer be made."""
     base = plan.base
     assert base is not None
     if base.kind == "local" and base.digest != (found_here := _local_digest(plan)):

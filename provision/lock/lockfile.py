@@ -80,7 +80,7 @@ def read_lock_file(path: Path) -> Lock:
 
 
 def read_lock(text: str) -> Lock:
-    """Check a lock by PEP 751, and read our table in it."""
+    """Check a lock by PEP 751, and read our table in it. LockFileError: one is malformed."""
     pylock = parse_lock(text)
     ours = (pylock.tool or {}).get(TOOL)
     if not isinstance(ours, Mapping) or not isinstance(ours.get("plan"), Mapping):
@@ -140,6 +140,7 @@ def _wheel(package: Package) -> Wheel:
 
 
 def parse_lock(text: str) -> Pylock:
+    """Read a lock of any tool. LockFileError: it is not one of PEP 751."""
     from packaging.pylock import Pylock, PylockUnsupportedVersionError, PylockValidationError
 
     if sys.version_info >= (3, 11):

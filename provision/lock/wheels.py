@@ -49,7 +49,9 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
 
 
 def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
-    """One wheel per package, by name: if several fit, the best tag and the latest build."""
+    """One wheel per package, by name: if several fit, the best tag and the latest build.
+    LockFileError: a package has none that fits.
+    """
     from packaging.pylock import PackageWheel, PylockSelectError
 
     environment = cast("Environment", environment_of(str(plan.python), str(plan.arch)))

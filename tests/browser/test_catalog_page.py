@@ -182,6 +182,68 @@ def test_what_it_cannot_represent_it_leaves_to_the_command(tab: Browser, page: P
         assert not tab.logged()
 
 
+@pytest.mark.parametrize(
+    ("fragment", "what"),
+    [
+        ("#gpu=nvidia-a40&gpu=nvidia-z9000&driver=580.95.05", "nvidia-z9000"),
+        ("#gpu=nvidia-a40&cuda=99.9", "CUDA 99.9"),
+        ("#gpu=nvidia-a40&framework=jax&cuda=11.8", "CUDA 11.8"),
+        ("#gpu=nvidia-a40&python=2.7", "Python 2.7"),
+        ("#gpu=nvidia-a40&framework=caffe", "caffe"),
+        ("#gpu=nvidia-a40&arch=riscv64", "riscv64"),
+        ("#gpu=%3Cimg%20src=x%3E&driver=580.95.05", "<img src=x>"),
+    ],
+)
+def test_a_link_that_asks_for_something_else_has_no_answer(
+    tab: Browser, page: Path, fragment: str, what: str
+) -> None:
+    show(tab, page, fragment)
+    assert f"This page does not have: {what}" in text_of(tab, "#answer")
+    assert text_of(tab, "#matrix") == ""
+    assert tab.logged() == []
+    tab.run("change({gpus: ['NVIDIA A40']})")
+    assert "PyTorch" in text_of(tab, "#answer") or "JAX" in text_of(tab, "#answer")
+    assert "does not have" not in text_of(tab, "#answer")
+
+
+@pytest.mark.parametrize(
+    "fragment", ["#lang=__proto__", "#%E0%A4%A", "#=&&=", "#gpu", "#gpu-", "#driver-__proto__=1"]
+)
+def test_a_broken_address_is_no_question(tab: Browser, page: Path, fragment: str) -> None:
+    show(tab, page, fragment)
+    assert "Pick a GPU" in text_of(tab, "#answer")
+    assert tab.logged() == []
+
+
+def test_long_lines_are_read_in_no_time(tab: Browser, page: Path) -> None:
+    show(tab, page)
+    for text in ("'|   0  ' + ' '.repeat(1e6)", "'GPU 0: ' + ' ('.repeat(5e5)", "'1'.repeat(1e6)"):
+        assert tab.run(f"readSmi({text}).gpus.length") == 0
+
+
+def test_alternatives_lead_to_themselves(tab: Browser, page: Path) -> None:
+    """A link of an alternative is the address of an answer with its release and its CUDA."""
+    show(tab, page)
+    questions = random_questions(load(), 150, seed=25)
+    wrong, links = tab.run(
+        json.dumps(questions)
+        + """.reduce(([wrong, links], asked) => {
+          const plan = planFor(asked);
+          const list = plan.alternatives.length ? alternatives(plan, asked) : null;
+          for (const link of list?.querySelectorAll("a") ?? []) {
+            const there = planFor(questionOf(link.getAttribute("href")));
+            const name = `${there.framework.version}`, cuda = `CUDA ${there.cuda}`;
+            links += 1;
+            const text = link.innerText;
+            if (!text.includes(name) || !text.endsWith(cuda)) wrong.push(text);
+          }
+          return [wrong, links];
+        }, [[], 0])"""
+    )
+    assert wrong == []
+    assert links > 50
+
+
 def test_a_driver_that_lists_a_gpu_is_believed(tab: Browser, page: Path) -> None:
     show(tab, page)
     paste(tab, "GPU 0: NVIDIA B200 (UUID: GPU-1)\nDriver Version: 535.183.01")

@@ -42,6 +42,9 @@ function showAnswer(question, isListed) {
 }
 
 function answerTo(question, isListed) {
+  if (question.unknown?.length) {
+    return [banner("", question, word("linkUnknown", {what: question.unknown.join(", ")}), word("linkUnknownFix"))];
+  }
   if (!question.gpus.length) return beginning();
   if (rangeOf(question.driver) < 0) {
     return [banner("", question, word("driver"),
@@ -140,7 +143,10 @@ function alternatives(plan, question) {
   return listed("alternatives", plan.alternatives.map(one => {
     const tag = one.wheel_tag ? ` (${one.wheel_tag})` : "";
     const name = `${titleOf(question.framework)} ${one.framework_version}${tag}, CUDA ${one.cuda}`;
-    return make("li", {}, make("a", {href: addressOf({...question, cuda: one.cuda})}, name), said("span", `: ${one.why}`));
+    // The page has no question for a given release: some have no address here.
+    const address = [question.python, null].map(python => ({...question, cuda: one.cuda, python}))
+      .find(asked => planFor(asked)?.framework.version === one.framework_version);
+    return make("li", {}, address ? make("a", {href: addressOf(address)}, name) : name, said("span", `: ${one.why}`));
   }));
 }
 

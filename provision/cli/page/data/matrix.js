@@ -3,7 +3,7 @@
 
 function showMatrix(question, chosen) {
   const section = document.getElementById("matrix");
-  section.hidden = !question.gpus.length || rangeOf(question.driver) < 0 ||
+  section.hidden = Boolean(question.unknown?.length) || !question.gpus.length || rangeOf(question.driver) < 0 ||
     !DATA.choices[choicesOf(question)].builds.length;
   if (section.hidden) return section.replaceChildren();
   const cells = matrixFor(question);

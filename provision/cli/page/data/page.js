@@ -27,8 +27,19 @@ function questionOf(hash) {
   const known = words.getAll("gpu").map(id => DATA.gpus.find(gpu => gpu.id === id)?.name).filter(Boolean);
   const framework = DATA.choices.some(one => one.framework === words.get("framework")) ? words.get("framework") : "pytorch";
   const arch = DATA.choices.some(one => one.arch === words.get("arch")) ? words.get("arch") : "x86_64";
-  return {gpus: [...new Set(known)], driver: words.get("driver"), framework, cuda: words.get("cuda"),
+  const asked = {gpus: [...new Set(known)], driver: words.get("driver"), framework, cuda: words.get("cuda"),
     python: words.get("python"), arch};
+  return {...asked, unknown: unknownIn(words, asked)};
+}
+
+// What an address asks for that this page does not have: it may be of a page from another catalog.
+function unknownIn(words, asked) {
+  const {cudas, pythons} = DATA.choices[choicesOf(asked)];
+  const found = words.getAll("gpu").filter(id => !DATA.gpus.some(gpu => gpu.id === id));
+  for (const key of ["framework", "arch"]) if (words.get(key) && words.get(key) !== asked[key]) found.push(words.get(key));
+  if (!cudas.includes(asked.cuda)) found.push(`CUDA ${asked.cuda}`);
+  if (!pythons.includes(asked.python)) found.push(`Python ${asked.python}`);
+  return found;
 }
 
 function readAddress() {
@@ -38,14 +49,14 @@ function readAddress() {
     return goToFact(id);
   }
   const asked = new URLSearchParams(location.hash.slice(1)).get("lang");
-  if (asked && DATA.words[asked]) setLanguage(asked);
+  if (asked && Object.hasOwn(DATA.words, asked)) setLanguage(asked);
   question = questionOf(location.hash);
   at("driver").value = question.driver || "";
   show();
 }
 
 function change(changes) {
-  question = {...question, ...changes};
+  question = {...question, ...changes, unknown: []};
   history.replaceState(null, "", addressOf(question));
   show();
 }
@@ -55,7 +66,8 @@ function change(changes) {
 function show() {
   showPicked();
   showChoices();
-  const plan = question.gpus.length === 1 && rangeOf(question.driver) >= 0 ? planFor(question) : null;
+  const isKnown = !question.unknown?.length;
+  const plan = isKnown && question.gpus.length === 1 && rangeOf(question.driver) >= 0 ? planFor(question) : null;
   const isBad = rangeOf(question.driver) < 0;
   at("driver").setAttribute("aria-invalid", String(isBad));
   const isListed = question.driver === pasted.driver && question.gpus.every(name => pasted.gpus.includes(name));

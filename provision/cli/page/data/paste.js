@@ -1,6 +1,7 @@
 // Reads GPUs and the driver from what nvidia-smi prints: its table, -L, or --format=csv.
 "use strict";
 
+const LONGEST_LINE = 500;
 const BRANDS = /\b(nvidia|geforce|tesla|jetson)\b/g;
 
 // The letters and digits of a name without the words that drivers and people leave out.
@@ -19,7 +20,7 @@ function readSmi(text) {
   // From branch 610 on the label is "KMD Version".
   const driver = text.match(/\b(?:Driver|KMD) Version\s*:\s*(\d{3}(?:\.\d+){1,3})/);
   const names = new Set();
-  for (const line of text.split("\n")) {
+  for (const line of text.split("\n").filter(one => one.length < LONGEST_LINE)) {
     const listed = line.match(/^\s*GPU \d+: (.+?)(?: \(UUID: .*)?\s*$/);
     const row = line.match(/^\|\s+\d+\s+(.+?)\s+(?:On|Off|N\/A|WDDM|TCC|MCDM)\s+\|/);
     const csv = line.match(/^\s*((?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID)\b[^,|]*)(?:,|\s*$)/);

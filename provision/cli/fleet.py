@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.fleet_nodes import (
+    KUBERNETES,
     MOST_AT_ONCE,
     chosen_calls,
     on_options,
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
     from provision.fleet.nodes.collect import NodeReading
 
 _LONGEST_S = 3600
-_KUBERNETES = "kubernetes[:CONTEXT[/NAMESPACE]]"
 
 
 def fleet_detect_options(verb: argparse.ArgumentParser) -> None:
     """Which machines, how they are reached, and where the files go."""
-    on_options(verb, _KUBERNETES)
+    on_options(verb, KUBERNETES)
     verb.add_argument(
         "--output", metavar="DIR", required=True, help="directory for the host files (NODE.json)"
     )
@@ -78,7 +78,7 @@ def do_fleet_detect(args: argparse.Namespace, console: Console) -> int:
     with contextlib.ExitStack() as held:
         calls = _kubernetes_calls(args, limits.timeout_s)
         if calls is None:
-            calls = read_calls(args, job, limits.timeout_s, held, _KUBERNETES)
+            calls = read_calls(args, job, limits.timeout_s, held, KUBERNETES)
         calls = chosen_calls(args, calls)
         folder = output_folder(args.output)
         with console.step("detect", f"reading {len(calls)} nodes, {limits.at_once} at a time"):
@@ -108,9 +108,8 @@ def _kubernetes_calls(args: argparse.Namespace, timeout_s: float) -> Sequence[No
             fix="Name one that has Python 3.8 or newer as python3, for example "
             "--image python:3.12-slim, or an image of provision build.",
         )
-    kubectl = kubernetes.kubectl_words(where)
     options = kubernetes.PodOptions(args.image, args.runtime_class, timeout_s)
-    return kubernetes.kubernetes_calls(kubectl, kubernetes.list_nodes(kubectl), options)
+    return kubernetes.read_kubernetes_calls(where, options)
 
 
 def hosts_argument(verb: argparse.ArgumentParser) -> None:

@@ -49,6 +49,12 @@ def check_across(args: argparse.Namespace) -> None:
     """BadInputError: an option is malformed, --across is missing, or what runs the image runs only
     the suite.
     """
+    if args.across and args.on.partition(":")[0] == "kubernetes":
+        raise BadInputError(
+            "--across cannot be used with --on kubernetes.",
+            fix="Remove --across, or run an Indexed Job over the nodes: provision export "
+            "kubernetes IMAGE --nodes N",
+        )
     if args.across and args.way == "provision":
         raise BadInputError(
             "--across cannot run with --way provision.",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from provision.fleet.nodes.slurm import SlurmJob
 
 MOST_AT_ONCE = 1024
+KUBERNETES = "kubernetes[:CONTEXT[/NAMESPACE]]"
 _MOST_WAIT_S = 300.0
 
 
@@ -43,8 +44,9 @@ def on_options(verb: argparse.ArgumentParser, *more: str) -> None:
 
 
 def job_wait_s(on: str, timeout_s: float) -> float:
-    """How long a job for a node may wait until the node is free: only Slurm's jobs wait."""
-    return min(timeout_s, _MOST_WAIT_S) if on.partition(":")[0] == "slurm" else 0.0
+    """How long a job or a pod for a node may wait until the node is free; SSH and Ray have none."""
+    waits = on.partition(":")[0] in ("slurm", "kubernetes")
+    return min(timeout_s, _MOST_WAIT_S) if waits else 0.0
 
 
 def chosen_calls(args: argparse.Namespace, calls: Sequence[NodeCall]) -> Sequence[NodeCall]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.cli.fleet_across import across_options, check_across, run_across, worse
 from provision.cli.fleet_nodes import (
+    KUBERNETES,
     MOST_AT_ONCE,
     chosen_calls,
     job_wait_s,
@@ -24,14 +25,16 @@ from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
+    from provision.fleet.nodes.calls import NodeCall
     from provision.fleet.verify.drain import Drain
+    from provision.fleet.verify.order import FleetOrder
 
 _FORMATS = ("junit", "html", "prometheus")
 
 
 def fleet_verify_options(verb: argparse.ArgumentParser) -> None:
     """Which nodes, which image, how it runs there, and what is written."""
-    on_options(verb)
+    on_options(verb, KUBERNETES)
     add = verb.add_argument
     add("--image", metavar="IMAGE", required=True, help="image built by provision build")
     add("--output", metavar="DIR", required=True, help="directory for the reports (NODE.json)")
@@ -93,6 +96,7 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
         timeout_s=timeout_s,
         way=args.way,
         provision=args.provision,
+        inside=args.on.partition(":")[0] == "kubernetes",
     )
     wait_s = job_wait_s(args.on, timeout_s)
     job = SlurmJob(wait_s=wait_s, run_s=timeout_s + MARGIN_S, whole=True)
@@ -103,7 +107,11 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
 
     with contextlib.ExitStack() as held:
         spare = held.enter_context(scratch_directory())
-        calls = chosen_calls(args, read_calls(args, job, limits.timeout_s, held))
+        calls = chosen_calls(
+            args,
+            _pods(args, order, limits.timeout_s, wait_s)
+            or read_calls(args, job, limits.timeout_s, held, KUBERNETES),
+        )
         folder = output_folder(args.output)
         what = f"{image}, level {level}, on {len(calls)} nodes, {at_once} at a time"
         with console.step("verify", what, named=True):
@@ -130,6 +138,22 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
     if any(one.done is False for one in planned) and found["exit_code"] != Exit.UNFIT:
         return Exit.UNREACHABLE
     return Exit(found["exit_code"])
+
+
+def _pods(
+    args: argparse.Namespace, order: FleetOrder, timeout_s: float, wait_s: float
+) -> tuple[NodeCall, ...]:
+    """The calls of --on kubernetes; (): it is another engine."""
+    kind, _, where = args.on.partition(":")
+    if kind != "kubernetes":
+        return ()
+    from provision.fleet.nodes.kubernetes import PodOptions, read_kubernetes_calls
+
+    if args.ssh_config is not None:
+        raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
+    return read_kubernetes_calls(
+        where, PodOptions(order.image, None, timeout_s, wait_s, suite=True)
+    )
 
 
 def _read_files(args: argparse.Namespace) -> dict[str, Path]:

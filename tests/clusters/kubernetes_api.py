@@ -64,7 +64,9 @@ def expanded(word: str) -> str:
 
 
 class KubernetesApi:
-    """`nodes` and `pods` are what it has now, `made` every pod that it got, by its node."""
+    """`nodes` and `pods` are what it has now, `made` every pod that it got, by its node. `wrapper`
+    is a command that runs a pod's command as in its image.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []
@@ -72,6 +74,7 @@ class KubernetesApi:
         self.made: dict[str, dict[str, Any]] = {}
         self.logs: dict[str, str] = {}
         self.namespaces: set[str] = set()
+        self.wrapper: tuple[str, ...] = ()
         self.lock = threading.Lock()
         outer = self
 
@@ -202,7 +205,8 @@ class KubernetesApi:
         else:
             state("Running", "running")
             (container,) = pod["spec"]["containers"]
-            command = [expanded(word) for word in container["command"]]
+            command = [*self.wrapper]
+            command += [expanded(word) for word in container["command"]]
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -31,6 +31,8 @@ _LIST_S = 60
 _SPARE_S = 60
 _MEMORY = "256Mi"
 _NOBODY = 65534
+_SHM = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108  in the pod
+_SHM_VOLUME = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
 _GPU = re.compile(r"nvidia\.com/(?:gpu|mig-[a-z0-9.+-]+)", re.ASCII)
 _HAS_GPU = re.compile(
     r"nvidia\.com/gpu\.present|feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]+_)?10de\.present"
@@ -68,11 +70,16 @@ class KubernetesNode(NamedTuple):
 
 
 class PodOptions(NamedTuple):
-    """What the pods are made of. `runtime_class` None: all GPUs of a node are requested."""
+    """What the pods are made of. `runtime_class` None: all GPUs of a node are requested. `wait_s`:
+    how long a pod may wait for a place on its node; None: half of its time. `suite`: it runs the
+    suite, with shared memory and without a limit for memory and CPUs.
+    """
 
     image: str
     runtime_class: str | None
     timeout_s: float
+    wait_s: float | None = None
+    suite: bool = False
 
 
 def kubectl_words(where: str) -> tuple[str, ...]:
@@ -183,8 +190,10 @@ def pod_manifest(pod: str, node: KubernetesNode, options: PodOptions) -> dict[st
     """The pod, without its program. It may run as the strictest of Pod Security's standards asks,
     on a node with any taint, and ends by itself if nobody deletes it.
     """
-    limits = {"cpu": "1", "memory": _MEMORY}
+    limits = {} if options.suite else {"cpu": "1", "memory": _MEMORY}
     settings = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    if options.suite:  # the user has no home in the image, and no name
+        settings.update({"HOME": "/tmp", "USER": "verify"})  # noqa: S108  in the pod
     if options.runtime_class is None:
         limits.update({name: str(count) for name, count in node.gpus})
     else:
@@ -213,7 +222,7 @@ def pod_manifest(pod: str, node: KubernetesNode, options: PodOptions) -> dict[st
             },
             "containers": [
                 {
-                    "name": "detect",
+                    "name": "verify" if options.suite else "detect",
                     "image": options.image,
                     "command": ["python3", "-"],
                     "env": [{"name": name, "value": value} for name, value in settings.items()],
@@ -225,8 +234,10 @@ def pod_manifest(pod: str, node: KubernetesNode, options: PodOptions) -> dict[st
                         "allowPrivilegeEscalation": False,
                         "capabilities": {"drop": ["ALL"]},
                     },
+                    **({"volumeMounts": [_SHM]} if options.suite else {}),
                 }
             ],
+            **({"volumes": [_SHM_VOLUME]} if options.suite else {}),
         },
     }
 
@@ -252,7 +263,7 @@ def _call(kubectl: Sequence[str], node: KubernetesNode, pod: str, options: PodOp
         manifest=pod_manifest(pod, node, options),
         # before the call's own limit, so that it can say what the pod waits for
         seconds=max(options.timeout_s * 0.5, options.timeout_s - 5),
-        free_s=options.timeout_s / 2,
+        free_s=options.timeout_s / 2 if options.wait_s is None else options.wait_s,
     )
     script = str(Path(__file__).parent / "kubernetes_call.py")
     return NodeCall(
@@ -261,6 +272,14 @@ def _call(kubectl: Sequence[str], node: KubernetesNode, pod: str, options: PodOp
         partial(explain_kubernetes, node.name, options.image),
         cleanup=(*kubectl, "--request-timeout=8s", *delete_words(pod)),
     )
+
+
+def read_kubernetes_calls(where: str, options: PodOptions) -> tuple[NodeCall, ...]:
+    """The calls to all nodes of "kubernetes[:CONTEXT[/NAMESPACE]]", with the errors of
+    `kubectl_words` and `list_nodes`.
+    """
+    kubectl = kubectl_words(where)
+    return kubernetes_calls(kubectl, list_nodes(kubectl), options)
 
 
 def _out_of_service(node: KubernetesNode) -> NodeFailure:
@@ -305,8 +324,8 @@ def explain_kubernetes(name: str, image: str, done: Completed) -> NodeFailure:
         "busy": NodeFailure(
             code="node-busy",
             message=f"{name}: no pod with all its GPUs could start there in time: {said}",
-            fix="Repeat the command later: it asks only nodes without a host file. Or see busy "
-            "GPUs, too, where the cluster allows it: --runtime-class nvidia",
+            fix="Repeat the command later: it asks only nodes without a result. fleet detect sees "
+            "busy GPUs, too, where the cluster allows it: --runtime-class nvidia",
         ),
         "lost": NodeFailure(
             code="node-lost",
@@ -316,7 +335,8 @@ def explain_kubernetes(name: str, image: str, done: Completed) -> NodeFailure:
         "memory": NodeFailure(
             code="node-out-of-memory",
             message=f"{name}: {said}.",
-            fix="Report it: the program should need less than its limit of 256 MiB.",
+            fix="See the node's free memory: kubectl describe node NAME. fleet detect needs less "
+            "than its limit of 256 MiB: report it if that was exceeded.",
         ),
         "time": NodeFailure(
             code="node-timeout",

@@ -33,6 +33,8 @@ from provision.model.plan import Gpu, HostFacts
 
 WAYS = ("provision", "docker", "podman", "apptainer", "enroot")
 """What can run an image on a node, in the order in which it is looked for."""
+INSIDE = "inside"
+"""The way where this program itself runs in the image: in a pod of Kubernetes."""
 APPTAINERS = ("apptainer", "singularity")
 
 _ASK_S = 60.0
@@ -108,7 +110,10 @@ class Caller:
 
 
 def _run(order: Mapping[str, Any], facts: HostFacts, caller: Caller) -> dict[str, Any]:
-    way, program = choose_way(order["ways"], order["provision"], shutil.which, _answers)
+    if tuple(order["ways"]) == (INSIDE,):
+        way, program = INSIDE, ""
+    else:
+        way, program = choose_way(order["ways"], order["provision"], shutil.which, _answers)
     if way == "provision":
         if order["verify"] is None:
             raise NodeRunError(
@@ -123,6 +128,8 @@ def _run(order: Mapping[str, Any], facts: HostFacts, caller: Caller) -> dict[str
     if expect is not None:
         expect = {**expect, "gpus": expected_gpus(facts.gpus, order["specs"])}
     data = "" if expect is None else json.dumps(expect)
+    if way == INSIDE:
+        return _ended(way, _process(order["command"], order, caller, data=data))
     gpus = gpus_to_request(facts)
     if way in ("docker", "podman"):
         return _ended(way, _in_container(way, gpus, order, caller, data))

@@ -10,7 +10,7 @@ from typing import Any
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
 from provision.fleet.nodes.in_image import ImageWork, suite_command
-from provision.fleet.on_node.image import WAYS
+from provision.fleet.on_node.image import INSIDE, WAYS
 from provision.lock.labels import expectations, plan_of, spec_of
 from provision.resolve.packages import asked_for
 from provision.verification.subject import Subject
@@ -56,10 +56,24 @@ def read_order(
     timeout_s: float,
     way: str | None,
     provision: str | None,
+    inside: bool = False,
 ) -> FleetOrder:
-    """The order for an image that is read here. BadInputError: the nodes cannot have it, or the way
-    is none.
+    """The order for an image that is read here. `inside`: the nodes run it themselves, as
+    Kubernetes does. BadInputError: the nodes cannot have it, or the way is none.
     """
+    if inside:
+        option = "--way" if way is not None else "--provision"
+        if (way, provision) != (None, None):
+            raise BadInputError(
+                f"{option} cannot be used with --on kubernetes.",
+                fix=f"Remove {option}: the cluster runs the image.",
+            )
+        if subject.registry is None or subject.digest is None:
+            raise BadInputError(
+                f"Kubernetes needs an image of a registry; {subject.name} is not in one.",
+                fix="Push it, and name it as REGISTRY/PATH:TAG: provision build --push "
+                "REGISTRY/PATH:TAG",
+            )
     if way is not None and way not in WAYS:
         raise BadInputError(f"Unknown --way {way!r:.40}.", fix=f"Use {', '.join(WAYS)}.")
     if way == "provision" and provision is None:
@@ -78,6 +92,7 @@ def read_order(
             fix=f"Use --way {', '.join(ways)}, or push the image to a registry.",
         )
     plan = plan_of(subject.labels, subject.name)
+    chosen = (INSIDE,) if inside else ways if way is None else (way,)
     return FleetOrder(
         image=image,
         image_id=subject.image_id,
@@ -85,7 +100,7 @@ def read_order(
         timeout_s=timeout_s,
         expect=expectations(plan, None, subject.image_id, packages=asked_for(plan)),
         specs={row.name: spec_of(row) for row in catalog.gpus},
-        ways=ways if way is None else (way,),
+        ways=chosen,
         provision=provision,
     )
 

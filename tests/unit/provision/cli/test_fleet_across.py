@@ -14,7 +14,7 @@ def parse(*argv: str, way: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     across_options(parser)
     args = parser.parse_args(argv)
-    args.way = way
+    args.way, args.on = way, "slurm"
     return args
 
 

@@ -79,6 +79,25 @@ def test_an_image_that_only_this_machine_has_is_refused(name: str) -> None:
         name_on_nodes(subject(name))
 
 
+IN_REGISTRY: dict[str, Any] = {"registry": "r.example/a/b:1", "digest": DIGEST}
+
+
+def test_kubernetes_runs_the_image_itself() -> None:
+    asked: dict[str, Any] = {"level": "quick", "timeout_s": 60, "inside": True}
+    none: dict[str, Any] = {"way": None, "provision": None}
+    found = read_order(subject(**IN_REGISTRY), load(), **asked, **none)
+    assert (found.image, found.ways) == (f"r.example/a/b@{DIGEST}", ("inside",))
+    refused: tuple[tuple[Subject, dict[str, Any]], ...] = (
+        (subject(**IN_REGISTRY), {"way": "docker"}),
+        (subject(**IN_REGISTRY), {"provision": "x"}),
+        (subject(engine=Engine()), {}),
+        (subject("oci:images:a"), {}),
+    )
+    for one, more in refused:
+        with pytest.raises(BadInputError):
+            read_order(one, load(), **asked, **{**none, **more})
+
+
 def test_the_order_says_what_a_node_runs() -> None:
     work = order(provision="p", way="docker").work()
     assert work.ways == ("docker",)
@@ -112,6 +131,7 @@ def test_a_way_that_is_none_is_refused(words: list[str]) -> None:
         pytest.param(["--timeout", "0"], id="no time"),
         pytest.param(["--at-once", "x"], id="not a number"),
         pytest.param(["--html", "/nowhere/x.html"], id="a file that cannot be written"),
+        pytest.param(["--on", "kubernetes", "--across"], id="pods do not meet"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_asked(

@@ -98,8 +98,9 @@ def enroot_words(
 
 
 def apptainer_source(image: str) -> str:
-    """The image, as Apptainer names it: a registry's, or a layout's."""
-    return image if image.startswith("oci:") or "/" not in image else f"docker://{image}"
+    """The image, as Apptainer names it: a registry's, a layout's, or a squashfs (a path)."""
+    is_place = image.startswith(("oci:", "/")) or "/" not in image
+    return image if is_place else f"docker://{image}"
 
 
 def enroot_name(reference: str) -> str:

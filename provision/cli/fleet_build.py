@@ -50,6 +50,11 @@ def fleet_build_options(verb: argparse.ArgumentParser) -> None:
         "--output", metavar="DIR", help="write them to one directory (OCI layout), shared by nodes"
     )
     verb.add_argument(
+        "--squashfs",
+        action="store_true",
+        help="with --output: write a squashfs for each image (DIR/NAME.sqsh), which nodes mount",
+    )
+    verb.add_argument(
         "--builder",
         metavar="KIND",
         default="auto",
@@ -59,10 +64,13 @@ def fleet_build_options(verb: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTarget:
-    """Where all images of a fleet go: a repository of a registry, or a directory."""
+    """Where all images of a fleet go: a repository of a registry, or a directory (a layout, or
+    `squashfs` files).
+    """
 
     repository: str | None = None
     directory: str | None = None
+    squashfs: bool = False
 
     def destination(self, tag: str) -> Destination:
         """That of the image with this tag ("gpu-provision:NAME")."""
@@ -71,13 +79,18 @@ class FleetTarget:
         if self.repository is not None:
             where = f"{self.repository}:{tag.partition(':')[2]}"
             return Destination(kind="registry", where=where)
+        if self.squashfs:
+            return Destination(kind="squashfs", where=self._file(tag))
         return Destination(kind="layout", where=str(self.directory))
 
     def image(self, tag: str) -> str:
         """How other commands name that image."""
         if self.repository is not None:
             return f"{self.repository}:{tag.partition(':')[2]}"
-        return f"oci:{self.directory}:{tag}"
+        return self._file(tag) if self.squashfs else f"oci:{self.directory}:{tag}"
+
+    def _file(self, tag: str) -> str:
+        return f"{self.directory}/{tag.partition(':')[2]}.sqsh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +134,11 @@ def _read_target(args: argparse.Namespace) -> FleetTarget:
                 f"--output {quoted(args.output)} is not a directory for several images.",
                 fix="Name a directory: --output DIR",
             )
-        return FleetTarget(directory=args.output.removeprefix("oci:"))
+        return FleetTarget(directory=args.output.removeprefix("oci:"), squashfs=args.squashfs)
+    if args.squashfs:
+        raise BadInputError(
+            "--squashfs requires --output.", fix="Name a directory that the nodes share."
+        )
     reference = read_reference("--push", args.push)
     if reference.digest is not None or ":" in args.push.rpartition("/")[2]:
         raise BadInputError(

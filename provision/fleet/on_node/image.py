@@ -231,7 +231,7 @@ def _in_enroot(gpus: str, order: Mapping[str, Any], caller: Caller, data: str) -
     file = f"/tmp/{root}.sqsh"  # noqa: S108  a random name
     try:
         source = order["image"]
-        if not source.endswith(".sqsh"):
+        if not source.startswith("/"):  # a squashfs is what import would make
             source = file
             take = ("enroot", "import", "--output", file, words.enroot_source(order["image"]))
             done = _process(take, order, caller, data="", cleanup=())

@@ -13,9 +13,10 @@ from provision.fleet.nodes.in_image import ImageWork, suite_command
 from provision.fleet.on_node.image import INSIDE, WAYS
 from provision.lock.labels import expectations, plan_of, spec_of
 from provision.resolve.packages import asked_for
-from provision.verification.subject import Subject
+from provision.verification.subject import Subject, squashfs_of
 
 _OF_LAYOUTS = ("provision", "podman", "apptainer")
+_OF_SQUASHFS = ("provision", "apptainer", "enroot")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +87,11 @@ def read_order(
     image = name_on_nodes(subject)
     if image.startswith("oci:"):
         ways = tuple(one for one in ways if one in _OF_LAYOUTS)
+    elif image.startswith("/"):
+        ways = tuple(one for one in ways if one in _OF_SQUASHFS)
     if way is not None and way not in ways:
         raise BadInputError(
-            f"{way} cannot run an image of a layout directory.",
+            f"{way} cannot run {'a squashfs' if image.startswith('/') else 'a layout directory'}.",
             fix=f"Use --way {', '.join(ways)}, or push the image to a registry.",
         )
     plan = plan_of(subject.labels, subject.name)
@@ -107,10 +110,13 @@ def read_order(
 
 def name_on_nodes(subject: Subject) -> str:
     """The name under which every node gets this very image: a registry's digest, an engine's ID, or
-    a layout's absolute path. BadInputError: it is an archive, or in this user's own layout.
+    the absolute path of a layout or a squashfs. BadInputError: it is an archive, or in this user's
+    own layout.
     """
     from images.assembly.opening import parse_place
 
+    if (file := squashfs_of(subject.name)) is not None:
+        return str(file.absolute())
     if subject.registry is not None and subject.digest is not None:
         repository = subject.registry.partition("@")[0]
         head, slash, last = repository.rpartition("/")
@@ -122,7 +128,7 @@ def name_on_nodes(subject: Subject) -> str:
         raise BadInputError(
             f"{subject.name} is on this machine only, and the nodes need it, too.",
             fix="Push it to a registry, or write it to a directory that the nodes share: provision "
-            "build --output oci:DIR",
+            "build --output oci:DIR, or --output DIR/NAME.sqsh",
         )
     name = "" if place.name is None else f":{place.name}"
     return f"oci:{Path(place.path).absolute()}{name}"

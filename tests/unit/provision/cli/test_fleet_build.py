@@ -56,6 +56,7 @@ def folder(tmp_path: Path) -> str:
         pytest.param(["--push", "fleet"], "has no path", id="no path"),
         pytest.param(["--push", "A b"], "does not name an image", id="no repository"),
         pytest.param(["--output", ""], "not a directory", id="an empty directory name"),
+        pytest.param(["--push", "h.example/p", "--squashfs"], "requires --output", id="pushed"),
         pytest.param(["--output", "all.tar"], "not a directory", id="an archive holds one image"),
         pytest.param(["--output", "d", "--builder", "x"], "--builder", id="no builder"),
         pytest.param(["--output", "d", "--cuda", "latest"], "--cuda", id="no CUDA"),

@@ -298,11 +298,12 @@ def test_the_words_of_apptainer_and_enroot() -> None:
         ("localhost:5000/b:1", "docker://localhost:5000/b:1", "docker://localhost:5000#b:1"),
         ("team/torch:1", "docker://team/torch:1", "docker://team/torch:1"),
         ("oci:/shared:a", "oci:/shared:a", "docker://oci:/shared:a"),
+        ("/shared/a.sqsh", "/shared/a.sqsh", "/shared/a.sqsh"),
     ],
 )
 def test_how_an_image_is_named(image: str, apptainer: str, enroot: str) -> None:
     assert words.apptainer_source(image) == apptainer
-    if not image.startswith("oci:"):
+    if not image.startswith(("oci:", "/")):
         assert words.enroot_source(image) == enroot
 
 

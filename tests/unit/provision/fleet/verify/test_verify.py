@@ -73,6 +73,22 @@ def test_a_layout_is_named_by_its_absolute_path(
     assert found.ways == ("provision", "podman", "apptainer"), "docker reads no layout"
 
 
+def test_a_squashfs_is_named_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.sqsh").write_bytes(b"hsqs" + bytes(92))
+    assert name_on_nodes(subject("a.sqsh")) == f"{tmp_path}/a.sqsh"
+    found = read_order(
+        subject("a.sqsh"), load(), level="quick", timeout_s=60, way=None, provision="p"
+    )
+    assert found.ways == ("provision", "apptainer", "enroot")
+    with pytest.raises(BadInputError, match="docker cannot run a squashfs"):
+        read_order(
+            subject("a.sqsh"), load(), level="quick", timeout_s=60, way="docker", provision="p"
+        )
+
+
 @pytest.mark.parametrize("name", ["image.tar", TAG])
 def test_an_image_that_only_this_machine_has_is_refused(name: str) -> None:
     with pytest.raises(BadInputError):

@@ -113,7 +113,8 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
             or read_calls(args, job, limits.timeout_s, held, KUBERNETES),
         )
         folder = output_folder(args.output)
-        what = f"{image}, level {level}, on {len(calls)} nodes, {at_once} at a time"
+        nodes = "1 node" if len(calls) == 1 else f"{len(calls)} nodes, {at_once} at a time"
+        what = f"{image}, level {level}, on {nodes}"
         with console.step("verify", what, named=True):
             reports = verify_nodes(
                 calls, order, folder, limits, spare=spare, again=args.again, tell=tell

@@ -163,7 +163,7 @@ def _check(args: argparse.Namespace, console: Console) -> int:
         print_json(result)
     else:
         lines = [f"{args.check}: undamaged, {len(files)} files, {size} bytes"]
-        lines.append(f"  {plan.title}, Python {plan.python}, {plan.arch}")
+        lines.append(f"  {plan.title}, {plan.arch}")
         lines += [f"  {file.sha256}  {file.size:>12}  {file.path}" for file in files]
         print_result("\n".join(lines))
     return Exit.DONE

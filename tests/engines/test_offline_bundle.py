@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from provision.build.offline.bundlefile import BundledFile, BundleReader, PackedPart, write_bundle
@@ -19,6 +21,7 @@ from tests.engines.lab import Done, World, finish, new_world
 from tests.engines.private_index import Index, make_wheel
 from tests.engines.small_build import Source, left_over
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, run
+from tests.engines.test_push_real import serving
 
 pytestmark = pytest.mark.docker
 
@@ -123,6 +126,50 @@ def test_a_bundle_is_built_without_any_route(there: World, packed: Any) -> None:
     assert done.account["image"]["digest"] == packed["digest"]
     assert json.loads((out / "index.json").read_text())["manifests"]
     assert left_over(there) == []
+
+
+def test_a_base_of_a_registry_is_in_the_bundle(
+    here: World, there: World, source: Source, index: Index, packed: Any, tmp_path: Path
+) -> None:
+    """The base that another test made from packages, in a registry that is gone afterwards."""
+    need.program("docker-registry")
+    skopeo = need.program("skopeo")
+    made = packed["plan"]["base"]["digest"].removeprefix("sha256:")
+    archive = here.cache / "gpu-provision" / "bases" / f"{made}.tar"
+    path, out = str(here.place / "registry.bundle"), str(here.place / "registry-image")
+    with serving(tmp_path) as address:
+        base = f"{address}/base:python3.11"
+        to = ["--dest-tls-verify=false", f"docker-archive:{archive}", f"docker://{base}"]
+        subprocess.run([skopeo, "--insecure-policy", "copy", *to], check=True, timeout=120)
+        lock = str(here.place / "pylock.registry.toml")
+        words = (*ASKED[:-1], base, "--index", index.url, "--output", lock)
+        locked = run(here, source, index, "lock", *words)
+        assert locked.code == 0, locked.err
+        done = run(here, source, index, "bundle", "--lock", lock, "--output", path, "--json")
+        assert done.code == 0, done.err
+        built = run(here, source, index, "build", "--lock", lock, "--no-verify", "--json",
+                    "--output", out)  # fmt: skip
+        assert built.code == 0, built.err
+    paths = [row["path"] for row in done.account["files"] if row["path"].startswith("base/")]
+    assert len(paths) == 3, "manifest, configuration and layer"
+    there_out = str(there.place / "image")
+    asked = ("build", "--bundle", path, "--no-verify", "--output", there_out, "--json")
+    done = without_network(there, *asked)
+    assert done.code == 0, done.err
+    assert done.account["image"]["digest"] == built.account["image"]["digest"]
+
+
+def test_an_engine_that_is_there_gets_the_image(own_world: World, packed: Any) -> None:
+    tag = "gpu-provision-test:bundle"
+    words = ("build", "--bundle", packed["path"], "--tag", tag, "--no-verify", "--json")
+    done = without_network(own_world, *words)
+    assert done.code == 0, done.err
+    assert done.account["builder"]["name"] == "oci"
+    client = docker.DockerClient(base_url=own_world.env["DOCKER_HOST"], timeout=60)
+    with contextlib.closing(client):
+        found = client.images.get(tag)
+        assert found.labels["org.gpu-provision.lock-sha256"] == packed["lock_sha256"]
+        client.images.remove(tag, force=True)
 
 
 def test_it_is_checked_without_a_build(there: World, packed: Any) -> None:

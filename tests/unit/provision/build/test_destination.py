@@ -148,7 +148,7 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
         builder="auto",
         destination=None,
         dry_run=False,
-        settings=SimpleNamespace(env={"PATH": "/nonexistent"}),
+        settings=SimpleNamespace(env={"PATH": "/nonexistent"}, unpacked=None),
     )
     found = find_engine(job)
     assert found.engine is not None
@@ -176,6 +176,11 @@ def test_a_missing_writer_is_said_before_anything_is_done(
 
 def test_several_locks_are_no_squashfs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provision.build.builder.needs_engine", lambda plan: plan.why)
-    job: Any = SimpleNamespace(builder="auto", destination=FILE, dry_run=True)
+    job: Any = SimpleNamespace(
+        builder="auto",
+        destination=FILE,
+        dry_run=True,
+        settings=SimpleNamespace(unpacked=None),
+    )
     with pytest.raises(BadInputError, match="a squashfs is one image"):
         choose_builder(job, BuildEngine(), [plan(None), plan(None)])

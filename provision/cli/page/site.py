@@ -9,6 +9,8 @@ import json
 import os
 import re
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any
@@ -148,9 +150,16 @@ _ANSWERS: list[Answers] = []
 
 
 def _begin(answers: Answers) -> None:
-    """In each process: Ctrl-C is for the one that started it."""
+    """In each process: Ctrl-C is for the one that started it; without that one there is no work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _ANSWERS.append(answers)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _compute(question: Question) -> Nodes:

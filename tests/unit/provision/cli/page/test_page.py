@@ -143,6 +143,18 @@ def test_a_directory_that_cannot_be_made(
 
 
 @pytest.mark.timeout(400)
+def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
+    words = [*START, "--output", str(tmp_path), "--verbose"]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.stderr.readline()  # the first answers are there
+        process.kill()
+        process.stderr.read()  # it ends when the last process that has it is gone
+    assert [one for one in tmp_path.iterdir() if not one.name.startswith(".partial-")] == []
+
+
+@pytest.mark.timeout(400)
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     """And ends the work of all cores, which takes a minute or two."""
     words = [*START, "--output", str(tmp_path), "--verbose"]

@@ -28,7 +28,7 @@ from tests import ROOT, need
 from tests.engines.test_sandbox_real import as_user, interpreter
 from tests.kit.sandbox_images import entry, image, layer, link
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("squashfs")]  # one /dev/fuse
 WAYS = ["squashfuse", "loop"]
 
 
@@ -106,10 +106,20 @@ def hide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str) -> None:
     monkeypatch.setenv("PATH", str(shown))
 
 
+OWN: list[str] = []
+"""Where this test mounts: others mount at the same time."""
+
+
+@pytest.fixture(autouse=True)
+def own_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    OWN[:] = [str(tmp_path)]
+
+
 def mounts_now() -> set[str]:
-    """The mounts of squashfs files on this machine."""
+    """The mounts of this test."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
-    return {line for line in lines if "squashf" in line}
+    return {line for line in lines if any(place in line for place in OWN)}
 
 
 def gone(left: Callable[[], object], within_s: float = 10) -> bool:
@@ -252,6 +262,7 @@ def start(place: Path, user: str, roots: Path, command: str) -> subprocess.Popen
     need.program("bwrap", "bubblewrap")
     words = [*as_user(user), interpreter(user), "-c", SCRIPT]
     env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+    env["TMPDIR"] = str(roots.parent)
     env["PYTHONPATH"] = ":".join([str(ROOT), *(path for path in sys.path if "site-" in path)])
     return subprocess.Popen(
         [*words, str(place / "image.sqfs"), str(roots), command],
@@ -262,8 +273,9 @@ def start(place: Path, user: str, roots: Path, command: str) -> subprocess.Popen
 @pytest.fixture
 def roots() -> Iterator[Path]:
     """A directory that any user may write to."""
-    made = Path(tempfile.mkdtemp(prefix="gpu-provision-roots-"))
+    made = Path(tempfile.mkdtemp(prefix="gpu-provision-roots-", dir="/tmp"))
     made.chmod(0o777)
+    OWN.append(str(made))
     yield made / "roots"
     shutil.rmtree(made)
 

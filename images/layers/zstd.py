@@ -18,7 +18,7 @@ from images.oci.sources import LayerSource, Member, Stream, Unpacked
 from images.wheels.locked import Wheel
 
 LEVEL = 3
-"""zstd's default. Higher levels cost more than they save: see bench/results."""
+"""zstd's default."""
 _UNKNOWN = Unpacked(diff_id="", size=0)  # a layer is inflated here anyway
 
 

@@ -39,14 +39,15 @@ KEPT_BY_OTHERS = ("schema", "flavour", "blocked", "limited_by")  # the same for 
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shared_page(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with browser(tmp_path_factory.mktemp("chromium")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def page(tab: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    del tab  # without a browser the page need not be made, which takes minutes
+    return shared_page(tmp_path_factory)
 
 
 def show(tab: Browser, page: Path, fragment: str = "", width: int = 1200, **media: str) -> None:

@@ -42,6 +42,7 @@ CALLS = 20_000
 CHUNK = 250
 LIMIT_S = 60
 NEVER = {"--yes", "--help", "--version"}
+SLOW = {("catalog", "page")}  # takes minutes, and nothing but a directory
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 CLOSED = "http://127.0.0.1:9"
 
@@ -118,7 +119,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], list[argparse.Action]]]:
             for name, one in action.choices.items():
                 yield from below(one, (*words, name))
 
-    yield from below(build_parser(), ())
+    yield from (one for one in below(build_parser(), ()) if one[0] not in SLOW)
 
 
 def words_for(

@@ -9,6 +9,7 @@ from typing import Any
 import docker
 import pytest
 
+from images.engines.archive import is_holder
 from images.engines.podman import Podman
 from images.engines.runner import DockerRunner
 from images.engines.spec import RunJob
@@ -31,6 +32,11 @@ def runs(own_engine: PrivateEngine) -> Iterator[tuple[DockerRunner, DockerRunner
         yield DockerRunner(one), DockerRunner(other)
 
 
+def tags(engine: PrivateEngine) -> list[str]:
+    """Those that these tests make: others share the engine."""
+    return [tag for tag in engine.tags() if is_holder(tag) or tag.startswith("team/shared:")]
+
+
 def nothing(_: object) -> None:
     """No progress is shown."""
 
@@ -45,12 +51,12 @@ def test_of_two_runs_on_docker_the_first_to_end_leaves_the_image(
     first, second = runs
     handle = first.prepare(small, nothing)
     assert second.prepare(small, nothing) == handle
-    assert len(own_engine.tags()) == 2
+    assert len(tags(own_engine)) == 2
     first.remove(handle)
     assert listed(second, handle) == "shared\n"
     second.remove(handle)
     assert not second.has(handle)
-    assert own_engine.tags() == []
+    assert tags(own_engine) == []
 
 
 def test_of_two_runs_on_docker_that_load_at_once_the_last_removes_the_image(
@@ -69,7 +75,7 @@ def test_of_two_runs_on_docker_that_load_at_once_the_last_removes_the_image(
     assert listed(first, handle) == "shared\n"
     first.remove(handle)
     assert not first.has(handle)
-    assert own_engine.tags() == []
+    assert tags(own_engine) == []
 
 
 def test_what_a_build_names_or_keeps_stays(
@@ -81,8 +87,9 @@ def test_what_a_build_names_or_keeps_stays(
     build.keep(handle)
     other.prepare(small, nothing, name="team/shared:1")
     other.remove(handle)
-    assert own_engine.tags() == ["team/shared:1"]
-    assert other.names() == ("team/shared:1",)
+    assert tags(own_engine) == ["team/shared:1"]
+    assert "team/shared:1" in other.names()
+    assert not any(map(is_holder, other.names()))
     with own_engine.client() as client:
         client.images.remove("team/shared:1")
         assert not other.has(handle)

@@ -139,7 +139,10 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def describe(error: Exception) -> str:
-    return type(error).__name__ + ": " + " ".join(str(error).split())
+    text, mark, trace = str(error).partition("Traceback (most recent call last):")
+    if mark:  # of a program of Ray's: its last line says what happened
+        text += trace.strip().split("\n")[-1]
+    return type(error).__name__ + ": " + " ".join(text.split())
 
 
 def reach(address: str) -> None:

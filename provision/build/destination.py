@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from images.engines.squashfs import ENDINGS
 from images.errors import Failure
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
@@ -90,8 +91,6 @@ def read_destination(output: str | None, push: str | None) -> Destination | None
 
 
 def _kind_of(output: str) -> Kind:
-    from images.engines.squashfs.reading import ENDINGS
-
     if output.endswith(".tar"):
         return "archive"
     return "squashfs" if output.endswith(ENDINGS) else "layout"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from images.engines.emulation import check_runs, emulator_of
+from images.engines.squashfs import ENDINGS
 from images.errors import Failure
 from images.oci.errors import PlatformMissingError
 from images.oci.model import Platform
@@ -33,7 +34,7 @@ _NAME_ONE = (
 )
 _FILE_ENDINGS = frozenset(
     {".tar", ".gz", ".tgz", ".zip", ".whl", ".log", ".txt", ".out", ".err", ".json", ".toml"}
-    | {".yml", ".yaml", ".md", ".py", ".sif", ".sqfs", ".sqsh", ".squashfs"}
+    | {".yml", ".yaml", ".md", ".py", ".sif", *ENDINGS}
 )
 
 
@@ -271,7 +272,7 @@ def looks_like_file(name: str) -> bool:
 
 def is_image_file(path: Path) -> bool:
     """Whether a file or a directory looks like an image."""
-    return path.suffix in {".tar", ".sqfs", ".sqsh", ".squashfs"} or (path / "oci-layout").is_file()
+    return path.suffix in {".tar", *ENDINGS} or (path / "oci-layout").is_file()
 
 
 def _sentence_end(problem: Failure | None) -> str:

@@ -52,7 +52,7 @@ def place() -> Iterator[Path]:
                     packed=True,
                 )
             ],
-            {"Env": ["WORD=of the image"], "WorkingDir": "/work", "Labels": {"a": "b"}},
+            {"Env": ["WORD=of the image"], "WorkingDir": "/job", "Labels": {"a": "b"}},
         )
         with contextlib.closing(SquashfsFile.open(made / "image.sqfs")) as file:
             file.write(one)
@@ -137,7 +137,7 @@ def test_a_mount_is_there_and_then_gone(place: Path, way: str) -> None:
         options = new.copy().pop().split()
         assert ("fuse" in options[2]) is (way == "squashfuse")
         assert {"ro", "nosuid", "nodev"} <= set(options[3].split(","))
-        assert (tree / "work").is_dir()
+        assert (tree / "job").is_dir()
     assert mounts_now() == before
     assert not tree.exists()
 
@@ -225,7 +225,7 @@ def test_squashfuse_that_fails_is_followed_by_a_loop_device(
     broken.write_text("#!/bin/sh\necho fuse: device not found >&2\nexit 1\n")
     broken.chmod(0o755)
     with mounted(place / "image.sqfs") as tree:
-        assert (tree / "work").is_dir()
+        assert (tree / "job").is_dir()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(MountError) as caught:
         open_squashfs(place / "image.sqfs")
@@ -253,7 +253,7 @@ finally:
     sandbox.remove(handle)
 """
 LOOK = (
-    "echo $WORD; pwd; echo x > /tmp/x && echo written; echo x > /work/x && echo written;"
+    "echo $WORD; pwd; echo x > /tmp/x && echo written; echo x > /job/x && echo written;"
     "echo x 2>&1 > /opt/x || echo read-only; /bin/busybox id -u; /bin/busybox cat /secret"
 )
 
@@ -304,7 +304,7 @@ def test_a_sandbox_runs_it_mounted(
     code, stdout = run(place, user, roots, LOOK)
     lines = stdout.splitlines()
     assert code == 0
-    assert lines[:2] == ["of the image", "/work"]
+    assert lines[:2] == ["of the image", "/job"]
     assert lines.count("written") == 2
     assert "read-only" in lines
     assert mounts_now() == before

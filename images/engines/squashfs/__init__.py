@@ -11,3 +11,6 @@ contents; a layer of wheels is inflated only for the contents.
 """
 
 from __future__ import annotations
+
+ENDINGS = (".sqfs", ".sqsh", ".squashfs")
+"""How the names of such files end; enroot calls them .sqsh."""

@@ -20,9 +20,6 @@ from images.oci.inflate import ANEW_FIX
 from images.oci.model import LAYER, Descriptor
 from images.oci.sources import Image, ImageLayer, Member
 
-ENDINGS = (".sqfs", ".sqsh", ".squashfs")
-"""How the names of such files end; enroot calls them .sqsh."""
-
 _KINDS = {
     stat.S_IFREG: tarfile.REGTYPE,
     stat.S_IFDIR: tarfile.DIRTYPE,

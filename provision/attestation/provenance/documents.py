@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from images.engines.squashfs import ENDINGS
 from provision.attestation.provenance.bom import bill_of_materials
 from provision.attestation.provenance.bundle import bundle
 from provision.attestation.provenance.errors import DocumentNotWrittenError
@@ -55,7 +56,7 @@ def make_documents(
 def beside(path: Path) -> tuple[Path, Path]:
     """The default paths of the two documents of a lock, a layout, an archive or a squashfs."""
     stem = path.name
-    for suffix in (".toml", ".tar", ".sqfs", ".sqsh", ".squashfs"):
+    for suffix in (".toml", ".tar", *ENDINGS):
         stem = stem.removesuffix(suffix) or stem
     return path.with_name(stem + BOM_SUFFIX), path.with_name(stem + STATEMENT_SUFFIX)
 

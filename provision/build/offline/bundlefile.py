@@ -181,6 +181,7 @@ class BundleReader(contextlib.AbstractContextManager["BundleReader"]):
         return found
 
     def below(self, directory: str) -> list[BundledFile]:
+        """The files in a directory, at any depth."""
         return [one for one in self.files if one.path.startswith(f"{directory}/")]
 
     def pieces(self, file: BundledFile) -> Generator[bytes, None, None]:
@@ -195,7 +196,7 @@ class BundleReader(contextlib.AbstractContextManager["BundleReader"]):
         return b"".join(self.pieces(file))
 
     def unpack(self, file: BundledFile, target: Path) -> None:
-        """Write a file of the bundle below a directory of our own."""
+        """Write one of its files to `target`, which must not exist; creates missing directories."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as out:
             for piece in self.pieces(file):

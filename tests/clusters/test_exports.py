@@ -202,6 +202,18 @@ def submitted(
     )
 
 
+def ended_job(cluster: SlurmCluster, job: str) -> str:
+    """The state in which a job ended."""
+
+    def state() -> str:
+        words = cluster.command("scontrol", "--oneliner", "show", "job", job).split()
+        return next(word for word in words if word.startswith("JobState=")).partition("=")[2]
+
+    running = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
+    cluster.wait(lambda: state() not in running, f"job {job} does not end")
+    return state()
+
+
 @pytest.mark.parametrize("tool", slurm.TOOLS)
 def test_slurm_accepts_the_script(
     tool: slurm.ContainerTool, cluster: SlurmCluster, tmp_path: Path
@@ -231,9 +243,12 @@ def test_a_job_runs_on_each_node_with_its_words(
     one = deployment(
         name=name, nodes=2, gpus=2, gate=True, framework="jax", command=WORDS, environment=VARIABLES
     )
-    done = submitted(cluster, slurm.to_sbatch(one, tool, mount=True), tmp_path, "--wait")
+    done = submitted(cluster, slurm.to_sbatch(one, tool, mount=True), tmp_path, "--parsable")
+    assert done.returncode == 0, done.stderr
+    # not by --wait, which looks after 2 s and then after 10 more
+    ended = ended_job(cluster, done.stdout.strip())
     logs = "".join(path.read_text() for path in tmp_path.glob("*.out"))
-    assert (done.returncode != 0) is unfit, done.stderr + logs
+    assert ended == ("FAILED" if unfit else "COMPLETED"), logs
     found = {path.name: path.read_text().split("\0")[:-1] for path in tmp_path.glob("*.words")}
     if unfit:
         assert found == {}

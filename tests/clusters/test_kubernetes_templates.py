@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ def validated(release: str, *paths: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=600,
         check=False,
+        # one installation for all tests of this process
+        env={**os.environ, "UV_CACHE_DIR": f"{os.environ['TESTS_SHARED']}/validator"},
     )
 
 

@@ -1,37 +1,44 @@
 """From an image that a node can reach to the end of a first job, and what it costs to write it.
 
-    sudo -E ./run python bench/start.py LAYOUT FILE.sqfs     # both by `provision build --output`
+    sudo -E ./run python bench/start.py DIR                       # both tables
+    sudo -E ./run python bench/start.py DIR --only start --ways 'squashfs|containerd'
 
-The job imports torch, and runs a linear layer and a convolution forward and backward on the CPU.
-Ways: the squashfs where it is, mounted by squashfuse and by a loop device; the layout's layers
-unpacked for a sandbox; the same image pulled by podman from a registry on this machine (where
-docker-registry and skopeo are installed). Then the squashfs is built again, in turn with mksquashfs
-on the unpacked tree, with the same compression. The page cache is dropped before each run. All ways
-take turns in one run, so that a busy machine slows all; medians are compared.
+DIR/wheels has the wheels of images/recipe/cu117.txt (pip download fills it); the images are made
+there and kept. One is made as a Dockerfile makes it: `pip install` on the same base, one layer by
+gzip. The others are ours, in each format. All lie in a registry (Debian's docker-registry) behind a
+link of 1 Gbit/s, and the squashfs on this disk.
+
+The job imports torch, and runs a linear layer and a convolution forward and backward on the CPU. A
+way takes from an empty storage to the end of the job, with the page cache dropped. Bytes are those
+that the registry's log says it sent. Writing is compared with the usual tool on the unpacked tree.
+All ways take turns in one run, so that a busy machine slows all; medians are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
+import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import start_nodes as nodes
+from start_nodes import ADDRESS, call, timed
 
 from images.engines.sandbox.unpack import unpack
 from images.oci.layout_reading import open_layout
 
-ROOT = Path(__file__).parents[1]
-ROUNDS = 3
+ROOT = Path(__file__).resolve().parents[1]
+INSIDE = "START_IN_NAMESPACE"
 JOB = """
 import torch
 torch.nn.Linear(64, 64)(torch.randn(8, 64)).sum().backward()
@@ -43,188 +50,226 @@ import sys
 from pathlib import Path
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import RunJob
-from images.engines.squashfs.reading import is_squashfs, open_squashfs
-from images.oci.layout_reading import open_layout
+from images.engines.squashfs.reading import open_squashfs
 
 place, roots, job = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-image = open_squashfs(place) if is_squashfs(place) else open_layout(place, None, None)
 sandbox = Sandbox.connect(roots)
-handle = sandbox.prepare(image, lambda _: None)
+handle = sandbox.prepare(open_squashfs(place), lambda _: None)
 done = sandbox.run(RunJob(image=handle, command=("python3", "-c", job), gpus="none"), print)
 sandbox.remove(handle)
-sys.exit(done.exit_code or "job done" not in done.stdout)
+print(done.stdout)
+sys.exit(done.exit_code)
 """
-BUILD = ("--cuda", "11.7", "--gpu", "A100", "--driver", "535.104.05", "--python", "3.11")
+REQUEST = ("--cuda", "11.7", "--gpu", "A100", "--driver", "535.104.05", "--python", "3.11")
+PIP = "pip"
+"""The image that pip makes, with which all are compared."""
+FORMATS: dict[str, tuple[str, ...]] = {
+    "gzip": (),
+    "zstd": ("--compression", "zstd"),
+}
 
 
-def timed(argv: list[str], **env: str) -> float:
-    """Wall seconds of a command, after the page cache was dropped. It must succeed."""
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3")
-    began = time.perf_counter()
-    done = subprocess.run(
-        argv, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
-    spent = time.perf_counter() - began
-    if done.returncode:
-        sys.exit(f"{argv[:3]}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return spent
+def provision(*words: str) -> dict[str, object]:
+    out = call(sys.executable, "-m", "provision", *words, "--json")
+    found: dict[str, object] = json.loads(out)
+    return found
 
 
-def in_sandbox(place: Path, work: Path, **env: str) -> float:
+class Images:
+    """The images in a directory, made if they are not there."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.lock = place / "pylock.toml"
+        self.squashfs = place / "torch.sqfs"
+
+    def layout(self, name: str) -> Path:
+        return self.place / f"layout-{name}"
+
+    def make(self) -> None:
+        if not self.lock.exists():
+            provision("lock", *REQUEST, "--base", "bootstrap", "--output", str(self.lock))
+        for name, words in FORMATS.items():
+            if not self.layout(name).exists():
+                self.build(self.layout(name), *words)
+        if not self.squashfs.exists():
+            self.build(self.squashfs)
+        if not self.layout(PIP).exists():
+            self._make_as_pip()
+
+    def build(self, out: Path, *words: str) -> float:
+        """Seconds of the step `build`: what precedes it is the same for all."""
+        argv = ("build", "--lock", str(self.lock), "--no-verify", "--output", str(out), *words)
+        steps = provision(*argv)["steps"]
+        assert isinstance(steps, list)
+        return float(next(step["seconds"] for step in steps if step["name"] == "build"))
+
+    def _make_as_pip(self) -> None:
+        """The first layers of ours, which are the base, and one of pip's on them."""
+        bases = Path.home() / ".cache/gpu-provision/bases"
+        (base,) = bases.glob("*.tar")
+        made = self.place / "partial"
+        shutil.rmtree(made, ignore_errors=True)
+        call("skopeo", "copy", "-q", f"docker-archive:{base}", f"oci:{made}:1")
+        with tempfile.TemporaryDirectory(dir=self.place) as name:
+            bundle = Path(name) / "bundle"
+            call("umoci", "unpack", "--image", f"{made}:1", str(bundle))
+            tree = bundle / "rootfs"
+            (tree / "wheels").mkdir()
+            call("mount", "--bind", str(self.place / "wheels"), str(tree / "wheels"))
+            try:
+                call("chroot", str(tree), "python3", "-m", "venv", "/opt/venv")
+                names = [path.name for path in (tree / "wheels").glob("*.whl")]
+                install = ("--no-index", "--no-deps", "--no-cache-dir", "--quiet")
+                files = [f"/wheels/{one}" for one in names]
+                call("chroot", str(tree), "/opt/venv/bin/pip", "install", *install, *files)
+            finally:
+                call("umount", str(tree / "wheels"))
+            (tree / "wheels").rmdir()
+            call("umoci", "repack", "--image", f"{made}:1", str(bundle))
+        path = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        call("umoci", "config", "--image", f"{made}:1", "--config.env", f"PATH={path}")
+        made.rename(self.layout(PIP))
+
+
+def in_sandbox(file: Path, work: Path, **env: str) -> float:
     """Run the job in the sandbox, with nothing kept from before."""
     roots = work / "roots"
-    spent = timed([sys.executable, "-c", SANDBOX, str(place), str(roots), JOB], **env)
+    words = (sys.executable, "-c", SANDBOX, str(file), str(roots), JOB)
+    spent = timed(lambda: call(*words, **env))
     shutil.rmtree(roots)
     return spent
 
 
-def without(work: Path, *names: str) -> str:
+def path_without(work: Path, *names: str) -> str:
     """A PATH that lacks some programs."""
     shown = work / "programs"
-    if not shown.exists():
-        shown.mkdir()
-        for directory in os.environ["PATH"].split(":"):
-            for program in Path(directory).glob("*"):
-                if program.name not in names and not (shown / program.name).is_symlink():
-                    (shown / program.name).symlink_to(program)
+    shown.mkdir()
+    for directory in os.environ["PATH"].split(":"):
+        for program in Path(directory).glob("*"):
+            if program.name not in names and not (shown / program.name).is_symlink():
+                (shown / program.name).symlink_to(program)
     return str(shown)
 
 
-@contextlib.contextmanager
-def registry(layout: Path, work: Path) -> Iterator[str | None]:
-    """A registry on this machine that has the image; None where a program is missing."""
-    if not all(map(shutil.which, ("docker-registry", "skopeo", "podman"))):
-        yield None
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = work / "registry.yml"
-    settings.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {work / 'registry'}}}}}\n"
-        f"http: {{addr: 127.0.0.1:{port}}}\nlog: {{level: error}}\n"
-    )
-    server = subprocess.Popen(
-        ["docker-registry", "serve", str(settings)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        time.sleep(1)
-        name = f"127.0.0.1:{port}/torch:1"
-        index = json.loads((layout / "index.json").read_text())
-        tag = index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"]
-        subprocess.run(
-            ["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{layout}:{tag}",
-             f"docker://{name}"], check=True,
-        )  # fmt: skip
-        yield name
-    finally:
-        server.terminate()
-        server.wait()
+def push(layout: Path, name: str) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    tag = index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"]
+    words = ("skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{layout}:{tag}")
+    call(*words, f"docker://{name}")
 
 
-def by_podman(name: str, work: Path) -> float:
-    """Pull and run it, with an empty storage."""
-    storage = [f"--root={work}/podman", f"--runroot={work}/podman-run"]
-    words = ["podman", *storage, "run", "--rm", "--tls-verify=false", "--network=none"]
-    words += ["--ulimit", "nofile=1024:1024", "--pull=always"]
-    spent = timed([*words, name, "python3", "-c", JOB])
-    subprocess.run(["podman", *storage, "rmi", "-af"], capture_output=True, check=False)
-    subprocess.run(["umount", "-l", f"{work}/podman/overlay"], capture_output=True, check=False)
-    for left in ("podman", "podman-run"):
-        shutil.rmtree(work / left, ignore_errors=True)
-    return spent
+def image_name(name: str) -> str:
+    return f"{ADDRESS}/{name}:1"
 
 
-def by_provision(work: Path) -> float:
-    """The build's own step, with everything downloaded: planning and locking are not counted."""
-    out = work / "built.sqfs"
-    words = [sys.executable, "-m", "provision", "build", *BUILD, "--base", "bootstrap"]
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3")
-    done = subprocess.run(
-        [*words, "--no-verify", "--json", "--output", str(out)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    out.unlink()
-    steps = {step["name"]: step["seconds"] for step in json.loads(done.stdout)["steps"]}
-    return float(steps["build"])
+def start_ways(images: Images, work: Path) -> dict[str, Callable[[], float]]:
+    ways: dict[str, Callable[[], float]] = {}
+    kinds = {"containerd": nodes.by_containerd, "podman": nodes.by_podman}
+    for engine, pull in kinds.items():
+        for name in (PIP, *FORMATS):
+            ways[f"{engine}, {name}"] = partial(pull, image_name(name), JOB, work)
+    for name in (PIP, "gzip"):  # the engines of Debian 12 do not read zstd
+        ways[f"docker, {name}"] = partial(nodes.by_docker, image_name(name), JOB, work)
+    ways["squashfs, squashfuse"] = partial(in_sandbox, images.squashfs, work)
+    no_fuse = path_without(work, "squashfuse", "squashfuse_ll")
+    ways["squashfs, loop device"] = partial(in_sandbox, images.squashfs, work, PATH=no_fuse)
+    return ways
+
+
+def measure_starts(images: Images, rounds: int, wanted: re.Pattern[str], mbit_s: int) -> None:
+    with tempfile.TemporaryDirectory(dir=images.place) as name:
+        work = Path(name)
+        registry = nodes.Registry(work / "registry")
+        call("ip", "link", "set", "lo", "up")
+        with registry.running():
+            for one in (PIP, *FORMATS):
+                push(images.layout(one), image_name(one))
+            nodes.shape(mbit_s)
+            registry.sent()
+            ways = {k: v for k, v in start_ways(images, work).items() if wanted.search(k)}
+            seconds: dict[str, list[float]] = {way: [] for way in ways}
+            sent: dict[str, list[int]] = {way: [] for way in ways}
+            for _ in range(rounds):
+                for way, start in ways.items():
+                    seconds[way].append(start())
+                    sent[way].append(registry.sent())
+                    print(f"{way}: {seconds[way][-1]:.1f} s", file=sys.stderr, flush=True)
+    show(f"From the registry at {mbit_s} Mbit/s, or the file, to the job's end", seconds, sent)
 
 
 def by_mksquashfs(tree: Path, work: Path) -> float:
     """The usual tool, on files that are on this disk already."""
     out = work / "by-mksquashfs.sqfs"
-    words = ["mksquashfs", str(tree), str(out), "-comp", "zstd", "-Xcompression-level", "3"]
-    spent = timed([*words, "-b", "128K", "-no-progress", "-quiet"])
+    words = ("mksquashfs", str(tree), str(out), "-comp", "zstd", "-Xcompression-level", "3")
+    began = time.perf_counter()
+    call(*words, "-b", "128K", "-no-progress", "-quiet")
+    spent = time.perf_counter() - began
     out.unlink()
     return spent
 
 
-def show(title: str, found: dict[str, list[float]], other: str) -> None:
-    """The medians, and how many times faster each is than one of them."""
-    print(f"\n{title}\n\n| way | median s | all s | {other} / this |\n| --- | --- | --- | --- |")
-    against = statistics.median(found[other])
+def by_provision(images: Images, work: Path) -> float:
+    out = work / "built.sqfs"
+    spent = images.build(out)
+    out.unlink()
+    return spent
+
+
+def measure_writing(images: Images, rounds: int) -> None:
+    with tempfile.TemporaryDirectory(dir=images.place) as name:
+        work = Path(name)
+        tree = work / "tree"
+        tree.mkdir()
+        unpack(open_layout(images.layout("gzip"), None, None).layers, tree, lambda _: None)
+        ways: dict[str, Callable[[], float]] = {
+            "mksquashfs, of files": partial(by_mksquashfs, tree, work),
+            "provision build --output FILE.sqfs": partial(by_provision, images, work),
+        }
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way, write in ways.items():
+                nodes.drop_page_cache()
+                found[way].append(write())
+    show("Writing, everything downloaded", found, {})
+
+
+def show(title: str, found: dict[str, list[float]], sent: dict[str, list[int]]) -> None:
+    """The medians, and how many times faster each is than the first."""
+    first = statistics.median(next(iter(found.values())))
+    first_way = next(iter(found))
+    print(f"\n{title}\n\n| way | median s | all s | MB sent | {first_way} / this |")
+    print("| --- | --- | --- | --- | --- |")
     for way, all_s in found.items():
         middle = statistics.median(all_s)
         each = ", ".join(f"{one:.1f}" for one in all_s)
-        print(f"| {way} | {middle:.2f} | {each} | {against / middle:.1f} |")
+        megabytes = f"{statistics.median(sent[way]) / 1e6:.0f}" if way in sent else ""
+        print(f"| {way} | {middle:.2f} | {each} | {megabytes} | {first / middle:.2f} |")
 
 
 def main() -> int:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("layout", type=Path)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=("start", "build"), help="one of the two tables")
-    parser.add_argument("--no-podman", action="store_true", help="leave podman out")
+    parser.add_argument("place", metavar="DIR", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("start", "writing"), help="one of the two tables")
+    parser.add_argument("--ways", default="", help="those with this in their name (a pattern)")
+    parser.add_argument("--mbit", type=int, default=1000, help="the link's rate")
     args = parser.parse_args()
-    layout, file = args.layout.absolute(), args.file.absolute()
+    images = Images(args.place.absolute())
+    if INSIDE in os.environ:
+        measure_starts(images, args.rounds, re.compile(args.ways), args.mbit)
+        return 0
+    images.make()
     cpus, load = os.cpu_count(), os.getloadavg()[0]
-    print(f"{time.strftime('%Y-%m-%d %H:%M')}, {platform.machine()}, {cpus} CPUs, load {load:.1f}")
-    with contextlib.ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=file.parent)))
-        name = None
-        if not args.no_podman and args.only != "build":
-            name = stack.enter_context(registry(layout, work))
-        no_fuse = without(work, "squashfuse", "squashfuse_ll")
-        ways: dict[str, Callable[[], float]] = {
-            "squashfs by squashfuse": lambda: in_sandbox(file, work),
-            "squashfs by a loop device": lambda: in_sandbox(file, work, PATH=no_fuse),
-            "layers unpacked": lambda: in_sandbox(layout, work),
-        }
-        if name is not None:
-            ways["podman pull"] = lambda: by_podman(name, work)
-        if args.only != "build":
-            measure("From the file or the registry to the end of the job", ways, args.rounds)
-        if args.only != "start":
-            tree = work / "tree"
-            unpack_to(layout, tree)
-            writers: dict[str, Callable[[], float]] = {
-                "provision build": lambda: by_provision(work),
-                "mksquashfs": lambda: by_mksquashfs(tree, work),
-            }
-            measure("Writing the squashfs", writers, args.rounds, "mksquashfs")
+    now = time.strftime("%Y-%m-%d %H:%M")
+    print(f"{now}, {platform.machine()}, {cpus} CPUs, load {load:.1f}", flush=True)
+    if args.only != "start":
+        measure_writing(images, args.rounds)
+    if args.only != "writing":
+        again = ("unshare", "--net", sys.executable, *sys.argv)
+        return subprocess.run(again, env={**os.environ, INSIDE: "1"}, check=False).returncode
     return 0
-
-
-def measure(
-    title: str, ways: dict[str, Callable[[], float]], rounds: int, other: str = "layers unpacked"
-) -> None:
-    """All ways in turn, some rounds."""
-    found: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, run in ways.items():
-            found[way].append(run())
-            print(f"{way}: {found[way][-1]:.1f} s", file=sys.stderr, flush=True)
-    show(title, found, other)
-
-
-def unpack_to(layout: Path, tree: Path) -> None:
-    """The image's files in a directory."""
-    tree.mkdir()
-    unpack(open_layout(layout, None, None).layers, tree, lambda _: None)
 
 
 if __name__ == "__main__":

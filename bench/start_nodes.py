@@ -133,7 +133,7 @@ def unmount(place: Path) -> None:
     lines = Path("/proc/self/mounts").read_text().splitlines()
     for path in reversed([line.split()[1] for line in lines]):
         if path.startswith(f"{place}/"):
-            subprocess.run(["umount", "-l", path], check=False)
+            subprocess.run(["umount", "--lazy", "--recursive", path], check=False)
 
 
 def by_containerd(name: str, job: str, work: Path, **more: str) -> float:
@@ -158,9 +158,9 @@ def by_podman(name: str, job: str, work: Path) -> float:
     """Pull and run it, as root."""
     place = work / "podman"
     place.mkdir()
-    storage = (f"--root={place}/root", f"--runroot={place}/run", "--cgroup-manager=cgroupfs")
-    words = ("run", "--rm", "--tls-verify=false", "--network=none", "--pull=always")
-    limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
+    storage = (f"--root={place}/root", f"--runroot={place}/run", "--runtime=runc")
+    words = ("--cgroup-manager=cgroupfs", "run", "--rm", "--tls-verify=false", "--network=none")
+    limits = ("--pull=always", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
     try:
         return timed(lambda: call("podman", *storage, *words, *limits, name, "python3", "-c", job))
     finally:

@@ -29,8 +29,11 @@ def next_words(
     """A command that runs the image. `place`: the path of what is on this disk."""
     if destination.kind == "registry":
         return run_command(destination.where, gpus=gpus, notes=notes)
-    if destination.kind == "squashfs":  # enroot gives it the GPUs of a host by itself
-        return f"enroot start {shlex.quote(os.path.abspath(place))}"  # noqa: PTH100  no links
+    if destination.kind == "squashfs":
+        file = shlex.quote(os.path.abspath(place))  # noqa: PTH100  no links
+        if place.endswith(".sif"):
+            return f"apptainer run{' --nv' if gpus != 'none' else ''} {file}"
+        return f"enroot start {file}"  # which gives it the GPUs of a host by itself
     if destination.kind == "archive":
         load = f"docker load --input {shlex.quote(place)}"
         return f"{load} && {run_command(tag, gpus=gpus, notes=notes)}"

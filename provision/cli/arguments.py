@@ -148,8 +148,8 @@ def build_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output",
         metavar="PATH",
-        help="write the image to a directory (OCI layout), a .tar archive, or a squashfs "
-        "(.sqfs, .sqsh) for enroot and Apptainer",
+        help="write the image to a directory (OCI layout), a .tar archive, or a squashfs: "
+        ".sqfs or .sqsh for enroot, .sif for Apptainer",
     )
     group.add_argument("--push", metavar="REF", help="push the image to a registry: HOST/PATH:TAG")
     group.add_argument(

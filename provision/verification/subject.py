@@ -34,7 +34,7 @@ _NAME_ONE = (
 )
 _FILE_ENDINGS = frozenset(
     {".tar", ".gz", ".tgz", ".zip", ".whl", ".log", ".txt", ".out", ".err", ".json", ".toml"}
-    | {".yml", ".yaml", ".md", ".py", ".sif", *ENDINGS}
+    | {".yml", ".yaml", ".md", ".py", *ENDINGS}
 )
 
 

@@ -54,9 +54,10 @@ def place() -> Iterator[Path]:
             ],
             {"Env": ["WORD=of the image"], "WorkingDir": "/job", "Labels": {"a": "b"}},
         )
-        with contextlib.closing(SquashfsFile.open(made / "image.sqfs")) as file:
-            file.write(one)
-            file.publish()
+        for name in ("image.sqfs", "image.sif"):
+            with contextlib.closing(SquashfsFile.open(made / name)) as file:
+                file.write(one)
+                file.publish()
         yield made
     finally:
         shutil.rmtree(made)
@@ -156,6 +157,20 @@ def test_the_image_is_known(place: Path) -> None:
     assert found.config["config"]["Labels"] == {"a": "b"}
     assert found.squashfs == place / "image.sqfs"
     assert found.layers == ()
+
+
+@pytest.mark.usefixtures("way")
+def test_a_sif_is_the_same_image(place: Path) -> None:
+    with mounted_image(place / "image.sif") as one:
+        tree = read_image(one).tree
+    assert open_squashfs(place / "image.sqfs").digest == one.digest
+    assert tree.find("/bin/busybox") is not None
+    siftool = need.program("siftool", "siftool")
+    done = subprocess.run(
+        [siftool, "dump", "1", place / "image.sif"], capture_output=True, check=True
+    )
+    assert done.stdout == (place / "image.sqfs").read_bytes()
+    assert os.access(place / "image.sif", os.X_OK), "its first line starts apptainer"
 
 
 @pytest.mark.usefixtures("way")

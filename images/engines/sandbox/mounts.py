@@ -1,4 +1,5 @@
-"""Mounts a squashfs, read-only: by squashfuse, which needs no root, or by a loop device.
+"""Mounts a squashfs, or that in a SIF, read-only: by squashfuse, which needs no root, or by a loop
+device.
 
 The mount is held by a program of its own (`hold`), which removes it when this process ends, also if
 it is killed.
@@ -18,6 +19,7 @@ from typing import IO, cast
 
 from images.engines.sandbox.errors import MountError
 from images.engines.sandbox.hold import is_mounted, unmount
+from images.engines.sandbox.sif import squashfs_offset
 from images.system.interruption import uninterrupted
 from images.system.scratch import scratch_directory
 
@@ -86,13 +88,15 @@ class _NotMounted(Exception):  # noqa: N818  never leaves this module
 
 def _ways(file: Path, place: Path) -> Iterator[tuple[str, list[str]]]:
     """The commands of this host that can mount it; the first is the best one."""
+    at = squashfs_offset(file)
+    options = f"{_OPTIONS},offset={at}" if at else _OPTIONS
     for name in ("squashfuse_ll", "squashfuse"):  # the first is faster
         if program := shutil.which(name):
-            yield name, [program, "-f", "-o", _OPTIONS, str(file), str(place)]
+            yield name, [program, "-f", "-o", options, str(file), str(place)]
     program = shutil.which("mount")
     if os.geteuid() == 0 and program:
-        options = f"loop,{_OPTIONS}"
-        yield "mount", [program, "-t", "squashfs", "-o", options, str(file), str(place)]
+        words = [program, "-t", "squashfs", "-o", f"loop,{options}", str(file), str(place)]
+        yield "mount", words
 
 
 def _hold(command: list[str], place: Path, said: IO[bytes]) -> Callable[[], None]:

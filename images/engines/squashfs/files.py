@@ -1,4 +1,4 @@
-"""The files that a squashfs has beside the image's own: what enroot reads, and our record.
+"""The files that a squashfs has beside the image's own: for enroot, for Apptainer, and our record.
 
 enroot starts a squashfs with the files that its import of a Docker image writes: /etc/environment,
 /etc/fstab, /etc/rc and /etc/rc.local. pyxis replaces /etc/rc.local to run a job's command without
@@ -8,12 +8,19 @@ https://github.com/NVIDIA/enroot/blob/8ea147d337da60cb1c557140f3a85cdf0d620968/s
 https://github.com/NVIDIA/pyxis/blob/107519944221822ea1dace4db8e7234b2eaa4cd5/pyxis_slurmstepd.c
 (enroot_create_start_config)
 
+Apptainer sources /.singularity.d/env/*.sh in the container and runs /.singularity.d/runscript; it
+writes both when it converts an image. With 99-base.sh come the variables of its command line, and
+the libraries of the host's driver, which --nv binds to /.singularity.d/libs.
+https://github.com/apptainer/apptainer/blob/v1.4.5/internal/pkg/util/fs/files/action_script.sh
+.../internal/pkg/build/sources/conveyorPacker_oci.go, 99-base.sh
+
 The record says which image it is, with its configuration: so the file alone can be verified.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -31,6 +38,19 @@ RECORD = "/opt/gpu-provision/image.json"
 MOST_RECORD_BYTES = 4 << 20
 _SCHEMA = 1
 _STICKY = frozenset({"tmp", "var/tmp"})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RUNSCRIPT = """\
+#!/bin/sh
+if [ $# -gt 0 ]; then
+    exec {entrypoint} "$@"
+else
+    exec {entrypoint} {command}
+fi
+"""
+_LIBRARIES = """\
+#!/bin/sh
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
+"""
 _RC_LOCAL = """\
 # This file is sourced by /etc/rc when the container starts.
 # It can be used to manipulate the entrypoint or the command of the container.
@@ -67,6 +87,8 @@ def add_files(tree: ImageTree, image: Image) -> None:
         _add_directory(tree, directory, layer)
     for path, content in enroot_files(image.config).items():
         _add_file(tree, path, layer, content)
+    for path, content in apptainer_files(image.config).items():
+        _add_file(tree, path, layer, content, mode=0o755)
     _add_file(tree, RECORD, layer, write_record(image))
 
 
@@ -92,6 +114,32 @@ def enroot_files(config: Mapping[str, Any]) -> dict[str, bytes]:
         "/etc/fstab": "".join(mounts),
         "/etc/rc": script,
         "/etc/rc.local": _RC_LOCAL,
+    }
+    return {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
+
+
+def apptainer_files(config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The scripts that Apptainer reads, from an image's configuration. As when it converts an
+    image, a variable that is set already has precedence, except PATH.
+    """
+    settings = _settings(config)
+    variables = [line.partition("=")[::2] for line in _texts(settings.get("Env"))]
+    environment = "".join(
+        f"export {name}={shlex.quote(value)}\n"
+        if name == "PATH"
+        else f'[ -n "${{{name}:-}}" ] || export {name}={shlex.quote(value)}\n'
+        for name, value in variables
+        if _NAME.fullmatch(name)
+    )
+    entrypoint, command = _texts(settings.get("Entrypoint")), _texts(settings.get("Cmd"))
+    script = _RUNSCRIPT.format(
+        entrypoint=shlex.join(entrypoint),
+        command=shlex.join(command or (() if entrypoint else ("/bin/sh",))),
+    )
+    texts = {
+        "/.singularity.d/env/10-docker2singularity.sh": f"#!/bin/sh\n{environment}",
+        "/.singularity.d/env/99-base.sh": _LIBRARIES,
+        "/.singularity.d/runscript": script,
     }
     return {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
 
@@ -127,8 +175,8 @@ def _add_directory(tree: ImageTree, path: str, layer: int, mode: int = 0o755) ->
     tree.add(path, Directory(layer=layer, attributes=Attributes(tarfile.DIRTYPE, mode)))
 
 
-def _add_file(tree: ImageTree, path: str, layer: int, content: bytes) -> None:
-    attributes = Attributes(tarfile.REGTYPE, 0o644)
+def _add_file(tree: ImageTree, path: str, layer: int, content: bytes, mode: int = 0o644) -> None:
+    attributes = Attributes(tarfile.REGTYPE, mode)
     file = ImageFile(size=len(content), layer=layer, text=content, attributes=attributes)
     tree.add(path, file)
 

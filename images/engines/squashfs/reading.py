@@ -14,6 +14,7 @@ from pathlib import Path
 
 from images.engines.sandbox.mounts import mounted
 from images.engines.sandbox.plan import resolve
+from images.engines.sandbox.sif import squashfs_offset
 from images.engines.squashfs.files import MOST_RECORD_BYTES, RECORD, read_record
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
@@ -27,16 +28,14 @@ _KINDS = {
     stat.S_IFCHR: tarfile.CHRTYPE,
     stat.S_IFBLK: tarfile.BLKTYPE,
 }
-_MAGIC = b"hsqs"  # https://docs.kernel.org/filesystems/squashfs.html
 
 
 def is_squashfs(path: Path) -> bool:
-    """Whether a file is a squashfs, by its first bytes."""
+    """Whether a file is a squashfs, or a SIF with one, by its first bytes. ImageUnreadableError: a
+    SIF is damaged, or has another file system.
+    """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+        return stat.S_ISREG(path.stat().st_mode) and squashfs_offset(path) is not None
     except (OSError, ValueError):
         return False
 

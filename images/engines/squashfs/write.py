@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from images.engines.sandbox.ahead import ahead
+from images.engines.sandbox.sif import ENDING, sif_header
 from images.engines.squashfs.archive import archive
 from images.engines.squashfs.files import add_files
 from images.engines.squashfs.merge import merge
@@ -108,7 +109,10 @@ class SquashfsFile:
         with told_as_failure(self.path, f"The file {self.path}"):
             self._run(command, out, archive(merged, image.layers), on_bytes)
             out.with_suffix(".kept").unlink(missing_ok=True)
-            out.chmod(0o666 & ~current_umask())
+            is_sif = self.path.suffix.lower() == ENDING
+            if is_sif:
+                out = _with_header(out, image)
+            out.chmod((0o777 if is_sif else 0o666) & ~current_umask())
             with out.open("rb") as file:
                 os.fsync(file.fileno())
         self._made = out
@@ -169,6 +173,17 @@ class SquashfsFile:
         )
         error.detail = text.strip()
         raise error
+
+
+def _with_header(squashfs: Path, image: Image) -> Path:
+    """A SIF of it, in its place."""
+    out = squashfs.with_suffix(ENDING)
+    size = squashfs.stat().st_size
+    with squashfs.open("rb") as source, out.open("wb") as target:
+        target.write(sif_header(image.digest, image.platform.architecture, size))
+        shutil.copyfileobj(source, target, _PIPE_BYTES)
+    squashfs.unlink()
+    return out
 
 
 def _named_again(out: Path) -> bool:

@@ -19,6 +19,7 @@ from images.engines.squashfs.archive import archive
 from images.engines.squashfs.files import (
     RECORD,
     add_files,
+    apptainer_files,
     enroot_files,
     read_record,
     write_record,
@@ -239,6 +240,57 @@ def test_an_image_without_a_command_starts_a_shell() -> None:
     assert b"exec  /bin/sh\n" in enroot_files({})["/etc/rc"]
     words = enroot_files({"config": {"Entrypoint": ["/x"]}})["/etc/rc"].decode().split("else")[1]
     assert shlex.split(words)[:2] == ["exec", "/x"]
+
+
+def apptainer_prints(tmp_path: Path, script: str, **env: str) -> list[str]:
+    """What a container prints, whose scripts were sourced in their order."""
+    place = tmp_path / "env"
+    place.mkdir()
+    for path, content in apptainer_files({"config": SETTINGS}).items():
+        if "/env/" in path:
+            (place / Path(path).name).write_bytes(content)
+    done = subprocess.run(
+        ["/bin/sh", "-uc", f'for one in {place}/*.sh; do . "$one"; done; {script}'],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", **env},
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        pytest.param(
+            {}, ["1", "two words", "a", "b", "/.singularity.d/libs"], id="the image's variables"
+        ),
+        pytest.param(
+            {"B": "of the caller", "LD_LIBRARY_PATH": "/x"},
+            ["1", "of the caller", "a", "b", "/x:/.singularity.d/libs"],
+            id="the caller's variables",
+        ),
+    ],
+)
+def test_apptainer_sources_the_images_settings(
+    tmp_path: Path, env: dict[str, str], expected: list[str]
+) -> None:
+    script = 'for one in "$A" "$B" "$C" "$LD_LIBRARY_PATH"; do echo "$one"; done'
+    assert apptainer_prints(tmp_path, script, **env) == expected
+
+
+def test_apptainer_gets_the_images_path_and_command(tmp_path: Path) -> None:
+    files = apptainer_files({"config": {"Env": ["PATH=/opt/it's/bin", "a-b=1"]}})
+    environment = files["/.singularity.d/env/10-docker2singularity.sh"].decode()
+    assert environment.splitlines()[1:] == ["export PATH='/opt/it'\"'\"'s/bin'"]
+    script = tmp_path / "runscript"
+    config = {"Entrypoint": ["/bin/echo", "it's"], "Cmd": ["$HOME"]}
+    script.write_bytes(apptainer_files({"config": config})["/.singularity.d/runscript"])
+    for words, expected in ((["a b"], "it's a b\n"), ([], "it's $HOME\n")):
+        done = subprocess.run(
+            ["/bin/sh", script, *words], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == expected
 
 
 def test_the_record_says_which_image_it_is() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from images.engines.sandbox.sif import ENDING
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
 from provision.fleet.nodes.in_image import ImageWork, suite_command
@@ -17,6 +18,7 @@ from provision.verification.subject import Subject, squashfs_of
 
 _OF_LAYOUTS = ("provision", "podman", "apptainer")
 _OF_SQUASHFS = ("provision", "apptainer", "enroot")
+_OF_SIF = ("provision", "apptainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,12 @@ def read_order(
     if image.startswith("oci:"):
         ways = tuple(one for one in ways if one in _OF_LAYOUTS)
     elif image.startswith("/"):
-        ways = tuple(one for one in ways if one in _OF_SQUASHFS)
+        able = _OF_SIF if image.endswith(ENDING) else _OF_SQUASHFS
+        ways = tuple(one for one in ways if one in able)
     if way is not None and way not in ways:
+        what = "a layout directory" if image.startswith("oci:") else f"a {Path(image).suffix} file"
         raise BadInputError(
-            f"{way} cannot run {'a squashfs' if image.startswith('/') else 'a layout directory'}.",
+            f"{way} cannot run {what}.",
             fix=f"Use --way {', '.join(ways)}, or push the image to a registry.",
         )
     plan = plan_of(subject.labels, subject.name)

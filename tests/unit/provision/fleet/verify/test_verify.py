@@ -73,20 +73,28 @@ def test_a_layout_is_named_by_its_absolute_path(
     assert found.ways == ("provision", "podman", "apptainer"), "docker reads no layout"
 
 
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("a.sqsh", ("provision", "apptainer", "enroot")),
+        ("a.sif", ("provision", "apptainer")),
+    ],
+)
 def test_a_squashfs_is_named_by_its_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ways: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.sqsh").write_bytes(b"hsqs" + bytes(92))
-    assert name_on_nodes(subject("a.sqsh")) == f"{tmp_path}/a.sqsh"
-    found = read_order(
-        subject("a.sqsh"), load(), level="quick", timeout_s=60, way=None, provision="p"
-    )
-    assert found.ways == ("provision", "apptainer", "enroot")
-    with pytest.raises(BadInputError, match="docker cannot run a squashfs"):
-        read_order(
-            subject("a.sqsh"), load(), level="quick", timeout_s=60, way="docker", provision="p"
+    Path(name).write_bytes(b"hsqs" + bytes(92))
+    assert name_on_nodes(subject(name)) == f"{tmp_path}/{name}"
+
+    def order_by(way: str | None) -> FleetOrder:
+        return read_order(
+            subject(name), load(), level="quick", timeout_s=60, way=way, provision="p"
         )
+
+    assert order_by(None).ways == ways
+    with pytest.raises(BadInputError, match=rf"docker cannot run a {name[1:]} file"):
+        order_by("docker")
 
 
 @pytest.mark.parametrize("name", ["image.tar", TAG])

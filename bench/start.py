@@ -63,6 +63,7 @@ sys.exit(done.exit_code)
 REQUEST = ("--cuda", "11.7", "--gpu", "A100", "--driver", "535.104.05", "--python", "3.11")
 PIP = "pip"
 """The image that pip makes, with which all are compared."""
+GZIP_TAG = "gpu-provision:pytorch2.0.1-cu117"
 FORMATS: dict[str, tuple[str, ...]] = {
     "gzip": (),
     "zstd": ("--compression", "zstd"),
@@ -86,6 +87,9 @@ class Images:
     def layout(self, name: str) -> Path:
         return self.place / f"layout-{name}"
 
+    def archive(self, name: str) -> Path:
+        return self.place / f"{name}.tar"
+
     def make(self) -> None:
         if not self.lock.exists():
             provision("lock", *REQUEST, "--base", "bootstrap", "--output", str(self.lock))
@@ -94,8 +98,13 @@ class Images:
                 self.build(self.layout(name), *words)
         if not self.squashfs.exists():
             self.build(self.squashfs)
+        if not self.archive("gzip").exists():
+            self.build(self.archive("gzip"))
         if not self.layout(PIP).exists():
             self._make_as_pip()
+        if not self.archive(PIP).exists():  # as `docker save` writes it
+            words = (f"oci:{self.layout(PIP)}:1", f"docker-archive:{self.archive(PIP)}:{PIP}:1")
+            call("skopeo", "copy", "-q", *words)
 
     def build(self, out: Path, *words: str) -> float:
         """Seconds of the step `build`: what precedes it is the same for all."""
@@ -171,6 +180,9 @@ def start_ways(images: Images, work: Path) -> dict[str, Callable[[], float]]:
             ways[f"{engine}, {name}"] = partial(pull, image_name(name), JOB, work)
     for name in (PIP, "gzip"):  # the engines of Debian 12 do not read zstd
         ways[f"docker, {name}"] = partial(nodes.by_docker, image_name(name), JOB, work)
+    for name, tag in ((PIP, f"{PIP}:1"), ("gzip", GZIP_TAG)):
+        load = partial(nodes.by_docker, tag, JOB, work, images.archive(name))
+        ways[f"docker load, {name}"] = load
     ways["squashfs, squashfuse"] = partial(in_sandbox, images.squashfs, work)
     no_fuse = path_without(work, "squashfuse", "squashfuse_ll")
     ways["squashfs, loop device"] = partial(in_sandbox, images.squashfs, work, PATH=no_fuse)

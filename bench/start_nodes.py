@@ -168,8 +168,8 @@ def by_podman(name: str, job: str, work: Path) -> float:
         shutil.rmtree(place)
 
 
-def by_docker(name: str, job: str, work: Path) -> float:
-    """Pull and run it, in an engine of its own."""
+def by_docker(name: str, job: str, work: Path, archive: Path | None = None) -> float:
+    """Pull it, or load it from an archive, and run it, in an engine of its own."""
     place = work / "docker"
     place.mkdir()
     at = f"unix://{place}/socket"
@@ -178,5 +178,11 @@ def by_docker(name: str, job: str, work: Path) -> float:
     (place / "settings").write_text("{}")
     with daemon(place, "dockerd", *own, *none):
         wait_for(lambda: call("docker", "--host", at, "version"))
-        words = ("run", "--rm", "--quiet", "--network=none", name, "python3", "-c", job)
-        return timed(lambda: call("docker", "--host", at, *words))
+        docker = ("docker", "--host", at)
+
+        def start() -> str:
+            if archive is not None:
+                call(*docker, "load", "--quiet", "--input", str(archive))
+            return call(*docker, "run", "--rm", "--network=none", name, "python3", "-c", job)
+
+        return timed(start)

@@ -22,7 +22,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 MOST_FATBINS = 1_000_000
@@ -35,7 +35,13 @@ _PAIR = struct.Struct("<II")
 _VERSION, _ENTRY_VERSION = 1, 0x0101
 _ALIGNMENT = 8
 _MOST_HEADER_BYTES = 1 << 16
-_PTX, _SASS, _LTO, _CONCATENATED = 1, 2, 8, 256
+PTX, SASS = 1, 2
+_LTO, _CONCATENATED = 8, 256
+_REMOVED, _REMOVED_WORD = -1, "removed"
+_NO_CODE = bytes(16)
+"""The beginning of a payload that was overwritten with zeros (images.layers.cut). Code begins with
+the magic of an ELF file or of a compressor, or with text.
+"""
 _ARCHITECTURES = range(10, 1000)
 _ACCELERATED, _FAMILY = 1 << 20, 1 << 21
 
@@ -46,6 +52,18 @@ class DamagedFatbin(ValueError):  # noqa: N818  callers add the file's name and 
     def __init__(self, at: int) -> None:
         super().__init__(f"the fatbin at byte {at}")
         self.at = at
+
+
+@dataclass(frozen=True, slots=True)
+class FatbinEntry:
+    """An entry of a fatbin: its kind (`PTX`, `SASS`, or another), its target ("sm_90a"; "" if it
+    has none, or several), and where its payload is in the file, in bytes.
+    """
+
+    kind: int
+    target: str
+    at: int
+    size: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +85,12 @@ class FatbinScanner:
     is some bytes for each fatbin, and one header.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, on_fatbin: Callable[[int, tuple[FatbinEntry, ...]], None] | None = None
+    ) -> None:
+        """`size` of the file in bytes; `on_fatbin` gets the offset and the entries of each fatbin
+        that is found.
+        """
         self.found = array("Q")
         """The offsets of the fatbins, ascending."""
         self.strays: list[int] = []
@@ -79,6 +102,8 @@ class FatbinScanner:
         self._at = 0
         self._fatbin: tuple[int, int] | None = None
         self._held: set[tuple[int, str]] = set()
+        self._on_fatbin = on_fatbin
+        self._entries: list[FatbinEntry] = []
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece of the file. DamagedFatbin: a fatbin is inconsistent."""
@@ -112,7 +137,7 @@ class FatbinScanner:
                 continue
             census.fatbins += fatbins
             for kind, target in contents[number]:
-                {_SASS: census.sass, _PTX: census.ptx}.get(kind, census.other)[target] += fatbins
+                {SASS: census.sass, PTX: census.ptx}.get(kind, census.other)[target] += fatbins
         return census
 
     def _search(self, window: bytes, start: int) -> bool:
@@ -132,6 +157,7 @@ class FatbinScanner:
         end = at + header + payload
         if version == _VERSION and header == _HEADER.size and end <= self._size:
             self._at, self._fatbin, self._held = at + header, (at, end), set()
+            self._entries = []
         else:
             self._stray(at)
         return True
@@ -156,12 +182,20 @@ class FatbinScanner:
         )
         if not sensible:
             return self._give_up()
-        if kind == _CONCATENATED and here + header > len(window):
+        start_of_code = len(_NO_CODE) if payload >= len(_NO_CODE) else 0
+        if kind in (PTX, SASS, _CONCATENATED) and here + header + start_of_code > len(window):
             return False
         try:
-            self._held |= set(_targets(window[here : here + header]))
+            targets = set(_targets(window[here : here + header]))
         except ValueError:
             return self._give_up()
+        if self._on_fatbin is not None:
+            target = next(iter(targets))[1] if kind in (PTX, SASS) else ""
+            self._entries.append(FatbinEntry(kind, target, self._at + header, payload))
+        body = here + header
+        if kind in (PTX, SASS) and window[body : body + start_of_code] == _NO_CODE:
+            targets = {(_REMOVED, _REMOVED_WORD)}
+        self._held |= targets
         self._at += header + payload
         return True
 
@@ -172,6 +206,8 @@ class FatbinScanner:
         if len(self.found) == MOST_FATBINS:
             raise DamagedFatbin(begin)
         self.found.append(begin)
+        if self._on_fatbin is not None:
+            self._on_fatbin(begin, tuple(self._entries))
         held = frozenset(self._held)
         self._contents.append(self._numbers.setdefault(held, len(self._numbers)))
         return True
@@ -197,11 +233,11 @@ def _targets(header: bytes) -> Iterator[tuple[int, str]]:
     if kind == _CONCATENATED:
         for part in _parts(header, extension):
             yield from _targets(part)
-    elif kind in (_PTX, _SASS):
+    elif kind in (PTX, SASS):
         if architecture not in _ARCHITECTURES:
             raise ValueError(architecture)
         suffix = "a" if flags & _ACCELERATED else "f" if flags & _FAMILY else ""
-        yield kind, f"{'compute' if kind == _PTX else 'sm'}_{architecture}{suffix}"
+        yield kind, f"{'compute' if kind == PTX else 'sm'}_{architecture}{suffix}"
     else:
         yield kind, "LTO-IR" if kind == _LTO else f"kind {kind}"
 

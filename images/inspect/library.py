@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from images.inspect import elf
-from images.inspect.fatbin import Census, DamagedFatbin, FatbinScanner
+from images.inspect.fatbin import Census, DamagedFatbin, FatbinEntry, FatbinScanner
 from images.inspect.model import LibraryCode
 from images.wheels.errors import ANEW_FIX, WheelUnreadableError
 
-_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+LINKED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"
+_SECTIONS = (LINKED, RELOCATABLE)
 # The sections' names are close to their table: 300 bytes before it if the file was not changed
 # after linking, 900 kB in torch 2.15 for aarch64.
 _BEFORE_TABLE_BYTES = 8 << 20
 _BEHIND_TABLE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fatbin:
+    """A fatbin of a library: its offset, its entries, and the section that it is in; "": in none of
+    those for device code.
+    """
+
+    at: int
+    entries: tuple[FatbinEntry, ...]
+    section: str
 
 
 class _Kept:
@@ -36,7 +49,46 @@ def read_library(
     The section table is at the end, which a stream reaches last, so fatbins are found by their
     magic; the table then decides which of them count.
     """
-    scanner = FatbinScanner(size)
+    scanner, header, sections = _scan(name, size, pieces, None)
+    census, outside = _census(name, size, scanner, sections)
+    code = LibraryCode(
+        name=name,
+        fatbins=census.fatbins,
+        sass=_by_number(census.sass),
+        ptx=_by_number(census.ptx),
+        other=dict(sorted(census.other.items())),
+        outside=outside,
+    )
+    return code, header.machine
+
+
+def read_fatbins(name: str, size: int, pieces: Iterable[bytes]) -> tuple[Fatbin, ...] | None:
+    """List the fatbins of a library of `size` bytes, in one pass; None: it has no section table, so
+    which of them the loader uses is not known.
+    """
+    found: list[tuple[int, tuple[FatbinEntry, ...]]] = []
+    scanner, _, sections = _scan(name, size, pieces, lambda at, held: found.append((at, held)))
+    if sections is None:
+        return None
+    _refuse_strays(name, scanner, sections)
+    return tuple(
+        Fatbin(at=at, entries=held, section=_section_of(at, sections)) for at, held in found
+    )
+
+
+def _section_of(at: int, sections: Mapping[str, tuple[int, int]]) -> str:
+    ranges = ((name, sections[name]) for name in _SECTIONS if name in sections)
+    return next((name for name, (begin, end) in ranges if begin <= at < end), "")
+
+
+def _scan(
+    name: str,
+    size: int,
+    pieces: Iterable[bytes],
+    on_fatbin: Callable[[int, tuple[FatbinEntry, ...]], None] | None,
+) -> tuple[FatbinScanner, elf.ElfHeader, Mapping[str, tuple[int, int]] | None]:
+    """Read a library in one pass: its fatbins, its header and, if it has them, its sections."""
+    scanner = FatbinScanner(size, on_fatbin)
     header: elf.ElfHeader | None = None
     kept = _Kept(0, 0)
     start = b""
@@ -63,17 +115,17 @@ def read_library(
         scanner.finish()
     except DamagedFatbin as error:
         raise _damaged(name, error.at) from error
-    sections = elf.section_ranges(header, bytes(kept.data), kept.begin)
-    census, outside = _census(name, size, scanner, sections)
-    code = LibraryCode(
-        name=name,
-        fatbins=census.fatbins,
-        sass=_by_number(census.sass),
-        ptx=_by_number(census.ptx),
-        other=dict(sorted(census.other.items())),
-        outside=outside,
-    )
-    return code, header.machine
+    return scanner, header, elf.section_ranges(header, bytes(kept.data), kept.begin)
+
+
+def _refuse_strays(
+    name: str, scanner: FatbinScanner, sections: Mapping[str, tuple[int, int]]
+) -> None:
+    """Refuse a section for device code with something that looks like a fatbin and is none."""
+    for begin, end in (sections[section] for section in _SECTIONS if section in sections):
+        for stray in scanner.strays:
+            if begin <= stray < end:
+                raise _damaged(name, stray)
 
 
 def _census(
@@ -93,10 +145,7 @@ def _census(
     if sections is None:
         return everything, None if everything.fatbins else 0
     ranges = [sections[section] for section in _SECTIONS if section in sections]
-    for begin, end in ranges:
-        for stray in scanner.strays:
-            if begin <= stray < end:
-                raise _damaged(name, stray)
+    _refuse_strays(name, scanner, sections)
     counted = [scanner.count(begin, end) for begin, end in ranges]
     inside = sum(part.fatbins for part in counted)
     census = next((part for part in counted if part.fatbins), everything)

@@ -14,9 +14,10 @@ import posixpath
 import re
 import stat
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from images.layers import record, scripts, unneeded
 from images.layers.record import Row
@@ -74,18 +75,32 @@ class InstallLocation:
         )
 
 
+class MadeContent(Protocol):
+    """Content that is made of a wheel's, in pieces, and too large for memory."""
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+
+    def contents(self) -> Iterator[bytes]:
+        """Yield it."""
+
+    def pack(self, block: bytes) -> bytes:
+        """Compress a part of it as a gzip member."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledFile:
-    """An installed file: members of the wheel and bytes of ours, concatenated."""
+    """An installed file: members of the wheel, bytes of ours, and what is made, concatenated."""
 
     path: str
     mode: int
-    parts: tuple[Member | bytes, ...]
+    parts: tuple[Member | bytes | MadeContent, ...]
     wheel: WheelFile
 
     @property
     def size(self) -> int:
-        return sum(part.size if isinstance(part, Member) else len(part) for part in self.parts)
+        return sum(len(part) if isinstance(part, bytes) else part.size for part in self.parts)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, cast
 
 from images.layers import gzip, tar, unneeded
-from images.layers.install import InstalledFile, InstallLocation, canonicalized, file_name, plan
+from images.layers.install import (
+    InstalledFile,
+    InstallLocation,
+    MadeContent,
+    canonicalized,
+    file_name,
+    plan,
+)
 from images.layers.unneeded import Spared
 from images.layers.wheel_file import MemberCheck, WheelFile
 from images.oci.inflate import PiecesFile
@@ -35,6 +42,9 @@ from images.wheels.locked import Wheel
 
 FORMAT = 1
 """Part of each key: raise it when the bytes for the same wheels change."""
+
+MADE_BYTES = 2 << 20
+"""What is compressed at once, as one gzip member, of a content that is made here."""
 
 # The prefix of files in a wheel that are not installed under their name.
 _DATA = re.compile(r"^[^/]+\.data/((purelib|platlib)/)?")
@@ -111,22 +121,15 @@ class WheelLayer:
     def stream(self, known: Unpacked | None) -> Stream:
         """Generate the layer; the module's docstring describes what `known` saves."""
         with contextlib.ExitStack() as opened:
-            return (yield from _layer(self._files(opened), known))
+            return (yield from layer_stream(self.files(opened), known))
 
     def members(self) -> Generator[TarMember, None, None]:
         """Yield the members of its tar; only those contents that are read are inflated."""
         with contextlib.ExitStack() as opened:
-            for path, file in _in_order(self._files(opened)):
-                member = tarfile.TarInfo(path)
-                member.mtime = tar.MTIME
-                if file is None:
-                    member.type, member.mode = tarfile.DIRTYPE, _DIRECTORY_MODE
-                    yield member, None
-                else:
-                    member.mode, member.size = file.mode, file.size
-                    yield member, cast("IO[bytes]", PiecesFile(_content(file)))
+            yield from layer_members(self.files(opened))
 
-    def _files(self, opened: contextlib.ExitStack) -> dict[str, InstalledFile]:
+    def files(self, opened: contextlib.ExitStack) -> dict[str, InstalledFile]:
+        """All its files by their paths, which can be read while `opened` is."""
         files: dict[str, InstalledFile] = {}
         for locked in self.wheels:
             # like pip: a later wheel replaces files of an earlier one
@@ -214,11 +217,27 @@ def _content(file: InstalledFile) -> Iterator[bytes]:
     for part in file.parts:
         if isinstance(part, Member):
             yield from file.wheel.contents(part)
-        else:
+        elif isinstance(part, bytes):
             yield part
+        else:
+            yield from part.contents()
 
 
-def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream:
+def layer_members(files: Mapping[str, InstalledFile]) -> Generator[TarMember, None, None]:
+    """Yield the members of a layer's tar; only those contents that are read are inflated."""
+    for path, file in _in_order(files):
+        member = tarfile.TarInfo(path)
+        member.mtime = tar.MTIME
+        if file is None:
+            member.type, member.mode = tarfile.DIRTYPE, _DIRECTORY_MODE
+            yield member, None
+        else:
+            member.mode, member.size = file.mode, file.size
+            yield member, cast("IO[bytes]", PiecesFile(_content(file)))
+
+
+def layer_stream(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream:
+    """Generate the layer of these files; `known` saves computing its digest."""
     writer = _Writer(is_learning=known is None)
     for path, file in _in_order(files):
         if file is None:
@@ -229,8 +248,10 @@ def _layer(files: Mapping[str, InstalledFile], known: Unpacked | None) -> Stream
         for part in file.parts:
             if isinstance(part, Member):
                 yield from writer.copy(file.wheel, part)
-            else:
+            elif isinstance(part, bytes):
                 writer.add(part, search=True)
+            else:
+                yield from writer.make(part)
         writer.add(tar.padding(size))
         if writer.held >= tar.PIECE_BYTES:
             yield writer.take()
@@ -298,6 +319,22 @@ class _Writer:
         if check:
             check.finish()
         self._put(gzip.trailer(member.crc, member.size))
+
+    def make(self, made: MadeContent) -> Iterator[bytes]:
+        """Add what is made of a wheel's content; yields pieces."""
+        self.flush()
+        held = bytearray()
+        for piece in made.contents():
+            if self._digest is not None:
+                self._digest.update(piece)
+                self._size += len(piece)
+            held += piece
+            while len(held) >= MADE_BYTES:  # blocks, whatever the sizes of the pieces
+                self._put(made.pack(bytes(held[:MADE_BYTES])))
+                del held[:MADE_BYTES]
+                yield self.take()
+        if held:
+            self._put(made.pack(bytes(held)))
 
     def unpacked(self) -> Unpacked:
         """The digest and size of the plain tar."""

@@ -171,7 +171,7 @@ def test_any_section_table_is_survived(rows: list[bytes], names: bytes) -> None:
 def test_a_large_library_needs_little_memory() -> None:
     """A hundred megabytes in pieces, a tenth of it in one fatbin; the pieces are not counted."""
     piece = bytes(1 << 20)
-    large = fatbin(b"".join([targets("sm_80")[16:], entry(2, 90, payload=bytes(10 << 20))]))
+    large = fatbin(b"".join([targets("sm_80")[16:], entry(2, 90, payload=b"\x01" * (10 << 20))]))
     start = library({".data": b""}, table=False)
     start += b"\0" * (-len(start) % 8)
     size = len(start) + 90 * len(piece) + len(large)

@@ -73,6 +73,7 @@ def account(
             "destination": choice.destination.kind,
             "place": place,
             "layers": list(image.layers) if image else [],
+            **({"cut": cut.to_json()} if (cut := image and image.cut) else {}),
             "libraries": image.loading.to_json() if image and image.loading else None,
             "platforms": [
                 {"platform": str(manifest.platform), "digest": manifest.digest}

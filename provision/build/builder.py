@@ -77,6 +77,13 @@ def choose_builder(
                 fix="Use --builder oci, or load the base (docker load) and name it by its tag.",
             )
         asked, why = "oci", "the base is on this machine"
+    if job.making.cut:
+        if asked == "docker":
+            raise BadInputError(
+                "An engine installs packages as they are; --cut changes their libraries.",
+                fix="Use --builder oci.",
+            )
+        asked, why = "oci", "--cut changes libraries, which an engine does not"
     if job.settings.unpacked is not None:
         asked, why = "oci", "an engine would need the network"
     choice = choose(asked, job.destination, engine=found.state, needs_engine=needs)

@@ -17,6 +17,7 @@ from provision.attestation.signing.keys import Signer
 from provision.build.base import BuildSettings
 from provision.build.destination import Choice
 from provision.errors import BadInputError
+from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
 from provision.output.console import Console
@@ -24,6 +25,7 @@ from provision.output.files import refuse_unwritable
 
 if TYPE_CHECKING:
     from provision.attestation.provenance.documents import Documents
+    from provision.build.cut import CutReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +46,15 @@ class Documenting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneImage:
-    """An image with its name: what it was made from and where its lock is kept."""
+    """An image with its name: what it was made from, where its lock is kept, and what was removed
+    from its libraries.
+    """
 
     lock: Lock
     image_id: str
     manifest: Descriptor | None
     kept_lock: Path | None
+    cut: CutReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +131,7 @@ def keep_documents(
 
 
 def _make(one: OneImage, done: BuildDone, signer: Signer, settings: BuildSettings) -> Documents:
+    from provision.attestation.provenance.bom import ChangedFiles
     from provision.attestation.provenance.documents import make_documents
     from provision.attestation.provenance.statement import BuildRun
 
@@ -143,6 +149,12 @@ def _make(one: OneImage, done: BuildDone, signer: Signer, settings: BuildSetting
         name=done.name,
         images=[*digests, one.image_id],
         debian=_debian(one.lock.plan, settings),
+        changed=None
+        if one.cut is None
+        else ChangedFiles(
+            why=f"--cut {','.join(targets_of(one.cut.gpus))}",
+            files=[(row.package, row.path, row.sha256 or "") for row in one.cut.changed],
+        ),
     )
 
 

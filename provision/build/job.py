@@ -28,6 +28,7 @@ from provision.build.builder import (
     maker_for,
     needs_engine,
 )
+from provision.build.cut import LICENCE
 from provision.build.destination import check_writer
 from provision.build.documents import (
     BuildDone,
@@ -45,11 +46,13 @@ from provision.build.work import BuildJob, FinishedImage
 from provision.errors import BadInputError, Exit
 from provision.host import in_short
 from provision.host.gpu_request import gpus_to_request
+from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock, read_lock_file, write_lock
 from provision.model.plan import TITLES, HostFacts, Plan
 from provision.output.console import Console
 from provision.resolve import resolve
 from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
+from provision.verification.cut import other_gpu
 from provision.verification.suite import (
     SuiteRequest,
     check_names,
@@ -73,6 +76,8 @@ def build(
     are raised as `Failure`; the exit code is 0, or 1 if a check failed in the image that was built.
     """
     started = datetime.now(timezone.utc)
+    if job.making.cut:
+        console.warn(LICENCE, "Without --cut no file of a package is changed.")
     if not job.dry_run:
         check_writer(job.destination)
     locks = [read_lock_file(path) for path in job.locks]
@@ -242,7 +247,7 @@ def _verify(
     from images.engines.sandbox.run import Sandbox
 
     image = next((one for one in built if _runs_here(one.plan, here)), None)
-    if not job.verify or image is None:
+    if not job.verify or image is None or other_gpu(job.making.cut, here):
         return [], (), None
     gpus = gpus_to_request(here)
     with (
@@ -287,6 +292,7 @@ def _images(built: Sequence[FinishedImage], kept: Sequence[Path | None]) -> list
             image_id=one.made.image_id,
             manifest=one.made.manifest,
             kept_lock=path,
+            cut=one.made.cut,
         )
         for one, path in zip(built, kept, strict=True)
     ]
@@ -297,6 +303,7 @@ def _options(job: BuildJob) -> dict[str, object]:
     return {
         "bytecode": job.making.bytecode,
         **({"compression": "zstd"} if job.making.compression == "zstd" else {}),
+        **({"cut": targets_of(job.making.cut)} if job.making.cut else {}),
         "exclude-unneeded": job.making.exclude_unneeded,
         **({"project-sha256": job.code.digest} if job.code else {}),
     }
@@ -310,6 +317,9 @@ def _runs_here(plan: Plan, here: HostFacts) -> bool:
 def _not_verified(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts) -> str | None:
     if not job.verify:
         return "--no-verify"
+    if other := other_gpu(job.making.cut, here):
+        kept = " and ".join(targets_of(job.making.cut))
+        return f"it has GPU code for {kept} alone, and this machine has {other.name or 'another'}"
     others = [str(one.plan.arch) for one in built if not _runs_here(one.plan, here)]
     return f"for {', '.join(others)}, which this machine is not" if others else None
 

@@ -16,6 +16,7 @@ from provision.lock.lockfile import Lock
 from provision.model.plan import Plan
 
 if TYPE_CHECKING:
+    from provision.build.cut import CutReport
     from provision.build.loading import LoadVerdict
 
 
@@ -24,7 +25,7 @@ class MadeImage:
     """An image without a name. `manifest` describes what its destination has (None: an engine has
     it, which knows it by `image_id` alone); `size_bytes` as its place counts, compressed or not;
     `image` is set if it can be read without that place. `loading` says whether its libraries will
-    load; None: that was not judged.
+    load; None: that was not judged. `cut`: what was removed from its libraries; None: nothing.
     """
 
     image_id: str
@@ -33,6 +34,7 @@ class MadeImage:
     image: Image | None = None
     layers: tuple[Mapping[str, Any], ...] = field(default=())
     loading: LoadVerdict | None = None
+    cut: CutReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,14 @@ from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, KnownLayer, LayerSource
 from provision.build.base import BuildSettings
+from provision.build.cut import note_kept, report_of, shaped
 from provision.build.destination import Choice, Compression
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import SquashfsTarget, open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.model.plan import PACKAGES, Request
+from provision.model.plan import PACKAGES, ComputeCapability, Request
 from provision.output.console import Console
 from provision.resolve.packages import asked_for
 from provision.verification.subject import prepared, runner_here, sandbox_here
@@ -53,6 +54,7 @@ class Making:
     exclude_unneeded: bool = False
     bytecode: bool = False
     compression: Compression = "gzip"
+    cut: tuple[ComputeCapability, ...] = ()
     cache_from: str | None = None
     store_limit: int | None = None
 
@@ -138,6 +140,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             )
             sources = self._sources(lock, base, facts, fetcher)
             settings = self._settings_of(lock, base)
+            layers = shaped(sources, cut=self._making.cut, compression=self._making.compression)
             check = LoadCheck(
                 LoadSubject(
                     plan=lock.plan,
@@ -150,7 +153,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 progress,
             )
             built = build(
-                Recipe(base=base, sources=self._compressed(sources), settings=settings),
+                Recipe(base=base, sources=layers, settings=settings),
                 self._target,
                 memory,
                 progress,
@@ -167,6 +170,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             self._report_spared(lock)
         self._report_written_twice(sources)
         check.report(self._console)
+        cut = report_of(layers, self._making.cut, self._store)
+        note_kept(cut, self._console)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not delete it
         self._target.publish(built.content, MANIFEST, name=None)
@@ -177,6 +182,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             image=built.image,
             layers=tuple(asdict(layer) for layer in built.layers),
             loading=check.verdict,
+            cut=cut,
         )
         if isinstance(self._target, SquashfsTarget):
             return self._target.write_image(made, self._console)
@@ -228,17 +234,9 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             size_bytes=sum(one.size_bytes for one in made),
         )
 
-    def _compressed(self, sources: Sequence[LayerSource]) -> tuple[LayerSource, ...]:
-        if self._making.compression == "gzip":
-            return tuple(sources)
-        from images.layers.zstd import ZstdLayer
-
-        return tuple(ZstdLayer(source=source) for source in sources)
-
     def _settings_of(self, lock: Lock, base: Image) -> ContainerSettings:
-        settings = image_environment(
-            base.config, nvcc_flags=nvcc_flags(lock.plan), labels=labels_for(lock, VERSION)
-        )
+        labels = labels_for(lock, VERSION, self._making.cut)
+        settings = image_environment(base.config, nvcc_flags=nvcc_flags(lock.plan), labels=labels)
         if self._code is None:
             return settings
         program = self._code.program

@@ -180,6 +180,12 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         help="of layers: gzip (default), or zstd, which is smaller and unpacks faster, for Docker "
         "23.0, containerd 1.5, Podman and newer (with --output or --push)",
     )
+    group.add_argument(
+        "--cut",
+        metavar="GPU[,GPU...]",
+        help="keep only the code for these GPUs in the libraries; for your own use, see NVIDIA's "
+        "licences (oci builder)",
+    )
     group.add_argument("--no-verify", action="store_true", help="do not test the image")
     group.add_argument("--dry-run", action="store_true", help="show what would be built and exit")
 

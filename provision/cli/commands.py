@@ -19,6 +19,7 @@ from provision.cli.options import (
     read_request_for,
     read_settings,
     this_host,
+    what_if_gpu,
 )
 from provision.cli.paths import record_home
 from provision.cli.suite_options import read_check, read_image, read_order, read_origin_check
@@ -210,6 +211,7 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
     from functools import cache
 
     from provision.build.job import build
+    from provision.cli.cut import planned_for, read_cut, refuse_contradiction
 
     with ExitStack() as stack:
         if args.bundle is None:
@@ -220,7 +222,9 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
             catalog, unpacked = stack.enter_context(taken_from(args, this_host, console))
         if args.lock and unpacked is None:
             refuse_beside_lock(args, "--lock")
-        hosts = cache(lambda: read_hosts(args, catalog))
+        cut = read_cut(args.cut, catalog)
+        refuse_contradiction([what_if_gpu(text, catalog) for text in args.gpus], cut)
+        hosts = cache(lambda: planned_for(read_hosts(args, catalog), cut))
         job = read_build(args, catalog, hosts)
         job = dataclasses.replace(
             job, settings=dataclasses.replace(job.settings, unpacked=unpacked)

@@ -107,6 +107,7 @@ _KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
     "compression": _compressions,
     "cuda": _cuda_versions,
     "gpus": _gpus,
+    "cut": _gpus,
     "flavour": lambda: ("runtime", "devel"),
     "shell": lambda: SHELLS,
 }

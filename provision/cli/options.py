@@ -155,7 +155,8 @@ def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> Hos
     return facts
 
 
-def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
+def what_if_gpu(text: str, catalog: Catalog, option: str = "--gpu") -> Gpu:
+    """A GPU by its name or its compute capability. BadInputError: `option` names an unknown one."""
     capability = parse_compute_capability(text)
     if capability is not None:
         return Gpu(compute_capability=capability)
@@ -166,20 +167,20 @@ def what_if_gpu(text: str, catalog: Catalog) -> Gpu:
     if match.status == "ambiguous":
         names = ", ".join(f"{row.name}" for row in match.rows[:6])
         raise BadInputError(
-            f"--gpu {quoted(text)} is ambiguous: {names}.",
-            fix="Give the full name, or the compute capability: --gpu 8.6",
+            f"{option} {quoted(text)} is ambiguous: {names}.",
+            fix=f"Give the full name, or the compute capability: {option} 8.6",
         )
     if (vendor := catalog.other_vendor(text)) is not None:
         raise BadInputError(
-            f"--gpu {quoted(text)} is not an NVIDIA GPU ({vendor}). CUDA builds run on NVIDIA GPUs "
-            "only.",
-            fix="Name an NVIDIA GPU, for example: --gpu 'RTX 3090'",
+            f"{option} {quoted(text)} is not an NVIDIA GPU ({vendor}). CUDA builds run on NVIDIA "
+            "GPUs only.",
+            fix=f"Name an NVIDIA GPU, for example: {option} 'RTX 3090'",
         )
     near = f" Did you mean {' or '.join(match.suggestions[:3])}?" if match.suggestions else ""
     raise BadInputError(
-        f"--gpu {quoted(text)} is not in the catalog.{near}",
+        f"{option} {quoted(text)} is not in the catalog.{near}",
         fix="Give its compute capability, which "
-        "nvidia-smi --query-gpu=compute_cap --format=csv prints: --gpu 8.6",
+        f"nvidia-smi --query-gpu=compute_cap --format=csv prints: {option} 8.6",
     )
 
 
@@ -275,6 +276,7 @@ def read_build(
     from provision.build.documents import Documenting
     from provision.build.wheels import Making
     from provision.build.work import BuildJob
+    from provision.cli.cut import capabilities, read_cut
     from provision.cli.sizes import store_limit
 
     check_builder(args.builder)
@@ -296,6 +298,7 @@ def read_build(
             exclude_unneeded=args.exclude_unneeded,
             bytecode=args.bytecode,
             compression=_read_compression(args),
+            cut=capabilities(read_cut(args.cut, catalog)),
             cache_from=args.cache_from,
             store_limit=store_limit(os.environ),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 from provision.catalog.rows import GpuModel
 from provision.errors import BadInputError, LockFileError
 from provision.lock.lockfile import Lock
-from provision.model.plan import Gpu, HostFacts, Plan
+from provision.model.plan import ComputeCapability, Gpu, HostFacts, Plan
 from provision.model.planfile import plan_from_json, plan_to_json
 
 PLAN = "org.gpu-provision.plan"
 LOCK_SHA256 = "org.gpu-provision.lock-sha256"
 VERSION = "org.gpu-provision.version"
+CUT = "org.gpu-provision.cut"
+"""The GPUs for which an image has code, if that of others was removed: "sm_80,sm_86"."""
+_TARGET = re.compile(r"sm_([0-9]{1,3})([0-9])")
 _ABOUT_THE_HOST = (
     "reasons",
     "warnings",
@@ -29,8 +33,10 @@ _ABOUT_THE_HOST = (
 )
 
 
-def labels_for(lock: Lock, version: str) -> dict[str, str]:
-    """The labels of an image built from this lock. They contain no data of the host."""
+def labels_for(lock: Lock, version: str, cut: Sequence[ComputeCapability] = ()) -> dict[str, str]:
+    """The labels of an image built from this lock, with the GPU code for `cut` alone, if there are
+    any. They contain no data of the host.
+    """
     plan = plan_to_json(lock.plan)
     for private in _ABOUT_THE_HOST:
         plan.pop(private)
@@ -43,11 +49,32 @@ def labels_for(lock: Lock, version: str) -> dict[str, str]:
         PLAN: json.dumps(plan, separators=(",", ":"), sort_keys=True),
         LOCK_SHA256: lock.sha256,
         VERSION: version,
+        **({CUT: ",".join(targets_of(cut))} if cut else {}),
         "org.opencontainers.image.title": f"{lock.plan.framework} {lock.plan.framework_version} "
         f"for CUDA {lock.plan.cuda}",
         "org.opencontainers.image.base.name": base.reference if base else "",
         "org.opencontainers.image.base.digest": (base.digest or "") if base else "",
     }
+
+
+def targets_of(gpus: Collection[ComputeCapability]) -> list[str]:
+    """The names of compute capabilities, ascending, each once: ["sm_80", "sm_86"]."""
+    return [f"sm_{major}{minor}" for major, minor in sorted(set(gpus))]
+
+
+def cut_of(labels: Mapping[str, str], image: str) -> tuple[ComputeCapability, ...]:
+    """The only GPUs for which an image has code, as its label says; (): no code was removed.
+    BadInputError: the label is not valid.
+    """
+    text = labels.get(CUT)
+    if text is None:
+        return ()
+    found = [_TARGET.fullmatch(word) for word in text.split(",")]
+    if not all(found):
+        raise BadInputError(
+            f"The {CUT} label of {image} is not valid.", fix="Rebuild the image: provision build"
+        )
+    return tuple((int(match[1]), int(match[2])) for match in found if match)
 
 
 def plan_of(labels: Mapping[str, str], image: str) -> Plan:

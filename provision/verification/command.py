@@ -32,6 +32,7 @@ from provision.model.plan import TITLES, Framework, HostFacts, Plan
 from provision.output.console import Console
 from provision.output.files import refuse_unwritable
 from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
+from provision.verification.cut import refuse_other_gpus
 from provision.verification.report_files import (
     compared,
     refuse_unusable,
@@ -112,6 +113,7 @@ def verify(
         plan = _plan_for(order, plan_of(subject.labels, order.image), console)
         check_names(order.asked, plan.framework)
         here = facts()
+        refuse_other_gpus(subject.labels, order.image, here)
         with (
             console.step("verify", f"{order.image}, level {order.asked.level}", named=True),
             ready(subject, places, console) as (runner, handle),

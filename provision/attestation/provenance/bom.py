@@ -17,6 +17,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from images.wheels.locked import Wheel
@@ -44,12 +45,26 @@ _DEBIAN = re.compile(
 _PLAN_KEYS = ("cuda", "wheel_tag", "cudnn", "nccl", "python", "arch", "flavour")
 
 
-def bill_of_materials(lock: Lock, *, debian: Sequence[str] = ()) -> bytes:
-    """The document. `debian` are the packages of a bootstrap base, each as "name=version"."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedFiles:
+    """The files of an image that are not those of their wheels: each its package, its path in the
+    wheel and its sha256 (hex). `why`: the option that changed them.
+    """
+
+    why: str
+    files: Sequence[tuple[str, str, str]] = ()
+
+
+def bill_of_materials(
+    lock: Lock, *, debian: Sequence[str] = (), changed: ChangedFiles | None = None
+) -> bytes:
+    """The document. `debian` are the packages of a bootstrap base, each as "name=version".
+    `changed`: files that differ from those of the wheels whose digests it has.
+    """
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
-    made = make_outputter(_bom(lock, debian), OutputFormat.JSON, SchemaVersion.V1_6)
+    made = make_outputter(_bom(lock, debian, changed), OutputFormat.JSON, SchemaVersion.V1_6)
     document = json.loads(made.output_as_string())
     del document["metadata"]["timestamp"]  # the library requires a version
     return (json.dumps(_sorted(document), indent=2, sort_keys=True) + "\n").encode()
@@ -89,17 +104,17 @@ def _arch(arch: str | None) -> dict[str, str]:
     return {"arch": names[arch]} if arch in names else {}
 
 
-def _bom(lock: Lock, debian: Sequence[str]) -> Bom:
+def _bom(lock: Lock, debian: Sequence[str], changed: ChangedFiles | None) -> Bom:
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.tool import ToolRepository
 
-    image = _image(lock)
-    wheels = [_wheel(wheel) for wheel in distinct(lock.wheels)]
+    image = _image(lock, changed)
+    wheels = [_wheel(wheel, changed) for wheel in distinct(lock.wheels)]
     base, packages = _base(lock.plan), _debian_packages(debian, lock.plan)
     suite = _own("verification suite, in /opt/gpu-provision")
     parts = [*wheels, suite, *([base] if base else []), *packages]
     bom = Bom(
-        serial_number=uuid.uuid5(_NAMESPACE, f"{lock.sha256} {VERSION} {sorted(set(debian))}"),
+        serial_number=uuid.uuid5(_NAMESPACE, _identity(lock, debian, changed)),
         components=parts,
         metadata=BomMetaData(
             component=image,
@@ -112,7 +127,13 @@ def _bom(lock: Lock, debian: Sequence[str]) -> Bom:
     return bom
 
 
-def _image(lock: Lock) -> Component:
+def _identity(lock: Lock, debian: Sequence[str], changed: ChangedFiles | None) -> str:
+    """What the document depends on."""
+    more = f" {changed.why} {sorted(changed.files)}" if changed else ""
+    return f"{lock.sha256} {VERSION} {sorted(set(debian))}{more}"
+
+
+def _image(lock: Lock, changed: ChangedFiles | None) -> Component:
     """The image, described by its purpose; this document is attached to its digest."""
     from cyclonedx.model.component import Component, ComponentType
 
@@ -124,13 +145,15 @@ def _image(lock: Lock) -> Component:
         version=plan.framework_version,
         description=f"{TITLES[plan.framework]} {plan.framework_version} for CUDA {plan.cuda}",
         bom_ref=IMAGE_REF,
-        properties=_properties({**facts, "lock:sha256": lock.sha256}),
+        properties=_properties(
+            {**facts, "lock:sha256": lock.sha256, "changed-by": changed.why if changed else None}
+        ),
     )
 
 
-def _wheel(wheel: Wheel) -> Component:
+def _wheel(wheel: Wheel, changed: ChangedFiles | None) -> Component:
     from cyclonedx.model import ExternalReference, ExternalReferenceType, XsUri
-    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.component import Component, ComponentType, Pedigree
 
     purl, sha256 = wheel_purl(wheel), _sha256(wheel.sha256, f"the wheel of {wheel.name}")
     address = public_url(wheel.url)
@@ -138,6 +161,12 @@ def _wheel(wheel: Wheel) -> Component:
         ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), hashes=[sha256])
         for url in filter(None, [address])
     ]
+    files = {
+        f"changed-file:{path}": f"sha256:{digest}"
+        for package, path, digest in (changed.files if changed else ())
+        if _canonical(package) == _canonical(wheel.name)
+    }
+    why = f"{len(files)} files were changed by {changed.why}" if changed and files else None
     return Component(
         type=ComponentType.LIBRARY,
         name=wheel.name,
@@ -147,8 +176,15 @@ def _wheel(wheel: Wheel) -> Component:
         bom_ref=f"{purl}#{wheel.sha256}",
         hashes=[sha256],
         external_references=references,
-        properties=_properties({"wheel:file": wheel_file(wheel), "wheel:size": wheel.size}),
+        pedigree=Pedigree(notes=why) if why else None,
+        properties=_properties(
+            {"wheel:file": wheel_file(wheel), "wheel:size": wheel.size, **files}
+        ),
     )
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _base(plan: Plan) -> Component | None:

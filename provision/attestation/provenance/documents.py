@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.engines.squashfs import ENDINGS
-from provision.attestation.provenance.bom import bill_of_materials
+from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
 from provision.attestation.provenance.bundle import bundle
 from provision.attestation.provenance.errors import DocumentNotWrittenError
 from provision.attestation.provenance.statement import BuildRun, make_statement
@@ -46,9 +46,12 @@ def make_documents(
     name: str,
     images: Sequence[str],
     debian: Sequence[str] = (),
+    changed: ChangedFiles | None = None,
 ) -> Documents:
-    """Describe a build and make its statement; `name` and `images` as for `make_statement`."""
-    bom = bill_of_materials(lock, debian=debian)
+    """Describe a build and make its statement; `name` and `images` as for `make_statement`, the
+    others as for `bill_of_materials`.
+    """
+    bom = bill_of_materials(lock, debian=debian, changed=changed)
     statement = make_statement(lock, build, name=name, images=images, bom=bom)
     return Documents(bom=bom, envelope=seal(statement, signer))
 

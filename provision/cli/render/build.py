@@ -20,6 +20,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
         f"digest   {image['digest']}",  # 71 letters, and 80 columns
         *[line for one in image["platforms"][1:] and image["platforms"] for line in _platform(one)],
         *row("size", _size(image)),
+        *_cut(image.get("cut")),
         *row("built by", _maker(account["builder"])),
         *_project(account.get("project")),
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
@@ -70,6 +71,24 @@ def _size(image: Mapping[str, Any]) -> str:
         return size
     new = sum(layer["size"] for layer in layers if layer["how"] == "written")
     return f"{size} in {len(layers)} layers, {_in_bytes(new)} of them new"
+
+
+def _cut(cut: Mapping[str, Any] | None) -> list[str]:
+    """The GPU code of the libraries, before and after, in MB."""
+    if cut is None:
+        return []
+    total = f"{_mb(cut['before_bytes'])} MB of GPU code, {_mb(cut['after_bytes'])} kept"
+    rows = [
+        f"{one['path']}: {_mb(one['before_bytes'])} -> {_mb(one['after_bytes'])} MB"
+        for one in sorted(cut["libraries"], key=lambda one: -one["before_bytes"])
+        if one["sha256"]
+    ]
+    known = [f"not read, because it was there: {title}" for title in cut["not_read"]]
+    return [*row("cut", f"for {', '.join(cut['gpus'])}: {total}"), *listed("", [*rows, *known])]
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:.1f}"
 
 
 def _in_bytes(count: int) -> str:

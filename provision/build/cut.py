@@ -1,0 +1,158 @@
+"""`provision build --cut`: layers with code for some GPUs alone, and what was removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from provision.lock.labels import targets_of
+from provision.model.plan import ComputeCapability
+from provision.output.console import Console
+
+if TYPE_CHECKING:
+    from images.oci.sources import LayerSource
+    from images.store import Store
+    from provision.build.destination import Compression
+
+LICENCE = (
+    "--cut modifies libraries, and NVIDIA's licences allow neither modifying its libraries nor "
+    "distributing modified ones without its permission: for your own use only, do not distribute "
+    "this image (docs/images.md quotes the licence)."
+)
+_FACTS = "cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutLibrary:
+    """A library with GPU code: its `package`, its path in the wheel, the bytes of its GPU code
+    `before` and `after`, and its new digest if it was changed. `kept_why`: why it was not
+    understood, and so kept.
+    """
+
+    package: str
+    path: str
+    before: int
+    after: int
+    sha256: str | None = None
+    kept_why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutReport:
+    """What was removed from an image. `unknown` are the layers whose libraries were not read: the
+    target had the layer, and its wheel is not on this machine.
+    """
+
+    gpus: tuple[ComputeCapability, ...]
+    libraries: tuple[CutLibrary, ...]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> tuple[CutLibrary, ...]:
+        """The libraries that differ from those of their wheels."""
+        return tuple(one for one in self.libraries if one.sha256 is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The part of the account of the build."""
+        return {
+            "gpus": targets_of(self.gpus),
+            "before_bytes": sum(one.before for one in self.libraries),
+            "after_bytes": sum(one.after for one in self.libraries),
+            "libraries": [_to_json(one) for one in self.libraries],
+            "not_read": list(self.unknown),
+        }
+
+
+def shaped(
+    sources: Sequence[LayerSource], *, cut: tuple[ComputeCapability, ...], compression: Compression
+) -> tuple[LayerSource, ...]:
+    """The layers as they are written: with code for the GPUs of `cut` alone, if there are any, and
+    compressed as requested.
+    """
+    made = tuple(sources)
+    if cut:
+        from images.layers.cut import CutLayer
+        from images.layers.transcode import WheelLayer
+
+        made = tuple(
+            CutLayer(source=one, gpus=cut) if isinstance(one, WheelLayer) else one for one in made
+        )
+    if compression == "zstd":
+        from images.layers.zstd import ZstdLayer
+
+        made = tuple(ZstdLayer(source=source) for source in made)
+    return made
+
+
+def report_of(
+    layers: Iterable[LayerSource], gpus: tuple[ComputeCapability, ...], store: Store
+) -> CutReport | None:
+    """What was removed from the layers, which have been written; None: nothing was cut. Kept in the
+    store, because a layer that the target has is not read.
+    """
+    from images.layers.cut import CutLayer
+
+    if not gpus:
+        return None
+    libraries: list[CutLibrary] = []
+    unknown: list[str] = []
+    for layer in layers:
+        cut = getattr(layer, "source", None) if not isinstance(layer, CutLayer) else layer
+        if not isinstance(cut, CutLayer):
+            continue
+        found = _from_json(store.facts(_FACTS, cut.key))
+        if found is None and all(store.wheel(wheel.sha256) for wheel in cut.wheels):
+            found = [
+                CutLibrary(
+                    package=one.package,
+                    path=one.path,
+                    before=one.before,
+                    after=one.after,
+                    sha256=one.sha256,
+                    kept_why=one.kept_why,
+                )
+                for one in cut.cuts()
+            ]
+            store.remember_facts(_FACTS, cut.key, {"libraries": [_to_json(one) for one in found]})
+        if found is None:
+            unknown.append(cut.title)
+        libraries += found or []
+    return CutReport(gpus=gpus, libraries=tuple(libraries), unknown=tuple(unknown))
+
+
+def note_kept(report: CutReport | None, console: Console) -> None:
+    """Name the libraries that could not be cut."""
+    for one in report.libraries if report else ():
+        if one.kept_why:
+            console.note(f"{one.path} is kept whole: {one.kept_why}")
+
+
+def _to_json(one: CutLibrary) -> dict[str, Any]:
+    return {
+        "package": one.package,
+        "path": one.path,
+        "before_bytes": one.before,
+        "after_bytes": one.after,
+        "sha256": one.sha256,
+        "kept_why": one.kept_why,
+    }
+
+
+def _from_json(value: Mapping[str, Any] | None) -> list[CutLibrary] | None:
+    """What the store remembers; None if it has nothing, or something else."""
+    try:
+        rows = (value or {})["libraries"]
+        return [
+            CutLibrary(
+                package=str(row["package"]),
+                path=str(row["path"]),
+                before=int(row["before_bytes"]),
+                after=int(row["after_bytes"]),
+                sha256=None if row["sha256"] is None else str(row["sha256"]),
+                kept_why=str(row["kept_why"]),
+            )
+            for row in rows
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None

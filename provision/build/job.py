@@ -268,6 +268,7 @@ def _verify(
                 gpus=gpus,
                 catalog=job.catalog,
                 console=console,
+                cut=job.making.cut,
             )
             reports.append(report)
         mounted = image.made.image is not None and image.made.image.squashfs is not None

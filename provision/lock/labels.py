@@ -104,10 +104,12 @@ def expectations(
     *,
     emulator: str = "",
     packages: Collection[str] = (),
+    cut: Collection[ComputeCapability] = (),
 ) -> dict[str, Any]:
     """What the suite must find inside the container: the plan, and the host's GPUs, each with its
     specification if the catalog (`models`) has a card of exactly that name; what emulates the
-    image's processor; and the packages that must be importable.
+    image's processor; the packages that must be importable; and the only GPUs that the image has
+    code for, if that of others was removed.
     """
     gpus = None
     if facts is not None and facts.gpus is not None:
@@ -123,6 +125,7 @@ def expectations(
         "gpus": gpus,
         "image": {"digest": image_id} if image_id else None,
         **({"packages": sorted(packages)} if packages else {}),
+        **({"cut": ["{}.{}".format(*gpu) for gpu in sorted(cut)]} if cut else {}),
         **({"emulator": emulator} if emulator else {}),
     }
 

@@ -27,7 +27,7 @@ from provision.attestation.signing.keys import Signer
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit
 from provision.host.gpu_request import gpus_to_request
-from provision.lock.labels import LOCK_SHA256, plan_of
+from provision.lock.labels import LOCK_SHA256, cut_of, plan_of
 from provision.model.plan import TITLES, Framework, HostFacts, Plan
 from provision.output.console import Console
 from provision.output.files import refuse_unwritable
@@ -129,6 +129,7 @@ def verify(
                 catalog=catalog,
                 console=console,
                 emulator=subject.emulator,
+                cut=cut_of(subject.labels, order.image),
             )
             host = host_now(here, runner.name)
     for note in notes:

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from images.text.printable import printable, printable_json
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit
 from provision.lock.labels import expectations
-from provision.model.plan import HostFacts, Plan, Warned
+from provision.model.plan import ComputeCapability, HostFacts, Plan, Warned
 from provision.output.console import Console
 from provision.resolve.packages import asked_for
 
@@ -161,18 +161,19 @@ def run_suite(
     catalog: Catalog,
     console: Console,
     emulator: str = "",
+    cut: Collection[ComputeCapability] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run the suite inside the image, which `runner` knows by this name. Returns its report, and
     what could not be granted. `gpus`: how they are requested (`RunJob.gpus`). `emulator`: what
     emulates the image's processor; such an image gets no GPU, since this machine's driver is not
-    for it. BrokenReportError: the container ended without a report.
+    for it. `cut`: as for `expectations`. BrokenReportError: the container ended without a report.
     """
     from images.layers.own import SUITE
 
     if emulator:
         gpus, facts = "none", None
     expect = expectations(
-        plan, facts, image_id, catalog.gpus, emulator=emulator, packages=asked_for(plan)
+        plan, facts, image_id, catalog.gpus, emulator=emulator, packages=asked_for(plan), cut=cut
     )
     command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
     job = RunJob(

@@ -26,11 +26,19 @@ MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C creates one, nvidia-smi -mig
 def check_nvml(context: Context) -> Outcome:
     """Query NVML, which needs no framework."""
     machine = context.machine
-    return judge_nvml(nvml.read(machine.load), len(machine.nodes()), context.expect.gpus)
+    expect = context.expect
+    return judge_nvml(nvml.read(machine.load), len(machine.nodes()), expect.gpus, expect.cut)
 
 
-def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[ExpectedGpu]]) -> Outcome:
-    """Whether NVML works and lists the expected GPUs."""
+def judge_nvml(
+    seen: nvml.Nvml,
+    nodes: int,
+    expected: Optional[Sequence[ExpectedGpu]],
+    cut: Sequence[str] = (),
+) -> Outcome:
+    """Whether NVML works and lists the expected GPUs; and none whose code was removed from the
+    image, which has that for `cut` alone if there are any ("8.6").
+    """
     measured = _describe(seen)
     wanted = {"gpus": None if expected is None else [gpu.uuid or gpu.name for gpu in expected]}
     if seen.error or not seen.gpus:
@@ -44,6 +52,14 @@ def judge_nvml(seen: nvml.Nvml, nodes: int, expected: Optional[Sequence[Expected
         message = "not visible: " + ", ".join(unseen)
         cause = "the container has other GPUs than the plan"
         fix = START_WITH_GPUS + ", or plan again for this machine"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    bare = [gpu for gpu in seen.gpus if cut and gpu.compute_capability not in (None, *cut)]
+    if bare:
+        message = "{} has compute capability {}, the image has code for {} alone".format(
+            bare[0].name, bare[0].compute_capability, ", ".join(cut)
+        )
+        cause = "the code for other GPUs was removed from its libraries (provision build --cut)"
+        fix = "build an image for this GPU, too: provision build --cut, or without --cut"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     kinds = ", ".join(sorted({str(gpu.name) for gpu in seen.gpus}))
     message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)

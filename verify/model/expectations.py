@@ -53,6 +53,7 @@ class Expectations:
     gpus: Optional[Tuple[ExpectedGpu, ...]] = None
     digest: Optional[str] = None
     packages: Tuple[str, ...] = ()  # that were asked for beside the framework
+    cut: Tuple[str, ...] = ()  # the only compute capabilities that the image has code for, if set
     emulator: Optional[str] = None  # of the image's processor, on a machine with another one
 
     @property
@@ -99,6 +100,7 @@ class _Reader:
             gpus=self.gpus(document.get("gpus")),
             packages=self.texts(document, "packages"),
             digest=self.text(image, "digest", "image.digest"),
+            cut=self.texts(document, "cut"),
             emulator=self.text(document, "emulator", "emulator"),
             **{key: self.version(document, key, key) for key in plain},
         )

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from images.text.printable import printable
+from provision.lock.labels import targets_of
 from provision.model.plan import TITLES, Gpu
 from provision.output.text import row, table
 from provision.verification.inspection.outcome import gpu_words, in_units
-from provision.verification.inspection.packages import plan_label
+from provision.verification.inspection.packages import cut_label, plan_label
 
 if TYPE_CHECKING:
     from images.inspect.image import Inspection
@@ -82,6 +83,8 @@ def _about(found: Inspection) -> list[str]:
     lines = row("contains", ", ".join(filter(None, parts)) or "nothing known")
     if plan is not None:
         lines += row("built as", f"{plan.framework} {plan.framework_version}, {plan.wheel_tag}")
+    if cut := cut_label(found):
+        lines += row("cut", f"code for {' and '.join(targets_of(cut))} alone; the rest was removed")
     return lines
 
 

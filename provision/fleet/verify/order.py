@@ -12,7 +12,7 @@ from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
 from provision.fleet.nodes.in_image import ImageWork, suite_command
 from provision.fleet.on_node.image import INSIDE, WAYS
-from provision.lock.labels import expectations, plan_of, spec_of
+from provision.lock.labels import cut_of, expectations, plan_of, spec_of
 from provision.resolve.packages import asked_for
 from provision.verification.subject import Subject, squashfs_of
 
@@ -105,7 +105,13 @@ def read_order(
         image_id=subject.image_id,
         level=level,
         timeout_s=timeout_s,
-        expect=expectations(plan, None, subject.image_id, packages=asked_for(plan)),
+        expect=expectations(
+            plan,
+            None,
+            subject.image_id,
+            packages=asked_for(plan),
+            cut=cut_of(subject.labels, subject.name),
+        ),
         specs={row.name: spec_of(row) for row in catalog.gpus},
         ways=chosen,
         provision=provision,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename
 from typing import TYPE_CHECKING, Any
 
+from provision.lock.labels import targets_of
 from provision.model.plan import Gpu
 from provision.verification.inspection.outcome import (
     InspectionOutcome,
@@ -19,6 +20,7 @@ from provision.verification.inspection.outcome import (
     tables,
     yes,
 )
+from provision.verification.inspection.packages import cut_label
 
 if TYPE_CHECKING:
     from images.inspect.coverage import Coverage
@@ -69,6 +71,10 @@ def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> InspectionOutcome:
 def _judge_gpu(found: Inspection, gpu: Gpu) -> tuple[Status, str]:
     """Say (whether everything that must run on a GPU does, how)."""
     assert gpu.compute_capability is not None
+    cut = cut_label(found)
+    if cut and gpu.compute_capability not in cut:
+        kept = " and ".join(targets_of(cut))
+        return "fail", f"its code was removed: the image is for {kept} alone"
     rows = [row for row in found.coverage(gpu.compute_capability) if row.library in found.must_run]
     if not rows:
         return "skip", "nothing in it needs device code of its own"
@@ -143,6 +149,9 @@ def _without_code(found: Inspection, gpus: Sequence[Gpu]) -> InspectionOutcome:
 
 def _other_build(found: Inspection, gpu: Gpu) -> str:
     assert gpu.compute_capability is not None
+    if (cut := cut_label(found)) and gpu.compute_capability not in cut:
+        both = targets_of([*cut, gpu.compute_capability])
+        return f"Build one for it, too: provision build --cut {','.join(both)}"
     capability = "{}.{}".format(*gpu.compute_capability)
     framework = found.framework or "pytorch"
     return f"Use a build that has it: provision plan --framework {framework} --gpu {capability}"

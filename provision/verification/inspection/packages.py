@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import BadInputError
-from provision.lock.labels import PLAN, plan_of
-from provision.model.plan import PACKAGES, TITLES, Plan
+from provision.lock.labels import PLAN, cut_of, plan_of
+from provision.model.plan import PACKAGES, TITLES, ComputeCapability, Plan
 from provision.verification.inspection.outcome import (
     InspectionOutcome,
     and_more,
@@ -115,6 +115,13 @@ def plan_label(found: Inspection) -> Plan | None:
         return plan_of(labels, found.contents.shown)
     except BadInputError:
         return None
+
+
+def cut_label(found: Inspection) -> tuple[ComputeCapability, ...]:
+    """The only GPUs that the image says it has code for; (): no code was removed. BadInputError:
+    its label is not valid.
+    """
+    return cut_of(_labels(found), found.contents.shown)
 
 
 def _against_plan(found: Inspection) -> str | None:

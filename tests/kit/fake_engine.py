@@ -156,6 +156,7 @@ class Engine:
     suite: Runner = field(default_factory=lambda: says(report()))
     framework: Framework = "pytorch"
     requirements: tuple[str, ...] = ()
+    cut: tuple[tuple[int, int], ...] = ()
     jobs: list[RunJob] = field(default_factory=list)
     digest: str = IMAGE
     emulated: bool = False
@@ -173,7 +174,7 @@ class Engine:
     def labels(self, image: str) -> dict[str, str]:
         self.image_id(image)
         plan = replace(PLAN, framework=self.framework, requirements=self.requirements)
-        return labels_for(Lock(text="the lock", plan=plan, wheels=()), "1")
+        return labels_for(Lock(text="the lock", plan=plan, wheels=()), "1", self.cut)
 
     @property
     def name(self) -> str:

@@ -166,7 +166,7 @@ def _wheel(wheel: Wheel, changed: ChangedFiles | None) -> Component:
         for package, path, digest in (changed.files if changed else ())
         if _canonical(package) == _canonical(wheel.name)
     }
-    why = f"{len(files)} files were changed by {changed.why}" if changed and files else None
+    why = f"{_counted(len(files))} changed by {changed.why}" if changed and files else None
     return Component(
         type=ComponentType.LIBRARY,
         name=wheel.name,
@@ -181,6 +181,10 @@ def _wheel(wheel: Wheel, changed: ChangedFiles | None) -> Component:
             {"wheel:file": wheel_file(wheel), "wheel:size": wheel.size, **files}
         ),
     )
+
+
+def _counted(files: int) -> str:
+    return "1 file was" if files == 1 else f"{files} files were"
 
 
 def _canonical(name: str) -> str:

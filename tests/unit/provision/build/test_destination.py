@@ -13,6 +13,7 @@ from images.system.process import ToolMissing
 from provision.build.builder import BuildEngine, choose_builder, find_engine
 from provision.build.destination import Destination, EngineState, choose, read_destination
 from provision.build.job import build
+from provision.build.wheels import Making
 from provision.build.words import next_words
 from provision.errors import BadInputError
 
@@ -145,6 +146,7 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
     monkeypatch.setattr("images.engines.runner.DockerRunner.connect", lambda fix: fix)
     monkeypatch.setattr("provision.build.builder.needs_engine", lambda plan: plan.why)
     job: Any = SimpleNamespace(
+        making=Making(),
         builder="auto",
         destination=None,
         dry_run=False,
@@ -169,7 +171,9 @@ def test_a_missing_writer_is_said_before_anything_is_done(
         raise AssertionError("something was done before")
 
     monkeypatch.setenv("PATH", str(tmp_path))
-    job: Any = SimpleNamespace(dry_run=False, destination=FILE, locks=[tmp_path / "none"])
+    job: Any = SimpleNamespace(
+        making=Making(), dry_run=False, destination=FILE, locks=[tmp_path / "none"]
+    )
     with pytest.raises(ToolMissing, match="tar2sqfs"):
         build(job, hosts=touched, facts=touched, console=touched)  # type: ignore[arg-type]
 
@@ -177,6 +181,7 @@ def test_a_missing_writer_is_said_before_anything_is_done(
 def test_several_locks_are_no_squashfs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provision.build.builder.needs_engine", lambda plan: plan.why)
     job: Any = SimpleNamespace(
+        making=Making(),
         builder="auto",
         destination=FILE,
         dry_run=True,

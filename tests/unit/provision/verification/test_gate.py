@@ -88,6 +88,14 @@ def test_without_a_test_a_new_node_is_undecided(here: Place) -> None:
     assert main("gate", TAG, "--no-test").out.startswith("undecided: There is no record")
 
 
+def test_an_image_cut_for_other_gpus_does_not_open_the_gate_and_nothing_runs(here: Place) -> None:
+    here.engine.suite = nothing_runs
+    here.engine.cut = ((8, 6),)
+    said = main("gate", TAG, "--json")
+    found = json.loads(said.out)
+    assert (said.code, found["open"], found["error"]["code"]) == (3, None, "cut-for-other-gpu")
+
+
 # --- what a record is worth -----------------------------------------------------------------------
 
 

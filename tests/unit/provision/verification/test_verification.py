@@ -122,6 +122,22 @@ def test_the_suite_is_told_the_card_s_own_figures(here: Place) -> None:
     assert all(gpu["spec"]["tflops"].values())
 
 
+def test_an_image_cut_for_other_gpus_is_refused_before_the_container_starts(here: Place) -> None:
+    here.engine.cut = ((8, 0), (8, 6))
+    said = main("verify", TAG, "--json")
+    assert (said.code, code_of(said)) == (3, "cut-for-other-gpu")
+    assert "has GPU code for sm_80 and sm_86 alone" in said.err
+    assert "provision build --cut sm_80,sm_86,sm_90" in said.err
+    assert here.engine.jobs == []
+
+
+def test_an_image_cut_for_this_gpu_runs_and_its_suite_is_told(here: Place) -> None:
+    here.engine.cut = ((9, 0),)
+    assert main("verify", TAG).code == 0
+    (job,) = here.engine.jobs
+    assert json.loads(job.files["/run/gpu-provision/expect.json"])["cut"] == ["9.0"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -142,6 +142,22 @@ def test_nvml(
     holds(judge_nvml(seen, nodes, expected), status, word)
 
 
+@pytest.mark.parametrize(
+    ("cut", "status"),
+    [
+        pytest.param((), PASS, id="nothing was removed"),
+        pytest.param(("8.6", "9.0"), PASS, id="code for it was kept"),
+        pytest.param(("8.6",), FAIL, id="its code was removed"),
+    ],
+)
+def test_a_gpu_whose_code_was_removed_from_the_image(cut: Sequence[str], status: Status) -> None:
+    gpu = nvml.NvmlGpu(name="NVIDIA H100", uuid="GPU-1", compute_capability="9.0")
+    outcome = judge_nvml(nvml_of(gpu), 1, None, cut)
+    holds(outcome, status, "alone" if status is FAIL else "H100")
+    if status is FAIL:
+        assert "--cut" in (outcome.fix or "")
+
+
 def sight(usable: int = 2, **more: Any) -> Sight:
     return Sight(**{"torch_cuda": "11.7", "usable": usable, **more})
 

@@ -21,7 +21,7 @@ from images.inspect.model import LibraryCode
 from provision.cli.inspect import do_inspect, inspect_options, is_wheel
 from provision.cli.render.inspection import describe_inspection
 from provision.errors import BadInputError
-from provision.lock.labels import PLAN
+from provision.lock.labels import CUT, PLAN
 from provision.model.plan import Gpu
 from provision.model.planfile import plan_to_json
 from provision.output.console import Console
@@ -89,6 +89,25 @@ def judged(found: Inspection, gpus: Sequence[str] = ()) -> dict[str, Any]:
 def check(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = next(c for c in report["checks"] if c["id"] == f"inspect.{name}")
     return found
+
+
+@pytest.mark.parametrize(
+    ("gpus", "verdict", "words"),
+    [
+        pytest.param(["8.6"], "fit", "sm_80 binary", id="the GPU that it was cut for"),
+        pytest.param(["8.0"], "unfit", "its code was removed", id="another that it had code for"),
+        pytest.param(["8.6", "8.0"], "unfit", "the image is for sm_86 alone", id="one of two"),
+    ],
+)
+def test_a_cut_image_is_for_its_gpus_alone(gpus: list[str], verdict: str, words: str) -> None:
+    found = looked(torch(), labels={CUT: "sm_86"})
+    report = judged(found, gpus)
+    row = check(report, "architectures")
+    assert report["verdict"] == verdict
+    assert words in row["message"]
+    if verdict == "unfit":
+        assert "provision build --cut sm_80,sm_86" in row["fix"]
+    assert "code for sm_86 alone" in describe_inspection(report, found, [gpu(one) for one in gpus])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""--cut: which GPUs it names, what it contradicts, and what the documents of the build say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from images.layers import WheelLayer
+from images.layers.cut import CutLayer
+from images.layers.install import InstallLocation
+from images.layers.zstd import ZstdLayer
+from images.store import Store
+from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
+from provision.build.builder import BuildEngine, choose_builder
+from provision.build.cut import report_of, shaped
+from provision.catalog.loading import load
+from provision.cli.cut import capabilities, planned_for, read_cut, refuse_contradiction
+from provision.errors import BadInputError
+from provision.lock.lockfile import Lock
+from provision.model.plan import Gpu, HostFacts
+from tests.kit.fake_engine import PLAN
+from tests.kit.layer_maker import PLACE, Piece, craft, locked, pieces_of
+from tests.kit.memory_target import TextLayer
+from tests.unit.images.layers.test_cut import CODE, LIBRARY, NAME
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(None, (), id="not given"),
+        pytest.param("sm_86", ((8, 6),), id="a target"),
+        pytest.param("8.6", ((8, 6),), id="a capability"),
+        pytest.param("A40", ((8, 6),), id="a card"),
+        pytest.param("RTX 3090, sm_120,A40", ((8, 6), (12, 0)), id="several, each once"),
+    ],
+)
+def test_the_gpus_that_it_names(text: str | None, expected: Any) -> None:
+    assert capabilities(read_cut(text, load())) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("", "names no GPU", id="nothing"),
+        pytest.param(" , ", "names no GPU", id="commas"),
+        pytest.param("RTX 9999", "not in the catalog", id="an unknown card"),
+        pytest.param("MI300X", "not an NVIDIA GPU", id="another maker's"),
+        pytest.param("sm_90a", "not in the catalog", id="a target that is no GPU"),
+        pytest.param("x" * 9999, "not in the catalog", id="an endless name"),
+    ],
+)
+def test_what_is_no_gpu_is_refused(text: str, says: str) -> None:
+    with pytest.raises(BadInputError, match=says) as caught:
+        read_cut(text, load())
+    assert "--gpu" not in caught.value.message + caught.value.fix
+
+
+def test_the_plan_is_for_the_gpus_that_are_kept() -> None:
+    here = HostFacts(driver="535.104.05", gpus=(Gpu(compute_capability=(7, 0)),))
+    cut = read_cut("A40", load())
+    assert planned_for([here], ()) == (here,)
+    (found,) = planned_for([here], cut)
+    assert found == replace(here, gpus=cut)
+    refuse_contradiction([Gpu(compute_capability=(8, 6))], cut)
+    refuse_contradiction([Gpu(compute_capability=(7, 0))], ())
+    with pytest.raises(BadInputError, match="removes its code") as caught:
+        refuse_contradiction([Gpu(name="V100", compute_capability=(7, 0))], cut)
+    assert caught.value.fix.endswith("--cut sm_86,sm_70")
+
+
+def test_an_engine_does_not_cut() -> None:
+    job: Any = SimpleNamespace(
+        making=SimpleNamespace(cut=((8, 6),)),
+        builder="docker",
+        settings=SimpleNamespace(unpacked=None),
+        destination=None,
+    )
+    with pytest.raises(BadInputError, match="--cut changes"):
+        choose_builder(job, BuildEngine(), [PLAN])
+    job.builder = "auto"
+    choice, _ = choose_builder(job, BuildEngine(), [PLAN])
+    assert choice.builder == "oci"
+
+
+def wheel_layer(directory: Path, content: bytes = LIBRARY) -> WheelLayer:
+    path = directory / "example-1.0-py3-none-any.whl"
+    path.write_bytes(craft(pieces_of(Piece(name=NAME, content=content))))
+    return WheelLayer(
+        wheels=(locked(),),
+        place=InstallLocation(**PLACE),
+        exclude_unneeded=False,
+        fetch=lambda _: path,
+    )
+
+
+def test_only_layers_of_wheels_are_cut(tmp_path: Path) -> None:
+    plain, text = wheel_layer(tmp_path), TextLayer("a")
+    assert shaped([plain, text], cut=(), compression="gzip") == (plain, text)
+    cut, same = shaped([plain, text], cut=((8, 6),), compression="gzip")
+    assert isinstance(cut, CutLayer)
+    assert same is text
+    packed = shaped([plain, text], cut=((8, 6),), compression="zstd")
+    assert all(isinstance(one, ZstdLayer) for one in packed)
+    assert isinstance(getattr(packed[0], "source", None), CutLayer)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_the_account_is_kept_for_layers_that_are_not_read_again(
+    tmp_path: Path, compression: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "store", on_note=lambda _: None) as store:
+        gpus = ((8, 6),)
+        layers = shaped([wheel_layer(tmp_path)], cut=gpus, compression=compression)
+        unread = report_of(layers, gpus, store)
+        assert unread is not None
+        assert (unread.libraries, unread.unknown) == ((), ("example 1.0",))
+        monkeypatch.setattr(store, "wheel", lambda _: tmp_path / "x")
+        first = report_of(layers, gpus, store)
+        monkeypatch.setattr(store, "wheel", lambda _: None)
+        assert report_of(layers, gpus, store) == first
+        assert report_of(layers, (), store) is None
+    assert first is not None
+    (one,) = first.changed
+    sizes = {word: len(code) for word, code in CODE.items()}
+    assert (one.package, one.path) == ("example", NAME)
+    assert (one.before, one.after) == (sum(sizes.values()), sizes["sm_86"])
+    account = first.to_json()
+    assert (account["gpus"], account["not_read"]) == (["sm_86"], [])
+    assert account["after_bytes"] == sizes["sm_86"]
+
+
+def test_the_bill_of_materials_names_changed_files() -> None:
+    lock = Lock(text="the lock", plan=PLAN, wheels=(locked("my_code"), locked("other")))
+    changed = ChangedFiles(why="--cut sm_86", files=[("my-code", NAME, "ab" * 32)])
+    plain = bill_of_materials(lock)
+    found = json.loads(bill_of_materials(lock, changed=changed))
+    assert b"changed" not in plain
+    assert found["serialNumber"] != json.loads(plain)["serialNumber"]
+    parts = {part["name"]: part for part in found["components"]}
+    assert parts["my_code"]["pedigree"] == {"notes": "1 file was changed by --cut sm_86"}
+    said = {row["name"]: row["value"] for row in parts["my_code"]["properties"]}
+    assert said[f"gpu-provision:changed-file:{NAME}"] == f"sha256:{'ab' * 32}"
+    assert "pedigree" not in parts["other"]
+    image = {row["name"]: row["value"] for row in found["metadata"]["component"]["properties"]}
+    assert image["gpu-provision:changed-by"] == "--cut sm_86"
+    assert bill_of_materials(lock, changed=changed) == bill_of_materials(lock, changed=changed)

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from provision.catalog.catalog import Catalog
+from provision.errors import NothingCompatibleError
 from provision.lock.labels import targets_of
-from provision.model.plan import ComputeCapability
+from provision.model.plan import ComputeCapability, Plan
 from provision.output.console import Console
+from provision.resolve.builds import builds_of
+from provision.resolve.fleet import GpuKind
+from provision.resolve.rules.gpu_code import code_blocker, code_for
 
 if TYPE_CHECKING:
     from images.oci.sources import LayerSource
@@ -62,6 +67,32 @@ class CutReport:
             "libraries": [_to_json(one) for one in self.libraries],
             "not_read": list(self.unknown),
         }
+
+
+def refuse_without_code(
+    plans: Iterable[Plan], gpus: Iterable[ComputeCapability], catalog: Catalog
+) -> None:
+    """Refuse GPUs that a lock's build has no code for: nothing of it would be left for them. What
+    the catalog does not know is not refused. NothingCompatibleError: there is such a GPU.
+    """
+    for plan in plans:
+        build = next(
+            (
+                one
+                for one in builds_of(plan.framework, plan.arch or "", catalog)
+                if (one.version, one.cuda, one.tag)
+                == (plan.framework_version, plan.cuda, plan.wheel_tag)
+            ),
+            None,
+        )
+        for gpu in gpus if build else ():
+            assert build is not None
+            code = code_for(build, gpu, tegra=gpu in catalog.tegra_capabilities)
+            blocker = code_blocker(build, GpuKind(name=None, capability=gpu), code)
+            if blocker is not None:
+                error = NothingCompatibleError(blocker.message, fix=blocker.fix)
+                error.code = blocker.code
+                raise error
 
 
 def shaped(

@@ -28,7 +28,7 @@ from provision.build.builder import (
     maker_for,
     needs_engine,
 )
-from provision.build.cut import LICENCE
+from provision.build.cut import LICENCE, refuse_without_code
 from provision.build.destination import check_writer
 from provision.build.documents import (
     BuildDone,
@@ -87,6 +87,7 @@ def build(
     if locks:
         plans = [lock.plan for lock in locks]
         _refuse_twins(plans)
+        refuse_without_code(plans, job.making.cut, job.catalog)
     else:
         planned = plan_image(job, hosts, console)
         plans = [planned.plan]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from images.inspect.selection import tegra
 from images.layers import WheelLayer
 from images.layers.cut import CutLayer
 from images.layers.install import InstallLocation
@@ -17,10 +18,10 @@ from images.layers.zstd import ZstdLayer
 from images.store import Store
 from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
 from provision.build.builder import BuildEngine, choose_builder
-from provision.build.cut import report_of, shaped
+from provision.build.cut import refuse_without_code, report_of, shaped
 from provision.catalog.loading import load
 from provision.cli.cut import capabilities, planned_for, read_cut, refuse_contradiction
-from provision.errors import BadInputError
+from provision.errors import BadInputError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.model.plan import Gpu, HostFacts
 from tests.kit.fake_engine import PLAN
@@ -85,6 +86,31 @@ def test_an_engine_does_not_cut() -> None:
     job.builder = "auto"
     choice, _ = choose_builder(job, BuildEngine(), [PLAN])
     assert choice.builder == "oci"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "refused"),
+    [
+        pytest.param(((8, 6),), None, id="it has code for it"),
+        pytest.param(((8, 9),), None, id="older code runs on it"),
+        pytest.param(((8, 6), (12, 0)), "no code for a GPU of compute capability 12.0", id="none"),
+    ],
+)
+def test_a_lock_without_code_for_a_gpu_is_refused(gpus: Any, refused: str | None) -> None:
+    plan = replace(PLAN, framework_version="2.0.1", cuda="11.7", wheel_tag="cu117", arch="x86_64")
+    if refused is None:
+        refuse_without_code([plan], gpus, load())
+        return
+    with pytest.raises(NothingCompatibleError, match=refused) as caught:
+        refuse_without_code([plan], gpus, load())
+    assert caught.value.code == "no-gpu-code"
+    refuse_without_code([replace(plan, cuda="1.0")], gpus, load())  # not in the catalog
+
+
+def test_the_two_lists_of_tegra_agree() -> None:
+    assert tegra() >= load().tegra_capabilities
+    others = {gpu.compute_capability for gpu in load().gpus if gpu.kind != "jetson"}
+    assert not tegra() & others
 
 
 def wheel_layer(directory: Path, content: bytes = LIBRARY) -> WheelLayer:

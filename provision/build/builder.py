@@ -78,11 +78,6 @@ def choose_builder(
             )
         asked, why = "oci", "the base is on this machine"
     if job.making.cut:
-        if asked == "docker":
-            raise BadInputError(
-                "An engine installs packages as they are; --cut changes their libraries.",
-                fix="Use --builder oci.",
-            )
         asked, why = "oci", "--cut changes libraries, which an engine does not"
     if job.settings.unpacked is not None:
         asked, why = "oci", "an engine would need the network"

@@ -248,7 +248,7 @@ def _verify(
     from images.engines.sandbox.run import Sandbox
 
     image = next((one for one in built if _runs_here(one.plan, here)), None)
-    if not job.verify or image is None or other_gpu(job.making.cut, here):
+    if not job.verify or image is None or other_gpu(job.making.cut, here, job.catalog):
         return [], (), None
     gpus = gpus_to_request(here)
     with (
@@ -319,7 +319,7 @@ def _runs_here(plan: Plan, here: HostFacts) -> bool:
 def _not_verified(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts) -> str | None:
     if not job.verify:
         return "--no-verify"
-    if other := other_gpu(job.making.cut, here):
+    if other := other_gpu(job.making.cut, here, job.catalog):
         kept = " and ".join(targets_of(job.making.cut))
         return f"it has GPU code for {kept} alone, and this machine has {other.name or 'another'}"
     others = [str(one.plan.arch) for one in built if not _runs_here(one.plan, here)]

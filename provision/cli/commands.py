@@ -222,7 +222,7 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
             catalog, unpacked = stack.enter_context(taken_from(args, this_host, console))
         if args.lock and unpacked is None:
             refuse_beside_lock(args, "--lock")
-        cut = read_cut(args.cut, catalog)
+        cut = read_cut(args.cut, catalog, args.builder)
         refuse_contradiction([what_if_gpu(text, catalog) for text in args.gpus], cut)
         hosts = cache(lambda: planned_for(read_hosts(args, catalog), cut))
         job = read_build(args, catalog, hosts)

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 _TARGET = re.compile(r"sm_(\d{1,3})(\d)", re.ASCII)
 
 
-def read_cut(text: str | None, catalog: Catalog) -> tuple[Gpu, ...]:
+def read_cut(text: str | None, catalog: Catalog, builder: str = "auto") -> tuple[Gpu, ...]:
     """The GPUs of --cut: names of the catalog, or "sm_86" or "8.6"; (): the option is not given.
-    BadInputError: one is not known.
+    BadInputError: one is not known, or the builder does not cut.
     """
     if text is None:
         return ()
+    if builder == "docker":
+        raise BadInputError(
+            "An engine installs packages as they are; --cut changes their libraries.",
+            fix="Use --builder oci.",
+        )
     found = tuple(_gpu(word.strip(), catalog) for word in text.split(",") if word.strip())
     if not found:
         raise BadInputError("--cut names no GPU.", fix="For example: --cut A40, or --cut sm_86")

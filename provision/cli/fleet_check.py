@@ -14,7 +14,7 @@ from provision.fleet.check import CheckedImage, ClassVerdict, check_image
 from provision.fleet.classes import NodeClass, classes_of, several
 from provision.fleet.hostfiles import read_fleet_hosts
 from provision.fleet.report import class_to_json
-from provision.lock.labels import plan_of
+from provision.lock.labels import cut_of, plan_of
 from provision.model.plan import TITLES
 from provision.model.request import parse_driver
 from provision.output.console import Console
@@ -56,8 +56,9 @@ def do_fleet_check(args: argparse.Namespace, console: Console) -> int:
     places = read_places(args)
     checked = []
     for name in names:
-        plan = plan_of(find_subject(name, places).labels, name)
-        checked.append(check_image(name, plan, classes, driver, catalog))
+        labels = find_subject(name, places).labels
+        plan, cut = plan_of(labels, name), cut_of(labels, name)
+        checked.append(check_image(name, plan, classes, driver, catalog, cut))
     if args.json:
         print_json(checks_to_json(checked, classes, driver))
     else:

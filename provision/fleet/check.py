@@ -13,8 +13,9 @@ from provision.catalog.catalog import Catalog
 from provision.fleet.classes import NodeClass
 from provision.fleet.what_if import is_older, with_driver
 from provision.model.frozen import replace
-from provision.model.plan import HostFacts, Plan, Request
+from provision.model.plan import ComputeCapability, HostFacts, Plan, Request
 from provision.resolve import resolve
+from provision.verification.cut import OtherGpuError, other_gpu
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -64,14 +65,21 @@ class CheckedImage:
 
 
 def check_image(
-    name: str, plan: Plan, classes: Sequence[NodeClass], driver: str | None, catalog: Catalog
+    name: str,
+    plan: Plan,
+    classes: Sequence[NodeClass],
+    driver: str | None,
+    catalog: Catalog,
+    cut: Sequence[ComputeCapability] = (),
 ) -> CheckedImage:
-    """Judge an image by its plan. `driver` is what older nodes would get."""
-    now = tuple(judge_class(plan, one.facts, catalog) for one in classes)
+    """Judge an image by its plan. `driver` is what older nodes would get; `cut` are the only GPUs
+    that it has code for, if that of others was removed.
+    """
+    now = tuple(judge_class(plan, one.facts, catalog, cut) for one in classes)
     if driver is None:
         return CheckedImage(name=name, plan=plan, now=now)
     then = tuple(
-        judge_class(plan, with_driver(one, driver).facts, catalog)
+        judge_class(plan, with_driver(one, driver).facts, catalog, cut)
         if one.facts.gpus and is_older(one, driver)
         else verdict
         for one, verdict in zip(classes, now, strict=True)
@@ -79,7 +87,9 @@ def check_image(
     return CheckedImage(name=name, plan=plan, now=now, then=then)
 
 
-def judge_class(plan: Plan, facts: HostFacts, catalog: Catalog) -> ClassVerdict:
+def judge_class(
+    plan: Plan, facts: HostFacts, catalog: Catalog, cut: Sequence[ComputeCapability] = ()
+) -> ClassVerdict:
     """Whether an image of this plan runs on such a machine."""
     if facts.gpus == ():
         return ClassVerdict(runs=None, how="no-gpu", message="there is no NVIDIA GPU")
@@ -89,6 +99,9 @@ def judge_class(plan: Plan, facts: HostFacts, catalog: Catalog) -> ClassVerdict:
     if facts.arch is not None and plan.arch is not None and facts.arch != plan.arch:
         message = f"it is for {plan.arch}, and these nodes are {facts.arch}"
         return ClassVerdict(runs=False, how="other-processor", message=message)
+    if (other := other_gpu(cut, facts, catalog)) is not None:
+        message = f"its code for the {other.name or 'GPU'} was removed (build --cut)"
+        return ClassVerdict(runs=False, how=OtherGpuError.code, message=message)
     request = Request(  # of any Python: which bases have one does not matter to an image
         framework=plan.framework, framework_version=f"=={plan.framework_version}", cuda=plan.cuda
     )

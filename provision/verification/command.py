@@ -113,7 +113,7 @@ def verify(
         plan = _plan_for(order, plan_of(subject.labels, order.image), console)
         check_names(order.asked, plan.framework)
         here = facts()
-        refuse_other_gpus(subject.labels, order.image, here)
+        refuse_other_gpus(subject.labels, order.image, here, catalog)
         with (
             console.step("verify", f"{order.image}, level {order.asked.level}", named=True),
             ready(subject, places, console) as (runner, handle),

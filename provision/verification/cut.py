@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from images.errors import Failure
+from provision.catalog.catalog import Catalog
 from provision.errors import Exit
 from provision.lock.labels import cut_of, targets_of
+from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 
@@ -17,32 +19,37 @@ class OtherGpuError(Failure):
     exit_code = Exit.NOTHING_COMPATIBLE
 
 
-def refuse_other_gpus(labels: Mapping[str, str], image: str, facts: HostFacts) -> None:
+def refuse_other_gpus(
+    labels: Mapping[str, str], image: str, facts: HostFacts, catalog: Catalog
+) -> None:
     """Refuse an image on a machine with a GPU whose code was removed from it, before anything runs.
     OtherGpuError: there is such a GPU.
     """
     cut = cut_of(labels, image)
-    if (other := other_gpu(cut, facts)) is not None:
-        kept = " and ".join(targets_of(cut))
-        capability = other.compute_capability
-        assert capability is not None
-        (target,) = targets_of([capability])
-        raise OtherGpuError(
-            f"{image} has GPU code for {kept} alone (--cut), and this machine has "
-            f"{_name(other)} ({target}).",
-            fix=f"Build one for it: provision build --cut {','.join([*targets_of(cut), target])}; "
-            "without --cut the image has the code for all GPUs of its packages",
-        )
+    other = other_gpu(cut, facts, catalog)
+    if other is None or other.compute_capability is None:
+        return
+    (target,) = targets_of([other.compute_capability])
+    kept = targets_of(cut)
+    raise OtherGpuError(
+        f"{image} has GPU code for {' and '.join(kept)} alone (--cut), and this machine has "
+        f"{_name(other)} ({target}).",
+        fix=f"Build one for it: provision build --cut {','.join([*kept, target])}; without --cut "
+        "the image has the code for all GPUs of its packages",
+    )
 
 
-def other_gpu(cut: Collection[ComputeCapability], facts: HostFacts) -> Gpu | None:
-    """The first GPU of a machine that is not one of `cut`; None: all are, or nothing was cut, or
-    their capabilities are not known.
+def other_gpu(cut: Collection[ComputeCapability], facts: HostFacts, catalog: Catalog) -> Gpu | None:
+    """The first GPU of a machine that is not one of `cut`, with its capability, from the catalog if
+    the machine does not say it; None: all are, or nothing was cut, or the others are not known.
     """
-    if not cut:
-        return None
-    known = (gpu for gpu in facts.gpus or () if gpu.compute_capability is not None)
-    return next((gpu for gpu in known if gpu.compute_capability not in cut), None)
+    for gpu in (facts.gpus or ()) if cut else ():
+        capability = gpu.compute_capability
+        if capability is None and gpu.name:
+            capability = catalog.find_gpu(gpu.name).compute_capability
+        if capability is not None and capability not in cut:
+            return replace(gpu, compute_capability=capability)
+    return None
 
 
 def _name(gpu: Gpu) -> str:

@@ -77,13 +77,12 @@ def test_the_plan_is_for_the_gpus_that_are_kept() -> None:
 def test_an_engine_does_not_cut() -> None:
     job: Any = SimpleNamespace(
         making=SimpleNamespace(cut=((8, 6),)),
-        builder="docker",
+        builder="auto",
         settings=SimpleNamespace(unpacked=None),
         destination=None,
     )
     with pytest.raises(BadInputError, match="--cut changes"):
-        choose_builder(job, BuildEngine(), [PLAN])
-    job.builder = "auto"
+        read_cut("A40", load(), "docker")
     choice, _ = choose_builder(job, BuildEngine(), [PLAN])
     assert choice.builder == "oci"
 

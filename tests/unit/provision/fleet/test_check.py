@@ -73,6 +73,16 @@ def test_an_image_on_a_node(plan: Plan, facts: HostFacts, runs: object, how: str
     assert (found.message == "") == (found.runs is True)
 
 
+def test_an_image_that_was_cut_runs_on_nodes_with_its_gpus_alone() -> None:
+    fleet = classes(a=A100, b=H100)
+    names = {one.nodes[0]: number for number, one in enumerate(fleet)}
+    found = check_image("cut", NEWEST, fleet, None, CATALOG, ((9, 0),))
+    assert found.now[names["b"]].runs is True
+    other = found.now[names["a"]]
+    assert (other.runs, other.how) == (False, "cut-for-other-gpu")
+    assert "A100" in other.message
+
+
 @given(HOSTS)
 @settings(max_examples=60)
 def test_an_image_runs_where_it_was_planned_for(facts: HostFacts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from provision.catalog.loading import load
 from provision.errors import BadInputError
 from provision.lock.labels import CUT, cut_of, labels_for
 from provision.lock.lockfile import Lock
@@ -44,6 +45,8 @@ def test_another_label_is_refused(text: str) -> None:
         pytest.param("sm_86", (), None, id="no GPU"),
         pytest.param("sm_86", None, None, id="GPUs not known"),
         pytest.param("sm_86", (Gpu(name="x"),), None, id="a GPU of unknown capability"),
+        pytest.param("sm_86", (Gpu(name="NVIDIA A40"),), None, id="its GPU by name alone"),
+        pytest.param("sm_80", (Gpu(name="NVIDIA A40"),), "a NVIDIA A40 (sm_86)", id="another so"),
         pytest.param("sm_86", (Gpu(compute_capability=(9, 0)),), "a GPU (sm_90)", id="no name"),
     ],
 )
@@ -51,9 +54,9 @@ def test_refusal(label: str | None, gpus: tuple[Gpu, ...] | None, refused: str |
     labels = {} if label is None else {CUT: label}
     facts = HostFacts(gpus=gpus)
     if refused is None:
-        refuse_other_gpus(labels, "it", facts)
+        refuse_other_gpus(labels, "it", facts, load())
         return
     with pytest.raises(OtherGpuError) as caught:
-        refuse_other_gpus(labels, "it", facts)
+        refuse_other_gpus(labels, "it", facts, load())
     assert refused in caught.value.message
     assert "provision build --cut " in caught.value.fix

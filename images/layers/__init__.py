@@ -10,6 +10,9 @@ The data flow, and the modules:
     members  --install-----> files as pip would install them (with `scripts`, `record`, `unneeded`)
     files    --transcode---> the layer, by `tar` and `gzip`
 
+`cut` makes the same layer with the GPU code of some GPUs alone, `zstd` any layer by another
+compressor.
+
 `own`, `toolkit`, `bytecode` and others make layers of files that are in no wheel, with
 `tar.file_layer`. Layers are reproducible: the clock, the user, the umask and external compressors
 do not influence their bytes.

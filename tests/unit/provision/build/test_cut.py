@@ -28,6 +28,7 @@ from tests.kit.fake_engine import PLAN
 from tests.kit.layer_maker import PLACE, Piece, craft, locked, pieces_of
 from tests.kit.memory_target import TextLayer
 from tests.unit.images.layers.test_cut import CODE, LIBRARY, NAME
+from tests.unit.provision.cli.test_cli import main
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,20 @@ def test_the_plan_is_for_the_gpus_that_are_kept() -> None:
     with pytest.raises(BadInputError, match="removes its code") as caught:
         refuse_contradiction([Gpu(name="V100", compute_capability=(7, 0))], cut)
     assert caught.value.fix.endswith("--cut sm_86,sm_70")
+
+
+def test_the_first_line_of_the_output_is_what_the_licences_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("provision.cli.commands.this_host", HostFacts)
+    monkeypatch.setattr("provision.cli.options.this_host", HostFacts)
+    words = ("--driver", "535.104.05", "--cuda", "11.7", "--dry-run", "--output", "x", "--json")
+    said = main("build", "--cut", "A40", *words)
+    assert said.code == 0, said
+    assert said.err.startswith("warning: --cut modifies libraries, and NVIDIA's licences")
+    assert "do not distribute" in " ".join(said.err.split())
+    assert json.loads(said.out)["plan"]["gpus"][0]["compute_capability"] == "8.6"
+    assert "licences" not in main("build", *words).err
 
 
 def test_an_engine_does_not_cut() -> None:

@@ -33,6 +33,7 @@ CASES = [
     pytest.param("provision verify image --level f", ["full"], id="a level"),
     pytest.param("provision plan --cuda 11.7", ["11.7"], id="a CUDA version"),
     pytest.param("provision plan --gpu H10", ["H100"], id="a GPU"),
+    pytest.param("provision build --cut A4", ["A40"], id="a GPU whose code is kept"),
     pytest.param("provision build --exclude", ["--exclude-unneeded"], id="an option"),
     pytest.param("provision nothing --x", [], id="an unknown command"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,33 @@ def test_its_key_says_what_was_removed_and_by_what(
     monkeypatch.setattr(module, "FORMAT", 0)
     keys.add(cut.key)
     assert len(keys) == 5
+
+
+def test_its_bytes_do_not_depend_on_the_pieces_of_the_decompressor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("images.layers.transcode.MADE_BYTES", 100)
+    seen = set()
+    for most in (1 << 20, 37, 1):
+        monkeypatch.setattr("images.layers.wheel_file.INFLATED_BYTES", most)
+        cut = layer(tmp_path, Piece(name=NAME, content=LIBRARY))
+        seen.add(collect(cut.stream(None))[0])
+    assert len(seen) == 1
+
+
+def test_a_large_library_needs_little_memory(tmp_path: Path) -> None:
+    """Eighty megabytes of code, of which half is removed."""
+    large = [entry(2, arch, payload=bytes([arch]) * (40 << 20)) for arch in (70, 86)]
+    cut = layer(tmp_path, Piece(name=NAME, content=library({".nv_fatbin": fatbin(*large)})))
+    del large
+    tracemalloc.start()
+    for _ in cut.stream(None):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 24 << 20
+    (one,) = cut.cuts()
+    assert (one.before, one.after) == (80 << 20, 40 << 20)
 
 
 def test_it_says_by_library_what_was_removed(tmp_path: Path) -> None:

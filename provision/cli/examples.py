@@ -28,7 +28,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision build . --push registry.example/team/app:1",
         "provision build --lock pylock.toml --output image/",
         "provision build --bundle torch.bundle --output image/",
-        "provision build --cut A40 --output image.sqfs    # a third of the size, for an A40 alone",
+        "provision build --cut A40 --output image.sqfs    # for an A40 alone",
     ),
     "bundle": (
         "provision bundle --cuda 12.8 --gpu H100 --driver 580.95.05 --output torch.bundle",

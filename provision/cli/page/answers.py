@@ -185,9 +185,9 @@ def _without(value: Any, found: Mapping[str, str]) -> Any:  # noqa: ANN401  a va
         for text, hole in found.items():
             value = value.replace(text, hole)
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _without(one, found) for key, one in value.items()}
-    if isinstance(value, Sequence):
+    if isinstance(value, (list, tuple)):
         return [_without(one, found) for one in value]
     return value
 

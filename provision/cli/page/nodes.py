@@ -6,7 +6,7 @@ of its values. Shape 0 is a list; the others are the keys of objects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 Node: TypeAlias = int
@@ -25,10 +25,10 @@ class Nodes:
 
     def add(self, value: object) -> Node:
         """The node of a value of JSON."""
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             shape = self.shape(tuple(value))
             return self.of(shape, [self.add(one) for one in value.values()])
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        if isinstance(value, (list, tuple)):
             return self.of(0, [self.add(one) for one in value])
         return self._intern((type(value), value), value)
 

@@ -377,20 +377,55 @@ def test_with_the_keyboard_alone(tab: Browser, page: Path) -> None:
     assert asked(tab)["gpus"] == []
 
 
-def test_commands_are_copied(tab: Browser, page: Path) -> None:
-    show(tab, page, QUESTION)
-    tab.send(
-        "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
-    )
-    expected = tab.run("document.querySelector('.command code').innerText")
-    tab.run("document.querySelector('.command .copy').click()")
-    press(tab, "Tab")
-    assert text_of(tab, "#copy-status") == "Copied"
+CLIPBOARDS = {
+    "the clipboard's interface": "0",
+    "an interface that refuses": "navigator.clipboard.writeText = async () => { throw Error(); }",
+    "no interface": "Object.defineProperty(navigator, 'clipboard', {value: undefined})",
+}
+
+
+def pasted_from_clipboard(tab: Browser) -> str:
+    """What Ctrl+V puts into a box."""
     tab.run(
-        "document.getElementById('paste-box').open = true, document.getElementById('paste').focus()"
+        "at('paste-box').open = true, at('paste').replaceWith(at('paste').cloneNode()),"
+        "at('paste').value = '', at('paste').focus()"
     )
-    tab.run("document.execCommand('paste')")
-    assert expected.startswith("provision build --framework-version ")
+    keys = {"key": "v", "code": "KeyV", "windowsVirtualKeyCode": 86, "modifiers": 2}
+    tab.send("Input.dispatchKeyEvent", type="keyDown", commands=["paste"], **keys)
+    tab.send("Input.dispatchKeyEvent", type="keyUp", **keys)
+    return str(tab.run("at('paste').value"))
+
+
+@pytest.mark.parametrize("clipboard", CLIPBOARDS)
+def test_what_is_shown_is_what_is_copied(tab: Browser, page: Path, clipboard: str) -> None:
+    """Every button, of a page from a file."""
+    show(tab, page, QUESTION)
+    granted = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    tab.send("Browser.grantPermissions", permissions=granted)
+    tab.run(CLIPBOARDS[clipboard])
+    shown = tab.run(
+        "[...document.querySelectorAll('.copy')].map(button =>"
+        " button.parentElement.querySelector('code')?.textContent ?? location.href)"
+    )
+    assert len(shown) == 5
+    assert "\n" in "".join(shown)
+    for i, text in enumerate(shown):
+        click = f"""at("copy-status").textContent = "";
+            document.querySelectorAll(".copy")[{i}].click();
+            new Promise(done => {{
+              const look = () => {{
+                const said = at("copy-status").textContent;
+                said ? done(said) : setTimeout(look, 5);
+              }};
+              look();
+            }})"""
+        found = tab.send(
+            "Runtime.evaluate",
+            expression=click, userGesture=True, awaitPromise=True, returnByValue=True,
+        )  # fmt: skip
+        assert found["result"]["value"] == "Copied"
+        assert pasted_from_clipboard(tab) == text
+    assert tab.logged() == []
 
 
 def test_its_commands_can_be_typed(tab: Browser, page: Path) -> None:

@@ -324,6 +324,11 @@ def page_options(verb: argparse.ArgumentParser) -> None:
         required=True,
         help="write index.html to this directory; it is created if missing",
     )
+    verb.add_argument(
+        "--since",
+        metavar="OLD.html",
+        help="show what changed since this earlier page (it may be the one in --output)",
+    )
 
 
 def measure_options(verb: argparse.ArgumentParser) -> None:

@@ -110,13 +110,15 @@ def do_page(args: argparse.Namespace, console: Console) -> int:
     import gzip
 
     from provision.cli.fleet_nodes import output_folder
+    from provision.cli.page.changes import read_page
     from provision.cli.page.site import page
     from provision.output.files import refuse_unwritable, write_named
 
     path = output_folder(args.output) / "index.html"
     refuse_unwritable("--output", path)
+    earlier = read_page(Path(args.since)) if args.since else None
     catalog = read_catalog(console)
-    content = page(catalog, console.progress)
+    content = page(catalog, console.progress, earlier)
     write_named("--output", path, content)
     compressed = len(gzip.compress(content, mtime=0))
     if args.json:

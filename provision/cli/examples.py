@@ -66,7 +66,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision fleet verify --on slurm --image oci:/shared/images:NAME --output reports/",
     ),
     "catalog show": ("provision catalog show gpu 'RTX 4090'",),
-    "catalog page": ("provision catalog page --output site    # then open site/index.html",),
+    "catalog page": (
+        "provision catalog page --output site    # then open site/index.html",
+        "provision catalog page --output site --since site/index.html",
+    ),
 }
 """By the command's words ("fleet plan"); "" is `provision` itself."""
 

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from provision.doctor.model import Evidence, Facts, Hit
-from provision.doctor.outline import RAISED, Outline, is_warning
+from provision.doctor.outline import IS_RAISED, Outline, is_warning
 from provision.doctor.scope import MESSAGE
 
-_ORDINARY = re.compile(
+ORDINARY = re.compile(
     r"\b(?:File(?:NotFound|Exists)|NotADirectory|IsADirectory|Key|Index|Name|Type|Attribute"
-    r"|ZeroDivision|JSONDecode|UnicodeDecode|UnboundLocal)Error\b|\bKeyboardInterrupt\b"
+    r"|ZeroDivision|JSONDecode|UnicodeDecode|UnboundLocal)Error\b|\bKeyboardInterrupt\b",
+    re.ASCII,
 )
 # An exception that reports another one, or a process that ended.
-_REPORTS = re.compile(
+REPORTS = re.compile(
     r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|SystemExit|KeyboardInterrupt"
-    r"|(?i:above|exit(?:ed)?\b|terminat|worker|\brank\b|process|engine|failed)"
+    r"|(?i:above|exit(?:ed)?\b|terminat|worker|\brank\b|process|engine|failed)",
+    re.ASCII,
 )
 _SOON = 15  # lines: what ended the run stands so near to what it is about
 
@@ -47,7 +49,7 @@ class TextContext:
         """Whether nothing ended badly soon after a line, or what has no need of what a warning is
         about: a file that is not there, a name that is not defined.
         """
-        return not self._ends(hit, hit.number, hit.number + _SOON, but=_ORDINARY)
+        return not self._ends(hit, hit.number, hit.number + _SOON, but=ORDINARY)
 
     def warned_early(self, hit: Hit) -> bool:
         """Whether a line is a warning of Python's with much behind it."""
@@ -85,9 +87,9 @@ class TextContext:
     def ends_by_itself(self, source: str) -> bool:
         """Whether the last end of a text is an exception that gives its own reason."""
         for one in self.outlines:
-            said = [line for _, line in one.last_end() if RAISED.match(line)]
+            said = [line for _, line in one.last_end() if IS_RAISED.match(line)]
             if one.source == source and said:
-                return _REPORTS.search(said[-1]) is None
+                return REPORTS.search(said[-1]) is None
         return False
 
     def raised_before(self, hits: Sequence[Hit]) -> tuple[Evidence, ...]:

@@ -52,9 +52,10 @@ class Patterns:
         self._patterns = tuple(dict.fromkeys(patterns))
         told = [tells_digits_apart(pattern) for pattern in self._patterns]
         number_of = {pattern: number for number, pattern in enumerate(self._patterns)}
+        self.after = after or {}
         self._after = {
             number_of[pattern]: [number_of[one] for one in earlier]
-            for pattern, earlier in (after or {}).items()
+            for pattern, earlier in self.after.items()
         }
         numbers = [n for n in range(len(self._patterns)) if n not in self._after]
         self._by_digits = _Words(self._patterns, [n for n in numbers if told[n]])

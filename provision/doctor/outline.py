@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 # service, a container or a rank puts before each of its lines.
 # the last line of a traceback, in Python and in Java: no blank before it, but what compose,
 # BuildKit, a host, a rank, a worker of vLLM's or Ray's and a logger put there
-_RAISED = (
+RAISED = (
     r"^(?:[\w.-]+ +\| +|#\d+ [\d.]+ )?(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
     r"(?:\(\w+(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?)?(?:(?:ERROR|CRITICAL) \S+ \S+ \[[^\]]{1,80}\] ?)?"
     r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
 )
-RAISED = re.compile(_RAISED)
-_ENDS = (
-    _RAISED,
+IS_RAISED = re.compile(RAISED, re.ASCII)
+ENDS = (
+    RAISED,
     r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
     r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
     r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
@@ -42,14 +42,14 @@ _ENDS = (
     r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
 )
 # Of a program whose wrapper forgets its exit code this is said, too.
-_CODE_0 = r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b"
-_GAVE_UP = re.compile(rb"(?i)\b(?:failed|aborting|aborted|refused|denied|giving up)\b")
+CODE_0 = r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b"
+GAVE_UP = re.compile(rb"(?i)\b(?:failed|aborting|aborted|refused|denied|giving up)\b")
 # A line by which programs say that all is done.
-_DONE = (
+DONE = (
     r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
     r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
     r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    _CODE_0,
+    CODE_0,
     r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK(?: \(|$)|^PASS(?:ED)?$",
     r"(?:^|\s)(?:Complete!|All done\.?|Done\.|BUILD SUCCESS\w*|\[OK\])\s*$",
     r"^Verdict: (?:fit|no-verdict)",
@@ -62,10 +62,11 @@ _DONE = (
 )
 # A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp;
 # of a logger's levels, of CMake's status.
-_WARNING = re.compile(
+WARNING = re.compile(
     r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/|\[W \w+\.cpp|^warning: "
     r"|\bIgnor(?:e|ing) \w+ error\b|\bSkipping import\b|-- Could (?:NOT|not) find "
-    r"|(?:^|[\s\[(|])(?:INFO|DEBUG)(?:[\s\])|]|: )"
+    r"|(?:^|[\s\[(|])(?:INFO|DEBUG)(?:[\s\])|]|: )",
+    re.ASCII,
 )
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
 _MOST_SHOWN = 6
@@ -123,7 +124,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         )
         number += chunk.count(b"\n")
     found.lines = number
-    gave_up = any(_GAVE_UP.search(line) for _, line in tail)
+    gave_up = any(GAVE_UP.search(line) for _, line in tail)
     said = [at for at, line in tail if done.match(line) and not (gave_up and is_0.match(line))]
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
@@ -132,7 +133,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
 
 def is_warning(line: str) -> bool:
     """Whether a program says so of its line."""
-    return _WARNING.search(line) is not None
+    return WARNING.search(line) is not None
 
 
 def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:
@@ -155,4 +156,4 @@ def _shown(line: bytes) -> str:
 def _patterns() -> tuple[Lines, Lines, Lines, Lines]:
     from provision.doctor.matching import Lines
 
-    return Lines(_ENDS), Lines(_DONE), Lines([_RAISED]), Lines([_CODE_0])
+    return Lines(ENDS), Lines(DONE), Lines([RAISED]), Lines([CODE_0])

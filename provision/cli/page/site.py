@@ -19,44 +19,54 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.rows import GpuModel
 from provision.catalog.tables import FILES
 from provision.cli.page.answers import Answers, Question
+from provision.cli.page.causes import causes
+from provision.cli.page.changes import EarlierPage, changes
 from provision.cli.page.facts import facts
 from provision.cli.page.nodes import Node, Nodes
 from provision.cli.page.questions import Choices, choices, driver_ranges, offered_driver
+from provision.doctor.knowledge import load as knowledge
 from provision.model.plan import TITLES
 from provision.resolve.fleet import show_capability
 from provision.version import VERSION
 
-_SCRIPTS = ("lookup.js", "paste.js", "elements.js", "answer.js", "matrix.js", "facts.js", "page.js")
+_SCRIPTS = (
+    *("lookup.js", "paste.js", "elements.js", "answer.js", "matrix.js", "facts.js"),
+    *("pattern.js", "reading.js", "matching.js", "outline.js", "judge.js", "diagnosis.js"),
+    *("pasted.js", "page.js"),
+)
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; style-src {style}; "
     "script-src {scripts}"
 )
 
 
-def page(catalog: Catalog, say: Callable[[str], None]) -> bytes:
-    """The page for a catalog: the same catalog, the same bytes. `say` is given the progress."""
+def page(catalog: Catalog, say: Callable[[str], None], earlier: EarlierPage | None = None) -> bytes:
+    """The page for a catalog, and what changed in it since an earlier page: the same catalog and
+    earlier page, the same bytes. `say` is given the progress.
+    """
     scripts = [_file(name) for name in _SCRIPTS]
     style = _file("page.css")
     policy = _POLICY.format(style=_hash(style), scripts=" ".join(map(_hash, scripts)))
     parts = {
         "POLICY": policy,
         "STYLE": style,
-        # no "<" in a text can end the element
-        "DATA": json.dumps(
-            data(catalog, say), ensure_ascii=False, separators=(",", ":"), allow_nan=False
-        ).replace("<", "\\u003c"),
+        "DATA": _json(data(catalog, say, earlier)),
+        "DOCTOR": _json(causes(knowledge())),
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     template = _file("page.html")
     return re.sub("@([A-Z]+)@", lambda found: parts[found[1]], template).encode()
 
 
-def data(catalog: Catalog, say: Callable[[str], None]) -> dict[str, Any]:
-    """Everything that the scripts read."""
+def data(
+    catalog: Catalog, say: Callable[[str], None], earlier: EarlierPage | None = None
+) -> dict[str, Any]:
+    """Everything that the scripts read to answer a question."""
     nodes = Nodes()
     asked = choices(catalog)
     blocks = _blocks(catalog, asked, nodes, say)
     answers = Answers(catalog)
+    tables = facts(catalog, nodes)
     return {
         "tool": VERSION,
         "dates": {name.removesuffix(".json"): catalog.files[name].text("date") for name in FILES},
@@ -75,7 +85,8 @@ def data(catalog: Catalog, say: Callable[[str], None]) -> dict[str, Any]:
             if (driver := offered_driver(row)) is not None
         ],
         "gpus": [_gpu(row, nodes.of(0, blocks[row.name])) for row in catalog.gpus],
-        "facts": facts(catalog, nodes),
+        "facts": tables,
+        "changes": earlier and changes(earlier, tables, nodes.nodes),
         "words": json.loads(_file("words.json")),
         "shapes": nodes.shapes,
         "nodes": nodes.nodes,
@@ -172,6 +183,12 @@ def _any_gpu(catalog: Catalog, arch: str) -> GpuModel:
 
 def _file(name: str) -> str:
     return (resources.files("provision.cli.page") / "data" / name).read_text(encoding="utf-8")
+
+
+def _json(value: object) -> str:
+    """JSON in an element: no "<" in a text can end it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:

@@ -16,7 +16,28 @@ function showFacts() {
     box.addEventListener("toggle", () => box.open && fillTable(box, name));
     return box;
   });
-  section.replaceChildren(make("h2", {id: "facts-title"}, word("facts")), make("p", {class: "help"}, word("factsIntro")), ...parts);
+  section.replaceChildren(make("h2", {id: "facts-title"}, word("facts")), make("p", {class: "help"}, word("factsIntro")),
+    ...DATA.changes ? [changesShown(DATA.changes)] : [], ...parts);
+}
+
+// What changed since an earlier page, each with a link to its row.
+function changesShown({tool, tables}) {
+  const dates = Object.entries(tables).map(([name, {date}]) => `${word(name)} ${date}`).join(", ");
+  const parts = Object.entries(tables).filter(([, {added, removed, changed}]) => added.length + removed.length + changed.length);
+  return make("details", {id: "changes", open: true}, make("summary", {}, word("changes")),
+    make("p", {class: "help"}, word(parts.length ? "changesSince" : "changesNone", {tool, dates})),
+    parts.map(([name, table]) => make("section", {}, make("h3", {}, word(name)), make("ul", {}, changesOf(name, table)))));
+}
+
+function changesOf(name, {added, removed, changed}) {
+  const link = ([id, text]) => make("a", {href: `#${anchor(TABLES[name], id)}`}, text);
+  const cells = rows => rows.map(([column, before, after]) =>
+    word("changedCell", {column: word(`columns/${column}`), before: before || word("nothing"), after: after || word("nothing")})).join("; ");
+  return [
+    ...added.map(row => make("li", {}, `${word("added")}: `, link(row))),
+    ...changed.map(row => make("li", {}, link(row), ` \u2013 ${cells(row[2])}`)),
+    ...removed.map(text => make("li", {}, `${word("removed")}: ${text}`)),
+  ];
 }
 
 function fillTable(box, name) {

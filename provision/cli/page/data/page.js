@@ -7,7 +7,6 @@ const OWN_LANGUAGE = navigator.language.startsWith("zh") ? "zh" : "en";
 const LISTED = 200;  // all cards of the catalog; the list scrolls
 
 let question = {...EMPTY};
-let pasted = {gpus: [], driver: null};  // a driver, and the GPUs that it has listed itself
 let options = [], active = -1;  // of the list of cards
 
 // ---- the address ----
@@ -161,24 +160,6 @@ function onKey(event) {
   }
 }
 
-// ---- what is pasted ----
-
-function readPasted() {
-  const text = at("paste").value;
-  const found = readSmi(text);
-  pasted = found;
-  const parts = [...found.gpus, found.driver && `${word("driver")} ${found.driver}`].filter(Boolean);
-  const lines = [];
-  if (parts.length) lines.push(word("pasteRead", {what: parts.join(", ")}));
-  if (found.unknown.length) lines.push(word("pasteShort", {names: found.unknown.join(", ")}));
-  if (!lines.length && text.trim()) lines.push(word("pasteNothing"));
-  at("paste-result").textContent = lines.join(" ");
-  if (found.driver) at("driver").value = found.driver;
-  if (parts.length) {
-    change({gpus: found.gpus.length ? found.gpus : question.gpus, driver: found.driver || question.driver});
-  }
-}
-
 // ---- the language ----
 
 function setLanguage(chosen) {
@@ -204,7 +185,8 @@ function begin() {
   for (const id of ["cuda", "python", "arch"]) {
     at(id).addEventListener("change", event => change({[id]: event.target.value || null}));
   }
-  at("paste").addEventListener("input", readPasted);
+  at("paste").addEventListener("input", event => readPasted(event.target.value));
+  at("paste").addEventListener("paste", onPaste);
   at("ask").addEventListener("submit", event => event.preventDefault());
   for (const button of at("languages").children) {
     button.addEventListener("click", () => { setLanguage(button.value); change({}); });

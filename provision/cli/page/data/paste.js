@@ -23,7 +23,7 @@ function readSmi(text) {
   for (const line of text.split("\n").filter(one => one.length < LONGEST_LINE)) {
     const listed = line.match(/^\s*GPU \d+: (.+?)(?: \(UUID: .*)?\s*$/);
     const row = line.match(/^\|\s+\d+\s+(.+?)\s+(?:On|Off|N\/A|WDDM|TCC|MCDM)\s+\|/);
-    const csv = line.match(/^\s*((?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID)\b[^,|]*)(?:,|\s*$)/);
+    const csv = line.match(/^\s*((?:NVIDIA(?!-SMI)|Tesla|Quadro|GeForce|TITAN|GRID)\b[^,|]*)(?:,|\s*$)/);
     const found = listed || row || csv;
     if (found) names.add(found[1].trim());
   }

@@ -1,0 +1,217 @@
+// From hits to ranked causes; see doctor/judge.py. Of the machine nothing is known but what the
+// text says of it.
+"use strict";
+
+const PROOF = 30, TYPICAL = 20, HINT = 10, SUPPORT = 12, PARAGRAPH = 12, EVIDENCE_SHOWN = 4;
+
+// How near the hits are, in lines.
+function spread(hits) {
+  const numbers = hits.map(hit => hit.number);
+  return Math.max(...numbers) - Math.min(...numbers);
+}
+
+// A hit of each list, all of them as near to one another as they come.
+function closest(lists) {
+  if (!lists.every(hits => hits.length)) return null;
+  const rarest = lists.reduce((best, hits) => hits.length < best.length ? hits : best);
+  let best = null;
+  for (const hit of rarest) {
+    const chosen = lists.map(hits => nearest(hits, hit.number));
+    if (!best || spread(chosen) < spread(best)) best = chosen;
+  }
+  return best;
+}
+
+function nearest(hits, wanted) {
+  const found = hits.findIndex(hit => hit.number >= wanted);
+  const after = found < 0 ? hits.length : found;
+  const around = [after - 1, after].filter(i => i >= 0 && i < hits.length);
+  return hits[around.reduce((best, i) => Math.abs(hits[i].number - wanted) < Math.abs(hits[best].number - wanted) ? i : best)];
+}
+
+// Less: true or false; null where it cannot be compared.
+function isLess(have, wanted) {
+  if (typeof have === "number" && typeof wanted === "number") return have < wanted;
+  const [one, other] = [have, wanted].map(text => `${text}`.match(/^v?(\d+(?:\.\d+)*)((?:a|b|rc|\.dev)\d+)?/));
+  if (!one || !other) return null;
+  const [left, right] = [one, other].map(found => found[1].split(".").map(Number));
+  for (let i = 0; i < Math.max(left.length, right.length); i++) {
+    if ((left[i] || 0) !== (right[i] || 0)) return (left[i] || 0) < (right[i] || 0);
+  }
+  return Boolean(one[2]) && !other[2];
+}
+
+function holds([fact, operator, wanted], facts) {
+  if (!(fact in facts)) return false;
+  const have = facts[fact].value;
+  if (operator === "is" || operator === "not") {
+    const isSame = Array.isArray(wanted) && !Array.isArray(have) ? wanted.includes(have) : have === wanted;
+    return isSame === (operator === "is");
+  }
+  if (operator === "under" || operator === "atleast") {
+    const less = isLess(have, wanted);
+    return less !== null && less === (operator === "under");
+  }
+  if (operator === "has") return (Array.isArray(have) ? have : `${have}`).includes(`${wanted}`);
+  return [have].flat().some(one => new Pattern(wanted).test(bytesOf(`${one}`)));
+}
+
+function evidenceOf(condition, facts) {
+  const [name, , , says] = condition, fact = facts[name];
+  const value = Array.isArray(fact.value) ? fact.value.join(", ") || "nothing" :
+    typeof fact.value === "boolean" ? (fact.value ? "yes" : "no") : `${fact.value}`;
+  return {says: (says || `${name} is ${value}`).replaceAll("{value}", value), where: fact.where};
+}
+
+class Judge {
+  // `hits` by pattern; `together`, `last`: see diagnosisOf; `stated`: facts.
+  constructor(failures, hits, outline, {together, last, stated}) {
+    Object.assign(this, {hits, outline, together, last, stated});
+    this.candidates = failures.map(one => this.candidate(one)).filter(Boolean);
+  }
+
+  candidate(failure) {
+    const {unless = [], clues = [], host} = failure;
+    if (unless.some(pattern => this.hits.has(pattern))) return null;
+    const shown = this.shown(failure);
+    if (!shown.length) return null;
+    const hits = linesOf(shown);
+    const own = new Set(hits.map(hit => hit.number));
+    const facts = Object.fromEntries(Object.entries(this.stated).filter(([, fact]) => !own.has(fact.where)));
+    const isProven = Boolean(host) && host.every(one => holds(one, facts));
+    let [{strength}] = shown;
+    if (isProven && strength === HINT) strength = TYPICAL;
+    const speaking = clues.filter(([condition, supports]) => supports && holds(condition, facts));
+    const against = clues.some(([condition, supports]) => !supports && holds(condition, facts));
+    const supported = [...speaking.map(([condition]) => condition), ...(isProven ? host : [])];
+    return {
+      failure, strength, hits, isProven,
+      lines: own,
+      supported: supported.map(one => evidenceOf(one, facts)),
+      isDecided: speaking.some(([, , isDecisive]) => isDecisive),
+      isRefuted: against && strength !== PROOF,
+      groups: Object.assign({}, ...hits.toReversed().map(hit => hit.groups)),
+      isSurvived: !isProven && shown.every(one => one.isSurvived),
+      isAtEnd: isProven || shown.some(one => one.isAtEnd),
+      beatenBy: null,
+    };
+  }
+
+  // The symptoms that are there, the strongest first.
+  shown(failure) {
+    const {outline} = this, found = [];
+    for (const [parts, strong, within, without = -1, survived = false] of failure.symptoms ?? []) {
+      if (!parts.every(part => this.hits.has(part))) continue;
+      let seen = this.together.get(`${parts}`) ?? parts.map(part => this.hits.get(part));
+      if (failure.generic && seen.length === 1) seen = [this.last.get(parts[0]) ?? seen[0]];
+      const other = this.hits.get(without);
+      if (other && spread([other, seen[0]]) <= PARAGRAPH) continue;
+      const isNear = seen.length === 1 || spread(seen) <= within;
+      const isOver = seen.every(hit => outline.isOver(hit));
+      const isSurvivable = survived || seen.some(hit => outline.warnedEarly(hit));
+      const hasGoneOn = isSurvivable && seen.every(hit => outline.hasGoneOn(hit));
+      let strength = isNear ? strong : HINT;
+      if (strength === HINT && seen.every(hit => outline.isApart(hit))) continue;
+      const isJoined = seen.length === 1 && seen[0].joined;
+      if (strength === PROOF && (isOver || hasGoneOn || isJoined)) strength = TYPICAL;
+      const latest = [...seen, ...parts.map(part => this.last.get(part)).filter(Boolean)];
+      const isAtEnd = latest.some(hit => failure.generic ? outline.endsWith(hit) : outline.isAtEnd(hit));
+      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd});
+    }
+    return found.sort((one, other) => other.strength - one.strength);
+  }
+
+  // The first of the ranked causes, or null; and whether the text goes beyond what is known.
+  verdict() {
+    let standing = survivedTogether(this.candidates.filter(one => !one.isRefuted));
+    standing = standing.filter(one => one.isAtEnd || !one.failure.generic);
+    standing = explainedBy(this.beforeTheEnd(standing));
+    const [first] = endingFirst(standing.toSorted(byRank));
+    const isUnexplained = this.outline.ends.length > 0 && standing.every(one => one.isSurvived || isAside(one));
+    const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
+    return {first: first ?? null, isKnown: Boolean(first) && !isUnexplained && !hasEndedWell,
+      isSure: Boolean(first) && !first.isSurvived && isHigh(first, standing)};
+  }
+
+  beforeTheEnd(candidates) {
+    if (!this.outline.endsByItself()) return candidates;
+    const isExplained = candidates.some(one => one.isAtEnd && !one.isSurvived && one.strength !== HINT);
+    return candidates.map(one => {
+      if (one.isAtEnd || one.supported.length) return one;
+      if (one.strength === PROOF) {
+        return one.failure.hardware && severityOf(one) === "blocks" ? one : {...one, strength: TYPICAL};
+      }
+      return isExplained ? one : {...one, isSurvived: true};
+    });
+  }
+}
+
+// The lines of all symptoms, the strongest first.
+function linesOf(shown) {
+  const byLine = new Map();
+  for (const hit of shown.flatMap(one => one.hits).toReversed()) byLine.set(hit.number, hit);
+  return [...byLine.values()].toReversed();
+}
+
+const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
+const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
+const isAside = one => severityOf(one) === "warns" && !one.isAtEnd;
+const isWithin = (one, other) => [...one.lines].every(line => other.lines.has(line));
+
+// Whether an outcome can follow from it.
+function isRoot(one) {
+  const isPossible = (one.strength !== HINT || one.supported.length) && severityOf(one) !== "warns";
+  return isPossible && !one.beatenBy && !one.failure.outcome;
+}
+
+function explains(one, outcome) {
+  if (one.failure.generic && outcome.strength === PROOF) return false;
+  return one.strength === PROOF || one.supported.length > 0 || one.isProven || !isWithin(one, outcome);
+}
+
+function survivedTogether(candidates) {
+  const lines = new Set(candidates.filter(one => one.isSurvived).flatMap(one => [...one.lines]));
+  return candidates.map(one =>
+    one.strength === HINT && [...one.lines].every(line => lines.has(line)) ? {...one, isSurvived: true} : one);
+}
+
+function endingFirst(ranked) {
+  if (!ranked.length || severityOf(ranked[0]) !== "degrades") return ranked;
+  const ended = ranked.find(one => isRoot(one) && one.strength === PROOF && severityOf(one) === "blocks" && one.isAtEnd &&
+    ![...one.lines].some(line => ranked[0].lines.has(line)));
+  return ended ? [ended, ...ranked.filter(one => one !== ended)] : ranked;
+}
+
+function explainedBy(candidates) {
+  const beaten = {};
+  for (const one of candidates) {
+    if (one.strength !== HINT) for (const code of one.failure.beats ?? []) beaten[code] = one.failure.code;
+  }
+  const found = candidates.map(one => ({...one, beatenBy: beaten[one.failure.code] ?? null}));
+  const roots = found.toSorted(byRank).filter(isRoot);
+  return found.map(one => one.failure.outcome && !one.beatenBy ?
+    {...one, beatenBy: roots.find(root => explains(root, one))?.failure.code ?? null} : one);
+}
+
+function rankOf(one) {
+  const isHarmless = severityOf(one) === "warns";
+  const isElsewhere = !one.isAtEnd && !(one.strength === PROOF && severityOf(one) === "blocks");
+  const kind = one.strength === HINT && !one.supported.length ? 2 : 0;
+  return [Boolean(one.beatenBy), one.isSurvived, kind, isHarmless, isElsewhere, Boolean(one.failure.generic),
+    -pointsOf(one), Math.min(...one.lines), one.failure.code];
+}
+
+function byRank(one, other) {
+  const left = rankOf(one), right = rankOf(other);
+  const i = left.findIndex((value, place) => value !== right[place]);
+  return i < 0 ? 0 : left[i] < right[i] ? -1 : 1;
+}
+
+function isHigh(one, standing) {
+  if (one.strength === HINT || one.beatenBy) return false;
+  const rivals = standing.filter(other => other !== one && !other.beatenBy && other.strength !== HINT &&
+    [...other.lines].some(line => one.lines.has(line)));
+  if (one.strength === PROOF) return !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
+  return one.isDecided && !rivals.some(other => other.isDecided) ||
+    one.supported.length > 0 && !rivals.some(other => other.supported.length);
+}

@@ -1,0 +1,94 @@
+// How the run went that a text is of; see doctor/outline.py and doctor/context.py.
+"use strict";
+
+const TAIL = 12, TOGETHER = 60, MOST_ENDS = 4000, SOON = 15;
+
+class Outline {
+  constructor(patterns) {
+    this.patterns = Object.fromEntries(Object.entries(patterns).map(([name, one]) => [name, new Pattern(one)]));
+    this.ends = [];  // the lines by which something ended badly: their numbers, and they
+    this.raised = null;
+    this.done = this.lines = 0;
+  }
+
+  *read(bytes) {
+    let number = 1, tail = [];
+    for (const chunk of chunksOf(bytes)) {
+      this.readEnds(chunk, number);
+      const lines = chunk.split("\n"), from = Math.max(0, lines.length - 3 * TAIL);
+      for (let i = from; i < lines.length; i++) if (trimmedEnd(lines[i])) tail.push([number + i, lines[i]]);
+      tail = tail.slice(-TAIL);
+      number += lines.length - 1;
+      yield;
+    }
+    this.ends = this.ends.slice(-MOST_ENDS);
+    this.lines = number;
+    const {done, code0, gaveUp} = this.patterns;
+    const hasGivenUp = tail.some(([, line]) => gaveUp.test(line));
+    const said = tail.filter(([, line]) => done.test(line) && !(hasGivenUp && code0.test(line)));
+    if (said.length && !this.endsAfter(said.at(-1)[0], number)) this.done = said.at(-1)[0];
+  }
+
+  readEnds(chunk, first) {
+    let place = 0, counted = 0, number = first;
+    for (;;) {
+      const match = this.patterns.ends.exec(chunk, place);
+      if (!match) return;
+      const {end} = match;
+      const start = end ? chunk.lastIndexOf("\n", end - 1) + 1 : 0;
+      place = chunk.indexOf("\n", end) < 0 ? chunk.length : chunk.indexOf("\n", end);
+      for (; counted < start; counted++) if (chunk[counted] === "\n") number++;
+      if (this.ends.at(-1)?.[0] === number) continue;
+      const line = chunk.slice(start, place);
+      this.ends.push([number, asEvidence(line.slice(0, EVIDENCE_LIMIT), line.length > EVIDENCE_LIMIT)]);
+      if (!this.raised && this.patterns.raised.test(line)) this.raised = this.ends.at(-1);
+    }
+  }
+
+  // The lines of the last end: those near to one another, back from the last one.
+  lastEnd() {
+    let from = this.ends.length - 1;
+    while (from > 0 && this.ends[from][0] - this.ends[from - 1][0] <= TOGETHER) from--;
+    return this.ends.slice(Math.max(from, 0));
+  }
+
+  endsAfter(first, last, but = null) {
+    return this.ends.some(([number, line]) => first <= number && number <= last && !but?.test(line));
+  }
+
+  isWarning(line) { return this.patterns.warning.test(line); }
+
+  isOver(hit) { return hit.number < this.done; }
+
+  hasGoneOn(hit) { return !this.endsAfter(hit.number, hit.number + SOON, this.patterns.ordinary); }
+
+  warnedEarly(hit) {
+    return this.isWarning(hit.line) && (this.lines > hit.number + SOON || this.endsAfter(hit.number + 1, this.lines));
+  }
+
+  isAtEnd(hit) {
+    const [begin] = this.lastEnd();
+    return !begin || begin[0] - SOON <= hit.number;
+  }
+
+  endsWith(hit) {
+    const isEarly = this.lines - hit.number > Math.max(TOGETHER, Math.floor(this.lines / 2));
+    return !isEarly && (this.isAtEnd(hit) || this.endsAfter(hit.number, hit.number));
+  }
+
+  isApart(hit) {
+    return this.ends.length > 0 && !this.endsAfter(hit.number - SOON, hit.number + SOON);
+  }
+
+  endsByItself() {
+    const said = this.lastEnd().map(([, line]) => line).filter(line => this.patterns.raised.test(line));
+    return said.length > 0 && !this.patterns.reports.test(said.at(-1));
+  }
+
+  // The exception before an outcome: what it goes back to.
+  raisedBefore(hits) {
+    const [number, line] = this.raised ?? [0, ""];
+    const before = Math.min(...hits.map(hit => hit.number)) - number;
+    return line && before > 0 && before <= TOGETHER ? [{says: `the first to fail: ${line}`, where: number}] : [];
+  }
+}

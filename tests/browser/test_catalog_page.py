@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from provision.catalog.loading import load
+from provision.cli.page.changes import changes, read_page
 from provision.cli.page.questions import choices, host_of
 from provision.model.frozen import replace
 from provision.model.plan import Request
@@ -474,6 +475,58 @@ def test_every_row_of_the_facts_has_an_address(tab: Browser, page: Path) -> None
     )
     assert len(sources) == len(ids)
     assert all(sources)
+
+
+# ---- what changed since an earlier page ----
+
+
+@pytest.fixture(scope="module")
+def since(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page as `--since` makes it, from an earlier one that lacks a card, has another, and
+    knows another end of life.
+    """
+    before, found, after = re.split(r"(?<=id=\"data\">)([^<]*)", page.read_text("utf-8"))
+    data, old = json.loads(found), json.loads(found)
+    nodes, tables = old["nodes"], old["facts"]
+    for name, places, text in (
+        ("cards", (1, 2), "<img src=x onerror=alert(1)>"),  # its address, and its name
+        ("branches", (7,), "2001"),  # its end of life
+    ):
+        rows = tables[name]["rows"]
+        row = [len(nodes) if i in places else child for i, child in enumerate(nodes[rows[0]])]
+        nodes += [text, row]
+        rows[0] = len(nodes) - 1
+    folder = tmp_path_factory.mktemp("since")
+    for name, content in (("old", old), ("new", data)):
+        if name == "new":
+            earlier = read_page(folder / "old.html")
+            data["changes"] = changes(earlier, data["facts"], data["nodes"])
+        text = json.dumps(content).replace("<", "\\u003c")
+        (folder / f"{name}.html").write_text(before + text + after, "utf-8")
+    return folder / "new.html"
+
+
+def test_what_changed_is_listed_and_leads_to_its_rows(tab: Browser, since: Path) -> None:
+    show(tab, since)
+    card = load().gpus[0].name
+    branch = max(row.branch for row in load().branches)
+    shown = text_of(tab, "#changes")
+    assert f"New: {card}" in shown
+    assert "Gone: <img src=x onerror=alert(1)>" in shown
+    assert re.search(rf"^{branch}: End of life: 2001 → ", shown, re.MULTILINE)
+    assert tab.run("document.querySelectorAll('#changes li').length") == 3
+    links = tab.run("[...document.querySelectorAll('#changes a')].map(a => a.getAttribute('href'))")
+    assert len(links) == 2
+    for link in links:
+        show(tab, since, link)
+        assert tab.run("document.activeElement.id") == link[1:]
+    assert tab.logged() == []
+    for width in (360, 1200):
+        show(tab, since, "#lang=zh", width)
+        assert tab.run("document.documentElement.scrollWidth") == width
+        assert "新增" in text_of(tab, "#changes")
+        if folder := os.environ.get("BROWSER_PICTURES"):
+            tab.picture(Path(folder) / f"page-changes-{width}.png")
 
 
 # ---- how it looks ----

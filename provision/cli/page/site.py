@@ -66,6 +66,7 @@ def data(
     asked = choices(catalog)
     blocks = _blocks(catalog, asked, nodes, say)
     answers = Answers(catalog)
+    gpus = [_gpu(row, nodes.of(0, blocks[row.name])) for row in catalog.gpus]
     tables = facts(catalog, nodes)
     return {
         "tool": VERSION,
@@ -84,7 +85,7 @@ def data(
             for row in reversed(catalog.branches)
             if (driver := offered_driver(row)) is not None
         ],
-        "gpus": [_gpu(row, nodes.of(0, blocks[row.name])) for row in catalog.gpus],
+        "gpus": gpus,
         "facts": tables,
         "changes": earlier and changes(earlier, tables, nodes.nodes),
         "words": json.loads(_file("words.json")),

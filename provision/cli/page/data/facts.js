@@ -35,7 +35,7 @@ function changesOf(name, {added, removed, changed}) {
     word("changedCell", {column: word(`columns/${column}`), before: before || word("nothing"), after: after || word("nothing")})).join("; ");
   return [
     ...added.map(row => make("li", {}, `${word("added")}: `, link(row))),
-    ...changed.map(row => make("li", {}, link(row), ` \u2013 ${cells(row[2])}`)),
+    ...changed.map(row => make("li", {}, link(row), `: ${cells(row[2])}`)),
     ...removed.map(text => make("li", {}, `${word("removed")}: ${text}`)),
   ];
 }

@@ -21,7 +21,7 @@ from provision.model.planfile import plan_to_json
 from provision.resolve import resolve
 from tests import ROOT
 
-LIMIT_S = 900  # about 160 s of processor time, beside other tests
+LIMIT_S = 900  # 100 to 160 s of processor time, beside other tests
 
 
 def shared_page(temporary: pytest.TempPathFactory) -> Path:

@@ -105,17 +105,25 @@ class Patterns {
   // All hits of a few patterns, in the order of their lines.
   *everyHit(bytes, asked) {
     const found = new Map([...asked].map(pattern => [pattern, []]));
+    const known = new Map();  // the hits of lines that come again
     let first = 1;
     for (const chunk of chunksOf(bytes)) {
       const all = chunk.split("\n"), plain = unescaped(chunk)?.split("\n") ?? [];
       for (const [lines, place] of [[all, i => i], [plain, i => escapedLineOf(plain[i], all)]]) {
         for (const [i, line] of lines.entries()) {
-          for (const pattern of this.possible(line)) {
+          if (known.size > MEMORY_LIMIT) known.clear();
+          if (!known.has(line)) {
+            const its = [];
+            for (const pattern of this.possible(line)) {
+              const hit = found.has(pattern) && this.hit(pattern, line, 0);
+              if (hit) its.push([pattern, hit]);
+              yield;
+            }
+            known.set(line, its);
+          }
+          for (const [pattern, hit] of known.get(line)) {
             const hits = found.get(pattern);
-            if (!hits || hits.length >= MOST_HITS) continue;
-            const hit = this.hit(pattern, line, 0);
-            if (hit) hits.push({...hit, number: first + place(i)});
-            yield;
+            if (hits.length < MOST_HITS) hits.push({...hit, number: first + place(i)});
           }
           yield;
         }

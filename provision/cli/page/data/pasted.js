@@ -68,7 +68,7 @@ function showDiagnosis(found, isError = false) {
 }
 
 function notKnown(state) {
-  return [diagnosisBanner("", make("h2", {id: "diagnosis-title"}, word("notKnown")), word(state === "long" ? "pasteLong" : "notKnownWhy")), doctorCommand()];
+  return [diagnosisBanner("", make("h2", {id: "diagnosis-title"}, word("notKnown")), word(state === "long" ? "pasteLong" : "notKnownWhy")), doctorCommand("doctorMore")];
 }
 
 function diagnosisBanner(kind, title, ...children) {
@@ -101,8 +101,8 @@ function fixShown({on, note, run}, i) {
   return said("p", text);
 }
 
-function doctorCommand() {
-  return make("section", {}, command(word("doctor"), "provision doctor FILE", "diagnosis-doctor"));
+function doctorCommand(label = "doctor") {
+  return make("section", {}, command(word(label), "provision doctor FILE", "diagnosis-doctor"));
 }
 
 function titled(text) {

@@ -1,8 +1,11 @@
 """The page "Which PyTorch and CUDA for my GPU and driver?": one HTML file that needs no server.
 
-In: the catalog. Out: the bytes of the page. It holds the resolver's own answers to every question
-that it can ask; its scripts look answers up and show them, and decide nothing.
+In: the catalog, the doctor's knowledge, perhaps an earlier page. Out: the bytes of the page. It
+holds the resolver's own answers to every question that it can ask; its scripts look answers up and
+show them. A pasted error they judge by the doctor's rules, and name a cause only where it is sure.
 
     questions --one for each GPU, driver, framework, CUDA, Python--> answers --> nodes --> site
-                                                            rows and sources --> facts ----^
+                                                rows and sources --> facts -----------------^
+                                          an earlier page's rows --> changes ---------------^
+                                          the doctor's knowledge --> causes ----------------^
 """

@@ -29,6 +29,14 @@ DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 DOCKER_LAYER_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
+TABLE_DIGEST = "containerd.io/snapshot/stargz/toc.digest"
+"""Of a layer with a table of contents; stargz-snapshotter mounts none with another digest."""
+CHUNKED_DIGEST = "io.containers.zstd-chunked.manifest-checksum"
+CHUNKED_POSITION = "io.containers.zstd-chunked.manifest-position"
+UNPACKED_BYTES = "io.containers.estargz.uncompressed-size"
+"""The stargz store of CRI-O and Podman wants to know it."""
+TABLE_ANNOTATIONS = frozenset({TABLE_DIGEST, CHUNKED_DIGEST, CHUNKED_POSITION, UNPACKED_BYTES})
+
 MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 INDEXES = frozenset({INDEX, DOCKER_INDEX})
 

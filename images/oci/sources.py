@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
-    """A layer as a plain tar: its digest (the diffID, "sha256:...") and its size in bytes."""
+    """A layer as a plain tar: its digest (the diffID, "sha256:...") and its size in bytes.
+
+    `annotations` are those of its compressed form, for its descriptor: where a table of contents
+    is (`TABLE_ANNOTATIONS`).
+    """
 
     diff_id: str
     size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

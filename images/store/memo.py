@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from images.oci.model import LAYER, LAYER_GZIP, LAYER_ZSTD, is_digest
+from images.oci.model import LAYER, LAYER_GZIP, LAYER_ZSTD, TABLE_ANNOTATIONS, is_digest
 from images.oci.sources import KnownLayer, Unpacked
 
 MOST_BYTES = 16 << 20
@@ -75,6 +75,7 @@ def known_to_json(known: KnownLayer) -> dict[str, Any]:
         "media_type": known.media_type,
         "diff_id": known.unpacked.diff_id,
         "unpacked_size": known.unpacked.size,
+        **({"annotations": dict(known.unpacked.annotations)} if known.unpacked.annotations else {}),
     }
 
 
@@ -93,7 +94,12 @@ def known_from_json(found: Mapping[str, Any]) -> KnownLayer | None:
         return None
     if not isinstance(media_type, str) or media_type not in _LAYERS:
         return None
-    unpacked = Unpacked(diff_id=diff_id, size=unpacked_size)
+    annotations = found.get("annotations", {})
+    if not isinstance(annotations, dict) or annotations.keys() - TABLE_ANNOTATIONS:
+        return None
+    if not all(isinstance(text, str) for text in annotations.values()):
+        return None
+    unpacked = Unpacked(diff_id=diff_id, size=unpacked_size, annotations=annotations)
     return KnownLayer(digest=digest, size=size, unpacked=unpacked, media_type=media_type)
 
 

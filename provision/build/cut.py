@@ -18,7 +18,6 @@ from provision.resolve.rules.gpu_code import code_blocker, code_for
 if TYPE_CHECKING:
     from images.oci.sources import LayerSource
     from images.store import Store
-    from provision.build.destination import Compression
 
 LICENCE = (
     "--cut modifies libraries, and NVIDIA's licences allow neither modifying its libraries nor "
@@ -95,32 +94,25 @@ def refuse_without_code(
                 raise error
 
 
-def shaped(
-    sources: Sequence[LayerSource], *, cut: tuple[ComputeCapability, ...], compression: Compression
+def cut_layers(
+    sources: Sequence[LayerSource], gpus: tuple[ComputeCapability, ...]
 ) -> tuple[LayerSource, ...]:
-    """The layers as they are written: with code for the GPUs of `cut` alone, if there are any, and
-    compressed as requested.
-    """
-    made = tuple(sources)
-    if cut:
-        from images.layers.cut import CutLayer
-        from images.layers.transcode import WheelLayer
+    """The layers with code for these GPUs alone, if there are any."""
+    if not gpus:
+        return tuple(sources)
+    from images.layers.cut import CutLayer
+    from images.layers.transcode import WheelLayer
 
-        made = tuple(
-            CutLayer(source=one, gpus=cut) if isinstance(one, WheelLayer) else one for one in made
-        )
-    if compression == "zstd":
-        from images.layers.zstd import ZstdLayer
-
-        made = tuple(ZstdLayer(source=source) for source in made)
-    return made
+    return tuple(
+        CutLayer(source=one, gpus=gpus) if isinstance(one, WheelLayer) else one for one in sources
+    )
 
 
 def report_of(
     layers: Iterable[LayerSource], gpus: tuple[ComputeCapability, ...], store: Store
 ) -> CutReport | None:
-    """What was removed from the layers, which have been written; None: nothing was cut. Kept in the
-    store, because a layer that the target has is not read.
+    """What was removed from the layers, which have been written, in whatever form; None: nothing
+    was cut. Kept in the store, because a layer that the target has is not read.
     """
     from images.layers.cut import CutLayer
 
@@ -128,8 +120,7 @@ def report_of(
         return None
     libraries: list[CutLibrary] = []
     unknown: list[str] = []
-    for layer in layers:
-        cut = getattr(layer, "source", None) if not isinstance(layer, CutLayer) else layer
+    for cut in layers:
         if not isinstance(cut, CutLayer):
             continue
         found = _from_json(store.facts(_FACTS, cut.key))

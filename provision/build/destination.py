@@ -19,6 +19,8 @@ from provision.model.request import quoted
 Kind = Literal["engine", "local", "layout", "archive", "squashfs", "registry"]
 Builder = Literal["docker", "oci"]
 Compression = Literal["gzip", "zstd"]
+Lazy = Literal["zstd", "gzip"]
+"""The compression of a layer that nodes start before they have pulled it."""
 
 _PREFIXES: dict[str, Kind] = {
     "oci": "layout",

@@ -306,6 +306,7 @@ def _options(job: BuildJob) -> dict[str, object]:
         "bytecode": job.making.bytecode,
         **({"compression": "zstd"} if job.making.compression == "zstd" else {}),
         **({"cut": targets_of(job.making.cut)} if job.making.cut else {}),
+        **({"lazy": job.making.lazy} if job.making.lazy else {}),
         "exclude-unneeded": job.making.exclude_unneeded,
         **({"project-sha256": job.code.digest} if job.code else {}),
     }

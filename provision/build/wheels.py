@@ -22,8 +22,8 @@ from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, KnownLayer, LayerSource
 from provision.build.base import BuildSettings
-from provision.build.cut import note_kept, report_of, shaped
-from provision.build.destination import Choice, Compression
+from provision.build.cut import cut_layers, note_kept, report_of
+from provision.build.destination import Choice, Compression, Lazy
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import SquashfsTarget, open_target
@@ -55,6 +55,7 @@ class Making:
     bytecode: bool = False
     compression: Compression = "gzip"
     cut: tuple[ComputeCapability, ...] = ()
+    lazy: Lazy | None = None
     cache_from: str | None = None
     store_limit: int | None = None
 
@@ -139,21 +140,24 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 )
             )
             sources = self._sources(lock, base, facts, fetcher)
-            settings = self._settings_of(lock, base)
-            layers = shaped(sources, cut=self._making.cut, compression=self._making.compression)
+            recipe = Recipe(
+                base=base,
+                sources=cut_layers(sources, self._making.cut),
+                settings=self._settings_of(lock, base),
+            )
             check = LoadCheck(
                 LoadSubject(
                     plan=lock.plan,
                     layers=[source for source in sources if isinstance(source, WheelLayer)],
                     base=base,
                     python=facts.python,
-                    environment=settings.env,
+                    environment=recipe.settings.env,
                 ),
                 self._store,
                 progress,
             )
             built = build(
-                Recipe(base=base, sources=layers, settings=settings),
+                self._packed(recipe, image, memory, fetcher),
                 self._target,
                 memory,
                 progress,
@@ -170,7 +174,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             self._report_spared(lock)
         self._report_written_twice(sources)
         check.report(self._console)
-        cut = report_of(layers, self._making.cut, self._store)
+        cut = report_of(recipe.sources, self._making.cut, self._store)
         note_kept(cut, self._console)
         self._built.append(built)
         # under its digest, so that an index can name it and a registry does not delete it
@@ -233,6 +237,18 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             image=None,
             size_bytes=sum(one.size_bytes for one in made),
         )
+
+    def _packed(
+        self, recipe: Recipe, image: LockedImage, memory: _Memory, fetcher: Fetcher
+    ) -> Recipe:
+        """The image with its layers as they are written."""
+        from provision.build.packing import Recording, compressed, lazy
+
+        if self._making.lazy is None:
+            return compressed(recipe, self._making.compression)
+        module, state = PACKAGES[image.lock.plan.framework], self._settings.state
+        recording = Recording(module, memory, self._store, fetcher, state, self._console)
+        return lazy(recipe, self._making.lazy, recording, own_base=image.base.archive is not None)
 
     def _settings_of(self, lock: Lock, base: Image) -> ContainerSettings:
         labels = labels_for(lock, VERSION, self._making.cut)

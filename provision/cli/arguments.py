@@ -176,7 +176,6 @@ def build_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compression",
         metavar="KIND",
-        default="gzip",
         help="of layers: gzip (default), or zstd, which is smaller and unpacks faster, for Docker "
         "23.0, containerd 1.5, Podman and newer (with --output or --push)",
     )
@@ -185,6 +184,14 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         metavar="GPU[,GPU...]",
         help="keep only the code for these GPUs in the libraries; for your own use, see NVIDIA's "
         "licences (oci builder)",
+    )
+    group.add_argument(
+        "--lazy",
+        metavar="KIND",
+        nargs="?",
+        const="zstd",
+        help="an image that nodes start before they have pulled it: zstd (default: zstd:chunked) "
+        "or gzip (eStargz), written --lazy=gzip (with --push or --output DIR)",
     )
     group.add_argument("--no-verify", action="store_true", help="do not test the image")
     group.add_argument("--dry-run", action="store_true", help="show what would be built and exit")

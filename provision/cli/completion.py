@@ -88,6 +88,12 @@ def _compressions() -> Iterable[str]:
     return COMPRESSIONS
 
 
+def _lazy() -> Iterable[str]:
+    from provision.cli.options import LAZY
+
+    return LAZY
+
+
 def _cuda_versions() -> Iterable[str]:
     from provision.catalog.loading import current
 
@@ -105,6 +111,7 @@ _KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
     "level": _levels,
     "builder": _builders,
     "compression": _compressions,
+    "lazy": _lazy,
     "cuda": _cuda_versions,
     "gpus": _gpus,
     "cut": _gpus,

@@ -25,7 +25,7 @@ from provision.model.request import parse_compute_capability, parse_driver, pars
 
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
-    from provision.build.destination import Compression
+    from provision.build.destination import Compression, Destination, Lazy
     from provision.build.project.code import ProjectCode
     from provision.build.project.find import Project
     from provision.build.work import BuildJob
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 BUILDERS = ("auto", "docker", "oci")
 COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
+LAZY: tuple[Lazy, ...] = ("zstd", "gzip")
 
 
 def read_catalog(console: Console) -> Catalog:
@@ -296,9 +297,10 @@ def read_build(
         asked=read_asked(args),
         making=Making(
             exclude_unneeded=args.exclude_unneeded,
-            bytecode=args.bytecode,
+            bytecode=args.bytecode or args.lazy is not None,
             compression=_read_compression(args),
             cut=capabilities(read_cut(args.cut, catalog)),
+            lazy=_read_lazy(args, destination),
             cache_from=args.cache_from,
             store_limit=store_limit(os.environ),
         ),
@@ -321,8 +323,37 @@ def read_build(
     )
 
 
+def _read_lazy(args: argparse.Namespace, destination: Destination | None) -> Lazy | None:
+    if args.lazy is None:
+        return None
+    kind: Lazy | None = next((one for one in LAZY if one == args.lazy), None)
+    if kind is None:
+        raise BadInputError(
+            f"Unknown --lazy {quoted(args.lazy)}.",
+            fix=f"Use {' or '.join(f'--lazy={one}' for one in LAZY)}.",
+        )
+    if args.compression is not None:
+        raise BadInputError(
+            "--lazy and --compression both decide how layers are compressed.",
+            fix=f"Remove --compression {args.compression}; --lazy=gzip is for engines without "
+            "zstd.",
+        )
+    if args.builder == "docker" or destination is None:
+        raise BadInputError(
+            "--lazy is for images that are written without an engine.",
+            fix="Add --push REF or --output DIR, and remove --builder docker.",
+        )
+    if destination.kind not in {"registry", "layout"}:
+        raise BadInputError(
+            "Nodes start a lazy image from a registry; --output names a single file.",
+            fix="Use --push REF, or --output DIR for an OCI layout to copy to a registry.",
+        )
+    return kind
+
+
 def _read_compression(args: argparse.Namespace) -> Compression:
-    kind: Compression | None = next((one for one in COMPRESSIONS if one == args.compression), None)
+    asked = args.compression or "gzip"
+    kind: Compression | None = next((one for one in COMPRESSIONS if one == asked), None)
     if kind is None:
         raise BadInputError(
             f"Unknown --compression {quoted(args.compression)}.",

@@ -1,0 +1,214 @@
+"""How the layers of an image are written: as they are, compressed again, or to be started lazily.
+
+A lazy image is one that nodes start before they have pulled it: all our layers as one, with a
+landmark. It ends the small files that an import of the framework opens: nodes fetch them in one
+request. Which they are is recorded here, in a sandbox without GPUs and with the same variables
+everywhere, and kept in the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.assembly.build import LayerMemory, Recipe, known_blob
+from images.errors import Failure
+from images.layers.own import key_of
+from images.oci.assemble import image_config
+from images.oci.blobfiles import take
+from images.oci.model import read_object
+from images.oci.sources import Image, ImageLayer, KnownLayer, LayerSource
+from provision.build.destination import Compression, Lazy
+
+if TYPE_CHECKING:
+    from images.layers.lazy.layer import LazyLayer
+    from images.store import Fetcher, Store
+    from provision.output.console import Console
+
+FORMAT = 1
+"""Part of what the store keeps a list under: raise it when `opened` records other files."""
+
+_FACTS = "first-files"
+_SECONDS = 600.0
+_MOST_NAMES = 100_000
+# no settings of a user
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+}
+
+
+def compressed(recipe: Recipe, compression: Compression) -> Recipe:
+    """The image with layers compressed like this."""
+    if compression == "gzip":
+        return recipe
+    from images.layers.zstd import ZstdLayer
+
+    return replace(recipe, sources=tuple(ZstdLayer(source=one) for one in recipe.sources))
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is imported, and what that needs here. `cache`: where a sandbox unpacks images."""
+
+    module: str
+    memory: LayerMemory
+    store: Store
+    fetcher: Fetcher
+    cache: Path
+    console: Console
+
+
+def lazy(recipe: Recipe, kind: Lazy, recording: Recording, *, own_base: bool) -> Recipe:
+    """The image with one lazy layer, on a second one if the base was made here."""
+    del own_base
+    first = first_files(recipe, recording)
+    return replace(recipe, sources=(_layer(recipe, kind, first),))
+
+
+def first_files(recipe: Recipe, recording: Recording) -> tuple[str, ...] | None:
+    """The files that the import opens, recorded now or before. None: this machine cannot run the
+    image; a warning says why.
+    """
+    key = _key(recipe, recording.module)
+    found = _names((recording.store.facts(_FACTS, key) or {}).get("files"))
+    if found is not None:
+        return found
+    console = recording.console
+    console.progress(f"recording which files import {recording.module} opens")
+    wheels = [wheel for source in recipe.sources for wheel in source.wheels]
+    recording.fetcher.prefetch(wheels)
+    try:
+        found = _record(recipe, key, recording)
+    except Failure as failure:
+        if not isinstance(failure, _unable()):
+            raise
+        console.warn(
+            f"The image has no landmark, since this machine cannot run it: {failure.message}",
+            "Its start makes a request for each small file, and its digest differs from one with "
+            "a landmark. Build it where a sandbox runs it: provision doctor",
+        )
+        return None
+    if found is not None:
+        recording.store.remember_facts(_FACTS, key, {"files": list(found)})
+    return found
+
+
+def _unable() -> tuple[type[Failure], ...]:
+    """What says that the image cannot be run here, and nothing about the image."""
+    from images.engines.emulation import OtherMachineError
+    from images.engines.sandbox.errors import SandboxError
+    from images.system.errors import NoRunnerError
+
+    return (NoRunnerError, OtherMachineError, SandboxError)
+
+
+def _record(recipe: Recipe, key: str, recording: Recording) -> tuple[str, ...] | None:
+    from images.engines.spec import RunJob
+    from images.layers.lazy.layer import MOST_FIRST_BYTES
+    from provision.verification.subject import prepared, sandbox_here
+
+    program = resources.files("provision.build").joinpath("opened.py").read_text(encoding="utf-8")
+    words = (recording.module, "/", str(MOST_FIRST_BYTES))
+    runner = sandbox_here(recording.cache)
+    image = _runnable(recipe, key, recording.memory)
+    with prepared(image, runner, recording.console) as (_, handle):
+        try:
+            done = runner.run(
+                RunJob(
+                    image=handle,
+                    command=("/opt/venv/bin/python3", "-c", program, *words),
+                    timeout_s=_SECONDS,
+                    environment=_ENVIRONMENT,
+                ),
+                lambda _: None,
+            )
+        finally:
+            runner.remove(handle)
+    found = _read(done.stdout) if done.exit_code == 0 else None
+    if found is None:
+        last = done.stderr_tail.strip().rpartition("\n")[2]
+        recording.console.warn(
+            f"The image has no landmark: import {recording.module} failed in the sandbox, without "
+            f"a GPU (exit code {done.exit_code}): {last[:300]}",
+            "Build without --no-verify: the suite shows the cause.",
+        )
+    return found
+
+
+def _key(recipe: Recipe, module: str) -> str:
+    """A digest of all that the list of files depends on."""
+    keys = tuple(source.key for source in recipe.sources)
+    environment = tuple(sorted(recipe.settings.env.items()))
+    return key_of(_FACTS, FORMAT, recipe.base.digest, environment, module, keys)
+
+
+def _layer(recipe: Recipe, kind: Lazy, first: tuple[str, ...] | None) -> LazyLayer:
+    from images.layers.lazy.formats import FORMATS
+    from images.layers.lazy.layer import LazyLayer
+
+    return LazyLayer(sources=recipe.sources, format=FORMATS[kind], first=first)
+
+
+def _runnable(recipe: Recipe, key: str, memory: LayerMemory) -> Image:
+    """The image as it would be without lazy layers, named by what it is made of."""
+    digest = f"sha256:{key}"
+    own = tuple(_as_layer(source, _known(source, memory)) for source in recipe.sources)
+    return Image(
+        shown="the image",
+        digest=digest,
+        image_id=digest,
+        platform=recipe.base.platform,
+        layers=(*recipe.base.layers, *own),
+        config=read_object(image_config(recipe.base, (), recipe.settings), "the configuration"),
+    )
+
+
+def _known(source: LayerSource, memory: LayerMemory) -> KnownLayer:
+    """Its digests; if nobody knows them, it is made once."""
+    known = memory.known(source.key)
+    if known is None:
+        with Path(os.devnull).open("wb") as nowhere:
+            made = take(source.stream(None), nowhere, None, lambda _: None)
+        known = KnownLayer(
+            digest=made.digest,
+            size=made.size,
+            unpacked=made.unpacked,
+            media_type=source.media_type,
+        )
+        memory.remember(source.key, known)
+    return known
+
+
+def _as_layer(source: LayerSource, known: KnownLayer) -> ImageLayer:
+    def stream() -> Generator[bytes, None, None]:
+        yield from source.stream(known.unpacked)
+
+    blob = known_blob(source, known)
+    assert blob is not None
+    return ImageLayer(blob=blob, diff_id=known.unpacked.diff_id, stream=stream)
+
+
+def _read(text: str) -> tuple[str, ...] | None:
+    """The program's answer, without the first slash of each path."""
+    try:
+        names = _names(json.loads(text.strip().rpartition("\n")[2]))
+    except (ValueError, RecursionError):
+        return None
+    return None if names is None else tuple(name.lstrip("/") for name in names)
+
+
+def _names(found: object) -> tuple[str, ...] | None:
+    if not isinstance(found, list) or not 0 < len(found) <= _MOST_NAMES:
+        return None
+    names = {name for name in found if isinstance(name, str)}
+    return tuple(sorted(names)) if len(names) == len(found) else None

@@ -20,7 +20,6 @@ from images.oci.errors import DigestMismatchError
 from images.oci.model import (
     CONFIG,
     MANIFEST,
-    TABLE_ANNOTATIONS,
     Descriptor,
     descriptor_of,
     read_object,
@@ -172,16 +171,12 @@ def known_from(
         layer.annotations[KEY]: KnownLayer(
             digest=layer.digest,
             size=layer.size,
-            unpacked=Unpacked(diff_id=diff_id, size=0, annotations=_of_table(layer)),
+            unpacked=Unpacked(diff_id=diff_id, size=0, annotations=layer.of_table),
             media_type=layer.media_type,
         )
         for layer, diff_id in pairs
         if KEY in layer.annotations
     }
-
-
-def _of_table(layer: Descriptor) -> dict[str, str]:
-    return {name: text for name, text in layer.annotations.items() if name in TABLE_ANNOTATIONS}
 
 
 class _Cancelled(Exception):  # noqa: N818  never leaves this module

@@ -80,6 +80,11 @@ class Descriptor:
         """The digest as a file name in `blobs/sha256`."""
         return self.digest.removeprefix("sha256:")
 
+    @property
+    def of_table(self) -> Mapping[str, str]:
+        """Its annotations that say where a table of contents is."""
+        return {name: text for name, text in self.annotations.items() if name in TABLE_ANNOTATIONS}
+
     def to_json(self) -> dict[str, Any]:
         return {
             "mediaType": self.media_type,

@@ -26,7 +26,6 @@ from images.oci.sources import Image, ImageLayer, KnownLayer, LayerSource
 from provision.build.destination import Compression, Lazy
 
 if TYPE_CHECKING:
-    from images.layers.lazy.layer import LazyLayer
     from images.store import Fetcher, Store
     from provision.output.console import Console
 
@@ -69,10 +68,28 @@ class Recording:
 
 
 def lazy(recipe: Recipe, kind: Lazy, recording: Recording, *, own_base: bool) -> Recipe:
-    """The image with one lazy layer, on a second one if the base was made here."""
-    del own_base
+    """The image with one lazy layer, and below it another if the base was made here.
+
+    Another base's layers stay as they are. They cost more than their pull: containerd fetches all
+    layers above the first that is not lazy, until it has unpacked that one.
+    """
+    from images.layers.lazy.formats import FORMATS
+    from images.layers.lazy.layer import LazyLayer, OwnBaseLayer
+
     first = first_files(recipe, recording)
-    return replace(recipe, sources=(_layer(recipe, kind, first),))
+    base, parts = recipe.base, [recipe.sources]
+    if own_base:
+        created_by = "gpu-provision: the base made from Debian packages"
+        below = [OwnBaseLayer(layer, created_by) for layer in base.layers]
+        base, parts = replace(base, layers=()), [*((layer,) for layer in below), *parts]
+    else:
+        recording.console.warn(
+            f"The layers of {base.shown} stay as they are: nodes pull them before a start.",
+            "--base bootstrap makes a base that is lazy, too.",
+        )
+    form = FORMATS[kind]
+    layers = [LazyLayer(sources=tuple(part), format=form, first=first) for part in parts]
+    return replace(recipe, base=base, sources=tuple(layers))
 
 
 def first_files(recipe: Recipe, recording: Recording) -> tuple[str, ...] | None:
@@ -150,13 +167,6 @@ def _key(recipe: Recipe, module: str) -> str:
     keys = tuple(source.key for source in recipe.sources)
     environment = tuple(sorted(recipe.settings.env.items()))
     return key_of(_FACTS, FORMAT, recipe.base.digest, environment, module, keys)
-
-
-def _layer(recipe: Recipe, kind: Lazy, first: tuple[str, ...] | None) -> LazyLayer:
-    from images.layers.lazy.formats import FORMATS
-    from images.layers.lazy.layer import LazyLayer
-
-    return LazyLayer(sources=recipe.sources, format=FORMATS[kind], first=first)
 
 
 def _runnable(recipe: Recipe, key: str, memory: LayerMemory) -> Image:

@@ -83,13 +83,13 @@ def _builders() -> Iterable[str]:
 
 
 def _compressions() -> Iterable[str]:
-    from provision.cli.options import COMPRESSIONS
+    from provision.cli.layer_options import COMPRESSIONS
 
     return COMPRESSIONS
 
 
 def _lazy() -> Iterable[str]:
-    from provision.cli.options import LAZY
+    from provision.cli.layer_options import LAZY
 
     return LAZY
 

@@ -25,7 +25,6 @@ from provision.model.request import parse_compute_capability, parse_driver, pars
 
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
-    from provision.build.destination import Compression, Destination, Lazy
     from provision.build.project.code import ProjectCode
     from provision.build.project.find import Project
     from provision.build.work import BuildJob
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from provision.verification.subject import ImagePlaces
 
 BUILDERS = ("auto", "docker", "oci")
-COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
-LAZY: tuple[Lazy, ...] = ("zstd", "gzip")
 
 
 def read_catalog(console: Console) -> Catalog:
@@ -278,6 +275,7 @@ def read_build(
     from provision.build.wheels import Making
     from provision.build.work import BuildJob
     from provision.cli.cut import capabilities, read_cut
+    from provision.cli.layer_options import read_compression, read_lazy
     from provision.cli.sizes import store_limit
 
     check_builder(args.builder)
@@ -298,9 +296,9 @@ def read_build(
         making=Making(
             exclude_unneeded=args.exclude_unneeded,
             bytecode=args.bytecode or args.lazy is not None,
-            compression=_read_compression(args),
+            compression=read_compression(args),
             cut=capabilities(read_cut(args.cut, catalog)),
-            lazy=_read_lazy(args, destination),
+            lazy=read_lazy(args, destination),
             cache_from=args.cache_from,
             store_limit=store_limit(os.environ),
         ),
@@ -321,50 +319,6 @@ def read_build(
         verify=not args.no_verify,
         dry_run=args.dry_run,
     )
-
-
-def _read_lazy(args: argparse.Namespace, destination: Destination | None) -> Lazy | None:
-    if args.lazy is None:
-        return None
-    kind: Lazy | None = next((one for one in LAZY if one == args.lazy), None)
-    if kind is None:
-        raise BadInputError(
-            f"Unknown --lazy {quoted(args.lazy)}.",
-            fix=f"Use {' or '.join(f'--lazy={one}' for one in LAZY)}.",
-        )
-    if args.compression is not None:
-        raise BadInputError(
-            "--lazy and --compression both decide how layers are compressed.",
-            fix=f"Remove --compression {args.compression}; --lazy=gzip is for engines without "
-            "zstd.",
-        )
-    if args.builder == "docker" or destination is None:
-        raise BadInputError(
-            "--lazy is for images that are written without an engine.",
-            fix="Add --push REF or --output DIR, and remove --builder docker.",
-        )
-    if destination.kind not in {"registry", "layout"}:
-        raise BadInputError(
-            "Nodes start a lazy image from a registry; --output names a single file.",
-            fix="Use --push REF, or --output DIR for an OCI layout to copy to a registry.",
-        )
-    return kind
-
-
-def _read_compression(args: argparse.Namespace) -> Compression:
-    asked = args.compression or "gzip"
-    kind: Compression | None = next((one for one in COMPRESSIONS if one == asked), None)
-    if kind is None:
-        raise BadInputError(
-            f"Unknown --compression {quoted(args.compression)}.",
-            fix=f"Use {' or '.join(COMPRESSIONS)}.",
-        )
-    if kind == "zstd" and (args.builder == "docker" or not (args.output or args.push)):
-        raise BadInputError(
-            "--compression zstd is for images that are written without an engine.",
-            fix="Add --push REF or --output PATH, and remove --builder docker.",
-        )
-    return kind
 
 
 def check_builder(text: str) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import ClassVar
 
 from images.layers import tar
 from images.layers.lazy.formats import Format
@@ -21,10 +22,12 @@ from images.layers.lazy.table import (
     LANDMARK_CONTENT,
     NO_LANDMARK,
     Chunk,
-    TableRow,
+    TableEntry,
 )
 from images.layers.own import key_of
-from images.oci.sources import LayerSource, Member, Stream, Unpacked
+from images.oci.model import LAYER_GZIP
+from images.oci.sources import ImageLayer, LayerSource, Member, Stream, Unpacked
+from images.oci.tarstream import layer_members
 from images.wheels.locked import Wheel
 
 FORMAT = 1
@@ -63,7 +66,8 @@ class LazyLayer:
 
     @property
     def title(self) -> str:
-        return f"one lazy layer of {len(self.sources)}"
+        first, *others = (source.title for source in self.sources)
+        return f"{first} and {len(others)} more layers, lazy" if others else f"{first}, lazy"
 
     @property
     def created_by(self) -> str:
@@ -85,6 +89,8 @@ class LazyLayer:
             for member in tree.without_content():
                 yield member, None
             yield from tree.files(lambda _: True)
+            for member in tree.hard_links():
+                yield member, None
 
     def stream(self, known: Unpacked | None) -> Stream:
         """Generate it; `known` saves nothing."""
@@ -108,6 +114,38 @@ class LazyLayer:
         for member, content in tree.files(lambda path: path not in first):
             assert content is not None, member.name
             yield from writer.file(member, content.read)
+        for member in tree.hard_links():
+            writer.without_content(member)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBaseLayer:
+    """The layer of a base that was made here, as one to write again."""
+
+    layer: ImageLayer
+    created_by: str
+    media_type: ClassVar[str] = LAYER_GZIP
+    title: ClassVar[str] = "base"
+    wheels: ClassVar[tuple[Wheel, ...]] = ()
+
+    @property
+    def key(self) -> str:
+        """Its files', however it is compressed."""
+        return key_of("base", self.layer.diff_id)
+
+    @property
+    def about_bytes(self) -> int:
+        return self.layer.blob.size
+
+    def members(self) -> Generator[Member, None, None]:
+        """Yield its members, checked against its digest."""
+        yield from layer_members(self.layer)
+
+    def stream(self, known: Unpacked | None) -> Stream:
+        """Yield it as it is."""
+        del known
+        yield from self.layer.stream()
+        return Unpacked(diff_id=self.layer.diff_id, size=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +153,7 @@ class _Part:
     """Bytes that are compressed apart; `chunk` if they are a content."""
 
     plain: bytes
-    row: TableRow | None = None
+    row: TableEntry | None = None
     chunk: Chunk | None = None
 
 
@@ -124,7 +162,7 @@ class _Writer:
 
     def __init__(self, format: Format) -> None:  # noqa: A002  the word of this package
         self._format = format
-        self._rows: list[TableRow] = []
+        self._rows: list[TableEntry] = []
         self._between = bytearray()  # headers and padding, not compressed yet
         self._digest = hashlib.sha256()
         self._size = 0
@@ -133,19 +171,21 @@ class _Writer:
 
     def without_content(self, member: tarfile.TarInfo) -> None:
         """Add a directory, a link, or the header of a file."""
-        kind: tar.Kind = "file"
-        if not member.isreg():
-            kind = "dir" if member.isdir() else "symlink"
+        kinds: dict[bytes, tar.Kind] = {
+            tarfile.DIRTYPE: "dir",
+            tarfile.SYMTYPE: "symlink",
+            tarfile.LNKTYPE: "hardlink",
+        }
         self._between += tar.header(
             member.name,
-            kind=kind,
-            mode=member.mode,
+            kind=kinds.get(member.type, "file"),
+            mode=member.mode & 0o7777,
             size=member.size,
             target=member.linkname,
             owner=(member.uid, member.gid),
             mtime=int(member.mtime),
         )
-        self._rows.append(TableRow(member=member))
+        self._rows.append(TableEntry(member=member))
 
     def landmark(self, name: str) -> Iterator[_Part]:
         """Add the file that ends what is fetched ahead."""

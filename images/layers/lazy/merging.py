@@ -1,7 +1,7 @@
 """Makes one sequence of files of several layers: those that a container would see.
 
 A later layer replaces the files of an earlier one. The layers are our own: they hide nothing
-(no whiteouts), and have no hard links and no devices.
+(no whiteouts), and have no devices. A hard link is in the layer of its file.
 """
 
 from __future__ import annotations
@@ -46,8 +46,15 @@ class MergedLayers(contextlib.AbstractContextManager["MergedLayers"]):
         return {path: one.member.size for path, one in self._found.items() if one.member.isreg()}
 
     def without_content(self) -> list[tarfile.TarInfo]:
-        """Directories and links, each directory before what it holds."""
-        found = [path for path, one in self._found.items() if not one.member.isreg()]
+        """Directories and symbolic links, each directory before what it holds."""
+        return self._sorted(lambda member: member.isdir() or member.issym())
+
+    def hard_links(self) -> list[tarfile.TarInfo]:
+        """Further names of files."""
+        return self._sorted(tarfile.TarInfo.islnk)
+
+    def _sorted(self, wanted: Callable[[tarfile.TarInfo], bool]) -> list[tarfile.TarInfo]:
+        found = [path for path, one in self._found.items() if wanted(one.member)]
         return [self._found[path].member for path in sorted(found, key=lambda one: one.split("/"))]
 
     def files(self, wanted: Callable[[str], bool]) -> Generator[Member, None, None]:

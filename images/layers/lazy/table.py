@@ -23,8 +23,9 @@ TYPES = {
     tarfile.AREGTYPE: "reg",
     tarfile.DIRTYPE: "dir",
     tarfile.SYMTYPE: "symlink",
+    tarfile.LNKTYPE: "hardlink",
 }
-"""The kinds of members that our own layers have."""
+"""The kinds of members that our own layers and bases have."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Chunk:
 
 
 @dataclass(slots=True, kw_only=True)
-class TableRow:
+class TableEntry:
     """A member; `digest` and `end` (of its compressed bytes) are those of a file with content."""
 
     member: tarfile.TarInfo
@@ -56,13 +57,13 @@ class TableRow:
             "name": f"{member.name}/" if member.isdir() else member.name,
             "type": TYPES[member.type],
             "modtime": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "mode": member.mode,
+            "mode": member.mode & 0o7777,
         }
         if member.uid:
             first["uid"] = member.uid
         if member.gid:
             first["gid"] = member.gid
-        if member.issym():
+        if member.issym() or member.islnk():
             first["linkName"] = member.linkname
         if not self.chunks:
             return [first]

@@ -27,6 +27,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision build --cuda 11.7 --with torchvision",
         "provision build . --push registry.example/team/app:1",
         "provision build --lock pylock.toml --output image/",
+        "provision build --base bootstrap --lazy --push registry.example/team/torch:1",
         "provision build --bundle torch.bundle --output image/",
         "provision build --cut A40 --output image.sqfs    # for an A40 alone",
     ),

@@ -224,7 +224,8 @@ def _files(table: bytes, end: int) -> dict[str, ListedFile]:
 
 
 def _is_file(files: Mapping[str, ListedFile], name: str) -> bool:
-    return name in files and files[name].kind == "reg"
+    found = files.get(name)
+    return found is not None and found.kind == "reg"
 
 
 def _grouped(rows: list[Any]) -> dict[str, list[dict[str, Any]]]:
@@ -264,11 +265,11 @@ def _bounds(rows: list[dict[str, Any]], end: int) -> dict[int, int]:
     ordered = sorted(offsets)
     if len(set(ordered)) != len(ordered):
         raise _refused("two chunks are at one place")
-    return dict(zip(ordered, [*ordered[1:], end], strict=True))
+    return dict(zip(ordered, [*ordered[1:], end], strict=False))
 
 
 def _has_content(row: Mapping[str, Any]) -> bool:
-    return row["type"] == "chunk" or (row["type"] == "reg" and row.get("size", 0) != 0)
+    return row["type"] == "chunk" or (row["type"] == "reg" and bool(row.get("size", 0)))
 
 
 def _file(name: str, rows: list[dict[str, Any]], bounds: Mapping[int, int]) -> ListedFile:
@@ -288,7 +289,7 @@ def _file(name: str, rows: list[dict[str, Any]], bounds: Mapping[int, int]) -> L
             raise _refused(f"the chunks of {name[:200]!r} do not follow each other")
         if not isinstance(digest, str) or not is_digest(digest):
             raise _refused(f"a chunk of {name[:200]!r} has no digest")
-        offset = row["offset"]
+        offset = _number(row, "offset", _MOST_NUMBER)
         chunks.append(ChunkPlace(offset, bounds[offset], length, digest))
         at += length
     if at != size or (not size and len(rows) > 1):

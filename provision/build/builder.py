@@ -83,6 +83,11 @@ def choose_builder(
         asked, why = "oci", "an engine would need the network"
     choice = choose(asked, job.destination, engine=found.state, needs_engine=needs)
     choice = replace(choice, why=why or choice.why)
+    if choice.builder == "docker" and job.making.lazy is not None:
+        raise BadInputError(
+            f"An engine writes no lazy image, and this one needs it ({choice.why}).",
+            fix="Use a base that has Python: --base bootstrap",
+        )
     if choice.builder == "docker" and len(plans) > 1:
         raise BadInputError(
             f"Several locks make an image index, which an engine cannot build ({choice.why}).",

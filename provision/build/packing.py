@@ -56,7 +56,7 @@ def compressed(recipe: Recipe, compression: Compression) -> Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ImportRecording:
     """What is imported, and what that needs here. `cache`: where a sandbox unpacks images."""
 
     module: str
@@ -67,7 +67,7 @@ class Recording:
     console: Console
 
 
-def lazy(recipe: Recipe, kind: Lazy, recording: Recording, *, own_base: bool) -> Recipe:
+def lazy(recipe: Recipe, kind: Lazy, recording: ImportRecording, *, own_base: bool) -> Recipe:
     """The image with one lazy layer, and below it another if the base was made here.
 
     Another base's layers stay as they are. They cost more than their pull: containerd fetches all
@@ -92,7 +92,7 @@ def lazy(recipe: Recipe, kind: Lazy, recording: Recording, *, own_base: bool) ->
     return replace(recipe, base=base, sources=tuple(layers))
 
 
-def first_files(recipe: Recipe, recording: Recording) -> tuple[str, ...] | None:
+def first_files(recipe: Recipe, recording: ImportRecording) -> tuple[str, ...] | None:
     """The files that the import opens, recorded now or before. None: this machine cannot run the
     image; a warning says why.
     """
@@ -129,7 +129,7 @@ def _unable() -> tuple[type[Failure], ...]:
     return (NoRunnerError, OtherMachineError, SandboxError)
 
 
-def _record(recipe: Recipe, key: str, recording: Recording) -> tuple[str, ...] | None:
+def _record(recipe: Recipe, key: str, recording: ImportRecording) -> tuple[str, ...] | None:
     from images.engines.spec import RunJob
     from images.layers.lazy.layer import MOST_FIRST_BYTES
     from provision.verification.subject import prepared, sandbox_here

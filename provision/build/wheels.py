@@ -242,12 +242,12 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self, recipe: Recipe, image: LockedImage, memory: _Memory, fetcher: Fetcher
     ) -> Recipe:
         """The image with its layers as they are written."""
-        from provision.build.packing import Recording, compressed, lazy
+        from provision.build.packing import ImportRecording, compressed, lazy
 
         if self._making.lazy is None:
             return compressed(recipe, self._making.compression)
         module, state = PACKAGES[image.lock.plan.framework], self._settings.state
-        recording = Recording(module, memory, self._store, fetcher, state, self._console)
+        recording = ImportRecording(module, memory, self._store, fetcher, state, self._console)
         return lazy(recipe, self._making.lazy, recording, own_base=image.base.archive is not None)
 
     def _settings_of(self, lock: Lock, base: Image) -> ContainerSettings:

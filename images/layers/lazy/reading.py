@@ -59,7 +59,7 @@ class ChunkPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedFile:
+class TableFile:
     """A file of the table. `link` is the target of a link; `chunks` are in order."""
 
     name: str
@@ -80,7 +80,7 @@ class ReadTable:
     format: FormatName
     offset: int
     digest: str
-    files: Mapping[str, ListedFile]
+    files: Mapping[str, TableFile]
     landmark: int
 
 
@@ -104,7 +104,7 @@ def read_table(read: Reader, size: int, annotations: Mapping[str, str]) -> ReadT
     return ReadTable(format=form, offset=offset, digest=digest, files=files, landmark=ahead)
 
 
-def content(read: Reader, table: ReadTable, file: ListedFile) -> Generator[bytes, None, None]:
+def content(read: Reader, table: ReadTable, file: TableFile) -> Generator[bytes, None, None]:
     """Yield a file's content, chunk by chunk. DigestMismatchError: it is not that of the table."""
     for chunk in file.chunks:
         # what follows the chunk's own bytes is not needed, and incompressible ones grow little
@@ -202,7 +202,7 @@ def _gunzipped(packed: bytes, most: int, what: str) -> bytes:
         raise _refused(f"{what[:200]!r} is damaged ({error})") from error
 
 
-def _files(table: bytes, end: int) -> dict[str, ListedFile]:
+def _files(table: bytes, end: int) -> dict[str, TableFile]:
     if table.count(b"{") > MOST_ROWS or table.count(b"[") > MOST_ROWS:
         raise _refused(f"it has more than {MOST_ROWS} rows")
     try:
@@ -223,7 +223,7 @@ def _files(table: bytes, end: int) -> dict[str, ListedFile]:
     return files
 
 
-def _is_file(files: Mapping[str, ListedFile], name: str) -> bool:
+def _is_file(files: Mapping[str, TableFile], name: str) -> bool:
     found = files.get(name)
     return found is not None and found.kind == "reg"
 
@@ -272,7 +272,7 @@ def _has_content(row: Mapping[str, Any]) -> bool:
     return row["type"] == "chunk" or (row["type"] == "reg" and bool(row.get("size", 0)))
 
 
-def _file(name: str, rows: list[dict[str, Any]], bounds: Mapping[int, int]) -> ListedFile:
+def _file(name: str, rows: list[dict[str, Any]], bounds: Mapping[int, int]) -> TableFile:
     first = rows[0]
     kind = cast("str", first["type"])
     link = first.get("linkName", "")
@@ -294,7 +294,7 @@ def _file(name: str, rows: list[dict[str, Any]], bounds: Mapping[int, int]) -> L
         at += length
     if at != size or (not size and len(rows) > 1):
         raise _refused(f"the chunks of {name[:200]!r} have {at} bytes, and it has {size}")
-    return ListedFile(
+    return TableFile(
         name=name,
         kind=kind,
         mode=_number(first, "mode", _MOST_NUMBER),

@@ -98,6 +98,7 @@ def _inspect(
     args: argparse.Namespace, gpus: Sequence[Gpu], platform: Platform | None, console: Console
 ) -> tuple[dict[str, Any], Inspection]:
     from images.inspect.image import inspect_image, inspect_wheel
+    from images.layers.lazy.checking import checked_image
     from provision.lock.network import ca_bundle
     from provision.verification.inspection.report import make_report
 
@@ -112,7 +113,7 @@ def _inspect(
             found = inspect_wheel(args.what, ca_bundle=ca)
         else:
             with _opened(args.what, platform, ca, offline=args.offline, console=console) as image:
-                found = inspect_image(image)
+                found = inspect_image(checked_image(image))
     report = make_report(found, gpus, seconds=time.monotonic() - began)
     return report, found
 

@@ -67,6 +67,18 @@ def place() -> Iterator[Path]:
         yield Path(found)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_another_user_with_nothing_here_gets_the_same_digest(
+    name: FormatName, alone: World, source: Source, index: Index, lock: Path, tmp_path: Path
+) -> None:
+    words = ("--lock", str(lock), "--no-verify", f"--lazy={name}", "--output")
+    one = build(alone, source, index, *words, str(tmp_path / "one"))
+    with new_world(**NO_ENGINE) as fresh:
+        place = fresh.place / "elsewhere"
+        two = build(fresh, source, index, *words, str(place), TZ="Asia/Tokyo", LANG="C")
+    assert one["image"]["digest"] == two["image"]["digest"]
+
+
 def pushed(name: str, registry: str, alone: World, source: Source, index: Index, lock: Path) -> Any:
     words = ("--lock", str(lock), "--no-verify", f"--lazy={name}", "--push", registry)
     return build(alone, source, index, *words)

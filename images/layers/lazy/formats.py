@@ -73,10 +73,9 @@ class Format(Protocol):
 class ZstdChunked:
     """zstd:chunked. The table and the footer are frames that other readers skip.
 
-    The annotations are those of stargz-snapshotter and of Podman before 5. Later Podman has a name
-    of its own (io.github.containers.zstd-chunked), and refuses a layer with that and with
-    TABLE_DIGEST, without which stargz-snapshotter refuses it:
-    https://github.com/containers/storage/pull/1778. Without that name it pulls the whole layer.
+    The annotations are those of stargz-snapshotter and of Podman 4.3. Later Podman has a name of
+    its own (io.github.containers.zstd-chunked), and refuses a layer with that and TABLE_DIGEST,
+    without which stargz-snapshotter mounts nothing: https://github.com/containers/storage/pull/1778
     """
 
     name: ClassVar[FormatName] = "zstd"

@@ -43,6 +43,7 @@ _MOST_NAME = 4096
 _KINDS = frozenset({*TYPES.values(), "char", "block", "fifo"})
 _STARGZ = re.compile(rb"([0-9a-f]{16})STARGZ")
 _STARGZ_AT = 16
+_ROOT = frozenset({".", "./", "/"})
 
 Reader = Callable[[int, int], bytes]
 """Reads `size` bytes of a blob from `offset` on; both are within the blob."""
@@ -216,6 +217,8 @@ def _files(table: bytes, end: int) -> dict[str, TableFile]:
     bounds = _bounds([row for group in grouped.values() for row in group], end)
     files = {name: _file(name, group, bounds) for name, group in grouped.items()}
     for name, file in files.items():
+        if not name and file.kind != "dir":
+            raise _refused("its root is not a directory")
         if any(one in files and files[one].kind != "dir" for one in tar.parents(name)):
             raise _refused(f"{name[:200]!r} is below a file")
         if file.kind == "hardlink" and not _is_file(files, file.link):
@@ -237,7 +240,7 @@ def _grouped(rows: list[Any]) -> dict[str, list[dict[str, Any]]]:
             raise _refused("a row is not an object")
         kind = row.get("type")
         if kind == "chunk":
-            if not last or found[last][0]["type"] != "reg":
+            if last not in found or found[last][0]["type"] != "reg":
                 raise _refused("a chunk follows no file")
             found[last].append(row)
             continue
@@ -251,9 +254,11 @@ def _grouped(rows: list[Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _name(found: object) -> str:
-    """A path below the root, without a slash at its ends."""
-    name = found.removesuffix("/") if isinstance(found, str) else ""
-    parts = name.removeprefix("./").split("/")
+    """A path below the root, without "./" or a slash at its ends; "" is the root itself."""
+    name = found if isinstance(found, str) else ".."
+    if name in _ROOT:
+        return ""
+    parts = (name.removeprefix("./").removeprefix("/").removesuffix("/")).split("/")
     if "" in parts or "." in parts or ".." in parts or "\0" in name or len(name) > _MOST_NAME:
         raise _refused(f"a row has the name {str(found)[:200]!r}")
     return "/".join(parts)

@@ -150,6 +150,7 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
         builder="auto",
         destination=None,
         dry_run=False,
+        making=Making(),
         settings=SimpleNamespace(env={"PATH": "/nonexistent"}, unpacked=None),
     )
     found = find_engine(job)

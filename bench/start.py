@@ -36,6 +36,7 @@ from start_nodes import ADDRESS, call, timed
 
 from images.engines.sandbox.unpack import unpack
 from images.oci.layout_reading import open_layout
+from tests.engines.lazy_place import built
 
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "START_IN_NAMESPACE"
@@ -67,7 +68,13 @@ GZIP_TAG = "gpu-provision:pytorch2.0.1-cu117"
 FORMATS: dict[str, tuple[str, ...]] = {
     "gzip": (),
     "zstd": ("--compression", "zstd"),
+    "lazy": ("--lazy",),
+    "lazy gzip": ("--lazy=gzip",),
+    "cut": ("--cut", "sm_86"),
+    "cut zstd": ("--cut", "sm_86", "--compression", "zstd"),
+    "cut lazy": ("--cut", "sm_86", "--lazy"),
 }
+LAZY = ("lazy", "lazy gzip", "cut lazy")
 
 
 def provision(*words: str) -> dict[str, object]:
@@ -85,7 +92,7 @@ class Images:
         self.squashfs = place / "torch.sqfs"
 
     def layout(self, name: str) -> Path:
-        return self.place / f"layout-{name}"
+        return self.place / f"layout-{name.replace(' ', '-')}"
 
     def archive(self, name: str) -> Path:
         return self.place / f"{name}.tar"
@@ -169,15 +176,19 @@ def push(layout: Path, name: str) -> None:
 
 
 def image_name(name: str) -> str:
-    return f"{ADDRESS}/{name}:1"
+    return f"{ADDRESS}/{name.replace(' ', '-')}:1"
 
 
 def start_ways(images: Images, work: Path) -> dict[str, Callable[[], float]]:
     ways: dict[str, Callable[[], float]] = {}
-    kinds = {"containerd": nodes.by_containerd, "podman": nodes.by_podman}
-    for engine, pull in kinds.items():
-        for name in (PIP, *FORMATS):
-            ways[f"{engine}, {name}"] = partial(pull, image_name(name), JOB, work)
+    containerd = partial(nodes.by_containerd, snapshotter=built(work))
+    for name in (PIP, *FORMATS):
+        ways[f"containerd, {name}"] = partial(containerd, image_name(name), JOB, work)
+    for name in LAZY:
+        start = partial(containerd, image_name(name), JOB, work, lazily=True)
+        ways[f"containerd lazily, {name}"] = start
+    for name in (PIP, *FORMATS):
+        ways[f"podman, {name}"] = partial(nodes.by_podman, image_name(name), JOB, work)
     for name in (PIP, "gzip"):  # the engines of Debian 12 do not read zstd
         ways[f"docker, {name}"] = partial(nodes.by_docker, image_name(name), JOB, work)
     for name, tag in ((PIP, f"{PIP}:1"), ("gzip", GZIP_TAG)):

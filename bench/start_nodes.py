@@ -11,10 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from tests.engines.lazy_place import node
 
 ADDRESS = "127.0.0.1:5078"
 LIMIT_S = 900
@@ -23,18 +26,6 @@ version: 0.1
 log: {{level: error, accesslog: {{disabled: false}}}}
 storage: {{filesystem: {{rootdirectory: {storage}}}}}
 http: {{addr: "{address}"}}
-"""
-CONTAINERD = """\
-version = 2
-root = "{place}/root"
-state = "{place}/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.opt"]
-[grpc]
-  address = "{place}/socket"
-[ttrpc]
-  address = "{place}/ttrpc"
 """
 # the last two columns of a line of the Apache kind: status, bytes
 _SENT = re.compile(r'" 20[06] (\d+) "')
@@ -136,20 +127,22 @@ def unmount(place: Path) -> None:
             subprocess.run(["umount", "--lazy", "--recursive", path], check=False)
 
 
-def by_containerd(name: str, job: str, work: Path, **more: str) -> float:
-    """Pull and run it. `more`: the pull's words, the snapshotter's name."""
-    place = work / "containerd"
-    place.mkdir()
-    (place / "config.toml").write_text(CONTAINERD.format(place=place) + more.get("settings", ""))
-    ctr = (more.get("client", "ctr"), "--address", f"{place}/socket")
-    with daemon(place, "containerd", "--config", f"{place}/config.toml"):
-        wait_for(lambda: call(*ctr, "version"))
+def by_containerd(
+    name: str, job: str, work: Path, *, snapshotter: Path, lazily: bool = False
+) -> float:
+    """Pull and run it, or start it lazily by stargz-snapshotter."""
+    with (
+        tempfile.TemporaryDirectory(dir=work) as place,
+        node(snapshotter, Path(place) / "node", ADDRESS) as here,
+    ):
 
         def start() -> str:
-            pull = more.get("pull", "pull").split()
-            call(*ctr, "images", *pull, "--plain-http", name)
-            way = ("--snapshotter", more.get("snapshotter", "overlayfs"))
-            return call(*ctr, "run", "--rm", *way, name, "job", "python3", "-c", job)
+            if lazily:
+                here.pull_lazily(name)
+            else:
+                pulled = here.ctr("images", "pull", "--plain-http", name)
+                assert pulled.returncode == 0, pulled.stderr
+            return here.run(name, "/opt/venv/bin/python3", "-c", job, lazy=lazily).stdout
 
         return timed(start)
 

@@ -27,6 +27,7 @@ from provision.build.destination import Compression, Lazy
 
 if TYPE_CHECKING:
     from images.store import Fetcher, Store
+    from provision.model.plan import ComputeCapability
     from provision.output.console import Console
 
 FORMAT = 1
@@ -44,6 +45,19 @@ _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONNOUSERSITE": "1",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """The user's options for making layers."""
+
+    exclude_unneeded: bool = False
+    bytecode: bool = False
+    compression: Compression = "gzip"
+    cut: tuple[ComputeCapability, ...] = ()
+    lazy: Lazy | None = None
+    cache_from: str | None = None
+    store_limit: int | None = None
 
 
 def compressed(recipe: Recipe, compression: Compression) -> Recipe:

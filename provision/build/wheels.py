@@ -23,13 +23,14 @@ from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, KnownLayer, LayerSource
 from provision.build.base import BuildSettings
 from provision.build.cut import cut_layers, note_kept, report_of
-from provision.build.destination import Choice, Compression, Lazy
+from provision.build.destination import Choice
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
+from provision.build.packing import Making, compressed, lazy
 from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import SquashfsTarget, open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.model.plan import PACKAGES, ComputeCapability, Request
+from provision.model.plan import PACKAGES, Request
 from provision.output.console import Console
 from provision.resolve.packages import asked_for
 from provision.verification.subject import prepared, runner_here, sandbox_here
@@ -45,19 +46,6 @@ if TYPE_CHECKING:
     from provision.build.project.code import ProjectCode
 
 _BASE_FACTS = "base-facts"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
-    """The user's options for making layers."""
-
-    exclude_unneeded: bool = False
-    bytecode: bool = False
-    compression: Compression = "gzip"
-    cut: tuple[ComputeCapability, ...] = ()
-    lazy: Lazy | None = None
-    cache_from: str | None = None
-    store_limit: int | None = None
 
 
 class WheelMaker(AbstractContextManager["WheelMaker"]):
@@ -242,7 +230,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self, recipe: Recipe, image: LockedImage, memory: _Memory, fetcher: Fetcher
     ) -> Recipe:
         """The image with its layers as they are written."""
-        from provision.build.packing import ImportRecording, compressed, lazy
+        from provision.build.packing import ImportRecording
 
         if self._making.lazy is None:
             return compressed(recipe, self._making.compression)

@@ -16,9 +16,9 @@ from provision.model.plan import Plan, Request
 from provision.verification.suite import SuiteRequest
 
 if TYPE_CHECKING:
+    from provision.build.packing import Making
     from provision.build.project.code import ProjectCode
     from provision.build.project.find import Project
-    from provision.build.wheels import Making
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

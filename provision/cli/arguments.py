@@ -191,7 +191,7 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         nargs="?",
         const="zstd",
         help="write an image that nodes start before they have pulled it: zstd (default, "
-        "zstd:chunked) or gzip (eStargz: --lazy=gzip), with byte code (with --push or --output DIR)",
+        "zstd:chunked) or gzip (eStargz: --lazy=gzip), with byte code (--push or --output DIR)",
     )
     group.add_argument("--no-verify", action="store_true", help="do not test the image")
     group.add_argument("--dry-run", action="store_true", help="show what would be built and exit")

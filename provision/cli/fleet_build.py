@@ -155,7 +155,7 @@ def _read_target(args: argparse.Namespace) -> FleetTarget:
 
 def _job(args: argparse.Namespace, request: Request, catalog: Catalog) -> BuildJob:
     from provision.build.documents import Documenting
-    from provision.build.wheels import Making
+    from provision.build.packing import Making
     from provision.build.work import BuildJob
     from provision.cli.sizes import store_limit
     from provision.verification.suite import SuiteRequest

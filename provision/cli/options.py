@@ -272,7 +272,7 @@ def read_build(
 
     from provision.build.destination import read_destination
     from provision.build.documents import Documenting
-    from provision.build.wheels import Making
+    from provision.build.packing import Making
     from provision.build.work import BuildJob
     from provision.cli.cut import capabilities, read_cut
     from provision.cli.layer_options import read_compression, read_lazy

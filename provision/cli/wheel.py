@@ -66,8 +66,8 @@ def _read_order(args: argparse.Namespace, catalog: Catalog) -> WheelOrder:
     from pathlib import Path
 
     from provision.build.documents import Documenting
+    from provision.build.packing import Making
     from provision.build.source.command import WheelOrder
-    from provision.build.wheels import Making
     from provision.build.work import BuildJob
     from provision.cli.sizes import store_limit
     from provision.verification.suite import SuiteRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,14 @@ from images.inspect.selection import tegra
 from images.layers import WheelLayer
 from images.layers.cut import CutLayer
 from images.layers.install import InstallLocation
+from images.layers.lazy.formats import FORMATS
+from images.layers.lazy.layer import LazyLayer
 from images.layers.zstd import ZstdLayer
+from images.oci.sources import LayerSource
 from images.store import Store
 from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
 from provision.build.builder import BuildEngine, choose_builder
-from provision.build.cut import refuse_without_code, report_of, shaped
+from provision.build.cut import cut_layers, refuse_without_code, report_of
 from provision.catalog.loading import load
 from provision.cli.cut import capabilities, planned_for, read_cut, refuse_contradiction
 from provision.errors import BadInputError, NothingCompatibleError
@@ -138,24 +142,43 @@ def wheel_layer(directory: Path, content: bytes = LIBRARY) -> WheelLayer:
     )
 
 
+def contents(layer: LayerSource) -> dict[str, bytes]:
+    members = layer.members()  # type: ignore[attr-defined]
+    return {member.name: content.read() for member, content in members if content is not None}
+
+
 def test_only_layers_of_wheels_are_cut(tmp_path: Path) -> None:
     plain, text = wheel_layer(tmp_path), TextLayer("a")
-    assert shaped([plain, text], cut=(), compression="gzip") == (plain, text)
-    cut, same = shaped([plain, text], cut=((8, 6),), compression="gzip")
+    assert cut_layers([plain, text], ()) == (plain, text)
+    cut, same = cut_layers([plain, text], ((8, 6),))
     assert isinstance(cut, CutLayer)
     assert same is text
-    packed = shaped([plain, text], cut=((8, 6),), compression="zstd")
-    assert all(isinstance(one, ZstdLayer) for one in packed)
-    assert isinstance(getattr(packed[0], "source", None), CutLayer)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(lambda one: ZstdLayer(source=one), id="compressed by zstd"),
+        pytest.param(
+            lambda one: LazyLayer(sources=(one,), format=FORMATS["zstd"], first=None), id="lazy"
+        ),
+    ],
+)
+def test_a_cut_layer_has_the_same_files_however_it_is_written(
+    tmp_path: Path, written: Callable[[LayerSource], LayerSource]
+) -> None:
+    plain = wheel_layer(tmp_path)
+    (cut,) = cut_layers([plain], ((8, 6),))
+    assert contents(written(cut)) == contents(cut) != contents(plain)
+    assert written(cut).key != written(plain).key
+
+
 def test_the_account_is_kept_for_layers_that_are_not_read_again(
-    tmp_path: Path, compression: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(tmp_path / "store", on_note=lambda _: None) as store:
         gpus = ((8, 6),)
-        layers = shaped([wheel_layer(tmp_path)], cut=gpus, compression=compression)
+        layers = cut_layers([wheel_layer(tmp_path)], gpus)
         unread = report_of(layers, gpus, store)
         assert unread is not None
         assert (unread.libraries, unread.unknown) == ((), ("example 1.0",))

@@ -13,7 +13,7 @@ from images.system.process import ToolMissing
 from provision.build.builder import BuildEngine, choose_builder, find_engine
 from provision.build.destination import Destination, EngineState, choose, read_destination
 from provision.build.job import build
-from provision.build.wheels import Making
+from provision.build.packing import Making
 from provision.build.words import next_words
 from provision.errors import BadInputError
 
@@ -146,7 +146,6 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
     monkeypatch.setattr("images.engines.runner.DockerRunner.connect", lambda fix: fix)
     monkeypatch.setattr("provision.build.builder.needs_engine", lambda plan: plan.why)
     job: Any = SimpleNamespace(
-        making=Making(),
         builder="auto",
         destination=None,
         dry_run=False,

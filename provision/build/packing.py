@@ -137,10 +137,10 @@ def first_files(recipe: Recipe, recording: ImportRecording) -> tuple[str, ...] |
 def _unable() -> tuple[type[Failure], ...]:
     """What says that the image cannot be run here, and nothing about the image."""
     from images.engines.emulation import OtherMachineError
-    from images.engines.sandbox.errors import SandboxError
+    from images.engines.sandbox.errors import RootSpaceError, SandboxError
     from images.system.errors import NoRunnerError
 
-    return (NoRunnerError, OtherMachineError, SandboxError)
+    return (NoRunnerError, OtherMachineError, RootSpaceError, SandboxError)
 
 
 def _record(recipe: Recipe, key: str, recording: ImportRecording) -> tuple[str, ...] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from provision.cli.layer_options import layer_options
+
 
 def request_options(verb: argparse.ArgumentParser) -> None:
     """What the image should contain."""
@@ -163,36 +165,7 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help="reuse layers of this image (oci builder)",
     )
-    group.add_argument(
-        "--bytecode",
-        action="store_true",
-        help="compile modules to .pyc for a faster start (oci builder)",
-    )
-    group.add_argument(
-        "--exclude-unneeded",
-        action="store_true",
-        help="omit headers, static libraries and tests (oci builder)",
-    )
-    group.add_argument(
-        "--compression",
-        metavar="KIND",
-        help="of layers: gzip (default), or zstd, which is smaller and unpacks faster, for Docker "
-        "23.0, containerd 1.5, Podman and newer (with --output or --push)",
-    )
-    group.add_argument(
-        "--cut",
-        metavar="GPU[,GPU...]",
-        help="keep only the code for these GPUs in the libraries; for your own use, see NVIDIA's "
-        "licences (oci builder)",
-    )
-    group.add_argument(
-        "--lazy",
-        metavar="KIND",
-        nargs="?",
-        const="zstd",
-        help="write an image that nodes start before they have pulled it: zstd (default, "
-        "zstd:chunked) or gzip (eStargz: --lazy=gzip), with byte code (--push or --output DIR)",
-    )
+    layer_options(group)
     group.add_argument("--no-verify", action="store_true", help="do not test the image")
     group.add_argument("--dry-run", action="store_true", help="show what would be built and exit")
 

@@ -1,4 +1,4 @@
-"""How layers are compressed, from the options of a build."""
+"""The options that say how layers are written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,40 @@ if TYPE_CHECKING:
 
 COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
 LAZY: tuple[Lazy, ...] = ("zstd", "gzip")
+
+
+def layer_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    group.add_argument(
+        "--bytecode",
+        action="store_true",
+        help="compile modules to .pyc for a faster start (oci builder)",
+    )
+    group.add_argument(
+        "--exclude-unneeded",
+        action="store_true",
+        help="omit headers, static libraries and tests (oci builder)",
+    )
+    group.add_argument(
+        "--compression",
+        metavar="KIND",
+        help="of layers: gzip (default), or zstd, which is smaller and unpacks faster, for Docker "
+        "23.0, containerd 1.5, Podman and newer (with --output or --push)",
+    )
+    group.add_argument(
+        "--cut",
+        metavar="GPU[,GPU...]",
+        help="keep only the code for these GPUs in the libraries; for your own use, see NVIDIA's "
+        "licences (oci builder)",
+    )
+    group.add_argument(
+        "--lazy",
+        metavar="KIND",
+        nargs="?",
+        const="zstd",
+        help="write an image that nodes start before they have pulled it: zstd "
+        "(default: zstd:chunked) or gzip (--lazy=gzip: eStargz); with --push or --output DIR",
+    )
 
 
 def read_lazy(args: argparse.Namespace, destination: Destination | None) -> Lazy | None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.assembly.build import known_from
 from images.layers.lazy import layer as writing
 from images.layers.lazy.formats import FORMATS, TABLE_NAME, FormatName
 from images.layers.lazy.layer import LazyLayer
@@ -231,6 +232,8 @@ def test_a_manifest_has_the_annotations_also_from_memory(name: FormatName) -> No
     blob = target.blobs[found.digest]
     read_table(reader(blob), len(blob), found.annotations)
     known = memory.found[layer.key]
+    told = known_from([found], [known.unpacked.diff_id])[layer.key]  # --cache-from
+    assert told.unpacked.annotations == found.of_table == known.unpacked.annotations
     assert known_from_json(known_to_json(known)) == known
     again, _ = made(layer, memory=memory, target=target)
     assert again.content == built.content

@@ -83,9 +83,9 @@ def choose_builder(
         asked, why = "oci", "an engine would need the network"
     choice = choose(asked, job.destination, engine=found.state, needs_engine=needs)
     choice = replace(choice, why=why or choice.why)
-    if choice.builder == "docker" and job.making.lazy is not None:
+    if choice.builder == "docker" and (what := job.making.not_by_engine):
         raise BadInputError(
-            f"An engine writes no lazy image, and this one needs it ({choice.why}).",
+            f"An engine does not write {what}, and this image needs an engine ({choice.why}).",
             fix="Use a base that has Python: --base bootstrap",
         )
     if choice.builder == "docker" and len(plans) > 1:

@@ -59,6 +59,13 @@ class Making:
     cache_from: str | None = None
     store_limit: int | None = None
 
+    @property
+    def not_by_engine(self) -> str | None:
+        """What was requested that an engine does not write."""
+        if self.lazy is not None:
+            return "a lazy image"
+        return "layers compressed by zstd" if self.compression == "zstd" else None
+
 
 def compressed(recipe: Recipe, compression: Compression) -> Recipe:
     """The image with layers compressed like this."""

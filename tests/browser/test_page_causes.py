@@ -76,7 +76,7 @@ def healthy() -> list[str]:
 def changed() -> list[str]:
     """Users' texts as terminals, JSON logs and mails change them, and pieces of two of them."""
     chance = random.Random(7)
-    texts = chance.sample(of_users(), 150)
+    texts = chance.sample(of_users(), 60)
     found = []
     for i, text in enumerate(texts):
         lines, other = text.split("\n"), texts[i - 1].split("\n")

@@ -230,6 +230,11 @@ BAD_BUILD_WORDS = [
         "--base bootstrap",
         id="lazy on a base that needs an engine",
     ),
+    pytest.param(
+        ["--compression=zstd", "--push=r.example/t", "--base=nvidia/cuda:11.7.1-base-ubuntu22.04"],
+        "does not write layers compressed by zstd",
+        id="zstd on a base that needs an engine",
+    ),
     pytest.param(["--level", "extreme"], "--level 'extreme'", id="an unknown level"),
     pytest.param(["--level", ""], "--level ''", id="an empty level"),
     pytest.param(["--require", "gpu,$(id)"], "no check '$(id)'", id="a shell for a check"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog.catalog import Catalog
@@ -16,6 +16,7 @@ from provision.resolve.fleet import GpuKind
 from provision.resolve.rules.gpu_code import code_blocker, code_for
 
 if TYPE_CHECKING:
+    from images.layers.cut import LibraryCut
     from images.oci.sources import LayerSource
     from images.store import Store
 
@@ -28,32 +29,18 @@ _FACTS = "cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutLibrary:
-    """A library with GPU code: its `package`, its path in the wheel, the bytes of its GPU code
-    `before` and `after`, and its new digest if it was changed. `kept_why`: why it was not
-    understood, and so kept.
-    """
-
-    package: str
-    path: str
-    before: int
-    after: int
-    sha256: str | None = None
-    kept_why: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CutReport:
-    """What was removed from an image. `unknown` are the layers whose libraries were not read: the
-    target had the layer, and its wheel is not on this machine.
+    """What was removed from an image, for GPUs by compute capability. `libraries` are those with
+    GPU code, without the ranges. `unknown` are the layers whose libraries were not read: the target
+    had the layer, and its wheel is not on this machine.
     """
 
     gpus: tuple[ComputeCapability, ...]
-    libraries: tuple[CutLibrary, ...]
+    libraries: tuple[LibraryCut, ...]
     unknown: tuple[str, ...] = ()
 
     @property
-    def changed(self) -> tuple[CutLibrary, ...]:
+    def changed(self) -> tuple[LibraryCut, ...]:
         """The libraries that differ from those of their wheels."""
         return tuple(one for one in self.libraries if one.sha256 is not None)
 
@@ -118,24 +105,14 @@ def report_of(
 
     if not gpus:
         return None
-    libraries: list[CutLibrary] = []
+    libraries: list[LibraryCut] = []
     unknown: list[str] = []
     for cut in layers:
         if not isinstance(cut, CutLayer):
             continue
         found = _from_json(store.facts(_FACTS, cut.key))
         if found is None and all(store.wheel(wheel.sha256) for wheel in cut.wheels):
-            found = [
-                CutLibrary(
-                    package=one.package,
-                    path=one.path,
-                    before=one.before,
-                    after=one.after,
-                    sha256=one.sha256,
-                    kept_why=one.kept_why,
-                )
-                for one in cut.cuts()
-            ]
+            found = [replace(one, ranges=()) for one in cut.cuts()]
             store.remember_facts(_FACTS, cut.key, {"libraries": [_to_json(one) for one in found]})
         if found is None:
             unknown.append(cut.title)
@@ -150,7 +127,7 @@ def note_kept(report: CutReport | None, console: Console) -> None:
             console.note(f"{one.path} is kept whole: {one.kept_why}")
 
 
-def _to_json(one: CutLibrary) -> dict[str, Any]:
+def _to_json(one: LibraryCut) -> dict[str, Any]:
     return {
         "package": one.package,
         "path": one.path,
@@ -161,12 +138,14 @@ def _to_json(one: CutLibrary) -> dict[str, Any]:
     }
 
 
-def _from_json(value: Mapping[str, Any] | None) -> list[CutLibrary] | None:
+def _from_json(value: Mapping[str, Any] | None) -> list[LibraryCut] | None:
     """What the store remembers; None if it has nothing, or something else."""
+    from images.layers.cut import LibraryCut
+
     try:
         rows = (value or {})["libraries"]
         return [
-            CutLibrary(
+            LibraryCut(
                 package=str(row["package"]),
                 path=str(row["path"]),
                 before=int(row["before_bytes"]),

@@ -49,7 +49,9 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """The user's options for making layers."""
+    """The user's options for making layers. `cut`: the compute capabilities whose code is kept; ():
+    all. `store_limit` is in bytes.
+    """
 
     exclude_unneeded: bool = False
     bytecode: bool = False

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.options import what_if_gpu
 from provision.errors import BadInputError
-from provision.lock.labels import targets_of
+from provision.lock.labels import TARGET, targets_of
 from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-
-_TARGET = re.compile(r"sm_(\d{1,3})(\d)", re.ASCII)
 
 
 def read_cut(text: str | None, catalog: Catalog, builder: str = "auto") -> tuple[Gpu, ...]:
@@ -36,7 +33,7 @@ def read_cut(text: str | None, catalog: Catalog, builder: str = "auto") -> tuple
 
 
 def _gpu(word: str, catalog: Catalog) -> Gpu:
-    if match := _TARGET.fullmatch(word):
+    if match := TARGET.fullmatch(word):
         return Gpu(compute_capability=(int(match[1]), int(match[2])))
     return what_if_gpu(word, catalog, "--cut")
 

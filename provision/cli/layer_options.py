@@ -50,6 +50,9 @@ def layer_options(group: argparse._ArgumentGroup) -> None:
 
 
 def read_lazy(args: argparse.Namespace, destination: Destination | None) -> Lazy | None:
+    """The format of --lazy; None: not given. BadInputError: it is unknown, or contradicts other
+    options.
+    """
     if args.lazy is None:
         return None
     kind: Lazy | None = next((one for one in LAZY if one == args.lazy), None)
@@ -78,6 +81,7 @@ def read_lazy(args: argparse.Namespace, destination: Destination | None) -> Lazy
 
 
 def read_compression(args: argparse.Namespace) -> Compression:
+    """The compression of layers. BadInputError: it is unknown, or an engine would write them."""
     asked = args.compression or "gzip"
     kind: Compression | None = next((one for one in COMPRESSIONS if one == asked), None)
     if kind is None:

@@ -19,7 +19,8 @@ LOCK_SHA256 = "org.gpu-provision.lock-sha256"
 VERSION = "org.gpu-provision.version"
 CUT = "org.gpu-provision.cut"
 """The GPUs for which an image has code, if that of others was removed: "sm_80,sm_86"."""
-_TARGET = re.compile(r"sm_([0-9]{1,3})([0-9])")
+TARGET = re.compile(r"sm_([0-9]{1,3})([0-9])")
+"""The name of a compute capability: major and minor."""
 _ABOUT_THE_HOST = (
     "reasons",
     "warnings",
@@ -69,7 +70,7 @@ def cut_of(labels: Mapping[str, str], image: str) -> tuple[ComputeCapability, ..
     text = labels.get(CUT)
     if text is None:
         return ()
-    found = [_TARGET.fullmatch(word) for word in text.split(",")]
+    found = [TARGET.fullmatch(word) for word in text.split(",")]
     if not all(found):
         raise BadInputError(
             f"The {CUT} label of {image} is not valid.", fix="Rebuild the image: provision build"

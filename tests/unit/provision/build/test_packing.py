@@ -41,7 +41,7 @@ class Facts:
 
 @dataclass
 class Said:
-    """What a console is told; downloads nothing."""
+    """Stands for a console and a fetcher: it keeps warnings, and downloads nothing."""
 
     warnings: list[str] = field(default_factory=list)
 

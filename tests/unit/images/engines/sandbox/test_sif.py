@@ -78,7 +78,7 @@ def test_another_file_is_none(tmp_path: Path, content: bytes) -> None:
     assert squashfs_offset(tmp_path / "file") is None
 
 
-def test_what_stands_before_a_squashfs_is_not_looked_for(tmp_path: Path) -> None:
+def test_a_plain_squashfs_begins_at_zero(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(SQUASHFS)
     assert squashfs_offset(tmp_path / "file") == 0
 

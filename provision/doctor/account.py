@@ -73,6 +73,7 @@ def account(
             for one in diagnosis.ruled_out
         ],
         "collect": list(COLLECT) if verdict == "unknown" else [],
+        "reasons": [_evidence(one) for one in diagnosis.reasons],
         "telling": [_evidence(one) for one in diagnosis.telling],
         "overview": [{"what": one.what, "says": one.says, "where": one.where} for one in readings],
         "facts": _facts(facts or {}),

@@ -28,12 +28,14 @@ _SOON = 15  # lines: what ended the run stands so near to what it is about
 class TextContext:
     """What is known of the texts besides the first hit of each pattern. `together`: hits near to
     one another of symptoms whose first ones are not; `last`: the last hits; `outlines`: how
-    each text ends; `stated`: what the texts say of the machine that they were written on.
+    each text ends, and `reasons` the lines that say why; `stated`: what the texts say of the
+    machine that they were written on.
     """
 
     together: Mapping[tuple[str, ...], tuple[Hit, ...]] = field(default_factory=dict)
     last: Mapping[str, Hit] = field(default_factory=dict)
     outlines: Sequence[Outline] = ()
+    reasons: Sequence[Evidence] = ()
     stated: Facts = field(default_factory=dict)
 
     def besides(self, seen: Sequence[Hit]) -> Facts:
@@ -69,13 +71,15 @@ class TextContext:
 
     def ends_with(self, hit: Hit) -> bool:
         """Whether a line is near to the end of its text, or says in its later part that something
-        ended badly.
+        ended badly, or says why the text ends.
         """
-        early = any(
-            one.source == hit.source and one.lines - hit.number > max(MESSAGE, one.lines // 2)
-            for one in self.outlines
-        )
-        return not early and (self.is_at_end(hit) or self._ends(hit, hit.number, hit.number))
+        own = [one.where for one in self.reasons if one.where.startswith(f"{hit.source}:")]
+        says_why = hit.where in own[-1:]
+        for one in self.outlines:
+            last = one.ends[-1][0] if says_why and one.ends else hit.number
+            if one.source == hit.source and one.lines - last > max(MESSAGE, one.lines // 2):
+                return False
+        return says_why or self.is_at_end(hit) or self._ends(hit, hit.number, hit.number)
 
     def is_apart(self, hit: Hit) -> bool:
         """Whether something ended badly in the text, and nothing near a line: a hint there is no

@@ -12,8 +12,9 @@ from typing import BinaryIO, cast
 from provision.doctor.context import TextContext
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
-from provision.doctor.model import Diagnosis, Fact, Facts, Hit, Symptom, Value
+from provision.doctor.model import Diagnosis, Evidence, Fact, Facts, Hit, Symptom, Value
 from provision.doctor.outline import Outline, is_warning, outline
+from provision.doctor.reasons import reasons
 from provision.doctor.scope import closest, is_together
 
 _KEPT_IN_MEMORY = 8 << 20
@@ -33,9 +34,11 @@ def diagnose(
     together: dict[tuple[str, ...], tuple[Hit, ...]] = {}
     last: dict[str, Hit] = {}
     outlines: list[Outline] = []
+    stated_reasons: list[Evidence] = []
     for name, content in texts:
         with _again(content) as stream:
             outlines.append(outline(stream, name))
+            stated_reasons += reasons(stream, outlines[-1])
             stream.seek(0)
             hits = known.patterns.in_text(stream, name)
             apart = _apart(known, hits)
@@ -53,7 +56,9 @@ def diagnose(
             stream.seek(0)
             stated = {**_stated(known, hits, stream, name), **stated}
         found = {**hits, **found}
-    reading = TextContext(together=together, last=last, outlines=outlines, stated=stated)
+    reading = TextContext(
+        together=together, last=last, outlines=outlines, reasons=stated_reasons, stated=stated
+    )
     return judge(known, found, facts or {}, reading)
 
 

@@ -133,6 +133,7 @@ def judge(
             for one in candidates
             if one.refuted is not None
         ),
+        reasons=tuple(reading.reasons),
         telling=telling(reading.outlines),
         unexplained=any(one.ends for one in reading.outlines)
         and all(one.survived or one.is_aside for one in standing),

@@ -220,6 +220,7 @@ class Diagnosis:
 
     causes: tuple[Cause, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
+    reasons: tuple[Evidence, ...] = ()  # the lines of the texts that say why a run ended badly
     telling: tuple[Evidence, ...] = ()  # the lines of the texts by which a run ends, the last ones
     ended_well: bool = False  # every text ends with the word that all is done
     unexplained: bool = False  # a text ends badly, and what is known was survived

@@ -38,15 +38,17 @@ def describe_diagnosis(
     lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
     if verdict == "unknown":
-        lines += _unknown(about, diagnosis.telling)
+        lines += _unknown(about, diagnosis)
         in_full = causes if whole else ()
     elif diagnosis.ended_well:
         lines += [f"No failure found: {about} ends normally.", *([""] if causes else [])]
         in_full = causes if whole else ()
     elif not causes:
         lines += [_nothing(about)]
-    for cause in in_full:
-        lines += [*_in_full(cause, whole=whole, colour=colour), ""]
+    for i, cause in enumerate(in_full):
+        # what is not sure stands beside the log's own words
+        said = diagnosis.reasons if i == 0 and cause.confidence != "high" else ()
+        lines += [*_in_full(cause, said, whole=whole, colour=colour), ""]
     rest = [cause for cause in causes if cause not in in_full]
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
@@ -90,13 +92,15 @@ def _stands_out(cause: Cause) -> bool:
     return cause.confidence == "high" and cause.follows_from is None and cause.severity == "blocks"
 
 
-def _in_full(cause: Cause, *, whole: bool, colour: bool) -> Iterator[str]:
+def _in_full(cause: Cause, said: Sequence[Evidence], *, whole: bool, colour: bool) -> Iterator[str]:
     name = _SEVERITIES[cause.severity]
     label = f"\033[{_COLOURS[cause.severity]}m{name}\033[0m" if colour else name
     first, *others = row(name, cause.title)
     yield first.replace(name, label, 1)
     yield from others
     yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
+    known = {evidence.where for evidence in cause.evidence[:_EVIDENCE]}
+    yield from _log_says([one for one in said if one.where not in known])
     shown = cause.fixes if whole else cause.fixes[:_FIXES]
     for i, fix in enumerate(shown):
         whom = f"({', '.join(fix.on)}) " if fix.on and len(cause.fixes) > 1 else ""
@@ -147,12 +151,20 @@ def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
         yield from row("not" if i == 0 else "", why)
 
 
-def _unknown(about: str, telling: Sequence[Evidence]) -> Iterator[str]:
+def _unknown(about: str, diagnosis: Diagnosis) -> Iterator[str]:
     yield from row("unknown", f"Nothing in {about} matches a known problem.")
+    yield from _log_says(diagnosis.reasons)
+    said = {evidence.where for evidence in diagnosis.reasons}
+    telling = [evidence for evidence in diagnosis.telling if evidence.where not in said]
     for i, evidence in enumerate(telling):
         yield from row("last lines" if i == 0 else "", _seen(evidence))
     for i, line in enumerate(COLLECT):
         yield from row("collect" if i == 0 else "", line)
+
+
+def _log_says(reasons: Sequence[Evidence]) -> Iterator[str]:
+    for i, evidence in enumerate(reasons):
+        yield from row("log says" if i == 0 else "", _seen(evidence))
 
 
 def _seen(evidence: Evidence) -> str:

@@ -82,9 +82,9 @@ EXAMINED = {
     "fifth": 34,
     "sixth": 136,
     "seventh": 35,
-    "eighth": 69,
+    "eighth": 72,
     "ninth": 51,
-    "tenth": 80,
+    "tenth": 84,
 }
 
 

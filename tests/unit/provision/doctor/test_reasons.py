@@ -1,0 +1,132 @@
+"""The words with which a log says why it ended: past the wrappers, in real logs."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from provision.cli.render.doctor import describe_diagnosis
+from provision.doctor import diagnose
+from provision.doctor.outline import outline
+from provision.doctor.reasons import reasons
+from tests import ROOT
+
+EXAMINED = ROOT / "tests" / "data" / "doctor" / "examined.json"
+
+
+@lru_cache(maxsize=1)
+def examined() -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = json.loads(EXAMINED.read_text(encoding="utf-8"))
+    return cases
+
+
+def said(text: str) -> list[str]:
+    stream = io.BytesIO(text.encode())
+    return [one.says for one in reasons(stream, outline(stream, "log"))]
+
+
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        ("docker build of vLLM: mamba-ssm", "retrieval incomplete: got only 178257920 out of"),
+        ("docker build on pytorch:22.12-py3", "Killed cicc"),
+        ("hashcat 7.1.2", 'cannot open source file "OpenCL/inc_checksum_crc32.cl"'),
+        ("ComfyUI on Windows in CPU mode", "This Controlnet needs a VAE but none was provided"),
+        ("Fedora 37 akmods", "520.56.06-x86_64.tar.xz: Cannot open: No such file"),
+        ("177.73 .run takes", "The kernel you are installing for is a Xen kernel!"),
+        ("llama.cpp on Jetson AGX Xavier", 'identifier "__fp16" is undefined'),
+        ("sglang for AMD", "Could not find a version that satisfies the requirement vllm=="),
+        ("llama.cpp Vulkan build: coopmat", "'coopmat' : undeclared identifier"),
+        ("llama.cpp on Jetson Nano", "implicit declaration of function"),
+        ("llama-cli SYCL on an i3", "work-group cannot exceed {512, 512, 512}"),
+        ("llama-server Vulkan with an embedding", "non-causal attention requires n_ubatch"),
+        ("others 05: GROMACS", "Cannot run short-ranged nonbonded interactions on a GPU"),
+        ("clusters 17: The user's disk quota", "disk quota exceeded"),
+        ("cluster 10: Rank 0", "torch.cuda.OutOfMemoryError: CUDA out of memory."),
+        ("others 28: The CANN operator", "no matching function for call to 'CastIntrinsicsImpl'"),
+        ("Apptainer build of Triton: pip", "satisfies the requirement setuptools>=40.8.0"),
+    ],
+)
+def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
+    case = next(case for case in examined() if case["id"].startswith(begin))
+    assert words in " ".join(said(case["text"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        pytest.param("", [], id="an empty log"),
+        pytest.param("step 1\nstep 2\n", [], id="a log that just stops"),
+        pytest.param(
+            "error: cannot open x\nmake: *** [all] Error 1\nDone.\n", [], id="it ended well"
+        ),
+        pytest.param("make: *** [all] Error 2\n", [], id="a wrapper alone"),
+        pytest.param(
+            "a.c:1: error: no x\nmake: *** [all] Error 2\n", ["a.c:1: error: no x"], id="a compiler"
+        ),
+        pytest.param(
+            "OSError: no route\n\nThe above exception was the direct cause of the following:\n\n"
+            "RuntimeError: no download\nsubprocess.CalledProcessError: Command 'x' returned"
+            " non-zero exit status 1.\n",
+            ["OSError: no route", "RuntimeError: no download"],
+            id="a chain of exceptions",
+        ),
+        pytest.param(
+            "  -- Looking for CUDA\n  You must set CUDA_HOME\n  [end of output]\n"
+            "error: subprocess-exited-with-error\n",
+            ["You must set CUDA_HOME"],
+            id="words that are no error to a program",
+        ),
+        pytest.param("Fatal error:\nNo GPU fits\n", ["Fatal error: No GPU fits"], id="two lines"),
+        pytest.param(
+            "ValueError: bad\n" + "step\n" * 900 + "make: *** [all] Error 2\n",
+            [],
+            id="an error long before",
+        ),
+    ],
+)
+def test_what_states_a_reason(text: str, lines: list[str]) -> None:
+    assert said(text) == lines
+
+
+def test_a_long_log_is_read_across_its_pieces() -> None:
+    text = "step\n" * 50_000 + "Please install Cython\nerror: subprocess-exited-with-error\n"
+    stream = io.BytesIO(text.encode())
+    (one,) = reasons(stream, outline(stream, "log"))
+    assert (one.says, one.where) == ("Please install Cython", "log:50001")
+
+
+def test_an_answer_that_is_not_sure_stands_beside_the_logs_own_words() -> None:
+    text = "You must set CUDA_HOME\nRuntimeError: Error compiling objects for extension\n"
+    diagnosis = diagnose([("log", text)])
+    assert diagnosis.causes[0].code == "extension-build-failed"
+    lines = describe_diagnosis(diagnosis, "found", about="log").splitlines()
+    assert "log says    You must set CUDA_HOME  [log:1]" in lines
+
+
+def test_a_sure_answer_needs_no_other_words() -> None:
+    text = "KeyError: 'x'\nImportError: libGL.so.1: cannot open shared object file: No such file\n"
+    diagnosis = diagnose([("log", text)])
+    assert diagnosis.causes[0].confidence == "high"
+    assert "log says" not in describe_diagnosis(diagnosis, "found", about="log")
+
+
+def test_a_line_is_shown_once() -> None:
+    diagnosis = diagnose([("log", "my.OwnError: no such thing\nexit status 3\n")])
+    shown = describe_diagnosis(diagnosis, "unknown", about="log")
+    assert shown.count("my.OwnError") == 1
+    assert "log says    my.OwnError: no such thing" in shown
+    assert "last lines  exit status 3" in shown
+
+
+def test_what_any_program_has_counts_where_it_is_the_reason() -> None:
+    builds = "building\n" * 200
+    text = (
+        "error: <urlopen error retrieval incomplete: got only 17 out of 32 bytes>\n"
+        f"{builds}RuntimeError: Error compiling objects for extension\n"
+    )
+    assert diagnose([("log", text)]).causes[0].code == "connection-cut"

@@ -136,7 +136,9 @@ def test_every_engine_pulls_it_whole(
         assert pull.returncode == 0, pull.stderr
         done = here.run(reference, *PROGRAM, lazy=False)
         assert done.stdout.strip() == "2.0.1+cu117", done.stderr
-        for partial in ("false", "true"):
+        # eStargz in parts is experimental in this Podman, and refused by later ones
+        # https://github.com/podman-container-tools/podman/pull/24419
+        for partial in ("false", "true") if name == "zstd" else ("false",):
             (place / partial).mkdir()
             env = stack.enter_context(podman_storage(place / partial))
             with (place / partial / "storage.conf").open("a") as file:
@@ -152,6 +154,6 @@ def test_every_engine_pulls_it_whole(
                 timeout=300,
                 check=False,
             )
-            assert ran.stdout.strip() == "2.0.1+cu117", ran.stderr
+            assert ran.stdout.strip() == "2.0.1+cu117", f"partial: {partial}\n{ran.stderr}"
     asked = alone.provision("inspect", f"oci:{place}/copied:1", "--json")
     assert asked.account["verdict"] in {"fit", "no-verdict"}, asked.out

@@ -69,6 +69,12 @@ class TextContext:
                 return False
         return True
 
+    def after(self, hit: Hit) -> int:
+        """How many lines stand between a line and the last words of its text."""
+        return max(
+            (one.last - hit.number for one in self.outlines if one.source == hit.source), default=0
+        )
+
     def ends_with(self, hit: Hit) -> bool:
         """Whether a line is near to the end of its text, or says in its later part that something
         ended badly, or says why the text ends.

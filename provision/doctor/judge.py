@@ -37,7 +37,7 @@ from provision.doctor.model import (
     Strength,
 )
 from provision.doctor.outline import telling
-from provision.doctor.scope import is_near, is_together
+from provision.doctor.scope import MESSAGE, is_near, is_together
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -61,6 +61,8 @@ class _Candidate:
     groups: Mapping[str, str] = field(default_factory=dict)
     survived: bool = False  # the program went on
     at_end: bool = True  # what ended the run is near
+    closing: bool = False  # the last words of a text show it
+    early: bool = False  # it is far from the last words of its text
 
     @property
     def severity(self) -> Severity:
@@ -117,7 +119,7 @@ def judge(
     standing = [one for one in standing if one.at_end or not one.failure.generic]
     standing = _before_the_end(standing, reading)
     standing = _explained_by(standing)
-    ranked = _ending_first(sorted(standing, key=_rank))
+    ranked = _closing_first(_ending_first(sorted(standing, key=_rank)))
     where = tags(facts)
     causes = [_cause(one, _confidence(one, standing), where, facts) for one in ranked]
     if ranked and ranked[0].failure.outcome:
@@ -194,6 +196,18 @@ def _ending_first(ranked: list[_Candidate]) -> list[_Candidate]:
     return [*ended[:1], *(one for one in ranked if one not in ended[:1])]
 
 
+def _closing_first(ranked: list[_Candidate]) -> list[_Candidate]:
+    """What the last words of a long text say ranks before what is no proof and far above them."""
+    if not ranked or not ranked[0].early or ranked[0].strength == "proof":
+        return ranked
+    last = [
+        one
+        for one in ranked
+        if one.closing and one.is_root and one.strength != "hint" and not one.failure.generic
+    ]
+    return [*last[:1], *(one for one in ranked if one not in last[:1])]
+
+
 def _explained_by(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Each with the cause that it follows from."""
     beaten = {
@@ -260,6 +274,8 @@ def _candidate(
         groups=groups,
         survived=bool(shown) and not proven and all(one.survived for one in shown),
         at_end=proven or not shown or any(one.at_end for one in shown),
+        closing=any(reading.after(hit) <= 1 for hit in seen),
+        early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
     )
 
 

@@ -83,6 +83,7 @@ class Outline:
     ends: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDS))
     done: int = 0  # the number of the last line, near the end, that says that all is done; or 0
     lines: int = 0
+    last: int = 0  # the number of the last line that is not blank
     raised: tuple[int, str] | None = None  # the first exception that nothing caught
 
     def last_end(self) -> list[tuple[int, str]]:
@@ -124,6 +125,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         )
         number += chunk.count(b"\n")
     found.lines = number
+    found.last = tail[-1][0] if tail else 0
     gave_up = any(GAVE_UP.search(line) for _, line in tail)
     said = [at for at, line in tail if done.match(line) and not (gave_up and is_0.match(line))]
     if said and not found.ends_after(said[-1], number):

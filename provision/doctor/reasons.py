@@ -15,53 +15,69 @@ from typing import BinaryIO
 
 from images.text.printable import printable
 from provision.doctor.model import Evidence
-from provision.doctor.outline import Outline, is_warning
+from provision.doctor.outline import IS_RAISED, Outline, is_warning
 from provision.doctor.reading import chunks
 
-# A line that says only that a command, a build, a process or a job failed.
-_WRAPPER = re.compile(
-    r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure"
-    r"|[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|Build failed\W*$"
-    r"|did not (?:complete|run) successfully|failed to solve|[Ff]ailed to build"
-    r"|returned (?:a )?non-zero|non-zero exit"
-    r"|(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b)"
-    r"|exitcode\s*:|return code|returned status|Bad exit status"
-    r"|\bmake(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |Error compiling objects"
-    r"|linker command failed|compilation terminated|Installation has failed"
-    r"|error: [Cc]ommand\b|ERROR: (?:process |Service |executor failed)|Command failed"
-    r"|\d errors? (?:detected|generated|found)|Configuring incomplete|errors occurred!"
-    r"|did NOT complete|status 'error'|\[FAILED\]|&&&& FAILED|error: `cargo|[Cc]hild returned"
-    r"|No matching distribution found|Ignored the following|pip's dependency resolver"
-    r"|\bFile \"[^\"]+\", line \d"
-    r"|CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead"
-    r"|root cause (?:above|below)|Failed core proc|[Ww]orker failed|NotRegistered"
-    r"|EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b"
-    r"|[Mm]ain process exited|[Ff]ailed with result|Killing subprocess|Sending process \d+"
-    r"|Aborted|(?i:\babort(?:ing|ed)?\b)|core dumped|terminate called|Segmentation fault"
-    r"|(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)"
-    r"|mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)"
-    r"|remote process exited|Horovod has been shut down|Application startup failed"
-    r"|Error \d+\s*$|(?:Error|Exception): ?Traceback \(most recent|Error response from daemon: *$"
+# Lines that say only that a command, a build, a process or a job failed.
+_WRAPPERS = (
+    # pip, and the builds that it starts
+    r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
+    r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
+    r"No matching distribution found|Ignored the following|pip's dependency resolver",
+    r"error: [Cc]ommand\b|error: `cargo|Error compiling objects",
+    # compilers, make, ninja, CMake, tar, rpm, TensorRT, NVIDIA's installer
+    r"\bmake(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
+    r"Error \d+\s*$",
+    r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
+    r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
+    r"[Cc]hild returned|Bad exit status|Installation has failed",
+    # docker, BuildKit, compose
+    r"did not (?:complete|run) successfully|failed to solve|ERROR: (?:process |Service |executor )",
+    r"returned (?:a )?non-zero|non-zero exit|Error response from daemon: *$",
+    # what starts processes
+    r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b)|exitcode\s*:",
+    r"return code|returned status",
+    r"Command failed|[Mm]ain process exited|[Ff]ailed with result|core dumped|Segmentation fault",
+    r"terminate called|(?i:\babort(?:ing|ed)?\b)|[Kk]illing subprocess|Sending process \d+",
+    # Python: exceptions that report a process or another exception
+    r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
+    r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
+    r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d",
+    # servers, Slurm, MPI, Horovod
+    r"root cause (?:above|below)|Failed core proc|[Ww]orker failed|Application startup failed",
+    r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",
+    r"mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)|remote process exited",
+    r"Horovod has been shut down",
 )
-# What frames the words of a program: rules of boxes, Dockerfile lines that are shown again.
-_FRAME = re.compile(
-    r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|\[end of output\]|lines of output\]|originates from a subpro"
-    r"|[Ss]ee above for output|This is an issue with the package|[Nn]ote: This error"
-    r"|^\s*(?:File \"|at |in <module>)|Traceback \(most recent|most likely not a problem with pip"
-    r"|During handling of the above|direct cause of the following|full command:|^\s*cwd:|\[notice\]"
-    r"|(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |Unable to register cu|please wait"
+# What stands around a program's words: boxes, a Dockerfile's lines, a traceback, warnings.
+_FRAMES = (
+    r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|\[end of output\]|lines of output\]|\[notice\]",
+    r"originates from a subprocess|[Ss]ee above for output|not a problem with pip",
+    r"[Nn]ote: This error",
+    r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
+    r"Traceback \(most recent|During handling of the above|direct cause of the following",
+    r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |Unable to register cu|please wait",
+    # what torch adds to each error of CUDA
+    r"CUDA kernel errors might|For debugging consider|Compile with `TORCH|^Set TORCH",
+    # what a report's form asks for
+    r"^- \[[ xX]\]|Welcome to bitsandbytes|submit your error trace|bug report|^raise \w",
 )
-_SAYS = re.compile(
-    r"(?i)\bmust\b|\bplease\b|\brequire[sd]?\b|\bnot (?:found|supported|available|allowed|enough"
-    r"|installed|exist|declared|permitted|valid|accessible|a directory|find|open|locate|load|match"
-    r"|compatible|be)\b|\bno such\b|\bcan ?not\b|can't|could ?n[o']t|\bunable\b|unsupported"
-    r"|\bmissing\b|\binvalid\b|denied|refused|timed? ?out|incompatib|mismatch|\bfail(?:ed|ure|s)?\b"
-    r"|\berrors?\b|(?:error|exception):|illegal|\bunknown \w|undeclared|undefined|unrecognized"
-    r"|too (?:old|new|small|large|many)|out of|exceed|no space|killed|corrupt|expected"
+# Words of a sentence that gives a reason.
+_REASONS = (
+    r"\b(?:must|please|require[sd]?|no such|can ?not|can't|could ?n[o']t|unable|missing|invalid)\b",
+    r"\bnot (?:found|supported|available|allowed|enough|installed|exist|declared|permitted)\b",
+    r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
+    r"unsupported|denied|refused|timed? ?out|incompatib|mismatch|illegal|\bunknown \w|undeclared",
+    r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
+    r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
 )
+_WRAPPER = re.compile("|".join(_WRAPPERS))
+_FRAME = re.compile("|".join(_FRAMES))
+_SAYS = re.compile("(?i)" + "|".join(_REASONS))
 _TOGETHER = 40  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST = 300
+# a message that ends like this is whole
 _WHOLE = (".", "!", "'", '"', ")", "]", ">", "}", "...")
 
 
@@ -76,14 +92,16 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
     if not found:
         end = next((number for number, _ in outline.last_end()), outline.lines + 1)
         found = _said_before(_lines(stream, max(end - _LOOKED_AT, 1), end))
-    elif not found[-1][1].endswith(_WHOLE):
+    elif not found[-1][1].endswith(_WHOLE) or "(Request ID" in found[-1][1]:
         number, says = found[-1]
-        found[-1] = (number, _continued(says, _lines(stream, number + 1, number + 4)))
+        found[-1] = (number, _continued(says, _lines(stream, number + 1, number + 5)))
     return tuple(Evidence(says=says, where=f"{outline.source}:{number}") for number, says in found)
 
 
 def _stated(outline: Outline) -> list[tuple[int, str]]:
-    """The first and the last of the last lines that something ended by, but wrappers."""
+    """The first of the last lines that something ended by, but wrappers, and the last of them, or
+    the last exception.
+    """
     ends = [one for one in outline.ends if not _WRAPPER.search(one[1]) and not is_warning(one[1])]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
@@ -95,7 +113,8 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
         return []  # of something else, long before
     by_text = {says: number for number, says in reversed(found)}
     ordered = sorted((number, says) for says, number in by_text.items())
-    return ordered if len(ordered) < 3 else [ordered[0], ordered[-1]]
+    raised = [one for one in ordered if IS_RAISED.match(one[1])]
+    return list(dict.fromkeys([*ordered[:1], *(raised or ordered)[-1:]]))
 
 
 def _said_before(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -113,10 +132,16 @@ def _said_before(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
-    """A message that breaks off, with the line that it goes on in."""
-    more = next((line for _, line in lines if line), "")
-    apart = not more or _FRAME.search(more) or _WRAPPER.search(more)
-    return says if apart else f"{says} {more}"[:_LONGEST]
+    """A message that breaks off, with the lines that it goes on in."""
+    for _, more in lines:
+        if _FRAME.search(more) and more:
+            break
+        if not more or _WRAPPER.search(more):
+            continue
+        says = f"{says} {more}"
+        if more.endswith(_WHOLE):
+            break
+    return says if len(says) <= _LONGEST else f"{says[: _LONGEST - 3]}..."
 
 
 def _lines(stream: BinaryIO, first: int, end: int) -> list[tuple[int, str]]:

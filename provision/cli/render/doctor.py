@@ -19,6 +19,7 @@ _OTHERS = 3
 _FIXES = 2
 _EVIDENCE = 3
 _LINKS = 2
+_ABOUT = 30  # characters: a quoted line that has no more than these besides is no news
 _SURE = {"high": "sure", "medium": "likely", "low": "possible"}
 _COLOURS = {"blocks": "31;1", "degrades": "33", "warns": "33"}
 _SEVERITIES = {"blocks": "error", "degrades": "degraded", "warns": "trap"}
@@ -46,8 +47,7 @@ def describe_diagnosis(
     elif not causes:
         lines += [_nothing(about)]
     for i, cause in enumerate(in_full):
-        # what is not sure stands beside the log's own words
-        said = diagnosis.reasons if i == 0 and cause.confidence != "high" else ()
+        said = diagnosis.reasons if i == 0 else ()
         lines += [*_in_full(cause, said, whole=whole, colour=colour), ""]
     rest = [cause for cause in causes if cause not in in_full]
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
@@ -99,8 +99,7 @@ def _in_full(cause: Cause, said: Sequence[Evidence], *, whole: bool, colour: boo
     yield first.replace(name, label, 1)
     yield from others
     yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
-    known = {evidence.where for evidence in cause.evidence[:_EVIDENCE]}
-    yield from _log_says([one for one in said if one.where not in known])
+    yield from _log_says([one for one in said if not _is_seen(one, cause)])
     shown = cause.fixes if whole else cause.fixes[:_FIXES]
     for i, fix in enumerate(shown):
         whom = f"({', '.join(fix.on)}) " if fix.on and len(cause.fixes) > 1 else ""
@@ -160,6 +159,13 @@ def _unknown(about: str, diagnosis: Diagnosis) -> Iterator[str]:
         yield from row("last lines" if i == 0 else "", _seen(evidence))
     for i, line in enumerate(COLLECT):
         yield from row("collect" if i == 0 else "", line)
+
+
+def _is_seen(reason: Evidence, cause: Cause) -> bool:
+    """Whether the evidence shows a line about as far."""
+    shown = {evidence.where: evidence.says for evidence in cause.evidence[:_EVIDENCE]}
+    seen = shown.get(reason.where)
+    return seen is not None and len(reason.says) <= len(seen) + _ABOUT
 
 
 def _log_says(reasons: Sequence[Evidence]) -> Iterator[str]:

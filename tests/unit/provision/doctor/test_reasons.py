@@ -108,10 +108,10 @@ def test_an_answer_that_is_not_sure_stands_beside_the_logs_own_words() -> None:
     assert "log says    You must set CUDA_HOME  [log:1]" in lines
 
 
-def test_a_sure_answer_needs_no_other_words() -> None:
-    text = "KeyError: 'x'\nImportError: libGL.so.1: cannot open shared object file: No such file\n"
+def test_what_the_evidence_shows_is_not_quoted_again() -> None:
+    text = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory\n"
     diagnosis = diagnose([("log", text)])
-    assert diagnosis.causes[0].confidence == "high"
+    assert [one.where for one in diagnosis.reasons] == ["log:1"]
     assert "log says" not in describe_diagnosis(diagnosis, "found", about="log")
 
 

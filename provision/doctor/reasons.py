@@ -24,7 +24,7 @@ _WRAPPERS = (
     r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
     r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
     r"No matching distribution found|Ignored the following|pip's dependency resolver",
-    r"error: [Cc]ommand\b|error: `cargo|Error compiling objects",
+    r"error: [Cc]ommand\b|error: `cargo|Couldn't install|Error compiling objects",
     # compilers, make, ninja, CMake, tar, rpm, TensorRT, NVIDIA's installer
     r"\bmake(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
     r"Error \d+\s*$",
@@ -59,6 +59,8 @@ _FRAMES = (
     r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |Unable to register cu|please wait",
     # what torch adds to each error of CUDA
     r"CUDA kernel errors might|For debugging consider|Compile with `TORCH|^Set TORCH",
+    # flags as lspci prints them
+    r"\w+[-+] \w+[-+]",
     # what a report's form asks for
     r"^- \[[ xX]\]|Welcome to bitsandbytes|submit your error trace|bug report|^raise \w",
 )

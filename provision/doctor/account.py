@@ -39,10 +39,11 @@ def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
 
 def of_a_machine(diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis of a machine of whose log nobody asked: without the guesses at harmless lines,
-    which the kernel logs on machines that work, too ("Persistence mode is deprecated").
+    which the kernel logs on machines that work, too ("Persistence mode is deprecated"), and without
+    its words for why something ended, which may be of any device.
     """
     causes = tuple(c for c in diagnosis.causes if (c.severity, c.confidence) != ("warns", "low"))
-    return replace(diagnosis, causes=causes)
+    return replace(diagnosis, causes=causes, reasons=())
 
 
 def host_is_unfit(diagnosis: Diagnosis) -> bool:

@@ -78,7 +78,8 @@ _FRAME = re.compile("|".join(_FRAMES))
 _SAYS = re.compile("(?i)" + "|".join(_REASONS))
 _TOGETHER = 40  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
-_LONGEST = 300
+_LONGEST = 300  # characters of a line that are shown
+_READ = 2 * _LONGEST
 # a message that ends like this is whole
 _WHOLE = (".", "!", "'", '"', ")", "]", ">", "}", "...")
 
@@ -153,14 +154,19 @@ def _lines(stream: BinaryIO, first: int, end: int) -> list[tuple[int, str]]:
 
 
 def _each(stream: BinaryIO) -> Iterator[bytes]:
-    pending = b""
+    """The begin of each line: one may be as long as the text."""
+    begun = b""
     for chunk in chunks(stream):
-        *whole, pending = (pending + chunk).split(b"\n")
-        yield from whole
-    yield pending
+        first, *rest = chunk.split(b"\n")
+        begun = (begun + first)[:_READ]
+        if rest:
+            yield begun
+            yield from rest[:-1]
+            begun = rest[-1][:_READ]
+    yield begun
 
 
 def _shown(line: bytes) -> str:
-    text = printable(line[: 2 * _LONGEST].decode("utf-8", "replace"), instead=" ")
+    text = printable(line[:_READ].decode("utf-8", "replace"), instead=" ")
     text = " ".join(text.split()).strip("│|╰─> ")
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -11,6 +11,7 @@ import pytest
 
 from provision.cli.render.doctor import describe_diagnosis
 from provision.doctor import diagnose
+from provision.doctor.account import of_a_machine
 from provision.doctor.outline import outline
 from provision.doctor.reasons import reasons
 from tests import ROOT
@@ -98,6 +99,18 @@ def test_a_long_log_is_read_across_its_pieces() -> None:
     stream = io.BytesIO(text.encode())
     (one,) = reasons(stream, outline(stream, "log"))
     assert (one.says, one.where) == ("Please install Cython", "log:50001")
+
+
+def test_a_line_as_long_as_the_log_is_read_in_pieces() -> None:
+    text = "x" * (8 << 20) + "\nPlease install Cython\nerror: subprocess-exited-with-error\n"
+    assert said(text) == ["Please install Cython"]
+
+
+def test_a_machine_of_whose_log_nobody_asked_is_not_quoted() -> None:
+    kernel = "ACPI Error: AE_NOT_FOUND\nNVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
+    diagnosis = diagnose([("the kernel log", kernel)])
+    assert diagnosis.reasons
+    assert of_a_machine(diagnosis).reasons == ()
 
 
 def test_an_answer_that_is_not_sure_stands_beside_the_logs_own_words() -> None:

@@ -38,9 +38,11 @@ def narrowed(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
 
 
 def _most_used(fix: Fix) -> int:
-    """What is for everybody first, then the families in the order in which GPU machines have them;
-    special engines last.
+    """What is for everybody first, then the families in the order in which GPU machines have them,
+    then engines; what is for an exclusive place last.
     """
+    if EXCLUSIVE & set(fix.on):
+        return len(FAMILIES) + len(_ENGINES)
     order = ("ubuntu", "debian", "rhel", "suse", "arch")
     return min(
         (order.index(name) + 1 if name in order else len(order) + 1 for name in fix.on), default=0

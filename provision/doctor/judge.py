@@ -17,9 +17,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from provision.doctor.candidate import POINTS, Candidate
 from provision.doctor.conditions import holds, in_words, suits, tags
 from provision.doctor.context import TextContext
 from provision.doctor.fixes import pick_fixes
@@ -33,7 +34,6 @@ from provision.doctor.model import (
     Hit,
     KnownFailure,
     RuledOut,
-    Severity,
     Strength,
 )
 from provision.doctor.outline import telling
@@ -42,61 +42,8 @@ from provision.doctor.scope import MESSAGE, is_near, is_together
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
 
-_POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
-_SUPPORT = 12
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _EVIDENCE_SHOWN = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    failure: KnownFailure
-    strength: Strength | None  # None: the machine alone shows it
-    hits: tuple[Hit, ...] = ()
-    supported: tuple[Evidence, ...] = ()
-    decided: bool = False  # by a decisive clue
-    proven: bool = False  # by the facts that need no text
-    refuted: Evidence | None = None
-    beaten_by: str | None = None
-    groups: Mapping[str, str] = field(default_factory=dict)
-    survived: bool = False  # the program went on
-    at_end: bool = True  # what ended the run is near
-    closing: bool = False  # the last words of a text show it
-    early: bool = False  # it is far from the last words of its text
-
-    @property
-    def severity(self) -> Severity:
-        return "warns" if self.survived else self.failure.severity
-
-    @property
-    def points(self) -> int:
-        base = _POINTS[self.strength] if self.strength else _POINTS["proof"]
-        support = bool(self.supported) + self.decided
-        return base + _SUPPORT * support + self.failure.often
-
-    @property
-    def is_aside(self) -> bool:
-        """Whether it does no harm and is far from what ended the run."""
-        return self.severity == "warns" and not self.at_end
-
-    @property
-    def is_root(self) -> bool:
-        """Whether an outcome can follow from it."""
-        possible = (self.strength != "hint" or self.supported) and self.severity != "warns"
-        return bool(possible) and self.beaten_by is None and not self.failure.outcome
-
-    def explains(self, outcome: _Candidate) -> bool:
-        """Whether it is more than another reading of the outcome's lines. What any program has does
-        not explain an outcome that its text proves.
-        """
-        if self.failure.generic and outcome.strength == "proof":
-            return False
-        sure = self.strength == "proof" or self.supported or self.proven
-        return bool(sure) or not self.lines <= outcome.lines
-
-    @property
-    def lines(self) -> frozenset[tuple[str, int]]:
-        return frozenset((hit.source, hit.number) for hit in self.hits)
 
 
 def judge(
@@ -145,7 +92,7 @@ def judge(
     )
 
 
-def _survived_together(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _survived_together(candidates: Sequence[Candidate]) -> list[Candidate]:
     """A hint on lines alone that the run went on after was survived, too."""
     lines = {line for one in candidates if one.survived for line in one.lines}
     return [
@@ -154,7 +101,7 @@ def _survived_together(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     ]
 
 
-def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> list[_Candidate]:
+def _before_the_end(candidates: Sequence[Candidate], reading: TextContext) -> list[Candidate]:
     """What stands far before the last end of a text, if that is an exception with a reason of its
     own: a proof may have led there, and is no proof of it, unless hardware failed, which no later
     program repairs; the rest was survived, unless the end is explained by something else, which
@@ -169,7 +116,7 @@ def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> l
         for hit in one.hits
     }
 
-    def weighed(one: _Candidate) -> _Candidate:
+    def weighed(one: Candidate) -> Candidate:
         heard = {hit.source for hit in one.hits}
         if one.strength is None or one.at_end or one.supported or not heard <= other:
             return one
@@ -181,7 +128,7 @@ def _before_the_end(candidates: Sequence[_Candidate], reading: TextContext) -> l
     return [weighed(one) for one in candidates]
 
 
-def _ending_first(ranked: list[_Candidate]) -> list[_Candidate]:
+def _ending_first(ranked: list[Candidate]) -> list[Candidate]:
     """The proof of what ended a program, on other lines, ranks before what it goes on without."""
     if not ranked or ranked[0].severity != "degrades":
         return ranked
@@ -196,7 +143,7 @@ def _ending_first(ranked: list[_Candidate]) -> list[_Candidate]:
     return [*ended[:1], *(one for one in ranked if one not in ended[:1])]
 
 
-def _closing_first(ranked: list[_Candidate]) -> list[_Candidate]:
+def _closing_first(ranked: list[Candidate]) -> list[Candidate]:
     """What the last words of a long text say ranks before what is no proof and far above them."""
     if not ranked or not ranked[0].early or ranked[0].strength == "proof":
         return ranked
@@ -208,7 +155,7 @@ def _closing_first(ranked: list[_Candidate]) -> list[_Candidate]:
     return [*last[:1], *(one for one in ranked if one not in last[:1])]
 
 
-def _explained_by(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _explained_by(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Each with the cause that it follows from."""
     beaten = {
         code: one.failure.code
@@ -228,7 +175,7 @@ def _explained_by(candidates: Sequence[_Candidate]) -> list[_Candidate]:
 
 def explained(failure: KnownFailure) -> Cause:
     """A failure as it is known, seen nowhere: its names filled from the defaults, all its fixes."""
-    return _cause(_Candidate(failure=failure, strength=None), "high", frozenset(), None)
+    return _cause(Candidate(failure=failure, strength=None), "high", frozenset(), None)
 
 
 # --- candidates ---------------------------------------------------------------------------------
@@ -236,7 +183,7 @@ def explained(failure: KnownFailure) -> Cause:
 
 def _candidate(
     failure: KnownFailure, hits: Mapping[str, Hit], facts: Facts, reading: TextContext
-) -> _Candidate | None:
+) -> Candidate | None:
     if any(pattern in hits for pattern in failure.unless):
         return None
     shown = _shown(failure, hits, reading)
@@ -263,7 +210,7 @@ def _candidate(
     if refuted is not None and strength == "proof":
         refuted = None  # the text itself says otherwise
     groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
-    return _Candidate(
+    return Candidate(
         failure=failure,
         strength=strength,
         hits=seen,
@@ -315,7 +262,7 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
         ends = reading.ends_with if failure.generic else reading.is_at_end
         at_end = any(map(ends, latest))
         found.append(_Shown(strength=strength, hits=seen, survived=over or gone_on, at_end=at_end))
-    return sorted(found, key=lambda one: -_POINTS[one.strength])
+    return sorted(found, key=lambda one: -POINTS[one.strength])
 
 
 def _strongest(shown: Sequence[_Shown]) -> tuple[Strength | None, tuple[Hit, ...]]:
@@ -335,7 +282,7 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     return Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
 
 
-def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
+def _rank(one: Candidate) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
     """What the text shows goes before what the machine shows besides, and that before a hint. What
     does no harm does not stand before what does, and what the run survived before nothing.
     """
@@ -348,7 +295,7 @@ def _rank(one: _Candidate) -> tuple[bool, bool, int, bool, bool, bool, int, int,
     return (one.beaten_by is not None, one.survived, kind, *after)
 
 
-def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidence:
+def _confidence(one: Candidate, all_of_them: Iterable[Candidate]) -> Confidence:
     if one.strength is None:
         return "high"
     if one.strength == "hint":
@@ -377,7 +324,7 @@ def _confidence(one: _Candidate, all_of_them: Iterable[_Candidate]) -> Confidenc
 
 
 def _cause(
-    one: _Candidate, confidence: Confidence, where: frozenset[str], facts: Facts | None
+    one: Candidate, confidence: Confidence, where: frozenset[str], facts: Facts | None
 ) -> Cause:
     failure = one.failure
     fixes = [fix for fix in failure.fixes if facts is None or suits(fix, facts)]
@@ -402,7 +349,7 @@ def _cause(
     )
 
 
-def _filled(text: str, one: _Candidate, *, quote: bool = False) -> str:
+def _filled(text: str, one: Candidate, *, quote: bool = False) -> str:
     """`{library}` of a pattern's group, else of the defaults; in shell text it is quoted."""
     values = {**one.failure.defaults, **one.groups}
 

@@ -116,5 +116,6 @@ function pickFixes(fixes, stated) {
 }
 
 function usage({on}) {
+  if (on.some(name => EXCLUSIVE.includes(name))) return FAMILIES.length + MOST_USED.length;
   return on.length ? Math.min(...on.map(name => MOST_USED.includes(name) ? MOST_USED.indexOf(name) + 1 : MOST_USED.length + 1)) : 0;
 }

@@ -126,11 +126,19 @@ class Judge {
     let standing = survivedTogether(this.candidates.filter(one => !one.isRefuted));
     standing = standing.filter(one => one.isAtEnd || !one.failure.generic);
     standing = explainedBy(this.beforeTheEnd(standing));
-    const [first] = endingFirst(standing.toSorted(byRank));
+    const [first] = this.closingFirst(endingFirst(standing.toSorted(byRank)));
     const isUnexplained = this.outline.ends.length > 0 && standing.every(one => one.isSurvived || isAside(one));
     const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
     return {first: first ?? null, isKnown: Boolean(first) && !isUnexplained && !hasEndedWell,
       isSure: Boolean(first) && !first.isSurvived && isHigh(first, standing)};
+  }
+
+  closingFirst(ranked) {
+    const after = hit => Math.max(this.outline.last - hit.number, 0);
+    if (!ranked.length || ranked[0].strength === PROOF || !ranked[0].hits.every(hit => after(hit) > TOGETHER)) return ranked;
+    const last = ranked.find(one => isRoot(one) && one.strength !== HINT && !one.failure.generic &&
+      one.hits.some(hit => after(hit) <= 1));
+    return last ? [last, ...ranked.filter(one => one !== last)] : ranked;
   }
 
   beforeTheEnd(candidates) {

@@ -8,7 +8,7 @@ class Outline {
     this.patterns = Object.fromEntries(Object.entries(patterns).map(([name, one]) => [name, new Pattern(one)]));
     this.ends = [];  // the lines by which something ended badly: their numbers, and they
     this.raised = null;
-    this.done = this.lines = 0;
+    this.done = this.lines = this.last = 0;
   }
 
   *read(bytes) {
@@ -23,6 +23,7 @@ class Outline {
     }
     this.ends = this.ends.slice(-MOST_ENDS);
     this.lines = number;
+    this.last = tail.at(-1)?.[0] ?? 0;
     const {done, code0, gaveUp} = this.patterns;
     const hasGivenUp = tail.some(([, line]) => gaveUp.test(line));
     const said = tail.filter(([, line]) => done.test(line) && !(hasGivenUp && code0.test(line)));

@@ -1,0 +1,64 @@
+"""What may be the cause: a known failure with all that speaks for it, or against it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provision.doctor.model import Evidence, Hit, KnownFailure, Severity, Strength
+
+POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
+_SUPPORT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A failure of the knowledge for which something speaks, and what does."""
+
+    failure: KnownFailure
+    strength: Strength | None  # None: the machine alone shows it
+    hits: tuple[Hit, ...] = ()
+    supported: tuple[Evidence, ...] = ()
+    decided: bool = False  # by a decisive clue
+    proven: bool = False  # by the facts that need no text
+    refuted: Evidence | None = None
+    beaten_by: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+    survived: bool = False  # the program went on
+    at_end: bool = True  # what ended the run is near
+    closing: bool = False  # the last words of a text show it
+    early: bool = False  # it is far from the last words of its text
+
+    @property
+    def severity(self) -> Severity:
+        return "warns" if self.survived else self.failure.severity
+
+    @property
+    def points(self) -> int:
+        base = POINTS[self.strength] if self.strength else POINTS["proof"]
+        support = bool(self.supported) + self.decided
+        return base + _SUPPORT * support + self.failure.often
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it does no harm and is far from what ended the run."""
+        return self.severity == "warns" and not self.at_end
+
+    @property
+    def is_root(self) -> bool:
+        """Whether an outcome can follow from it."""
+        possible = (self.strength != "hint" or self.supported) and self.severity != "warns"
+        return bool(possible) and self.beaten_by is None and not self.failure.outcome
+
+    def explains(self, outcome: Candidate) -> bool:
+        """Whether it is more than another reading of the outcome's lines. What any program has does
+        not explain an outcome that its text proves.
+        """
+        if self.failure.generic and outcome.strength == "proof":
+            return False
+        sure = self.strength == "proof" or self.supported or self.proven
+        return bool(sure) or not self.lines <= outcome.lines
+
+    @property
+    def lines(self) -> frozenset[tuple[str, int]]:
+        return frozenset((hit.source, hit.number) for hit in self.hits)

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from provision.doctor.candidate import POINTS, Candidate
 from provision.doctor.conditions import holds, in_words, suits, tags
 from provision.doctor.context import TextContext
 from provision.doctor.fixes import pick_fixes
@@ -38,6 +37,7 @@ from provision.doctor.model import (
 )
 from provision.doctor.outline import telling
 from provision.doctor.scope import MESSAGE, is_near, is_together
+from provision.doctor.suspect import POINTS, Suspect
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -92,7 +92,7 @@ def judge(
     )
 
 
-def _survived_together(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _survived_together(candidates: Sequence[Suspect]) -> list[Suspect]:
     """A hint on lines alone that the run went on after was survived, too."""
     lines = {line for one in candidates if one.survived for line in one.lines}
     return [
@@ -101,7 +101,7 @@ def _survived_together(candidates: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def _before_the_end(candidates: Sequence[Candidate], reading: TextContext) -> list[Candidate]:
+def _before_the_end(candidates: Sequence[Suspect], reading: TextContext) -> list[Suspect]:
     """What stands far before the last end of a text, if that is an exception with a reason of its
     own: a proof may have led there, and is no proof of it, unless hardware failed, which no later
     program repairs; the rest was survived, unless the end is explained by something else, which
@@ -116,7 +116,7 @@ def _before_the_end(candidates: Sequence[Candidate], reading: TextContext) -> li
         for hit in one.hits
     }
 
-    def weighed(one: Candidate) -> Candidate:
+    def weighed(one: Suspect) -> Suspect:
         heard = {hit.source for hit in one.hits}
         if one.strength is None or one.at_end or one.supported or not heard <= other:
             return one
@@ -128,7 +128,7 @@ def _before_the_end(candidates: Sequence[Candidate], reading: TextContext) -> li
     return [weighed(one) for one in candidates]
 
 
-def _ending_first(ranked: list[Candidate]) -> list[Candidate]:
+def _ending_first(ranked: list[Suspect]) -> list[Suspect]:
     """The proof of what ended a program, on other lines, ranks before what it goes on without."""
     if not ranked or ranked[0].severity != "degrades":
         return ranked
@@ -143,7 +143,7 @@ def _ending_first(ranked: list[Candidate]) -> list[Candidate]:
     return [*ended[:1], *(one for one in ranked if one not in ended[:1])]
 
 
-def _closing_first(ranked: list[Candidate]) -> list[Candidate]:
+def _closing_first(ranked: list[Suspect]) -> list[Suspect]:
     """What the last words of a long text say ranks before what is no proof and far above them."""
     if not ranked or not ranked[0].early or ranked[0].strength == "proof":
         return ranked
@@ -155,7 +155,7 @@ def _closing_first(ranked: list[Candidate]) -> list[Candidate]:
     return [*last[:1], *(one for one in ranked if one not in last[:1])]
 
 
-def _explained_by(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _explained_by(candidates: Sequence[Suspect]) -> list[Suspect]:
     """Each with the cause that it follows from."""
     beaten = {
         code: one.failure.code
@@ -175,7 +175,7 @@ def _explained_by(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def explained(failure: KnownFailure) -> Cause:
     """A failure as it is known, seen nowhere: its names filled from the defaults, all its fixes."""
-    return _cause(Candidate(failure=failure, strength=None), "high", frozenset(), None)
+    return _cause(Suspect(failure=failure, strength=None), "high", frozenset(), None)
 
 
 # --- candidates ---------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def explained(failure: KnownFailure) -> Cause:
 
 def _candidate(
     failure: KnownFailure, hits: Mapping[str, Hit], facts: Facts, reading: TextContext
-) -> Candidate | None:
+) -> Suspect | None:
     if any(pattern in hits for pattern in failure.unless):
         return None
     shown = _shown(failure, hits, reading)
@@ -210,7 +210,7 @@ def _candidate(
     if refuted is not None and strength == "proof":
         refuted = None  # the text itself says otherwise
     groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
-    return Candidate(
+    return Suspect(
         failure=failure,
         strength=strength,
         hits=seen,
@@ -282,7 +282,7 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     return Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
 
 
-def _rank(one: Candidate) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
+def _rank(one: Suspect) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
     """What the text shows goes before what the machine shows besides, and that before a hint. What
     does no harm does not stand before what does, and what the run survived before nothing.
     """
@@ -295,7 +295,7 @@ def _rank(one: Candidate) -> tuple[bool, bool, int, bool, bool, bool, int, int, 
     return (one.beaten_by is not None, one.survived, kind, *after)
 
 
-def _confidence(one: Candidate, all_of_them: Iterable[Candidate]) -> Confidence:
+def _confidence(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
     if one.strength is None:
         return "high"
     if one.strength == "hint":
@@ -324,7 +324,7 @@ def _confidence(one: Candidate, all_of_them: Iterable[Candidate]) -> Confidence:
 
 
 def _cause(
-    one: Candidate, confidence: Confidence, where: frozenset[str], facts: Facts | None
+    one: Suspect, confidence: Confidence, where: frozenset[str], facts: Facts | None
 ) -> Cause:
     failure = one.failure
     fixes = [fix for fix in failure.fixes if facts is None or suits(fix, facts)]
@@ -349,7 +349,7 @@ def _cause(
     )
 
 
-def _filled(text: str, one: Candidate, *, quote: bool = False) -> str:
+def _filled(text: str, one: Suspect, *, quote: bool = False) -> str:
     """`{library}` of a pattern's group, else of the defaults; in shell text it is quoted."""
     values = {**one.failure.defaults, **one.groups}
 

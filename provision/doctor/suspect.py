@@ -1,4 +1,4 @@
-"""What may be the cause: a known failure with all that speaks for it, or against it. Pure."""
+"""A failure that may be the cause, with all that speaks for it, or against it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUPPORT = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Suspect:
     """A failure of the knowledge for which something speaks, and what does."""
 
     failure: KnownFailure
@@ -50,7 +50,7 @@ class Candidate:
         possible = (self.strength != "hint" or self.supported) and self.severity != "warns"
         return bool(possible) and self.beaten_by is None and not self.failure.outcome
 
-    def explains(self, outcome: Candidate) -> bool:
+    def explains(self, outcome: Suspect) -> bool:
         """Whether it is more than another reading of the outcome's lines. What any program has does
         not explain an outcome that its text proves.
         """

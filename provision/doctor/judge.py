@@ -56,13 +56,13 @@ def judge(
     both may be empty.
     """
     reading = reading or TextContext()
-    candidates = [
-        candidate
+    suspects = [
+        suspect
         for failure in knowledge.failures
-        if (candidate := _candidate(failure, hits, facts, reading)) is not None
+        if (suspect := _suspect(failure, hits, facts, reading)) is not None
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here
-    standing = _survived_together([one for one in candidates if one.refuted is None])
+    standing = _survived_together([one for one in suspects if one.refuted is None])
     standing = [one for one in standing if one.at_end or not one.failure.generic]
     standing = _before_the_end(standing, reading)
     standing = _explained_by(standing)
@@ -79,7 +79,7 @@ def judge(
             RuledOut(
                 code=one.failure.code, title=_filled(one.failure.title, one), evidence=one.refuted
             )
-            for one in candidates
+            for one in suspects
             if one.refuted is not None
         ),
         reasons=tuple(reading.reasons),
@@ -92,26 +92,26 @@ def judge(
     )
 
 
-def _survived_together(candidates: Sequence[Suspect]) -> list[Suspect]:
+def _survived_together(suspects: Sequence[Suspect]) -> list[Suspect]:
     """A hint on lines alone that the run went on after was survived, too."""
-    lines = {line for one in candidates if one.survived for line in one.lines}
+    lines = {line for one in suspects if one.survived for line in one.lines}
     return [
         replace(one, survived=True) if one.strength == "hint" and one.lines <= lines else one
-        for one in candidates
+        for one in suspects
     ]
 
 
-def _before_the_end(candidates: Sequence[Suspect], reading: TextContext) -> list[Suspect]:
+def _before_the_end(suspects: Sequence[Suspect], reading: TextContext) -> list[Suspect]:
     """What stands far before the last end of a text, if that is an exception with a reason of its
     own: a proof may have led there, and is no proof of it, unless hardware failed, which no later
     program repairs; the rest was survived, unless the end is explained by something else, which
     then stands first anyway.
     """
-    sources = {hit.source for one in candidates for hit in one.hits}
+    sources = {hit.source for one in suspects for hit in one.hits}
     other = {name for name in sources if reading.ends_by_itself(name)}
     explained = {
         hit.source
-        for one in candidates
+        for one in suspects
         if one.at_end and not one.survived and one.strength != "hint"
         for hit in one.hits
     }
@@ -125,7 +125,7 @@ def _before_the_end(candidates: Sequence[Suspect], reading: TextContext) -> list
             return one if broken else replace(one, strength="typical")
         return one if heard & explained else replace(one, survived=True)
 
-    return [weighed(one) for one in candidates]
+    return [weighed(one) for one in suspects]
 
 
 def _ending_first(ranked: list[Suspect]) -> list[Suspect]:
@@ -155,15 +155,15 @@ def _closing_first(ranked: list[Suspect]) -> list[Suspect]:
     return [*last[:1], *(one for one in ranked if one not in last[:1])]
 
 
-def _explained_by(candidates: Sequence[Suspect]) -> list[Suspect]:
+def _explained_by(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Each with the cause that it follows from."""
     beaten = {
         code: one.failure.code
-        for one in candidates
+        for one in suspects
         if one.strength != "hint"
         for code in one.failure.beats
     }
-    found = [replace(one, beaten_by=beaten.get(one.failure.code)) for one in candidates]
+    found = [replace(one, beaten_by=beaten.get(one.failure.code)) for one in suspects]
     roots = [one for one in sorted(found, key=_rank) if one.is_root]
     return [
         replace(one, beaten_by=next((r.failure.code for r in roots if r.explains(one)), None))
@@ -178,10 +178,10 @@ def explained(failure: KnownFailure) -> Cause:
     return _cause(Suspect(failure=failure, strength=None), "high", frozenset(), None)
 
 
-# --- candidates ---------------------------------------------------------------------------------
+# --- suspects ---------------------------------------------------------------------------------
 
 
-def _candidate(
+def _suspect(
     failure: KnownFailure, hits: Mapping[str, Hit], facts: Facts, reading: TextContext
 ) -> Suspect | None:
     if any(pattern in hits for pattern in failure.unless):

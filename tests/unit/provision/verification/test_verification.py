@@ -352,10 +352,10 @@ def test_finding_the_report_takes_no_time_whatever_was_written(
     here: Place, out: str, slug: str
 ) -> None:
     here.engine.suite = lambda _: ended(0, out)
-    began = time.monotonic()
+    began = time.process_time()
     said = main("verify", TAG, "--json")
     assert (said.code, code_of(said)) == (1, slug)
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began < 5.0
     assert len(said.err) < 10_000
 
 

@@ -116,11 +116,11 @@ def test_a_gitignore_below_is_about_its_directory() -> None:
 
 
 def test_no_pattern_takes_long() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     rules = read_gitignore("\n".join(["*a" * 40 + "b", "**/" * 40 + "x", "[" * 200, "a/**/" * 30]))
     for path in ("a" * 250, "/".join("a" * 100)):
         excluded(path, *rules)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @settings(max_examples=300)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from provision.doctor.model import Evidence, Facts, Hit
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
-from provision.doctor.scope import MESSAGE
+from provision.doctor.scope import MESSAGE, PARAGRAPH
 
 ORDINARY = re.compile(
     r"\b(?:File(?:NotFound|Exists)|NotADirectory|IsADirectory|Key|Index|Name|Type|Attribute"
@@ -86,6 +86,15 @@ class TextContext:
             if one.source == hit.source and one.lines - last > max(MESSAGE, one.lines // 2):
                 return False
         return says_why or self.is_at_end(hit) or self._ends(hit, hit.number, hit.number)
+
+    def says_why(self, hit: Hit) -> bool:
+        """Whether a line says why its text ended badly, or no line of the text does, or the text is
+        no longer than one message.
+        """
+        said = {one.where for one in self.reasons}
+        if hit.where in said or not any(w.startswith(f"{hit.source}:") for w in said):
+            return True
+        return any(one.source == hit.source and one.lines <= PARAGRAPH for one in self.outlines)
 
     def is_apart(self, hit: Hit) -> bool:
         """Whether something ended badly in the text, and nothing near a line: a hint there is no

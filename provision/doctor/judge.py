@@ -8,8 +8,9 @@
 - An outcome (a container, a build, a rank that failed) follows from whatever else the text shows,
   if that is more than another reading of the same lines. A cause that `beats` another explains it,
   too. What follows comes after its cause.
-- Confidence: high needs a proof, or a typical text with support from the machine, and no rival as
-  good on the same line. A hint alone is never more than low.
+- Confidence: high needs a typical text with support from the machine, or a proof in a line that
+  says why its text ended (or the machine's support, or hardware that failed), and no rival as good
+  on the same line. A hint alone is never more than low.
 """
 
 from __future__ import annotations
@@ -121,8 +122,7 @@ def _before_the_end(suspects: Sequence[Suspect], reading: TextContext) -> list[S
         if one.strength is None or one.at_end or one.supported or not heard <= other:
             return one
         if one.strength == "proof":
-            broken = one.failure.layer == "hardware" and one.severity == "blocks"
-            return one if broken else replace(one, strength="typical")
+            return one if one.is_broken else replace(one, strength="typical")
         return one if heard & explained else replace(one, survived=True)
 
     return [weighed(one) for one in suspects]
@@ -221,6 +221,7 @@ def _suspect(
         groups=groups,
         survived=bool(shown) and not proven and all(one.survived for one in shown),
         at_end=proven or not shown or any(one.at_end for one in shown),
+        says_why=any(one.says_why for one in shown if one.strength == "proof"),
         closing=any(reading.after(hit) <= 1 for hit in seen),
         early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
     )
@@ -234,6 +235,7 @@ class _Shown:
     hits: Sequence[Hit]
     survived: bool
     at_end: bool
+    says_why: bool
 
 
 def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext) -> list[_Shown]:
@@ -260,8 +262,15 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
             strength = "typical"
         latest = [*seen, *(reading.last[part] for part in symptom.parts if part in reading.last)]
         ends = reading.ends_with if failure.generic else reading.is_at_end
-        at_end = any(map(ends, latest))
-        found.append(_Shown(strength=strength, hits=seen, survived=over or gone_on, at_end=at_end))
+        found.append(
+            _Shown(
+                strength=strength,
+                hits=seen,
+                survived=over or gone_on,
+                at_end=any(map(ends, latest)),
+                says_why=any(map(reading.says_why, latest)),
+            )
+        )
     return sorted(found, key=lambda one: -POINTS[one.strength])
 
 
@@ -312,7 +321,9 @@ def _confidence(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
     if one.beaten_by is not None:
         return "medium"
     if one.strength == "proof":
-        return "medium" if any(other.strength == "proof" for other in better) else "high"
+        doubtful = any(other.strength == "proof" for other in better)
+        known = one.says_why or one.closing or one.supported or one.is_broken
+        return "high" if known and not doubtful else "medium"
     if one.decided and not any(other.decided for other in rivals):
         return "high"
     if one.supported and not any(other.supported for other in rivals):

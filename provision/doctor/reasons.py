@@ -73,9 +73,9 @@ _REASONS = (
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
     r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
 )
-_WRAPPER = re.compile("|".join(_WRAPPERS))
-_FRAME = re.compile("|".join(_FRAMES))
-_SAYS = re.compile("(?i)" + "|".join(_REASONS))
+WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
+FRAME = re.compile("|".join(_FRAMES), re.ASCII)
+SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
 _TOGETHER = 40  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST = 300  # characters of a line that are shown
@@ -105,7 +105,7 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     """The first of the last lines that something ended by, but wrappers, and the last of them, or
     the last exception.
     """
-    ends = [one for one in outline.ends if not _WRAPPER.search(one[1]) and not is_warning(one[1])]
+    ends = [one for one in outline.ends if not WRAPPER.search(one[1]) and not is_warning(one[1])]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
         if found[0][0] - one[0] > _TOGETHER:
@@ -125,9 +125,9 @@ def _said_before(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     said = {
         says: number
         for number, says in lines
-        if _SAYS.search(says)
-        and not _FRAME.search(says)
-        and not _WRAPPER.search(says)
+        if SAYS.search(says)
+        and not FRAME.search(says)
+        and not WRAPPER.search(says)
         and not is_warning(says)
     }
     ordered = [(number, says) for says, number in said.items()]
@@ -137,9 +137,9 @@ def _said_before(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
     """A message that breaks off, with the lines that it goes on in."""
     for _, more in lines:
-        if _FRAME.search(more) and more:
+        if FRAME.search(more) and more:
             break
-        if not more or _WRAPPER.search(more):
+        if not more or WRAPPER.search(more):
             continue
         says = f"{says} {more}"
         if more.endswith(_WHOLE):

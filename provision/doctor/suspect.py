@@ -26,6 +26,7 @@ class Suspect:
     groups: Mapping[str, str] = field(default_factory=dict)
     survived: bool = False  # the program went on
     at_end: bool = True  # what ended the run is near
+    says_why: bool = False  # a line that proves it says why its text ended
     closing: bool = False  # the last words of a text show it
     early: bool = False  # it is far from the last words of its text
 
@@ -38,6 +39,11 @@ class Suspect:
         base = POINTS[self.strength] if self.strength else POINTS["proof"]
         support = bool(self.supported) + self.decided
         return base + _SUPPORT * support + self.failure.often
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it says that hardware failed, which no later program repairs."""
+        return self.failure.layer == "hardware" and self.severity == "blocks"
 
     @property
     def is_aside(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, TypeAlias
 
-from provision.doctor import context, outline
+from provision.doctor import context, outline, reasons
 from provision.doctor.knowledge import Knowledge
 from provision.doctor.literals import needs_of
 from provision.doctor.model import Condition, Fix, KnownFailure, Stated, Symptom
@@ -131,6 +131,9 @@ def _outline() -> Mapping[str, str]:
         "warning": outline.WARNING.pattern,
         "ordinary": context.ORDINARY.pattern,
         "reports": context.REPORTS.pattern,
+        "wrapper": reasons.WRAPPER.pattern,
+        "frame": reasons.FRAME.pattern,
+        "says": reasons.SAYS.pattern,
     }
 
 

@@ -31,8 +31,8 @@ from provision.version import VERSION
 
 _SCRIPTS = (
     *("lookup.js", "paste.js", "elements.js", "answer.js", "matrix.js", "facts.js"),
-    *("pattern.js", "reading.js", "matching.js", "outline.js", "judge.js", "diagnosis.js"),
-    *("pasted.js", "page.js"),
+    *("pattern.js", "reading.js", "matching.js", "outline.js", "reasons.js", "judge.js"),
+    *("diagnosis.js", "pasted.js", "page.js"),
 )
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; style-src {style}; "

@@ -24,6 +24,7 @@ function* diagnosisOf(text) {
   if (bytes.length > LONGEST_TEXT) return {state: "long", cause: null};
   const known = knowledge(), outline = new Outline(known.outline);
   yield* outline.read(bytes);
+  outline.reasons = yield* reasonsOf(bytes, outline);
   const hits = yield* known.all.inText(bytes);
   const symptoms = known.failures.flatMap(one => one.symptoms ?? []).filter(([parts]) => parts.every(part => hits.has(part)));
   const apart = symptoms.filter(([parts, , within]) => parts.length > 1 && spread(parts.map(part => hits.get(part))) > within);

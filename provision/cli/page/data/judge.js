@@ -93,6 +93,7 @@ class Judge {
       groups: Object.assign({}, ...hits.toReversed().map(hit => hit.groups)),
       isSurvived: !isProven && shown.every(one => one.isSurvived),
       isAtEnd: isProven || shown.some(one => one.isAtEnd),
+      saysWhy: shown.some(one => one.strength === PROOF && one.saysWhy) || hits.some(hit => this.outline.after(hit) <= 1),
       beatenBy: null,
     };
   }
@@ -116,7 +117,7 @@ class Judge {
       if (strength === PROOF && (isOver || hasGoneOn || isJoined)) strength = TYPICAL;
       const latest = [...seen, ...parts.map(part => this.last.get(part)).filter(Boolean)];
       const isAtEnd = latest.some(hit => failure.generic ? outline.endsWith(hit) : outline.isAtEnd(hit));
-      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd});
+      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd, saysWhy: latest.some(hit => outline.saysWhy(hit))});
     }
     return found.sort((one, other) => other.strength - one.strength);
   }
@@ -134,10 +135,10 @@ class Judge {
   }
 
   closingFirst(ranked) {
-    const after = hit => Math.max(this.outline.last - hit.number, 0);
-    if (!ranked.length || ranked[0].strength === PROOF || !ranked[0].hits.every(hit => after(hit) > TOGETHER)) return ranked;
+    const {outline} = this;
+    if (!ranked.length || ranked[0].strength === PROOF || !ranked[0].hits.every(hit => outline.after(hit) > TOGETHER)) return ranked;
     const last = ranked.find(one => isRoot(one) && one.strength !== HINT && !one.failure.generic &&
-      one.hits.some(hit => after(hit) <= 1));
+      one.hits.some(hit => outline.after(hit) <= 1));
     return last ? [last, ...ranked.filter(one => one !== last)] : ranked;
   }
 
@@ -147,7 +148,7 @@ class Judge {
     return candidates.map(one => {
       if (one.isAtEnd || one.supported.length) return one;
       if (one.strength === PROOF) {
-        return one.failure.hardware && severityOf(one) === "blocks" ? one : {...one, strength: TYPICAL};
+        return isBroken(one) ? one : {...one, strength: TYPICAL};
       }
       return isExplained ? one : {...one, isSurvived: true};
     });
@@ -163,6 +164,7 @@ function linesOf(shown) {
 
 const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
 const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
+const isBroken = one => one.failure.hardware && severityOf(one) === "blocks";
 const isAside = one => severityOf(one) === "warns" && !one.isAtEnd;
 const isWithin = (one, other) => [...one.lines].every(line => other.lines.has(line));
 
@@ -219,7 +221,10 @@ function isHigh(one, standing) {
   if (one.strength === HINT || one.beatenBy) return false;
   const rivals = standing.filter(other => other !== one && !other.beatenBy && other.strength !== HINT &&
     [...other.lines].some(line => one.lines.has(line)));
-  if (one.strength === PROOF) return !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
+  if (one.strength === PROOF) {
+    const isKnown = one.saysWhy || one.supported.length > 0 || isBroken(one);
+    return isKnown && !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
+  }
   return one.isDecided && !rivals.some(other => other.isDecided) ||
     one.supported.length > 0 && !rivals.some(other => other.supported.length);
 }

@@ -221,7 +221,7 @@ def _suspect(
         groups=groups,
         survived=bool(shown) and not proven and all(one.survived for one in shown),
         at_end=proven or not shown or any(one.at_end for one in shown),
-        says_why=any(one.says_why for one in shown if one.strength == "proof"),
+        says_why=any(one.says_why for one in shown if one.strength == shown[0].strength),
         closing=any(reading.after(hit) <= 1 for hit in seen),
         early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
     )

@@ -26,7 +26,7 @@ class Suspect:
     groups: Mapping[str, str] = field(default_factory=dict)
     survived: bool = False  # the program went on
     at_end: bool = True  # what ended the run is near
-    says_why: bool = False  # a line that proves it says why its text ended
+    says_why: bool = False  # its strongest symptom is in the lines that say why a text ended
     closing: bool = False  # the last words of a text show it
     early: bool = False  # it is far from the last words of its text
 
@@ -47,8 +47,8 @@ class Suspect:
 
     @property
     def is_aside(self) -> bool:
-        """Whether it does no harm and is far from what ended the run."""
-        return self.severity == "warns" and not self.at_end
+        """Whether it does no harm, and is not what ended the run."""
+        return self.severity == "warns" and not (self.at_end and self.says_why)
 
     @property
     def is_root(self) -> bool:

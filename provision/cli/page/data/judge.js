@@ -93,7 +93,8 @@ class Judge {
       groups: Object.assign({}, ...hits.toReversed().map(hit => hit.groups)),
       isSurvived: !isProven && shown.every(one => one.isSurvived),
       isAtEnd: isProven || shown.some(one => one.isAtEnd),
-      saysWhy: shown.some(one => one.strength === PROOF && one.saysWhy) || hits.some(hit => this.outline.after(hit) <= 1),
+      saysWhy: shown.some(one => one.strength === shown[0].strength && one.saysWhy),
+      isClosing: hits.some(hit => this.outline.after(hit) <= 1),
       beatenBy: null,
     };
   }
@@ -138,7 +139,7 @@ class Judge {
     const {outline} = this;
     if (!ranked.length || ranked[0].strength === PROOF || !ranked[0].hits.every(hit => outline.after(hit) > TOGETHER)) return ranked;
     const last = ranked.find(one => isRoot(one) && one.strength !== HINT && !one.failure.generic &&
-      one.hits.some(hit => outline.after(hit) <= 1));
+      one.isClosing);
     return last ? [last, ...ranked.filter(one => one !== last)] : ranked;
   }
 
@@ -164,8 +165,8 @@ function linesOf(shown) {
 
 const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
 const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
+const isAside = one => severityOf(one) === "warns" && !(one.isAtEnd && one.saysWhy);
 const isBroken = one => one.failure.hardware && severityOf(one) === "blocks";
-const isAside = one => severityOf(one) === "warns" && !one.isAtEnd;
 const isWithin = (one, other) => [...one.lines].every(line => other.lines.has(line));
 
 // Whether an outcome can follow from it.
@@ -222,7 +223,7 @@ function isHigh(one, standing) {
   const rivals = standing.filter(other => other !== one && !other.beatenBy && other.strength !== HINT &&
     [...other.lines].some(line => one.lines.has(line)));
   if (one.strength === PROOF) {
-    const isKnown = one.saysWhy || one.supported.length > 0 || isBroken(one);
+    const isKnown = one.saysWhy || one.isClosing || one.supported.length > 0 || isBroken(one);
     return isKnown && !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
   }
   return one.isDecided && !rivals.some(other => other.isDecided) ||

@@ -91,8 +91,8 @@ class TextContext:
         """Whether a line says why its text ended badly, or no line of the text does, or the text is
         no longer than one message.
         """
-        said = {one.where for one in self.reasons}
-        if hit.where in said or not any(w.startswith(f"{hit.source}:") for w in said):
+        said = [one for one in self.reasons if one.where.startswith(f"{hit.source}:")]
+        if not said or any(one.where == hit.where or hit.line in one.says for one in said):
             return True
         return any(one.source == hit.source and one.lines <= PARAGRAPH for one in self.outlines)
 

@@ -8,7 +8,7 @@ class Outline {
     this.patterns = Object.fromEntries(Object.entries(patterns).map(([name, one]) => [name, new Pattern(one)]));
     this.ends = [];  // the lines by which something ended badly: their numbers, and they
     this.raised = null;
-    this.reasons = [];  // the numbers of the lines that say why the text ends
+    this.reasons = [];  // the lines that say why the text ends
     this.done = this.lines = this.last = 0;
   }
 
@@ -74,14 +74,15 @@ class Outline {
   }
 
   endsWith(hit) {
-    const saysWhy = hit.number === this.reasons.at(-1);
+    const saysWhy = hit.number === this.reasons.at(-1)?.number;
     const last = saysWhy && this.ends.length ? this.ends.at(-1)[0] : hit.number;
     if (this.lines - last > Math.max(TOGETHER, Math.floor(this.lines / 2))) return false;
     return saysWhy || this.isAtEnd(hit) || this.endsAfter(hit.number, hit.number);
   }
 
   saysWhy(hit) {
-    return !this.reasons.length || this.reasons.includes(hit.number) || this.lines <= PARAGRAPH;
+    const isSaid = this.reasons.some(({number, says}) => number === hit.number || says.includes(hit.line));
+    return isSaid || !this.reasons.length || this.lines <= PARAGRAPH;
   }
 
   after(hit) { return Math.max(this.last - hit.number, 0); }

@@ -4,11 +4,16 @@
 const NEAR = 40, LOOKED_AT = 60;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
 
-// Their numbers: of a text that ends badly, where it says why.
+const WHOLE = /(?:[.!'")\]>}]|\.\.\.)$/;  // a message that ends like this is
+
+// With their numbers: of a text that ends badly, where it says why.
 function* reasonsOf(bytes, outline) {
   if (outline.done) return [];
-  const stated = statedEnds(outline);
-  if (stated.length) return stated;
+  const stated = statedEnds(outline), last = stated.at(-1);
+  if (last) {
+    if (!WHOLE.test(last.says) || last.says.includes("(Request ID")) last.says = continued(last, bytes, outline);
+    return stated;
+  }
   const end = outline.lastEnd()[0]?.[0] ?? outline.lines + 1, first = Math.max(end - LOOKED_AT, 1);
   const {wrapper, frame, says} = outline.patterns, said = new Map();
   let number = 0;
@@ -20,8 +25,8 @@ function* reasonsOf(bytes, outline) {
     if (isReason) said.set(shown, number);
     yield;
   }
-  const numbers = [...said.values()];
-  return numbers.length < 4 ? numbers : [numbers[0], ...numbers.slice(-2)];
+  const found = [...said].map(([says, number]) => ({number, says}));
+  return found.length < 4 ? found : [found[0], ...found.slice(-2)];
 }
 
 // The first of the last lines that something ended by, but wrappers, and the last of them, or the
@@ -36,7 +41,24 @@ function statedEnds(outline) {
   for (const [number, line] of ends.slice(from)) if (!byText.has(line)) byText.set(line, number);
   const lines = [...byText], exceptions = lines.filter(([line]) => raised.test(bytesOf(line)));
   const chosen = [lines[0], (exceptions.length ? exceptions : lines).at(-1)];
-  return [...new Set(chosen.map(([, number]) => number))];
+  return [...new Map(chosen.map(([says, number]) => [number, {number, says}])).values()];
+}
+
+// A message that breaks off, with the lines that it goes on in.
+function continued({number, says}, bytes, outline) {
+  const {wrapper, frame} = outline.patterns;
+  let at = 0;
+  for (const line of eachLine(bytes)) {
+    if (++at <= number) continue;
+    if (at >= number + 5) break;
+    const more = asReason(line), text = bytesOf(more);
+    if (more && frame.test(text)) break;
+    if (!more || wrapper.test(text)) continue;
+    says = `${says} ${more}`;
+    if (WHOLE.test(more)) break;
+  }
+  const letters = [...says];
+  return letters.length <= EVIDENCE_LIMIT ? says : `${letters.slice(0, EVIDENCE_LIMIT - 3).join("")}...`;
 }
 
 // The begin of each line: one may be as long as the text.

@@ -209,6 +209,9 @@ def _suspect(
     )
     if refuted is not None and strength == "proof":
         refuted = None  # the text itself says otherwise
+    broken = failure.layer == "hardware" and failure.severity == "blocks"
+    alone = [one for one in shown if one.strength == "proof" and not one.shared]
+    closing = any(reading.after(hit) <= 1 for hit in seen)
     groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
     return Suspect(
         failure=failure,
@@ -222,7 +225,8 @@ def _suspect(
         survived=bool(shown) and not proven and all(one.survived for one in shown),
         at_end=proven or not shown or any(one.at_end for one in shown),
         says_why=any(one.says_why for one in shown if one.strength == shown[0].strength),
-        closing=any(reading.after(hit) <= 1 for hit in seen),
+        is_sure=any(one.says_why or closing or broken for one in alone),
+        closing=closing,
         early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
     )
 
@@ -236,6 +240,7 @@ class _Shown:
     survived: bool
     at_end: bool
     says_why: bool
+    shared: bool
 
 
 def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext) -> list[_Shown]:
@@ -269,6 +274,7 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
                 survived=over or gone_on,
                 at_end=any(map(ends, latest)),
                 says_why=any(map(reading.says_why, latest)),
+                shared=symptom.shared,
             )
         )
     return sorted(found, key=lambda one: -POINTS[one.strength])
@@ -322,7 +328,7 @@ def _confidence(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
         return "medium"
     if one.strength == "proof":
         doubtful = any(other.strength == "proof" for other in better)
-        known = one.says_why or one.closing or one.supported or one.is_broken
+        known = one.is_sure or bool(one.supported)
         return "high" if known and not doubtful else "medium"
     if one.decided and not any(other.decided for other in rivals):
         return "high"

@@ -17,6 +17,7 @@ One table a failure:
       { all = ['one line', 'another line'], is = "hint", within = 3 },  # lines apart; see scope.py
       { text = 'failed to build', is = "typical", without = 'of another product' },  # beside it
       { text = 'will try again', is = "typical", survived = true },   # the program goes on
+      { text = 'mostly of this cause', is = "proof", shared = true }, # ranks as a proof, never sure
     ]
     unless = ['a line that rules it out']
     clues = [
@@ -286,7 +287,7 @@ def _symptom(row: str | Mapping[str, Any]) -> Symptom:
         return Symptom(parts=(row,))
     strength = cast("Strength", _one_of(row.get("is", "proof"), get_args(Strength)))
     parts = tuple(row["all"]) if "all" in row else (row["text"],)
-    unknown = set(row) - {"all", "text", "is", "within", "without", "survived"}
+    unknown = set(row) - {"all", "text", "is", "within", "without", "survived", "shared"}
     if unknown:
         raise ValueError(f"unknown keys {sorted(unknown)} of a symptom")
     return Symptom(
@@ -295,6 +296,7 @@ def _symptom(row: str | Mapping[str, Any]) -> Symptom:
         within=int(row.get("within", 0)),
         without=row.get("without", ""),
         survived=bool(row.get("survived", False)),
+        shared=bool(row.get("shared", False)),
     )
 
 

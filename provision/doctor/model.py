@@ -55,6 +55,8 @@ class Symptom:
     lines of one text that are at most `within` lines apart: a message with what belongs to it.
     Farther apart they are a hint. A line of `without` beside them says that they speak of something
     else. Of a text that is `survived` the program goes on by itself: it tries again, does without.
+    A proof that is `shared` is printed for other causes, too, now and then: it ranks as a proof, and
+    nobody is sure.
     """
 
     parts: tuple[str, ...]
@@ -62,6 +64,7 @@ class Symptom:
     within: int = 0
     without: str = ""
     survived: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ class Suspect:
     survived: bool = False  # the program went on
     at_end: bool = True  # what ended the run is near
     says_why: bool = False  # its strongest symptom is in the lines that say why a text ended
+    is_sure: bool = False  # a proof of it alone is there, or in a text's last words; or hardware
     closing: bool = False  # the last words of a text show it
     early: bool = False  # it is far from the last words of its text
 

@@ -105,7 +105,8 @@ def _failure(one: KnownFailure, table: _Patterns, facts: set[str], *, shown: boo
 
 def _symptom(one: Symptom, table: _Patterns) -> list[Any]:
     parts = [*map(table.number, one.parts)]
-    row = [parts, STRENGTHS[one.strength], within(one), table.optional(one.without), one.survived]
+    row = [parts, STRENGTHS[one.strength], within(one), table.optional(one.without)]
+    row += [one.survived, one.shared]
     while row[-1] in (False, -1):
         row.pop()
     return row

@@ -82,6 +82,8 @@ class Judge {
     let [{strength}] = shown;
     if (isProven && strength === HINT) strength = TYPICAL;
     const speaking = clues.filter(([condition, supports]) => supports && holds(condition, facts));
+    const isClosing = hits.some(hit => this.outline.after(hit) <= 1);
+    const isBroken = failure.hardware && (failure.severity ?? "blocks") === "blocks";
     const against = clues.some(([condition, supports]) => !supports && holds(condition, facts));
     const supported = [...speaking.map(([condition]) => condition), ...(isProven ? host : [])];
     return {
@@ -94,7 +96,8 @@ class Judge {
       isSurvived: !isProven && shown.every(one => one.isSurvived),
       isAtEnd: isProven || shown.some(one => one.isAtEnd),
       saysWhy: shown.some(one => one.strength === shown[0].strength && one.saysWhy),
-      isClosing: hits.some(hit => this.outline.after(hit) <= 1),
+      isSure: shown.some(one => one.strength === PROOF && !one.shared && (one.saysWhy || isClosing || isBroken)),
+      isClosing,
       beatenBy: null,
     };
   }
@@ -102,7 +105,7 @@ class Judge {
   // The symptoms that are there, the strongest first.
   shown(failure) {
     const {outline} = this, found = [];
-    for (const [parts, strong, within, without = -1, survived = false] of failure.symptoms ?? []) {
+    for (const [parts, strong, within, without = -1, survived = false, shared = false] of failure.symptoms ?? []) {
       if (!parts.every(part => this.hits.has(part))) continue;
       let seen = this.together.get(`${parts}`) ?? parts.map(part => this.hits.get(part));
       if (failure.generic && seen.length === 1) seen = [this.last.get(parts[0]) ?? seen[0]];
@@ -118,7 +121,7 @@ class Judge {
       if (strength === PROOF && (isOver || hasGoneOn || isJoined)) strength = TYPICAL;
       const latest = [...seen, ...parts.map(part => this.last.get(part)).filter(Boolean)];
       const isAtEnd = latest.some(hit => failure.generic ? outline.endsWith(hit) : outline.isAtEnd(hit));
-      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd, saysWhy: latest.some(hit => outline.saysWhy(hit))});
+      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd, saysWhy: latest.some(hit => outline.saysWhy(hit)), shared});
     }
     return found.sort((one, other) => other.strength - one.strength);
   }
@@ -149,7 +152,7 @@ class Judge {
     return candidates.map(one => {
       if (one.isAtEnd || one.supported.length) return one;
       if (one.strength === PROOF) {
-        return isBroken(one) ? one : {...one, strength: TYPICAL};
+        return one.failure.hardware && severityOf(one) === "blocks" ? one : {...one, strength: TYPICAL};
       }
       return isExplained ? one : {...one, isSurvived: true};
     });
@@ -166,7 +169,6 @@ function linesOf(shown) {
 const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
 const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
 const isAside = one => severityOf(one) === "warns" && !(one.isAtEnd && one.saysWhy);
-const isBroken = one => one.failure.hardware && severityOf(one) === "blocks";
 const isWithin = (one, other) => [...one.lines].every(line => other.lines.has(line));
 
 // Whether an outcome can follow from it.
@@ -223,8 +225,7 @@ function isHigh(one, standing) {
   const rivals = standing.filter(other => other !== one && !other.beatenBy && other.strength !== HINT &&
     [...other.lines].some(line => one.lines.has(line)));
   if (one.strength === PROOF) {
-    const isKnown = one.saysWhy || one.isClosing || one.supported.length > 0 || isBroken(one);
-    return isKnown && !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
+    return (one.isSure || one.supported.length > 0) && !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
   }
   return one.isDecided && !rivals.some(other => other.isDecided) ||
     one.supported.length > 0 && !rivals.some(other => other.supported.length);

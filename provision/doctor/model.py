@@ -55,7 +55,7 @@ class Symptom:
     lines of one text that are at most `within` lines apart: a message with what belongs to it.
     Farther apart they are a hint. A line of `without` beside them says that they speak of something
     else. Of a text that is `survived` the program goes on by itself: it tries again, does without.
-    A proof that is `shared` is printed for other causes, too, now and then: it ranks as a proof, and
+    A proof that is `shared` is printed for other causes, too, now and then: it ranks as one, and
     nobody is sure.
     """
 

@@ -50,7 +50,7 @@ DONE = (
     r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
     r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
     CODE_0,
-    r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK(?: \(|$)|^PASS(?:ED)?$",
+    r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK \(|^Ran \d+ tests? in |^PASS(?:ED)?$",
     r"(?:^|\s)(?:Complete!|All done\.?|Done\.|BUILD SUCCESS\w*|\[OK\])\s*$",
     r"^Verdict: (?:fit|no-verdict)",
     r"'train_runtime':|\btrain_runtime\b",

@@ -1,5 +1,6 @@
 """A text pasted into the page of `provision catalog page`: the page names a cause only where
-`provision doctor FILE` is sure of the same one, and shows the same texts; in a real browser.
+`provision doctor FILE` finds the same one sure or likely, and shows the same texts; in a real
+browser.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ SETS = {
 }
 
 
-def sure_cause(said: Diagnosis) -> Cause | None:
-    """The first cause of what the command prints, where it is sure of it."""
-    if verdict_of(said, asked_of_a_text=True) != "found" or said.causes[0].confidence != "high":
+def likely_cause(said: Diagnosis) -> Cause | None:
+    """The first cause of what the command prints, where it is sure or likely."""
+    if verdict_of(said, asked_of_a_text=True) != "found" or said.causes[0].confidence == "low":
         return None
     return said.causes[0]
 
@@ -108,6 +109,7 @@ def sure_cause(said: Diagnosis) -> Cause | None:
 def as_shown(cause: Cause, *, whole: bool) -> dict[str, Any]:
     """What the page has of a cause: all of it, or its name and evidence."""
     texts: dict[str, Any] = {"code": cause.code, "severity": cause.severity, "title": cause.title}
+    texts["confidence"] = cause.confidence
     if not whole:
         return texts
     return {
@@ -139,14 +141,14 @@ def answers(tab: Browser, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_page_is_sure_of_what_the_command_is_sure_of(
+def test_the_page_knows_what_the_command_knows(
     tab: Browser, page: Path, name: str
 ) -> None:
     show(tab, page)
     texts = SETS[name]()
     common, states, wrong = set(common_codes()), Counter[str](), []
     for text, found in zip(texts, answers(tab, texts), strict=True):
-        cause = sure_cause(diagnose([("log", text)]))
+        cause = likely_cause(diagnose([("log", text)]))
         whole = cause is not None and cause.code in common
         states[found["state"]] += 1
         expected = cause and as_shown(cause, whole=whole)
@@ -159,7 +161,7 @@ def test_the_page_is_sure_of_what_the_command_is_sure_of(
 
 
 def test_users_texts_with_a_common_cause_get_it(tab: Browser, page: Path) -> None:
-    """Nearly every one that the command is sure of, and more than half of all."""
+    """Most of them."""
     show(tab, page)
     common = set(common_codes())
     cases = [case for case in examined() if common & set(case["right"])]
@@ -169,7 +171,7 @@ def test_users_texts_with_a_common_cause_get_it(tab: Browser, page: Path) -> Non
         for case, one in zip(cases, found, strict=True)
         if one["cause"] and one["cause"]["code"] in case["right"]
     ]
-    assert len(right) / len(cases) > 0.5
+    assert len(right) / len(cases) > 0.8
 
 
 def test_the_common_causes_are_those_of_most_texts() -> None:
@@ -262,7 +264,7 @@ def test_a_cause_without_texts_has_its_name_and_a_command(tab: Browser, page: Pa
     case = next(
         one
         for one in cases
-        if one["code"] not in common and sure_cause(diagnose([("log", one["text"])]))
+        if one["code"] not in common and likely_cause(diagnose([("log", one["text"])]))
     )
     show(tab, page)
     paste(tab, case["text"])

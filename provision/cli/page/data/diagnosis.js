@@ -16,8 +16,8 @@ function knowledge() {
   return doctor;
 }
 
-// A generator whose value is {state, cause}. "known": the first cause is sure, and its texts are here;
-// "named": it is sure, and its name is; "unknown": no cause is sure; "long": the text was not read.
+// A generator whose value is {state, cause}. "known": the first cause is sure or likely, and its texts
+// are here; "named": its name is; "unknown": no cause is more than possible; "long": not read.
 function* diagnosisOf(text) {
   if (text.length > LONGEST_TEXT) return {state: "long", cause: null};
   const bytes = bytesOf(text);
@@ -40,10 +40,10 @@ function* diagnosisOf(text) {
     for (const [part, all] of every) hits.set(part, all.find(hit => !outline.isWarning(hit.line)) ?? all[0]);
   }
   const stated = yield* statedIn(bytes, hits);
-  const {first, isKnown, isSure} = new Judge(known.failures, hits, outline, {together, last, stated}).verdict();
-  if (!isKnown || !isSure) return {state: "unknown", cause: null};
+  const {first, confidence} = new Judge(known.failures, hits, outline, {together, last, stated}).verdict();
+  if (confidence === "low") return {state: "unknown", cause: null};
   const isHere = Object.hasOwn(known.texts, first.failure.code);
-  return {state: isHere ? "known" : "named", cause: causeOf(first, outline, stated)};
+  return {state: isHere ? "known" : "named", cause: {...causeOf(first, outline, stated), confidence}};
 }
 
 // The facts that a text's lines state; of several such lines the first one counts.

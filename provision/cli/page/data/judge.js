@@ -126,7 +126,7 @@ class Judge {
     return found.sort((one, other) => other.strength - one.strength);
   }
 
-  // The first of the ranked causes, or null; and whether the text goes beyond what is known.
+  // The first of the ranked causes, and how sure it is; null where the text goes beyond what is known.
   verdict() {
     let standing = survivedTogether(this.candidates.filter(one => !one.isRefuted));
     standing = standing.filter(one => one.isAtEnd || !one.failure.generic);
@@ -134,8 +134,9 @@ class Judge {
     const [first] = this.closingFirst(endingFirst(standing.toSorted(byRank)));
     const isUnexplained = this.outline.ends.length > 0 && standing.every(one => one.isSurvived || isAside(one));
     const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
-    return {first: first ?? null, isKnown: Boolean(first) && !isUnexplained && !hasEndedWell,
-      isSure: Boolean(first) && !first.isSurvived && isHigh(first, standing)};
+    if (!first || isUnexplained || hasEndedWell) return {first: null, confidence: "low"};
+    const confidence = confidenceOf(first, standing);
+    return {first, confidence: first.isSurvived && confidence === "high" ? "medium" : confidence};
   }
 
   closingFirst(ranked) {
@@ -220,13 +221,17 @@ function byRank(one, other) {
   return i < 0 ? 0 : left[i] < right[i] ? -1 : 1;
 }
 
-function isHigh(one, standing) {
-  if (one.strength === HINT || one.beatenBy) return false;
+function confidenceOf(one, standing) {
+  if (one.strength === HINT) return one.supported.length ? "medium" : "low";
+  if (one.beatenBy) return "medium";
   const rivals = standing.filter(other => other !== one && !other.beatenBy && other.strength !== HINT &&
     [...other.lines].some(line => one.lines.has(line)));
+  const better = rivals.filter(other => pointsOf(other) >= pointsOf(one));
   if (one.strength === PROOF) {
-    return (one.isSure || one.supported.length > 0) && !rivals.some(other => other.strength === PROOF && pointsOf(other) >= pointsOf(one));
+    const isAlone = !better.some(other => other.strength === PROOF);
+    return isAlone && (one.isSure || one.supported.length) ? "high" : "medium";
   }
-  return one.isDecided && !rivals.some(other => other.isDecided) ||
-    one.supported.length > 0 && !rivals.some(other => other.supported.length);
+  if (one.isDecided && !rivals.some(other => other.isDecided)) return "high";
+  if (one.supported.length && !rivals.some(other => other.supported.length)) return "high";
+  return rivals.length > 1 && better.length ? "low" : "medium";
 }

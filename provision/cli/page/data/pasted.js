@@ -25,7 +25,7 @@ async function readPasted(text) {
   if (!text.trim()) return;
   const found = await inSlices(diagnosisOf(text), () => mine === turn);
   if (!found) return;
-  if (found.cause) say(read, word("pasteCause", {title: found.cause.title}));
+  if (found.cause) say(read, word(isSure(found.cause) ? "pasteCause" : "pasteLikely", {title: found.cause.title}));
   else say(read, short, found.state === "long" ? word("pasteLong") : !isSmi && word("pasteNothing"));
   showDiagnosis(found, !isSmi);
 }
@@ -75,14 +75,16 @@ function diagnosisBanner(kind, title, ...children) {
   return make("div", {class: `banner ${kind}`},
     make("span", {class: "mark", "aria-hidden": "true"}, kind ? "!" : "?"),
     make("div", {}, make("p", {class: "asked"}, word("pastedText")), title,
-      ...children.map(one => one.tagName ? one : make("p", {}, one))));
+      ...children.filter(Boolean).map(one => one.tagName ? one : make("p", {}, one))));
 }
+
+const isSure = cause => cause.confidence === "high";
 
 function causeShown({state, cause}) {
   const isBlocking = cause.severity === "blocks";
   const first = cause.fixes.slice(0, FIXES_SHOWN), more = cause.fixes.slice(FIXES_SHOWN);
   return [
-    diagnosisBanner(isBlocking ? "none" : "forward", titled(cause.title), cause.cause && said("p", cause.cause)),
+    diagnosisBanner(isBlocking ? "none" : "forward", titled(cause.title), !isSure(cause) && word("likely"), cause.cause && said("p", cause.cause)),
     state === "named" ? make("p", {}, word("named")) : "",
     first.length ? make("section", {}, make("h3", {}, word("fix")), first.map(fixShown)) : "",
     more.length ? make("details", {}, make("summary", {}, word("fixesMore", {count: more.length})),

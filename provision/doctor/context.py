@@ -96,6 +96,12 @@ class TextContext:
             return True
         return any(one.source == hit.source and one.lines <= PARAGRAPH for one in self.outlines)
 
+    def is_by_a_reason(self, hit: Hit) -> bool:
+        """Whether a line is near to one that says why its text ended badly, or no line does."""
+        said = [one.where for one in self.reasons if one.where.startswith(f"{hit.source}:")]
+        numbers = [int(where.rpartition(":")[2]) for where in said]
+        return not said or any(abs(hit.number - number) <= _SOON for number in numbers)
+
     def is_apart(self, hit: Hit) -> bool:
         """Whether something ended badly in the text, and nothing near a line: a hint there is no
         more than one of many words.

@@ -86,7 +86,7 @@ def judge(
         reasons=tuple(reading.reasons),
         telling=telling(reading.outlines),
         unexplained=any(one.ends for one in reading.outlines)
-        and all(one.survived or one.is_aside for one in standing),
+        and (all(one.survived or one.is_aside for one in standing) or ranked[0].is_elsewhere),
         ended_well=bool(reading.outlines)
         and all(one.done for one in reading.outlines)
         and all(one.survived for one in standing if one.hits),
@@ -225,6 +225,7 @@ def _suspect(
         survived=bool(shown) and not proven and all(one.survived for one in shown),
         at_end=proven or not shown or any(one.at_end for one in shown),
         says_why=any(one.says_why for one in shown if one.strength == shown[0].strength),
+        by_a_reason=proven or not shown or any(one.by_a_reason for one in shown),
         is_sure=any(one.says_why or closing or broken for one in alone),
         closing=closing,
         early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
@@ -240,6 +241,7 @@ class _Shown:
     survived: bool
     at_end: bool
     says_why: bool
+    by_a_reason: bool
     shared: bool
 
 
@@ -274,6 +276,7 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
                 survived=over or gone_on,
                 at_end=any(map(ends, latest)),
                 says_why=any(map(reading.says_why, latest)),
+                by_a_reason=any(map(reading.is_by_a_reason, latest)),
                 shared=symptom.shared,
             )
         )

@@ -24,6 +24,7 @@ _WRAPPERS = (
     r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
     r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
     r"No matching distribution found|Ignored the following|pip's dependency resolver",
+    r"Preparing metadata .*error|[Ee]ncountered error while|generating package metadata",
     r"error: [Cc]ommand\b|error: `cargo|Couldn't install|Error compiling objects",
     # compilers, make, ninja, CMake, tar, rpm, TensorRT, NVIDIA's installer
     r"\bmake(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
@@ -39,10 +40,15 @@ _WRAPPERS = (
     r"return code|returned status",
     r"Command failed|[Mm]ain process exited|[Ff]ailed with result|core dumped|Segmentation fault",
     r"terminate called|(?i:\babort(?:ing|ed)?\b)|[Kk]illing subprocess|Sending process \d+",
+    r"sigkill_handler|: line \d+: +\d+ Killed +python|Task failed with an exc|Execution failed for",
     # Python: exceptions that report a process or another exception
-    r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
+    r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead|ProcessException",
     r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
-    r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d",
+    r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d|\braise \w+\(",
+    # errors that send the reader elsewhere
+    r"failed without raising|run with NCCL_DEBUG|check the logs|see (?:the )?stack trace",
+    r"(?i:refer to the \w+ (?:docs|documentation|instructions))|exited unexpectedly",
+    r"^(?i:error|exception):?\s*$",
     # servers, Slurm, MPI, Horovod
     r"root cause (?:above|below)|Failed core proc|[Ww]orker failed|Application startup failed",
     r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",

@@ -27,6 +27,7 @@ class Suspect:
     survived: bool = False  # the program went on
     at_end: bool = True  # what ended the run is near
     says_why: bool = False  # its strongest symptom is in the lines that say why a text ended
+    by_a_reason: bool = True  # one of its symptoms is near to such a line
     is_sure: bool = False  # a proof of it alone is there, or in a text's last words; or hardware
     closing: bool = False  # the last words of a text show it
     early: bool = False  # it is far from the last words of its text
@@ -50,6 +51,11 @@ class Suspect:
     def is_aside(self) -> bool:
         """Whether it does no harm, and is not what ended the run."""
         return self.severity == "warns" and not (self.at_end and self.says_why)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is no proof, and stands apart from what says why the text ended."""
+        return self.strength != "proof" and not self.supported and not self.by_a_reason
 
     @property
     def is_root(self) -> bool:

@@ -141,9 +141,7 @@ def answers(tab: Browser, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_page_knows_what_the_command_knows(
-    tab: Browser, page: Path, name: str
-) -> None:
+def test_the_page_knows_what_the_command_knows(tab: Browser, page: Path, name: str) -> None:
     show(tab, page)
     texts = SETS[name]()
     common, states, wrong = set(common_codes()), Counter[str](), []

@@ -97,6 +97,7 @@ class Judge {
       isAtEnd: isProven || shown.some(one => one.isAtEnd),
       saysWhy: shown.some(one => one.strength === shown[0].strength && one.saysWhy),
       isSure: shown.some(one => one.strength === PROOF && !one.shared && (one.saysWhy || isClosing || isBroken)),
+      isByAReason: isProven || shown.some(one => one.isByAReason),
       isClosing,
       beatenBy: null,
     };
@@ -121,7 +122,7 @@ class Judge {
       if (strength === PROOF && (isOver || hasGoneOn || isJoined)) strength = TYPICAL;
       const latest = [...seen, ...parts.map(part => this.last.get(part)).filter(Boolean)];
       const isAtEnd = latest.some(hit => failure.generic ? outline.endsWith(hit) : outline.isAtEnd(hit));
-      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd, saysWhy: latest.some(hit => outline.saysWhy(hit)), shared});
+      found.push({strength, hits: seen, isSurvived: isOver || hasGoneOn, isAtEnd, isByAReason: latest.some(hit => outline.isByAReason(hit)), saysWhy: latest.some(hit => outline.saysWhy(hit)), shared});
     }
     return found.sort((one, other) => other.strength - one.strength);
   }
@@ -132,7 +133,8 @@ class Judge {
     standing = standing.filter(one => one.isAtEnd || !one.failure.generic);
     standing = explainedBy(this.beforeTheEnd(standing));
     const [first] = this.closingFirst(endingFirst(standing.toSorted(byRank)));
-    const isUnexplained = this.outline.ends.length > 0 && standing.every(one => one.isSurvived || isAside(one));
+    const isUnexplained = this.outline.ends.length > 0 &&
+      (standing.every(one => one.isSurvived || isAside(one)) || isElsewhere(first));
     const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
     if (!first || isUnexplained || hasEndedWell) return {first: null, confidence: "low"};
     const confidence = confidenceOf(first, standing);
@@ -169,6 +171,7 @@ function linesOf(shown) {
 
 const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
 const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
+const isElsewhere = one => one.strength !== PROOF && !one.supported.length && !one.isByAReason;
 const isAside = one => severityOf(one) === "warns" && !(one.isAtEnd && one.saysWhy);
 const isWithin = (one, other) => [...one.lines].every(line => other.lines.has(line));
 

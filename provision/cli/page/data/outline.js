@@ -85,6 +85,10 @@ class Outline {
     return isSaid || !this.reasons.length || this.lines <= PARAGRAPH;
   }
 
+  isByAReason(hit) {
+    return !this.reasons.length || this.reasons.some(({number}) => Math.abs(hit.number - number) <= SOON);
+  }
+
   after(hit) { return Math.max(this.last - hit.number, 0); }
 
   isApart(hit) {

@@ -97,10 +97,19 @@ class TextContext:
         return any(one.source == hit.source and one.lines <= PARAGRAPH for one in self.outlines)
 
     def is_by_a_reason(self, hit: Hit) -> bool:
-        """Whether a line is near to one that says why its text ended badly, or no line does."""
-        said = [one.where for one in self.reasons if one.where.startswith(f"{hit.source}:")]
-        numbers = [int(where.rpartition(":")[2]) for where in said]
-        return not said or any(abs(hit.number - number) <= _SOON for number in numbers)
+        """Whether a line is near to one that something ended by and that says why, or is the text's
+        last words, or no line says why.
+        """
+        said = {one.where for one in self.reasons}
+        numbers = [
+            number
+            for one in self.outlines
+            if one.source == hit.source
+            for number, _ in one.ends
+            if f"{one.source}:{number}" in said
+        ]
+        near = any(abs(hit.number - number) <= _SOON for number in numbers)
+        return near or not numbers or self.after(hit) <= 1
 
     def is_apart(self, hit: Hit) -> bool:
         """Whether something ended badly in the text, and nothing near a line: a hint there is no

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,13 @@ from provision.doctor.model import (
     Strength,
 )
 from provision.doctor.outline import telling
+from provision.doctor.ranking import (
+    before_the_end,
+    confidence_in,
+    explained_by,
+    in_order,
+    survived_together,
+)
 from provision.doctor.scope import MESSAGE, is_near, is_together
 from provision.doctor.suspect import POINTS, Suspect
 
@@ -63,13 +70,13 @@ def judge(
         if (suspect := _suspect(failure, hits, facts, reading)) is not None
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here
-    standing = _survived_together([one for one in suspects if one.refuted is None])
+    standing = survived_together([one for one in suspects if one.refuted is None])
     standing = [one for one in standing if one.at_end or not one.failure.generic]
-    standing = _before_the_end(standing, reading)
-    standing = _explained_by(standing)
-    ranked = _closing_first(_ending_first(sorted(standing, key=_rank)))
+    standing = before_the_end(standing, reading)
+    standing = explained_by(standing)
+    ranked = in_order(standing)
     where = tags(facts)
-    causes = [_cause(one, _confidence(one, standing), where, facts) for one in ranked]
+    causes = [_cause(one, confidence_in(one, standing), where, facts) for one in ranked]
     if ranked and ranked[0].failure.outcome:
         causes[0] = replace(
             causes[0], evidence=(*causes[0].evidence, *reading.raised_before(ranked[0].hits))
@@ -91,86 +98,6 @@ def judge(
         and all(one.done for one in reading.outlines)
         and all(one.survived for one in standing if one.hits),
     )
-
-
-def _survived_together(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """A hint on lines alone that the run went on after was survived, too."""
-    lines = {line for one in suspects if one.survived for line in one.lines}
-    return [
-        replace(one, survived=True) if one.strength == "hint" and one.lines <= lines else one
-        for one in suspects
-    ]
-
-
-def _before_the_end(suspects: Sequence[Suspect], reading: TextContext) -> list[Suspect]:
-    """What stands far before the last end of a text, if that is an exception with a reason of its
-    own: a proof may have led there, and is no proof of it, unless hardware failed, which no later
-    program repairs; the rest was survived, unless the end is explained by something else, which
-    then stands first anyway.
-    """
-    sources = {hit.source for one in suspects for hit in one.hits}
-    other = {name for name in sources if reading.ends_by_itself(name)}
-    explained = {
-        hit.source
-        for one in suspects
-        if one.at_end and not one.survived and one.strength != "hint"
-        for hit in one.hits
-    }
-
-    def weighed(one: Suspect) -> Suspect:
-        heard = {hit.source for hit in one.hits}
-        if one.strength is None or one.at_end or one.supported or not heard <= other:
-            return one
-        if one.strength == "proof":
-            return one if one.is_broken else replace(one, strength="typical")
-        return one if heard & explained else replace(one, survived=True)
-
-    return [weighed(one) for one in suspects]
-
-
-def _ending_first(ranked: list[Suspect]) -> list[Suspect]:
-    """The proof of what ended a program, on other lines, ranks before what it goes on without."""
-    if not ranked or ranked[0].severity != "degrades":
-        return ranked
-    ended = [
-        one
-        for one in ranked
-        if one.is_root
-        and (one.strength, one.severity) == ("proof", "blocks")
-        and one.at_end
-        and not one.lines & ranked[0].lines
-    ]
-    return [*ended[:1], *(one for one in ranked if one not in ended[:1])]
-
-
-def _closing_first(ranked: list[Suspect]) -> list[Suspect]:
-    """What the last words of a long text say ranks before what is no proof and far above them."""
-    if not ranked or not ranked[0].early or ranked[0].strength == "proof":
-        return ranked
-    last = [
-        one
-        for one in ranked
-        if one.closing and one.is_root and one.strength != "hint" and not one.failure.generic
-    ]
-    return [*last[:1], *(one for one in ranked if one not in last[:1])]
-
-
-def _explained_by(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Each with the cause that it follows from."""
-    beaten = {
-        code: one.failure.code
-        for one in suspects
-        if one.strength != "hint"
-        for code in one.failure.beats
-    }
-    found = [replace(one, beaten_by=beaten.get(one.failure.code)) for one in suspects]
-    roots = [one for one in sorted(found, key=_rank) if one.is_root]
-    return [
-        replace(one, beaten_by=next((r.failure.code for r in roots if r.explains(one)), None))
-        if one.failure.outcome and one.beaten_by is None
-        else one
-        for one in found
-    ]
 
 
 def explained(failure: KnownFailure) -> Cause:
@@ -298,46 +225,6 @@ def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
     fact = facts[condition.fact]
     said = condition.says or f"{condition.fact} is {in_words(fact)}"
     return Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
-
-
-def _rank(one: Suspect) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
-    """What the text shows goes before what the machine shows besides, and that before a hint. What
-    does no harm does not stand before what does, and what the run survived before nothing.
-    """
-    kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
-    first = min((hit.number for hit in one.hits), default=0)
-    harmless = one.severity == "warns"
-    root = one.strength == "proof" and one.severity == "blocks"
-    elsewhere = not one.at_end and not root
-    after = (harmless, elsewhere, one.failure.generic, -one.points, first, one.failure.code)
-    return (one.beaten_by is not None, one.survived, kind, *after)
-
-
-def _confidence(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
-    if one.strength is None:
-        return "high"
-    if one.strength == "hint":
-        return "medium" if one.supported else "low"
-    rivals = [
-        other
-        for other in all_of_them
-        if other is not one
-        and other.beaten_by is None
-        and other.lines & one.lines
-        and other.strength != "hint"
-    ]
-    better = [other for other in rivals if other.points >= one.points]
-    if one.beaten_by is not None:
-        return "medium"
-    if one.strength == "proof":
-        doubtful = any(other.strength == "proof" for other in better)
-        known = one.is_sure or bool(one.supported)
-        return "high" if known and not doubtful else "medium"
-    if one.decided and not any(other.decided for other in rivals):
-        return "high"
-    if one.supported and not any(other.supported for other in rivals):
-        return "high"
-    return "low" if len(rivals) > 1 and better else "medium"
 
 
 # --- words --------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class Judge {
     let standing = survivedTogether(this.candidates.filter(one => !one.isRefuted));
     standing = standing.filter(one => one.isAtEnd || !one.failure.generic);
     standing = explainedBy(this.beforeTheEnd(standing));
-    const [first] = this.closingFirst(endingFirst(standing.toSorted(byRank)));
+    const [first] = reasonsFirst(this.closingFirst(endingFirst(standing.toSorted(byRank))));
     const isUnexplained = this.outline.ends.length > 0 &&
       (standing.every(one => one.isSurvived || isAside(one)) || isElsewhere(first));
     const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
@@ -199,12 +199,20 @@ function endingFirst(ranked) {
   return ended ? [ended, ...ranked.filter(one => one !== ended)] : ranked;
 }
 
+function reasonsFirst(ranked) {
+  if (!ranked.length || !isElsewhere(ranked[0])) return ranked;
+  const near = ranked.find(one => isRoot(one) && one.strength !== HINT && one.saysWhy && !one.failure.generic);
+  return near ? [near, ...ranked.filter(one => one !== near)] : ranked;
+}
+
 function explainedBy(candidates) {
   const beaten = {};
   for (const one of candidates) {
     if (one.strength !== HINT) for (const code of one.failure.beats ?? []) beaten[code] = one.failure.code;
   }
-  const found = candidates.map(one => ({...one, beatenBy: beaten[one.failure.code] ?? null}));
+  const byAReason = new Set(candidates.filter(one => one.isByAReason).map(one => beaten[one.failure.code]));
+  const found = candidates.map(one => ({...one, beatenBy: beaten[one.failure.code] ?? null,
+    isByAReason: one.isByAReason || byAReason.has(one.failure.code)}));
   const roots = found.toSorted(byRank).filter(isRoot);
   return found.map(one => one.failure.outcome && !one.beatenBy ?
     {...one, beatenBy: roots.find(root => explains(root, one))?.failure.code ?? null} : one);

@@ -86,7 +86,8 @@ class Outline {
   }
 
   isByAReason(hit) {
-    return !this.reasons.length || this.reasons.some(({number}) => Math.abs(hit.number - number) <= SOON);
+    const numbers = this.reasons.map(({number}) => number).filter(number => this.ends.some(([end]) => end === number));
+    return !numbers.length || this.after(hit) <= 1 || numbers.some(number => Math.abs(hit.number - number) <= SOON);
   }
 
   after(hit) { return Math.max(this.last - hit.number, 0); }

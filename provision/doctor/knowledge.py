@@ -290,6 +290,8 @@ def _symptom(row: str | Mapping[str, Any]) -> Symptom:
     unknown = set(row) - {"all", "text", "is", "within", "without", "survived", "shared"}
     if unknown:
         raise ValueError(f"unknown keys {sorted(unknown)} of a symptom")
+    if row.get("shared") and strength != "proof":
+        raise ValueError(f"only a proof can be shared: {parts[0]!r}")
     return Symptom(
         parts=parts,
         strength=strength,

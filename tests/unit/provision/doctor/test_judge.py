@@ -284,6 +284,10 @@ def test_what_is_shipped_breaks_no_rule() -> None:
     [
         pytest.param({"symptom": ["x"]}, id="a key that is not known"),
         pytest.param({"symptoms": [{"text": "x", "is": "certain"}]}, id="a strength of its own"),
+        pytest.param(
+            {"symptoms": [{"text": "x", "is": "hint", "shared": True}]},
+            id="a shared text that is no proof",
+        ),
         pytest.param({"clues": [{"fact": "docker.snap"}]}, id="a condition that compares nothing"),
         pytest.param({"severity": "bad"}, id="a severity of its own"),
         pytest.param({"fix": [{"command": "x"}]}, id="a fix with a key that is not known"),
@@ -293,3 +297,55 @@ def test_what_is_shipped_breaks_no_rule() -> None:
 def test_a_row_of_another_shape_is_named(broken: dict[str, Any]) -> None:
     with pytest.raises(CatalogError, match=r"x\.toml: a"):
         knowing({**row("a", symptoms=["x"]), **broken})
+
+
+# ---- where in a log a text stands ----
+
+TYPICAL = {"text": "boom", "is": "typical"}
+LOST = {"text": "lost", "is": "typical"}
+STEPS = "step 17 loss 2.0\n"
+END = "Traceback (most recent call last):\n  File 'a.py', line 1\n"
+OTHER = END + "ValueError: the shape is not that one\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "expected", "unexplained"),
+    [
+        pytest.param([row("a", symptoms=["boom"])], f"{STEPS * 40}{END}RuntimeError: boom\n",
+                     [("a", "high")], False, id="a proof in the line that says why is sure"),
+        pytest.param([row("a", symptoms=["boom"])], f"{STEPS * 40}boom\n{STEPS * 9}{OTHER}",
+                     [("a", "medium")], False, id="one beside it is likely"),
+        pytest.param([row("a", symptoms=["boom"])], f"boom\n{STEPS * 2}{OTHER}",
+                     [("a", "high")], False, id="in a text of one message it is sure"),
+        pytest.param([row("a", symptoms=["boom"])], f"{STEPS * 40}boom\n", [("a", "high")], False,
+                     id="the last words are sure, too"),
+        pytest.param([row("a", symptoms=["boom"], layer="hardware")],
+                     f"{STEPS * 40}boom\n{STEPS * 9}{OTHER}", [("a", "high")], False,
+                     id="hardware that failed is sure"),
+        pytest.param([row("a", symptoms=[{"text": "boom", "is": "proof", "shared": True}])], "boom",
+                     [("a", "medium")], False, id="a text that other causes print is likely"),
+        pytest.param([row("a", symptoms=[{"text": "boom", "is": "proof", "shared": True}]),
+                      row("b", symptoms=[TYPICAL], often=9)], "boom",
+                     [("a", "medium"), ("b", "medium")], False, id="and ranks as a proof"),
+        pytest.param([row("a", symptoms=[TYPICAL])],
+                     f"RuntimeError: boom\n{STEPS * 40}{OTHER}", [("a", "medium")], True,
+                     id="a likely cause apart from why it ended is no answer"),
+        pytest.param([row("a", symptoms=[TYPICAL], often=9), row("b", symptoms=[LOST])],
+                     f"RuntimeError: boom\n{STEPS * 40}{END}OSError: lost\n",
+                     [("b", "medium"), ("a", "medium")], False,
+                     id="what says why stands before what is apart"),
+        pytest.param([row("a", symptoms=[TYPICAL], beats=["b"]), row("b", symptoms=[LOST])],
+                     f"RuntimeError: boom\n{STEPS * 40}{END}OSError: lost\n",
+                     [("a", "medium"), ("b", "medium")], False,
+                     id="but not before what it follows from"),
+        pytest.param([row("a", symptoms=[TYPICAL], severity="warns")],
+                     f"{STEPS * 40}boom\n{OTHER}", [("a", "medium")], True,
+                     id="a harmless line explains no end"),
+    ],
+)  # fmt: skip
+def test_where_a_text_stands_decides(
+    rows: list[dict[str, Any]], text: str, expected: list[tuple[str, str]], *, unexplained: bool
+) -> None:
+    said = diagnose([("log", text)], knowledge=knowing(*rows))
+    assert ranked(said) == expected
+    assert said.unexplained == unexplained

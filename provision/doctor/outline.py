@@ -33,6 +33,7 @@ ENDS = (
     RAISED,
     r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
     r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
+    r"^(?:\[[\d. ]+\] ?)?\[ERROR\] ?[A-Z]",
     r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
     r"(?:^|[\s:\])])Killed(?:\s|$)|\bOut of memory: Kill",
     r"(?i)(?:exit|return)(?:ed)?(?: with| a)?(?: non-zero)?(?: exit)? (?:status|code)[: =]*-?[1-9]",

@@ -32,6 +32,10 @@ _WRAPPERS = (
     r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
     r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
     r"[Cc]hild returned|Bad exit status|Installation has failed",
+    # dpkg, apt
+    r"dpkg: error processing|subprocess (?:installed|new|old|returned)|E: Sub-process",
+    r"post-(?:installation|removal) script|Errors were encountered|too many errors",
+    r"Unmet dependencies\. Try|dependency problems - leaving|it is not (?:going to be )?installed",
     # docker, BuildKit, compose
     r"did not (?:complete|run) successfully|failed to solve|ERROR: (?:process |Service |executor )",
     r"returned (?:a )?non-zero|non-zero exit|Error response from daemon: *$",
@@ -49,6 +53,8 @@ _WRAPPERS = (
     r"failed without raising|run with NCCL_DEBUG|check the logs|see (?:the )?stack trace",
     r"(?i:refer to the \w+ (?:docs|documentation|instructions))|exited unexpectedly",
     r"^(?i:error|exception):?\s*$",
+    # bitsandbytes, nccl-tests
+    r"CUDA SETUP: Setup Failed|Test failure common\.cu",
     # servers, Slurm, MPI, Horovod
     r"root cause (?:above|below)|Failed core proc|[Ww]orker failed|Application startup failed",
     r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",
@@ -59,6 +65,7 @@ _WRAPPERS = (
 _FRAMES = (
     r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|\[end of output\]|lines of output\]|\[notice\]",
     r"originates from a subprocess|[Ss]ee above for output|not a problem with pip",
+    r"You are attempting to use Flash Attention|module verification failed|Result = FAIL",
     r"[Nn]ote: This error",
     r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
     r"Traceback \(most recent|During handling of the above|direct cause of the following",
@@ -78,6 +85,7 @@ _REASONS = (
     r"unsupported|denied|refused|timed? ?out|incompatib|mismatch|illegal|\bunknown \w|undeclared",
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
     r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
+    r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
 )
 WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
 FRAME = re.compile("|".join(_FRAMES), re.ASCII)

@@ -34,6 +34,7 @@ ENDS = (
     r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
     r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
     r"^(?:\[[\d. ]+\] ?)?\[ERROR\] ?[A-Z]",
+    r"(?i)\bfinished with (?:code |status )?[1-9]\d*\s*$|^\+ exit [1-9]",
     r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
     r"(?:^|[\s:\])])Killed(?:\s|$)|\bOut of memory: Kill",
     r"(?i)(?:exit|return)(?:ed)?(?: with| a)?(?: non-zero)?(?: exit)? (?:status|code)[: =]*-?[1-9]",
@@ -42,15 +43,17 @@ ENDS = (
     r"\*\*\* .+ (?:Error|Stop)\b",
     r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
 )
-# Of a program whose wrapper forgets its exit code this is said, too.
-CODE_0 = r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b"
+# This is said of a program that failed, too, by a wrapper that forgets its exit code.
+ENDED = (
+    r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
+    r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
+)
 GAVE_UP = re.compile(rb"(?i)\b(?:failed|aborting|aborted|refused|denied|giving up)\b")
 # A line by which programs say that all is done.
 DONE = (
     r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
     r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
-    r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    CODE_0,
+    *ENDED,
     r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK \(|^Ran \d+ tests? in |^PASS(?:ED)?$",
     r"(?:^|\s)(?:Complete!|All done\.?|Done\.|BUILD SUCCESS\w*|\[OK\])\s*$",
     r"^Verdict: (?:fit|no-verdict)",
@@ -106,7 +109,7 @@ class Outline:
 
 def outline(stream: BinaryIO, source: str) -> Outline:
     """Read a text for how it ends."""
-    ends, done, raised, is_0 = _patterns()
+    ends, done, raised, ended = _patterns()
     found = Outline(source)
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
@@ -127,8 +130,10 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         number += chunk.count(b"\n")
     found.lines = number
     found.last = tail[-1][0] if tail else 0
-    gave_up = any(GAVE_UP.search(line) for _, line in tail)
-    said = [at for at, line in tail if done.match(line) and not (gave_up and is_0.match(line))]
+    failed = any(GAVE_UP.search(line) for _, line in tail) or bool(
+        tail and found.ends_after(tail[0][0], number)
+    )
+    said = [at for at, line in tail if done.match(line) and not (failed and ended.match(line))]
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
     return found
@@ -159,4 +164,4 @@ def _shown(line: bytes) -> str:
 def _patterns() -> tuple[Lines, Lines, Lines, Lines]:
     from provision.doctor.matching import Lines
 
-    return Lines(ENDS), Lines(DONE), Lines([RAISED]), Lines([CODE_0])
+    return Lines(ENDS), Lines(DONE), Lines([RAISED]), Lines(ENDED)

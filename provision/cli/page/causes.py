@@ -127,7 +127,7 @@ def _outline() -> Mapping[str, str]:
         "ends": _any_of(outline.ENDS),
         "done": _any_of(outline.DONE),
         "raised": _any_of([outline.RAISED]),
-        "code0": _any_of([outline.CODE_0]),
+        "ended": _any_of(outline.ENDED),
         "gaveUp": outline.GAVE_UP.pattern.decode(),
         "warning": outline.WARNING.pattern,
         "ordinary": context.ORDINARY.pattern,

@@ -25,9 +25,9 @@ class Outline {
     this.ends = this.ends.slice(-MOST_ENDS);
     this.lines = number;
     this.last = tail.at(-1)?.[0] ?? 0;
-    const {done, code0, gaveUp} = this.patterns;
-    const hasGivenUp = tail.some(([, line]) => gaveUp.test(line));
-    const said = tail.filter(([, line]) => done.test(line) && !(hasGivenUp && code0.test(line)));
+    const {done, ended, gaveUp} = this.patterns;
+    const hasFailed = tail.some(([, line]) => gaveUp.test(line)) || tail.length > 0 && this.endsAfter(tail[0][0], number);
+    const said = tail.filter(([, line]) => done.test(line) && !(hasFailed && ended.test(line)));
     if (said.length && !this.endsAfter(said.at(-1)[0], number)) this.done = said.at(-1)[0];
   }
 

@@ -550,6 +550,37 @@ def test_no_fix_removes_by_a_wide_expression(knowledge: Knowledge) -> None:
     assert found == set()
 
 
+# apt takes "gcc-" for an order to remove gcc: a name may not end where a command found nothing.
+_FOUND = re.compile(r"^\s*(\w+)=(?:\$\(|\$\{)", re.MULTILINE)
+_ENDS_OPEN = r"\bapt(?:-get)? (?:-\S+ )*install\b[^\n]*-\$(?:{0}\b|\{{{0}\}})(?=[\"'\s]|$)"
+
+
+def opens(run: str) -> list[str]:
+    """The variables that a command fills and that a package's name ends with, unguarded."""
+    return [name for name in _FOUND.findall(run) if re.search(_ENDS_OPEN.format(name), run)]
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ('V=$(uname -r)\nsudo apt-get install -y "gcc-$V"', ["V"]),
+        ('V=$(uname -r)\nsudo apt-get install -y "gcc-${V}" g++', ["V"]),
+        ('V=$(uname -r)\nsudo apt-get install -y "gcc-${V:?}"', []),
+        ('V=12\nsudo apt-get install -y "gcc-$V"', []),
+        ('V=$(uname -r)\nsudo apt-get install -y "gcc-$V-base"', []),
+    ],
+)
+def test_a_name_that_ends_open_is_found(run: str, expected: list[str]) -> None:
+    assert opens(run) == expected
+
+
+def test_no_name_ends_where_a_command_found_nothing(knowledge: Knowledge) -> None:
+    runs = {
+        f"{one.code}.{i}": fix.run for one in knowledge.failures for i, fix in enumerate(one.fixes)
+    }
+    assert {code: found for code, run in runs.items() if (found := opens(run))} == {}
+
+
 def test_what_may_run_by_itself_neither_removes_nor_reboots(knowledge: Knowledge) -> None:
     """Deleting is asked for even with --yes (test_doctor_fix.py)."""
     found = {

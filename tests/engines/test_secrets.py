@@ -54,10 +54,10 @@ def left(own_engine: PrivateEngine, source: Source) -> Iterator[Left]:
         done = world.provision(*argv, **source.env(index))
         assert done.code == 0, done.err
         archive = world.place / "saved.tar"
-        with own_engine.client() as client, archive.open("wb") as file:
+        with own_engine.client() as client:
             image = client.images.get(TAG)
-            for chunk in image.save(named=True):
-                file.write(chunk)
+            with archive.open("wb") as file:
+                file.writelines(image.save(named=True))
             yield Left(
                 done,
                 world,

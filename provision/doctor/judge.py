@@ -136,7 +136,6 @@ def _suspect(
     )
     if refuted is not None and strength == "proof":
         refuted = None  # the text itself says otherwise
-    broken = failure.layer == "hardware" and failure.severity == "blocks"
     alone = [one for one in shown if one.strength == "proof" and not one.shared]
     closing = any(reading.after(hit) <= 1 for hit in seen)
     groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
@@ -153,7 +152,7 @@ def _suspect(
         at_end=proven or not shown or any(one.at_end for one in shown),
         says_why=any(one.says_why for one in shown if one.strength == shown[0].strength),
         by_a_reason=proven or not shown or any(one.by_a_reason for one in shown),
-        is_sure=any(one.says_why or closing or broken for one in alone),
+        is_sure=any(one.says_why or closing or failure.is_hardware_failure for one in alone),
         closing=closing,
         early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
     )

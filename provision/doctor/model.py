@@ -135,6 +135,11 @@ class KnownFailure:
     defaults: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
+    @property
+    def is_hardware_failure(self) -> bool:
+        """Whether hardware failed, which no program that runs later repairs."""
+        return self.layer == "hardware" and self.severity == "blocks"
+
 
 # --- what was seen ------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def before_the_end(suspects: Sequence[Suspect], reading: TextContext) -> list[Su
         if one.strength is None or one.at_end or one.supported or not heard <= other:
             return one
         if one.strength == "proof":
-            return one if one.is_broken else replace(one, strength="typical")
+            return one if one.failure.is_hardware_failure else replace(one, strength="typical")
         return one if heard & explained else replace(one, survived=True)
 
     return [weighed(one) for one in suspects]
@@ -129,6 +129,7 @@ def _rank(one: Suspect) -> tuple[bool, bool, int, bool, bool, bool, int, int, st
 
 
 def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
+    """How sure it is, beside the others that its lines may mean as well."""
     if one.strength is None:
         return "high"
     if one.strength == "hint":

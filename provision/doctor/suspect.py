@@ -43,11 +43,6 @@ class Suspect:
         return base + _SUPPORT * support + self.failure.often
 
     @property
-    def is_broken(self) -> bool:
-        """Whether it says that hardware failed, which no later program repairs."""
-        return self.failure.layer == "hardware" and self.severity == "blocks"
-
-    @property
     def is_aside(self) -> bool:
         """Whether it does no harm, and is not what ended the run."""
         return self.severity == "warns" and not (self.at_end and self.says_why)

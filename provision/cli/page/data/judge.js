@@ -83,7 +83,6 @@ class Judge {
     if (isProven && strength === HINT) strength = TYPICAL;
     const speaking = clues.filter(([condition, supports]) => supports && holds(condition, facts));
     const isClosing = hits.some(hit => this.outline.after(hit) <= 1);
-    const isBroken = failure.hardware && (failure.severity ?? "blocks") === "blocks";
     const against = clues.some(([condition, supports]) => !supports && holds(condition, facts));
     const supported = [...speaking.map(([condition]) => condition), ...(isProven ? host : [])];
     return {
@@ -96,7 +95,7 @@ class Judge {
       isSurvived: !isProven && shown.every(one => one.isSurvived),
       isAtEnd: isProven || shown.some(one => one.isAtEnd),
       saysWhy: shown.some(one => one.strength === shown[0].strength && one.saysWhy),
-      isSure: shown.some(one => one.strength === PROOF && !one.shared && (one.saysWhy || isClosing || isBroken)),
+      isSure: shown.some(one => one.strength === PROOF && !one.shared && (one.saysWhy || isClosing || isHardwareFailure(failure))),
       isByAReason: isProven || shown.some(one => one.isByAReason),
       isClosing,
       beatenBy: null,
@@ -144,8 +143,7 @@ class Judge {
   closingFirst(ranked) {
     const {outline} = this;
     if (!ranked.length || ranked[0].strength === PROOF || !ranked[0].hits.every(hit => outline.after(hit) > TOGETHER)) return ranked;
-    const last = ranked.find(one => isRoot(one) && one.strength !== HINT && !one.failure.generic &&
-      one.isClosing);
+    const last = ranked.find(one => isRoot(one) && one.strength !== HINT && !one.failure.generic && one.isClosing);
     return last ? [last, ...ranked.filter(one => one !== last)] : ranked;
   }
 
@@ -154,9 +152,7 @@ class Judge {
     const isExplained = candidates.some(one => one.isAtEnd && !one.isSurvived && one.strength !== HINT);
     return candidates.map(one => {
       if (one.isAtEnd || one.supported.length) return one;
-      if (one.strength === PROOF) {
-        return one.failure.hardware && severityOf(one) === "blocks" ? one : {...one, strength: TYPICAL};
-      }
+      if (one.strength === PROOF) return isHardwareFailure(one.failure) ? one : {...one, strength: TYPICAL};
       return isExplained ? one : {...one, isSurvived: true};
     });
   }
@@ -169,6 +165,7 @@ function linesOf(shown) {
   return [...byLine.values()].toReversed();
 }
 
+const isHardwareFailure = failure => failure.hardware && (failure.severity ?? "blocks") === "blocks";
 const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
 const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
 const isElsewhere = one => one.strength !== PROOF && !one.supported.length && !one.isByAReason;

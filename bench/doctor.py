@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from provision.doctor import Fact, diagnose, load  # noqa: E402  the checkout's,
 from tests.kit.doctor_texts import VARIATIONS  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "doctor"
+WHOLE_LOG = 25  # lines that are not blank
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,51 @@ def examined() -> list[Answer]:
     """The cases of each set, in the order of the file. `right` is empty where no cause is known."""
     cases = json.loads((DATA / "examined.json").read_text(encoding="utf-8"))
     return [ask(case, case["right"], case["text"], case["plausible"]) for case in cases]
+
+
+def without_their_causes() -> list[str]:
+    """The examined texts asked as if nobody knew their cause: the failures that are right are taken
+    out. What is left is what the doctor does with a failure that it does not know: it should quote
+    the line that shows it, and be sure of nothing, unless of a neighbour that nobody could tell
+    from it.
+    """
+    known = load()
+    said: dict[str, Counter[str]] = {"whole logs": Counter(), "all": Counter()}
+    for case in json.loads((DATA / "examined.json").read_text(encoding="utf-8")):
+        text, right = case["text"], set(case["right"])
+        seen = [one for one in diagnose([("log", text)]).causes if one.code in right]
+        if not seen:
+            continue
+        left = tuple(one for one in known.failures if one.code not in right)
+        diagnosis = diagnose([("log", text)], knowledge=replace(known, failures=left))
+        first = None if diagnosis.unexplained else next(iter(diagnosis.causes), None)
+        evidence = [one.says for cause in seen for one in cause.evidence]
+        sure = first is not None and first.confidence == "high"
+        found = Counter(
+            texts=1,
+            quoted=any(_same(one, other.says) for one in evidence for other in diagnosis.reasons),
+            nobody=first is None,
+            neighbour=sure and first is not None and first.code in case["plausible"],
+            wrong=sure and first is not None and first.code not in case["plausible"],
+        )
+        said["all"] += found
+        if sum(map(bool, text.splitlines())) >= WHOLE_LOG:
+            said["whole logs"] += found
+    return [
+        "the examined texts, their right causes taken out of the knowledge",
+        *(
+            f"  {name}: {found['texts']}, what shows it quoted in {found['quoted']}, nobody accused"
+            f" in {found['nobody']}, sure of a neighbour in {found['neighbour']}, sure and wrong in"
+            f" {found['wrong']}"
+            for name, found in said.items()
+        ),
+    ]
+
+
+def _same(evidence: str, quoted: str) -> bool:
+    """Whether two lines are of one message: another worker may print it, another logger."""
+    words, others = (one.split("Error: ")[-1][:45] for one in (evidence, quoted))
+    return words in quoted or others in evidence
 
 
 def table(title: str, answers: Iterable[tuple[str, Answer]]) -> list[str]:
@@ -179,6 +225,7 @@ def main() -> int:
     for name, answers in sets.items():
         print("\n".join(table(name, [(a.case.get("layer", "whole logs"), a) for a in answers])))
     print("\n".join(variations()))
+    print("\n".join(without_their_causes()))
     print(unrelated())
     print(successful())
     if args.size:

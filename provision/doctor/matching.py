@@ -283,8 +283,9 @@ class Lines:
         """The start and end of each line that matches."""
         place = 0
         while (match := self._any.search(chunk, place)) is not None:
-            start = chunk.rfind(b"\n", 0, match.end()) + 1
-            place = _end(chunk, match.end())
+            last = match.end() - match.group().endswith(b"\n")  # a blank may be the line's end
+            start = chunk.rfind(b"\n", 0, last) + 1
+            place = _end(chunk, last)
             yield start, place
 
     def match(self, line: bytes) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
@@ -24,19 +24,23 @@ _WRAPPERS = (
     r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
     r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
     r"No matching distribution found|Ignored the following|pip's dependency resolver",
-    r"Preparing metadata .*error|[Ee]ncountered error while|generating package metadata",
+    r"(?:Preparing metadata|Getting requirements|(?:Building|Preparing) \w+) .*\berror\s*$",
+    r"[Ee]ncountered error while|generating package metadata|build backend returned an error",
     r"error: [Cc]ommand\b|error: `cargo|Couldn't install|Error compiling objects",
     # compilers, make, ninja, CMake, tar, rpm, TensorRT, NVIDIA's installer
     r"\bmake(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
-    r"Error \d+\s*$",
+    r"Error \d+\s*$|Error is not recoverable",
     r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
     r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
-    r"[Cc]hild returned|Bad exit status|Installation has failed",
+    r"[Cc]hild returned|Bad exit status|Building rpms failed",
+    r"Installation has failed|Install of .+ failed",
     # dpkg, apt
     r"dpkg: error processing|subprocess (?:installed|new|old|returned)|E: Sub-process",
     r"post-(?:installation|removal) script|Errors were encountered|too many errors",
     r"Unmet dependencies\. Try|dependency problems - leaving|it is not (?:going to be )?installed",
+    r"Cannot create report",
     # docker, BuildKit, compose
+    r"^=> ERROR \[",
     r"did not (?:complete|run) successfully|failed to solve|ERROR: (?:process |Service |executor )",
     r"returned (?:a )?non-zero|non-zero exit|Error response from daemon: *$",
     # what starts processes
@@ -44,22 +48,44 @@ _WRAPPERS = (
     r"return code|returned status",
     r"Command failed|[Mm]ain process exited|[Ff]ailed with result|core dumped|Segmentation fault",
     r"terminate called|(?i:\babort(?:ing|ed)?\b)|[Kk]illing subprocess|Sending process \d+",
-    r"sigkill_handler|: line \d+: +\d+ Killed +python|Task failed with an exc|Execution failed for",
+    r"sigkill_handler|^Killed$|: line \d+: +\d+ Killed +python|Task failed with an exc",
+    r"Execution failed for",
     # Python: exceptions that report a process or another exception
-    r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead|ProcessException",
+    r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
+    r"ProcessException|NativeCommandError|\.py FAILED|NO_OTHER_FAIL|Root Cause \(first",
     r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
     r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d|\braise \w+\(",
     # errors that send the reader elsewhere
     r"failed without raising|run with NCCL_DEBUG|check the logs|see (?:the )?stack trace",
     r"(?i:refer to the \w+ (?:docs|documentation|instructions))|exited unexpectedly",
-    r"^(?i:error|exception):?\s*$",
+    r"^(?i:(?:last )?error|exception):?\s*$",
     # bitsandbytes, nccl-tests
     r"CUDA SETUP: Setup Failed|Test failure common\.cu",
+    # X servers, npm, Julia's tests
+    r"Server terminated with error|check the log file|complete log of this run",
+    r"Fatal server error|^Please consult the|cannot be started, session disabled",
+    r"Some tests did not pass",
     # servers, Slurm, MPI, Horovod
-    r"root cause (?:above|below)|Failed core proc|[Ww]orker failed|Application startup failed",
+    r"exiting due to model loading error|failed to load model\b",
+    r"library dependencies are not installed in the worker",
+    r"root cause (?:above|below)|[Ss]ee the (?:\w+ )?logs|Failed core proc|[Ww]orker failed",
+    r"Application startup failed",
     r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",
     r"mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)|remote process exited",
     r"Horovod has been shut down",
+)
+# Where the word of a wrapper's is the reason.
+_TELLING = (
+    r"(?i)\bdue to (?:time|preempt|node|memory)|oom[-_ ]?kill|out of memory|no space left",
+    r"(?:limit|quota) exceeded|killed after reaching|permission denied|no such file",
+)
+# What a service, a step of a build, a rank, a worker or a logger puts before each line.
+_PREFIXES = (
+    r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *",
+    r"\[?rank ?\d+\]?: ?|[\w.]+: \[rank\d+\]: ?|\[ *\d+\.\d+\] ?",
+    r"\(\w{3,}(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?",
+    r"\[[^\]\sWI][^\]\s]* ?\d\d:\d\d:\d\d[^\]]*\] ?",
+    r"(?:ERROR|CRITICAL) \S+ \S+ \[?[^\]\s]{1,80}\] ?|[\d/-]+[ T]\d\d:\d\d:\d\d[.,\d]*Z? ",
 )
 # What stands around a program's words: boxes, a Dockerfile's lines, a traceback, warnings.
 _FRAMES = (
@@ -69,29 +95,41 @@ _FRAMES = (
     r"[Nn]ote: This error",
     r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
     r"Traceback \(most recent|During handling of the above|direct cause of the following",
-    r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |Unable to register cu|please wait",
+    r"Unable to register cu|[Pp]lease (?:wait|see)|This IS expected",
     # what torch adds to each error of CUDA
     r"CUDA kernel errors might|For debugging consider|Compile with `TORCH|^Set TORCH",
+    r"\.log :?$|using root$|Out of bounds values|^echo\b|^\(EE\)$|^\((?:WW|II|--|\*\*)\)",
     # flags as lspci prints them
     r"\w+[-+] \w+[-+]",
     # what a report's form asks for
     r"^- \[[ xX]\]|Welcome to bitsandbytes|submit your error trace|bug report|^raise \w",
 )
+# Where a program says that it goes on.
+_MILD = (
+    r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |^\[W\w* .*\.cpp:|^(?:npm )?(?:warn|WARN)",
+    r"NCCL INFO",
+)
 # Words of a sentence that gives a reason.
 _REASONS = (
-    r"\b(?:must|please|require[sd]?|no such|can ?not|can't|could ?n[o']t|unable|missing|invalid)\b",
+    r"\b(?:must|please|require[sd]?|can ?not|can't|could ?n[o']t|unable|missing|invalid)\b",
+    r"\bno (?:such|devices?|usable|valid)\b",
     r"\bnot (?:found|supported|available|allowed|enough|installed|exist|declared|permitted)\b",
     r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
     r"unsupported|denied|refused|timed? ?out|incompatib|mismatch|illegal|\bunknown \w|undeclared",
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
+    r"package is deprecated|\binsufficient\b|^\(EE\) ",
     r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
     r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
 )
 WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
+TELLING = re.compile("|".join(_TELLING), re.ASCII)
+PREFIX = re.compile(f"^(?:{'|'.join(_PREFIXES)})+", re.ASCII)
 FRAME = re.compile("|".join(_FRAMES), re.ASCII)
+MILD = re.compile("|".join(_MILD), re.ASCII)
 SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
 _TOGETHER = 40  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
+_LONGEST_END, _BEHIND = 300, 6  # lines of that, and behind it
 _LONGEST = 300  # characters of a line that are shown
 _READ = 2 * _LONGEST
 # a message that ends like this is whole
@@ -105,21 +143,28 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
     if outline.done:
         return ()
     found = _stated(outline)
-    stream.seek(0)
     if not found:
-        end = next((number for number, _ in outline.last_end()), outline.lines + 1)
-        found = _said_before(_lines(stream, max(end - _LOOKED_AT, 1), end))
-    elif not found[-1][1].endswith(_WHOLE) or "(Request ID" in found[-1][1]:
+        stream.seek(0)
+        lines = _lines(stream, *_around_the_end(outline))
+        found = _raised_in(lines)
+        if not found:
+            return _evidence(_said_in(lines, mild=not outline.ends), outline)
+    if not found[-1][1].endswith(_WHOLE) or "(Request ID" in found[-1][1]:
         number, says = found[-1]
+        stream.seek(0)
         found[-1] = (number, _continued(says, _lines(stream, number + 1, number + 5)))
-    return tuple(Evidence(says=says, where=f"{outline.source}:{number}") for number, says in found)
+    return _evidence(found, outline)
+
+
+def _evidence(lines: Iterable[tuple[int, str]], outline: Outline) -> tuple[Evidence, ...]:
+    return tuple(Evidence(says=says, where=f"{outline.source}:{number}") for number, says in lines)
 
 
 def _stated(outline: Outline) -> list[tuple[int, str]]:
     """The first of the last lines that something ended by, but wrappers, and the last of them, or
     the last exception.
     """
-    ends = [one for one in outline.ends if not WRAPPER.search(one[1]) and not is_warning(one[1])]
+    ends = [one for one in outline.ends if not _is_wrapper(one[1]) and not is_warning(one[1])]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
         if found[0][0] - one[0] > _TOGETHER:
@@ -131,21 +176,47 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     by_text = {says: number for number, says in reversed(found)}
     ordered = sorted((number, says) for says, number in by_text.items())
     raised = [one for one in ordered if IS_RAISED.match(one[1])]
-    return list(dict.fromkeys([*ordered[:1], *(raised or ordered)[-1:]]))
+    telling = [one for one in ordered if TELLING.search(one[1])]
+    return sorted({*ordered[:1], *(raised or ordered)[-1:], *telling[-1:]})
 
 
-def _said_before(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The first and the last two lines that read like a reason."""
-    said = {
-        says: number
-        for number, says in lines
-        if SAYS.search(says)
-        and not FRAME.search(says)
-        and not WRAPPER.search(says)
-        and not is_warning(says)
-    }
-    ordered = [(number, says) for says, number in said.items()]
-    return ordered if len(ordered) < 4 else [ordered[0], *ordered[-2:]]
+def _is_wrapper(line: str) -> bool:
+    return WRAPPER.search(line) is not None and TELLING.search(line) is None
+
+
+def _around_the_end(outline: Outline) -> tuple[int, int]:
+    """The lines before the last end, those of it, and the few behind it; of a text that just stops
+    its last lines. The first of them, and the one behind the last.
+    """
+    ends = [number for number, _ in outline.last_end()] or [outline.lines + 1]
+    first = max(ends[0], ends[-1] - _LONGEST_END) - _LOOKED_AT
+    return max(first, 1), min(ends[-1] + _BEHIND, outline.lines) + 1
+
+
+def _raised_in(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The first exception and the last, but wrappers."""
+    raised = [one for one in _own_words(lines) if IS_RAISED.match(PREFIX.sub("", one[1]))]
+    raised = [one for one in raised if not one[1].endswith(":")] or raised
+    return sorted({*raised[:1], *raised[-1:]})
+
+
+def _said_in(lines: Sequence[tuple[int, str]], *, mild: bool) -> list[tuple[int, str]]:
+    """The first and the last two lines that read like a reason; `mild`: or else like a warning."""
+    said = [one for one in _own_words(lines) if SAYS.search(PREFIX.sub("", one[1]))]
+    if mild and not said:
+        said = [one for one in _own_words(lines, mild=True) if SAYS.search(one[1])]
+    return said if len(said) < 4 else [said[0], *said[-2:]]
+
+
+def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[tuple[int, str]]:
+    """The lines that are no wrapper, no frame, and no warning, unless it is `mild`. Each once."""
+    found = {}
+    for number, says in lines:
+        bare = PREFIX.sub("", says)
+        goes_on = MILD.search(bare) or is_warning(says)
+        if bare and not FRAME.search(bare) and not _is_wrapper(bare) and (mild or not goes_on):
+            found[says] = number
+    return sorted((number, says) for says, number in found.items())
 
 
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
@@ -153,7 +224,7 @@ def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
     for _, more in lines:
         if FRAME.search(more) and more:
             break
-        if not more or WRAPPER.search(more):
+        if not more or _is_wrapper(more):
             continue
         says = f"{says} {more}"
         if more.endswith(_WHOLE):

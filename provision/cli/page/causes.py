@@ -133,6 +133,9 @@ def _outline() -> Mapping[str, str]:
         "ordinary": context.ORDINARY.pattern,
         "reports": context.REPORTS.pattern,
         "wrapper": reasons.WRAPPER.pattern,
+        "telling": reasons.TELLING.pattern,
+        "prefix": reasons.PREFIX.pattern,
+        "mild": reasons.MILD.pattern,
         "frame": reasons.FRAME.pattern,
         "says": reasons.SAYS.pattern,
     }

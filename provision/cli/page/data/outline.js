@@ -36,7 +36,7 @@ class Outline {
     for (;;) {
       const match = this.patterns.ends.exec(chunk, place);
       if (!match) return;
-      const {end} = match;
+      const end = match.end - (match.end > match.index && chunk[match.end - 1] === "\n");  // a blank may be the line's end
       const start = end ? chunk.lastIndexOf("\n", end - 1) + 1 : 0;
       place = chunk.indexOf("\n", end) < 0 ? chunk.length : chunk.indexOf("\n", end);
       for (; counted < start; counted++) if (chunk[counted] === "\n") number++;
@@ -58,7 +58,7 @@ class Outline {
     return this.ends.some(([number, line]) => first <= number && number <= last && !but?.test(line));
   }
 
-  isWarning(line) { return this.patterns.warning.test(line); }
+  isWarning(line) { return this.patterns.warning.test(line) && !line.includes("NCCL INFO"); }
 
   isOver(hit) { return hit.number < this.done; }
 

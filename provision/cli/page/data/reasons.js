@@ -1,7 +1,7 @@
 // Which lines of a text say why it ended; see doctor/reasons.py.
 "use strict";
 
-const NEAR = 40, LOOKED_AT = 60;  // lines
+const NEAR = 40, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
 
 const WHOLE = /(?:[.!'")\]>}]|\.\.\.)$/;  // a message that ends like this is
@@ -9,51 +9,90 @@ const WHOLE = /(?:[.!'")\]>}]|\.\.\.)$/;  // a message that ends like this is
 // With their numbers: of a text that ends badly, where it says why.
 function* reasonsOf(bytes, outline) {
   if (outline.done) return [];
-  const stated = statedEnds(outline), last = stated.at(-1);
-  if (last) {
-    if (!WHOLE.test(last.says) || last.says.includes("(Request ID")) last.says = continued(last, bytes, outline);
-    return stated;
+  let found = statedEnds(outline);
+  if (!found.length) {
+    const lines = yield* linesAround(bytes, outline);
+    found = raisedIn(lines, outline);
+    if (!found.length) return saidIn(lines, outline);
   }
-  const end = outline.lastEnd()[0]?.[0] ?? outline.lines + 1, first = Math.max(end - LOOKED_AT, 1);
-  const {wrapper, frame, says} = outline.patterns, said = new Map();
-  let number = 0;
-  for (const line of eachLine(bytes)) {
-    if (++number >= end) break;
-    if (number < first) continue;
-    const shown = asReason(line), text = bytesOf(shown);
-    const isReason = says.test(text) && !frame.test(text) && !wrapper.test(text) && !outline.isWarning(text);
-    if (isReason) said.set(shown, number);
-    yield;
-  }
-  const found = [...said].map(([says, number]) => ({number, says}));
-  return found.length < 4 ? found : [found[0], ...found.slice(-2)];
+  const last = found.at(-1);
+  if (!WHOLE.test(last.says) || last.says.includes("(Request ID")) last.says = continued(last, bytes, outline);
+  return found;
 }
 
 // The first of the last lines that something ended by, but wrappers, and the last of them, or the
 // last exception.
 function statedEnds(outline) {
-  const {wrapper, raised} = outline.patterns;
-  const ends = outline.ends.filter(([, line]) => !wrapper.test(bytesOf(line)) && !outline.isWarning(line));
+  const {raised, telling} = outline.patterns;
+  const ends = outline.ends.filter(([, line]) => !isWrapper(bytesOf(line), outline) && !outline.isWarning(line));
   let from = ends.length - 1;
   while (from > 0 && ends[from][0] - ends[from - 1][0] <= NEAR) from--;
   const [last] = outline.lastEnd(), byText = new Map();
   if (from < 0 || last && last[0] - ends.at(-1)[0] > 10 * LOOKED_AT) return [];
   for (const [number, line] of ends.slice(from)) if (!byText.has(line)) byText.set(line, number);
-  const lines = [...byText], exceptions = lines.filter(([line]) => raised.test(bytesOf(line)));
-  const chosen = [lines[0], (exceptions.length ? exceptions : lines).at(-1)];
-  return [...new Map(chosen.map(([says, number]) => [number, {number, says}])).values()];
+  const lines = [...byText].map(([says, number]) => ({number, says}));
+  const matching = pattern => lines.filter(({says}) => pattern.test(bytesOf(says)));
+  return eachOnce([lines[0], matching(raised).at(-1) ?? lines.at(-1), ...matching(telling).slice(-1)]);
+}
+
+function isWrapper(text, {patterns}) { return patterns.wrapper.test(text) && !patterns.telling.test(text); }
+
+// The lines before the last end, those of it, and the few behind it.
+function* linesAround(bytes, outline) {
+  const ends = outline.lastEnd().map(([number]) => number);
+  if (!ends.length) ends.push(outline.lines + 1);
+  const first = Math.max(ends[0], ends.at(-1) - LONGEST_END) - LOOKED_AT, lines = [];
+  let number = 0;
+  for (const line of eachLine(bytes)) {
+    if (++number > Math.min(ends.at(-1) + BEHIND, outline.lines)) break;
+    if (number < first) continue;
+    const says = asReason(line), text = bytesOf(says), prefix = outline.patterns.prefix.exec(text);
+    lines.push({number, says, text, bare: prefix ? text.slice(prefix.end) : text});
+    yield;
+  }
+  return lines;
+}
+
+// The first exception and the last, but wrappers.
+function raisedIn(lines, outline) {
+  let raised = ownWords(lines, outline).filter(({bare}) => outline.patterns.raised.test(bare));
+  if (raised.some(({says}) => !says.endsWith(":"))) raised = raised.filter(({says}) => !says.endsWith(":"));
+  return eachOnce([...raised.slice(0, 1), ...raised.slice(-1)]);
+}
+
+// The first and the last two lines that read like a reason; of a text that just stops, or else like a warning.
+function saidIn(lines, outline) {
+  const {says} = outline.patterns;
+  let said = ownWords(lines, outline).filter(({bare}) => says.test(bare));
+  if (!said.length && !outline.ends.length) said = ownWords(lines, outline, true).filter(({text}) => says.test(text));
+  return said.length < 4 ? said : [said[0], ...said.slice(-2)];
+}
+
+// The lines that are no wrapper, no frame, and no warning, unless it is mild. Each once, the last.
+function ownWords(lines, outline, mild = false) {
+  const found = new Map();
+  for (const one of lines) {
+    const {says, text, bare} = one, {frame, mild: goesOn} = outline.patterns;
+    if (!bare || frame.test(bare) || isWrapper(bare, outline)) continue;
+    if (mild || !goesOn.test(bare) && !outline.isWarning(text)) found.set(says, one);
+  }
+  return [...found.values()].sort((a, b) => a.number - b.number);
+}
+
+function eachOnce(lines) {
+  return [...new Map(lines.map(one => [one.number, one])).values()].sort((a, b) => a.number - b.number);
 }
 
 // A message that breaks off, with the lines that it goes on in.
 function continued({number, says}, bytes, outline) {
-  const {wrapper, frame} = outline.patterns;
+  const {frame} = outline.patterns;
   let at = 0;
   for (const line of eachLine(bytes)) {
     if (++at <= number) continue;
     if (at >= number + 5) break;
     const more = asReason(line), text = bytesOf(more);
     if (more && frame.test(text)) break;
-    if (!more || wrapper.test(text)) continue;
+    if (!more || isWrapper(text, outline)) continue;
     says = `${says} ${more}`;
     if (WHOLE.test(more)) break;
   }

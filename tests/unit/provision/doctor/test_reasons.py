@@ -83,6 +83,73 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             id="words that are no error to a program",
         ),
         pytest.param("Fatal error:\nNo GPU fits\n", ["Fatal error: No GPU fits"], id="two lines"),
+        pytest.param("step 1\nKilled\n", [], id="the last word is a wrapper"),
+        pytest.param(
+            "step 9\nOSError: no room\n\nKilled\n", ["OSError: no room"], id="killed afterwards"
+        ),
+        pytest.param(
+            "  error: subprocess-exited-with-error\n  exit code: 1\n"
+            "      ModuleNotFoundError: No module named 'torch'\n"
+            "      [end of output]\nerror: metadata-generation-failed\n",
+            ["ModuleNotFoundError: No module named 'torch'"],
+            id="an exception in pip's box",
+        ),
+        pytest.param(
+            "RuntimeError:\n\nThe detected CUDA version (12.2) is another one.\n"
+            "error: subprocess-exited-with-error\n",
+            ["RuntimeError: The detected CUDA version (12.2) is another one."],
+            id="a message that begins on the next line",
+        ),
+        pytest.param(
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 03:04:05 DUE TO TIME LIMIT\n",
+            ["slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 03:04:05 DUE TO TIME LIMIT"],
+            id="Slurm's time limit",
+        ),
+        pytest.param(
+            "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-02T03:04:05 ***\n",
+            [],
+            id="a job that somebody cancelled",
+        ),
+        pytest.param(
+            "RuntimeError: a worker died\nslurmstepd: error: Detected 1 oom_kill event\n",
+            ["RuntimeError: a worker died", "slurmstepd: error: Detected 1 oom_kill event"],
+            id="an exception, and what killed the step",
+        ),
+        pytest.param(
+            "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO)\n"
+            "Last error:\nnvmlInit_v2() failed: Driver/library version mismatch\n",
+            ["nvmlInit_v2() failed: Driver/library version mismatch"],
+            id="words behind the last end",
+        ),
+        pytest.param(
+            "Warning  FailedScheduling  3m  0/2 nodes are available: 2 Insufficient gpu.\n",
+            ["Warning FailedScheduling 3m 0/2 nodes are available: 2 Insufficient gpu."],
+            id="only warnings",
+        ),
+        pytest.param(
+            "WARNING: no hostfile, unable to use it\nprocess 7 exits with return code = -9\n",
+            [],
+            id="a warning before a wrapper",
+        ),
+        pytest.param(
+            "[  1.0] (WW) Open ACPI failed\n[  1.1] (EE) NVIDIA: Failed to load module nv\n"
+            "[  1.2] (EE)\nFatal server error:\n[  1.2] (EE) no screens found\n[  1.3] (EE) Server"
+            " terminated with error (1). Closing log file.\n",
+            ["[ 1.1] (EE) NVIDIA: Failed to load module nv", "[ 1.2] (EE) no screens found"],
+            id="an X server",
+        ),
+        pytest.param(
+            "#7 51.7 nvcc fatal : Unsupported gpu architecture\n"
+            '#7 ERROR: process "/bin/sh -c pip" did not complete successfully: exit code: 1\n'
+            " => ERROR [3/4] RUN pip install x  9.9s\n",
+            ["#7 51.7 nvcc fatal : Unsupported gpu architecture"],
+            id="a step of BuildKit",
+        ),
+        pytest.param(
+            "ERROR: Service 'x' failed to build: write /var/lib/x: no space left on device\n",
+            ["ERROR: Service 'x' failed to build: write /var/lib/x: no space left on device"],
+            id="a wrapper that says why",
+        ),
         pytest.param(
             "ValueError: bad\n" + "step\n" * 900 + "make: *** [all] Error 2\n",
             [],

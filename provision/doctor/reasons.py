@@ -22,6 +22,7 @@ from provision.doctor.reading import chunks
 _WRAPPERS = (
     # pip, and the builds that it starts
     r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
+    r"failed-wheel-build-for-install|Failed to build installable wheels",
     r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
     r"No matching distribution found|Ignored the following|pip's dependency resolver",
     r"(?:Preparing metadata|Getting requirements|(?:Building|Preparing) \w+) .*\berror\s*$",

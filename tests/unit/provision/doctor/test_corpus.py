@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from provision.doctor import Diagnosis, Fact, diagnose, load
+from provision.doctor.judge import PLACEHOLDER
 from tests import DATA
 
 CORPUS = DATA / "doctor" / "corpus"
@@ -53,6 +54,8 @@ def test_the_cause_stands_first(layer: str) -> None:
             wrong.append((case["id"], case["code"], ranking))
         elif not causes[0].evidence or not causes[0].fixes:
             wrong.append((case["id"], "no evidence, or no fix", ranking))
+        elif PLACEHOLDER.search(causes[0].title + causes[0].cause):
+            wrong.append((case["id"], "a name that is not filled in", ranking))
     assert wrong == []
 
 

@@ -29,7 +29,7 @@ _WRAPPERS = (
     r"[Ee]ncountered error while|generating package metadata|build backend returned an error",
     r"error: [Cc]ommand\b|error: `cargo|Couldn't install|Error compiling objects",
     # compilers, make, ninja, CMake, tar, rpm, TensorRT, NVIDIA's installer
-    r"\bmake(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
+    r"\bg?make(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
     r"Error \d+\s*$|Error is not recoverable",
     r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
     r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
@@ -53,15 +53,17 @@ _WRAPPERS = (
     r"Execution failed for",
     # Python: exceptions that report a process or another exception
     r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
-    r"ProcessException|NativeCommandError|\.py FAILED|NO_OTHER_FAIL|Root Cause \(first",
+    r"ProcessException|terminated with the following error|NativeCommandError",
+    r"\.py FAILED|NO_OTHER_FAIL|Root Cause \(first",
     r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
     r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d|\braise \w+\(",
     # errors that send the reader elsewhere
     r"failed without raising|run with NCCL_DEBUG|check the logs|see (?:the )?stack trace",
     r"(?i:refer to the \w+ (?:docs|documentation|instructions))|exited unexpectedly",
     r"^(?i:(?:last )?error|exception):?\s*$",
-    # bitsandbytes, nccl-tests
-    r"CUDA SETUP: Setup Failed|Test failure common\.cu",
+    # bitsandbytes, TensorFlow, NCCL, nccl-tests
+    r"CUDA SETUP: Setup Failed|root error\(s\) found|Test failure common\.cu",
+    r"NCCL error in: |nccl(?:Internal|System|RemoteError|InvalidUsage|UnhandledCuda)\w*: ",
     # X servers, npm, Julia's tests
     r"Server terminated with error|check the log file|complete log of this run",
     r"Fatal server error|^Please consult the|cannot be started, session disabled",
@@ -72,6 +74,7 @@ _WRAPPERS = (
     r"root cause (?:above|below)|[Ss]ee the (?:\w+ )?logs|Failed core proc|[Ww]orker failed",
     r"Application startup failed",
     r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",
+    r"pyxis: (?:container start|child \d+) failed|spank plugin stack",
     r"mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)|remote process exited",
     r"Horovod has been shut down",
 )
@@ -165,7 +168,11 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     """The first of the last lines that something ended by, but wrappers, and the last of them, or
     the last exception.
     """
-    ends = [one for one in outline.ends if not _is_wrapper(one[1]) and not is_warning(one[1])]
+    ends = [
+        (number, line)
+        for number, line in outline.ends
+        if not _is_wrapper(PREFIX.sub("", line)) and not is_warning(line)
+    ]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
         if found[0][0] - one[0] > _TOGETHER:

@@ -24,7 +24,7 @@ function* reasonsOf(bytes, outline) {
 // last exception.
 function statedEnds(outline) {
   const {raised, telling} = outline.patterns;
-  const ends = outline.ends.filter(([, line]) => !isWrapper(bytesOf(line), outline) && !outline.isWarning(line));
+  const ends = outline.ends.filter(([, line]) => !isWrapper(bare(bytesOf(line), outline), outline) && !outline.isWarning(line));
   let from = ends.length - 1;
   while (from > 0 && ends[from][0] - ends[from - 1][0] <= NEAR) from--;
   const [last] = outline.lastEnd(), byText = new Map();
@@ -37,6 +37,9 @@ function statedEnds(outline) {
 
 function isWrapper(text, {patterns}) { return patterns.wrapper.test(text) && !patterns.telling.test(text); }
 
+// A line without what a service, a rank or a logger puts before it.
+function bare(text, {patterns}) { return text.slice(patterns.prefix.exec(text)?.end ?? 0); }
+
 // The lines before the last end, those of it, and the few behind it.
 function* linesAround(bytes, outline) {
   const ends = outline.lastEnd().map(([number]) => number);
@@ -46,8 +49,8 @@ function* linesAround(bytes, outline) {
   for (const line of eachLine(bytes)) {
     if (++number > Math.min(ends.at(-1) + BEHIND, outline.lines)) break;
     if (number < first) continue;
-    const says = asReason(line), text = bytesOf(says), prefix = outline.patterns.prefix.exec(text);
-    lines.push({number, says, text, bare: prefix ? text.slice(prefix.end) : text});
+    const says = asReason(line), text = bytesOf(says);
+    lines.push({number, says, text, bare: bare(text, outline)});
     yield;
   }
   return lines;

@@ -122,6 +122,25 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             id="words behind the last end",
         ),
         pytest.param(
+            "[rank0]: torch.distributed.DistBackendError: NCCL error in: a.cpp:7, internal error\n"
+            "[rank0]: Last error:\n[rank0]: Bootstrap : no usable interface found\n",
+            ["[rank0]: Bootstrap : no usable interface found"],
+            id="a rank's words behind the last end",
+        ),
+        pytest.param(
+            "nvcc error : 'cicc' died due to signal 9 (Kill signal)\n"
+            "gmake[2]: *** Waiting for unfinished jobs....\n",
+            ["nvcc error : 'cicc' died due to signal 9 (Kill signal)"],
+            id="gmake waits for others",
+        ),
+        pytest.param(
+            "slurmstepd: error: pyxis: [ERROR] Command not found: nvidia-container-cli\n"
+            "slurmstepd: error: pyxis: container start failed with error code: 1\n"
+            "slurmstepd: error: Failed to invoke spank plugin stack\n",
+            ["slurmstepd: error: pyxis: [ERROR] Command not found: nvidia-container-cli"],
+            id="pyxis below its hook",
+        ),
+        pytest.param(
             "Warning  FailedScheduling  3m  0/2 nodes are available: 2 Insufficient gpu.\n",
             ["Warning FailedScheduling 3m 0/2 nodes are available: 2 Insufficient gpu."],
             id="only warnings",

@@ -32,7 +32,7 @@ from provision.doctor import Fact, diagnose, load  # noqa: E402  the checkout's,
 from tests.kit.doctor_texts import VARIATIONS  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "doctor"
-WHOLE_LOG = 25  # lines that are not blank
+WHOLE_LOG = 25  # a text with so many lines that are not blank is called a whole log
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def without_their_causes() -> list[str]:
             wrong=sure and first is not None and first.code not in case["plausible"],
         )
         said["all"] += found
-        if sum(map(bool, text.splitlines())) >= WHOLE_LOG:
+        if sum(bool(line.strip()) for line in text.splitlines()) >= WHOLE_LOG:
             said["whole logs"] += found
     return [
         "the examined texts, their right causes taken out of the knowledge",
@@ -129,7 +129,7 @@ def without_their_causes() -> list[str]:
 
 
 def _same(evidence: str, quoted: str) -> bool:
-    """Whether two lines are of one message: another worker may print it, another logger."""
+    """Whether two lines print the same message, by its begin: another worker may print it, too."""
     words, others = (one.split("Error: ")[-1][:45] for one in (evidence, quoted))
     return words in quoted or others in evidence
 

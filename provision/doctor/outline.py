@@ -141,7 +141,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
 
 def is_warning(line: str) -> bool:
     """Whether a program says so of its line."""
-    return WARNING.search(line) is not None and "NCCL INFO" not in line  # NCCL says there why, too
+    return WARNING.search(line) is not None and "NCCL INFO" not in line  # NCCL gives reasons there
 
 
 def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:

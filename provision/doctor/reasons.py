@@ -78,7 +78,7 @@ _WRAPPERS = (
     r"mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)|remote process exited",
     r"Horovod has been shut down",
 )
-# Where the word of a wrapper's is the reason.
+# Where a wrapper's own line gives the reason.
 _TELLING = (
     r"(?i)\bdue to (?:time|preempt|node|memory)|oom[-_ ]?kill|out of memory|no space left",
     r"(?:limit|quota) exceeded|killed after reaching|permission denied|no such file",
@@ -102,6 +102,7 @@ _FRAMES = (
     r"Unable to register cu|[Pp]lease (?:wait|see)|This IS expected",
     # what torch adds to each error of CUDA
     r"CUDA kernel errors might|For debugging consider|Compile with `TORCH|^Set TORCH",
+    # rpm, nccl-tests, a Makefile's own echo, X servers
     r"\.log :?$|using root$|Out of bounds values|^echo\b|^\(EE\)$|^\((?:WW|II|--|\*\*)\)",
     # flags as lspci prints them
     r"\w+[-+] \w+[-+]",
@@ -133,7 +134,8 @@ MILD = re.compile("|".join(_MILD), re.ASCII)
 SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
 _TOGETHER = 40  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
-_LONGEST_END, _BEHIND = 300, 6  # lines of that, and behind it
+_LONGEST_END = 300  # lines that the last end may take up; earlier ones of it are not looked at
+_BEHIND = 6  # lines behind the last end
 _LONGEST = 300  # characters of a line that are shown
 _READ = 2 * _LONGEST
 # a message that ends like this is whole
@@ -171,7 +173,7 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     ends = [
         (number, line)
         for number, line in outline.ends
-        if not _is_wrapper(PREFIX.sub("", line)) and not is_warning(line)
+        if not _is_wrapper(_bare(line)) and not is_warning(line)
     ]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
@@ -188,7 +190,13 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     return sorted({*ordered[:1], *(raised or ordered)[-1:], *telling[-1:]})
 
 
+def _bare(line: str) -> str:
+    """A line without what a service, a rank or a logger puts before it."""
+    return PREFIX.sub("", line)
+
+
 def _is_wrapper(line: str) -> bool:
+    """Whether a line says that something failed, and not why."""
     return WRAPPER.search(line) is not None and TELLING.search(line) is None
 
 
@@ -203,14 +211,14 @@ def _around_the_end(outline: Outline) -> tuple[int, int]:
 
 def _raised_in(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     """The first exception and the last, but wrappers."""
-    raised = [one for one in _own_words(lines) if IS_RAISED.match(PREFIX.sub("", one[1]))]
+    raised = [one for one in _own_words(lines) if IS_RAISED.match(_bare(one[1]))]
     raised = [one for one in raised if not one[1].endswith(":")] or raised
     return sorted({*raised[:1], *raised[-1:]})
 
 
 def _said_in(lines: Sequence[tuple[int, str]], *, mild: bool) -> list[tuple[int, str]]:
     """The first and the last two lines that read like a reason; `mild`: or else like a warning."""
-    said = [one for one in _own_words(lines) if SAYS.search(PREFIX.sub("", one[1]))]
+    said = [one for one in _own_words(lines) if SAYS.search(_bare(one[1]))]
     if mild and not said:
         said = [one for one in _own_words(lines, mild=True) if SAYS.search(one[1])]
     return said if len(said) < 4 else [said[0], *said[-2:]]
@@ -220,7 +228,7 @@ def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[
     """The lines that are no wrapper, no frame, and no warning, unless it is `mild`. Each once."""
     found = {}
     for number, says in lines:
-        bare = PREFIX.sub("", says)
+        bare = _bare(says)
         goes_on = MILD.search(bare) or is_warning(says)
         if bare and not FRAME.search(bare) and not _is_wrapper(bare) and (mild or not goes_on):
             found[says] = number

@@ -81,7 +81,7 @@ _WRAPPERS = (
 # Where a wrapper's own line gives the reason.
 _TELLING = (
     r"(?i)\bdue to (?:time|preempt|node|memory)|oom[-_ ]?kill|out of memory|no space left",
-    r"(?:limit|quota) exceeded|killed after reaching|permission denied|no such file",
+    r"(?:limit|quota) exceeded|killed after reaching|permission denied|no such file|signal: [a-z]",
 )
 # What a service, a step of a build, a rank, a worker or a logger puts before each line.
 _PREFIXES = (
@@ -96,7 +96,9 @@ _FRAMES = (
     r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|\[end of output\]|lines of output\]|\[notice\]",
     r"originates from a subprocess|[Ss]ee above for output|not a problem with pip",
     r"You are attempting to use Flash Attention|module verification failed|Result = FAIL",
-    r"[Nn]ote: This error",
+    r"[Nn]ote: This error|End of error message",
+    # what a shell shows of its commands
+    r"^\++ \S|^\$ \S|^[\w.-]+@[\w.-]+:[^\s$#]*[$#] ",
     r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
     r"Traceback \(most recent|During handling of the above|direct cause of the following",
     r"Unable to register cu|[Pp]lease (?:wait|see)|This IS expected",
@@ -122,7 +124,7 @@ _REASONS = (
     r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
     r"unsupported|denied|refused|timed? ?out|incompatib|mismatch|illegal|\bunknown \w|undeclared",
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
-    r"package is deprecated|\binsufficient\b|^\(EE\) ",
+    r"package is deprecated|\binsufficient\b|^\(EE\) |\bsignal: [a-z]",
     r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
     r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
 )
@@ -139,7 +141,7 @@ _BEHIND = 6  # lines behind the last end
 _LONGEST = 300  # characters of a line that are shown
 _READ = 2 * _LONGEST
 # a message that ends like this is whole
-_WHOLE = (".", "!", "'", '"', ")", "]", ">", "}", "...")
+_WHOLE = (*".!'\")]>}", "directory", "device", "denied", "refused", "timed out", "not found")
 
 
 def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
@@ -227,18 +229,22 @@ def _said_in(lines: Sequence[tuple[int, str]], *, mild: bool) -> list[tuple[int,
 def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[tuple[int, str]]:
     """The lines that are no wrapper, no frame, and no warning, unless it is `mild`. Each once."""
     found = {}
+    is_code = False  # after each place a traceback shows a line of the file
     for number, says in lines:
         bare = _bare(says)
         goes_on = MILD.search(bare) or is_warning(says)
-        if bare and not FRAME.search(bare) and not _is_wrapper(bare) and (mild or not goes_on):
+        is_code = is_code and not IS_RAISED.match(bare)
+        framed = is_code or FRAME.search(bare) or _is_wrapper(bare)
+        if bare and not framed and (mild or not goes_on):
             found[says] = number
+        is_code = bare.startswith('File "')
     return sorted((number, says) for says, number in found.items())
 
 
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
-    """A message that breaks off, with the lines that it goes on in."""
+    """A message that breaks off, with the lines of its paragraph that it goes on in."""
     for _, more in lines:
-        if FRAME.search(more) and more:
+        if FRAME.search(more) if more else not says.endswith((":", ",")):
             break
         if not more or _is_wrapper(more):
             continue

@@ -60,12 +60,14 @@ class Suspect:
 
     def explains(self, outcome: Suspect) -> bool:
         """Whether it is more than another reading of the outcome's lines. What any program has does
-        not explain an outcome that its text proves.
+        not explain an outcome that its text proves, nor does what is likely and far from the end
+        explain one that ended the text.
         """
-        if self.failure.generic and outcome.strength == "proof":
+        sure = bool(self.strength == "proof" or self.supported or self.proven)
+        far = not self.at_end and outcome.at_end and not sure
+        if outcome.strength == "proof" and (self.failure.generic or far):
             return False
-        sure = self.strength == "proof" or self.supported or self.proven
-        return bool(sure) or not self.lines <= outcome.lines
+        return sure or not self.lines <= outcome.lines
 
     @property
     def lines(self) -> frozenset[tuple[str, int]]:

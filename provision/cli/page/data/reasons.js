@@ -4,7 +4,7 @@
 const NEAR = 40, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
 
-const WHOLE = /(?:[.!'")\]>}]|\.\.\.)$/;  // a message that ends like this is
+const WHOLE = /(?:[.!'")\]>}]|directory|device|denied|refused|timed out|not found)$/;  // a message that ends like this is
 
 // With their numbers: of a text that ends badly, where it says why.
 function* reasonsOf(bytes, outline) {
@@ -73,11 +73,14 @@ function saidIn(lines, outline) {
 
 // The lines that are no wrapper, no frame, and no warning, unless it is mild. Each once, the last.
 function ownWords(lines, outline, mild = false) {
-  const found = new Map();
+  const found = new Map(), {frame, raised, mild: goesOn} = outline.patterns;
+  let isCode = false;  // after each place a traceback shows a line of the file
   for (const one of lines) {
-    const {says, text, bare} = one, {frame, mild: goesOn} = outline.patterns;
-    if (!bare || frame.test(bare) || isWrapper(bare, outline)) continue;
-    if (mild || !goesOn.test(bare) && !outline.isWarning(text)) found.set(says, one);
+    const {says, text, bare} = one;
+    isCode &&= !raised.test(bare);
+    const framed = isCode || frame.test(bare) || isWrapper(bare, outline);
+    if (bare && !framed && (mild || !goesOn.test(bare) && !outline.isWarning(text))) found.set(says, one);
+    isCode = bare.startsWith('File "');
   }
   return [...found.values()].sort((a, b) => a.number - b.number);
 }
@@ -94,7 +97,7 @@ function continued({number, says}, bytes, outline) {
     if (++at <= number) continue;
     if (at >= number + 5) break;
     const more = asReason(line), text = bytesOf(more);
-    if (more && frame.test(text)) break;
+    if (more ? frame.test(text) : !/[:,]$/.test(says)) break;
     if (!more || isWrapper(text, outline)) continue;
     says = `${says} ${more}`;
     if (WHOLE.test(more)) break;

@@ -83,6 +83,39 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             id="words that are no error to a program",
         ),
         pytest.param("Fatal error:\nNo GPU fits\n", ["Fatal error: No GPU fits"], id="two lines"),
+        pytest.param(
+            "RuntimeError: cannot open the file\n+ docker rm web\nmake: *** [all] Error 1\n",
+            ["RuntimeError: cannot open the file"],
+            id="a command that the shell shows is no part of a message",
+        ),
+        pytest.param(
+            "OSError: [Errno 28] No space left on device\n\nuser@host:~$ pip list\n",
+            ["OSError: [Errno 28] No space left on device"],
+            id="a prompt",
+        ),
+        pytest.param(
+            "ImportError: libGL.so.1: No such file or directory\nPython 3.11.2 on linux\n",
+            ["ImportError: libGL.so.1: No such file or directory"],
+            id="a message that is whole",
+        ),
+        pytest.param(
+            "RuntimeError: the weights are 12 GB and the limit is 8\n\nsee you later\n",
+            ["RuntimeError: the weights are 12 GB and the limit is 8"],
+            id="a message ends with its paragraph",
+        ),
+        pytest.param(
+            'error: subprocess-exited-with-error\n  File "<string>", line 14, in <module>\n'
+            "    requires = get_requires_for_build({})\n  cannot run on this Python\n"
+            "ERROR: Failed to build installable wheels for some pyproject.toml based projects\n",
+            ["cannot run on this Python"],
+            id="a line of a traceback's code",
+        ),
+        pytest.param(
+            "[n1:7] Signal: Segmentation fault (11)\n[n1:7] *** End of error message ***\n"
+            "mpirun noticed that process rank 2 exited on signal 11 (Segmentation fault).\n",
+            ["[n1:7] Signal: Segmentation fault (11)"],
+            id="a rank's signal",
+        ),
         pytest.param("step 1\nKilled\n", [], id="the last word is a wrapper"),
         pytest.param(
             "step 9\nOSError: no room\n\nKilled\n", ["OSError: no room"], id="killed afterwards"

@@ -86,6 +86,17 @@ def test_parts_that_meet_further_down_are_found() -> None:
     assert {one.where for one in cause.evidence} == {"log:1002", "log:1003"}
 
 
+def test_what_is_likely_and_far_above_does_not_explain_a_proof_at_the_end() -> None:
+    above = "E: Unable to locate package linux-headers-6.8.0-90-generic"
+    end = (
+        "/var/lib/dkms/nvidia-tesla-470/470.256.02/build/nvidia/os-mlock.c:23:12: error: implicit"
+        " declaration of function 'follow_pfn'\n"
+        "Bad return status for module build on kernel: 6.12.9 (x86_64)"
+    )
+    [first, *_] = asked("\n".join([above, *map(str, range(200)), end])).causes
+    assert (first.code, first.confidence) == ("dkms-build-failed", "high")
+
+
 def test_a_pipe_is_read_again() -> None:
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:

@@ -179,8 +179,10 @@ function isRoot(one) {
 }
 
 function explains(one, outcome) {
-  if (one.failure.generic && outcome.strength === PROOF) return false;
-  return one.strength === PROOF || one.supported.length > 0 || one.isProven || !isWithin(one, outcome);
+  const isSure = one.strength === PROOF || one.supported.length > 0 || one.isProven;
+  const isFar = !one.isAtEnd && outcome.isAtEnd && !isSure;
+  if (outcome.strength === PROOF && (one.failure.generic || isFar)) return false;
+  return isSure || !isWithin(one, outcome);
 }
 
 function survivedTogether(candidates) {

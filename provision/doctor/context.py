@@ -97,10 +97,12 @@ class TextContext:
         return any(one.source == hit.source and one.lines <= PARAGRAPH for one in self.outlines)
 
     def is_by_a_reason(self, hit: Hit) -> bool:
-        """Whether a line is near to one that something ended by and that says why, or is the text's
-        last words, or no line says why.
+        """Whether a line is near to one that something ended by and that says why, or says the
+        same, or is the text's last words, or no line says why.
         """
         said = {one.where for one in self.reasons}
+        if any(one.says == hit.line for one in self.reasons):
+            return True
         numbers = [
             number
             for one in self.outlines

@@ -32,8 +32,6 @@ _SHAPE = bytes.maketrans(b"123456789", b"0" * 9)
 _ALL_DIGITS = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")
 _DIGIT = re.compile(r"\d")
 _WRAP_FROM, _WRAP_TO = 56, 78
-# A few lines that end in a blank show no narrow console.
-_FEWEST_SOFT, _MOST_SOFT = 5, 20
 
 
 class Patterns:
@@ -317,7 +315,6 @@ def unwrapped(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
     """Lines that a terminal or a mail may have broken, put together again, both ways: with a blank
     between them, and without. Each with the number of its first line.
     """
-    yield from _soft_wrapped(lines)
     longest = max(map(len, lines), default=0)
     width = min(longest, _WRAP_TO)
     for i, line in enumerate(lines[:-1]):
@@ -331,26 +328,6 @@ def unwrapped(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
         if len(together) > 1:
             yield i + 1, b" ".join(together)
             yield i + 1, b"".join(together)
-
-
-def _soft_wrapped(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines that a narrow console has broken, as PowerShell does with what it redirects: behind a
-    blank, which stays at the end of the line, or in a word that fills the width.
-    """
-    plain = [line.rstrip(b"\r\n") for line in lines]
-    soft = [line for line in plain if line[-1:] == b" " and 15 <= len(line) < _WRAP_FROM]
-    if len(soft) < _FEWEST_SOFT:
-        return
-    width = max(map(len, soft))
-    together: list[bytes] = []
-    for i, line in enumerate(plain):
-        together.append(line)
-        goes_on = line.strip() and (line[-1:] == b" " or len(line) == width)
-        if goes_on and len(line) <= width and len(together) < _MOST_SOFT:
-            continue
-        if len(together) > 1:
-            yield i + 2 - len(together), b"".join(together)
-        together = []
 
 
 def _end(text: bytes, place: int) -> int:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 RAISED = (
     r"^(?:[\w.-]+ +\| +|#\d+ [\d.]+ )?(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
     r"(?:\(\w+(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?)?(?:(?:ERROR|CRITICAL) \S+ \S+ \[[^\]]{1,80}\] ?)?"
-    r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
+    r"(?:(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
+    r"|(?:[\w.]+\.)?[A-Z]\w*(?:Unavailable|Expired|NotFound|Exceeded|Died|Impossible|Refused): "
+    r"|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
 IS_RAISED = re.compile(RAISED, re.ASCII)
 ENDS = (
@@ -36,26 +38,34 @@ ENDS = (
     r"^(?:\[[\d. ]+\] ?)?\[ERROR\] ?[A-Z]",
     r"(?i)\bfinished with (?:code |status )?[1-9]\d*\s*$|^\+ exit [1-9]",
     r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
+    r"(?i)\bterminating (?:due to|with) uncaught\b",
     r"(?:^|[\s:\])])Killed(?:\s|$)|\bOut of memory: Kill",
     r"(?i)(?:exit|return)(?:ed)?(?: with| a)?(?: non-zero)?(?: exit)? (?:status|code)[: =]*-?[1-9]",
     r"(?i)\b(?:main process exited|failed with result|killed by signal|exitcode\s*:\s*-?[1-9])",
     r"(?:^|\s)(?:make|gmake|ninja)(?:\[\d+\])?: (?:\*\*\*|build stopped)",
     r"\*\*\* .+ (?:Error|Stop)\b",
     r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
+    r": undefined reference to ",
 )
 # This is said of a program that failed, too, by a wrapper that forgets its exit code.
 ENDED = (
     r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
-    r"(?i)\b(?:training|tuning|build|installation|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
+    r"(?i)\b(?:training|tuning|build|installations?|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
+    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$",
 )
-GAVE_UP = re.compile(rb"(?i)\b(?:failed|aborting|aborted|refused|denied|giving up)\b")
+# "0 failed" is no failure, "10 failed" is one.
+GAVE_UP = re.compile(
+    rb"(?i)(?:^|[^ ]|[^0] |[0-9]0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b"
+)
+# What wrote into a pipe says this when its reader (head) has read enough.
+READ_ENOUGH = re.compile(r"^BrokenPipeError: \[Errno 32\]", re.ASCII)
 # A line by which programs say that all is done.
 DONE = (
     r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
     r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
     *ENDED,
     r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK \(|^Ran \d+ tests? in |^PASS(?:ED)?$",
-    r"(?:^|\s)(?:Complete!|All done\.?|Done\.|BUILD SUCCESS\w*|\[OK\])\s*$",
+    r"(?:^|\s)(?:Complete!|BUILD SUCCESS\w*)\s*$",
     r"^Verdict: (?:fit|no-verdict)",
     r"'train_runtime':|\btrain_runtime\b",
     r"(?i)\bsav(?:ed|ing) (?:the )?(?:final )?(?:model|checkpoint|weights)\b",
@@ -131,7 +141,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
     found.lines = number
     found.last = tail[-1][0] if tail else 0
     failed = any(GAVE_UP.search(line) for _, line in tail) or bool(
-        tail and found.ends_after(tail[0][0], number)
+        tail and found.ends_after(tail[0][0], number, but=READ_ENOUGH)
     )
     said = [at for at, line in tail if done.match(line) and not (failed and ended.match(line))]
     if said and not found.ends_after(said[-1], number):

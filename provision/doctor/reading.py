@@ -2,19 +2,26 @@
 
 A log is a file of 100 MB as well as a pasted screenful. What stands between a message and its
 pattern is taken away here: colours, carriage returns of progress bars, the escapes of JSON logs,
-UTF-16 of a Windows shell. Bytes stay bytes (read as Latin-1): a log may be in no encoding at all.
+UTF-16 of a Windows shell, and its line breaks. Bytes stay bytes (read as Latin-1): a log may be in
+no encoding at all.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 CHUNK_BYTES = 1 << 14
 # A line that is longer is read in pieces that share so much: no message falls between two.
 OVERLAP = 1 << 10
+# PowerShell writes this about what a program prints on its standard error, and breaks all of that
+# at the width of its console.
+_BROKEN = b"+ CategoryInfo "
+# The output of a program that somebody redirected by hand is no longer.
+_BROKEN_LIMIT = 1 << 20
+_BEFORE_BROKEN = 20  # lines of a message before what PowerShell writes about it
 
 _COLOURS = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])"
@@ -84,7 +91,55 @@ def _meaning(found: re.Match[bytes]) -> bytes:
     return _MEANS.get(name, b"\x1b")
 
 
+def mended(text: bytes) -> bytes:
+    """The lines that PowerShell has broken in one again, before as many empty ones, so that each
+    keeps its number. It breaks behind a blank, which stays, or in a word that fills the width.
+    """
+    lines = [line.rstrip(b"\r") for line in text.split(b"\n")]
+    lengths = [len(line.decode("utf-8", "replace")) for line in lines]
+    first = next((i for i, line in enumerate(lines) if _BROKEN in line), len(lines))
+    width = _width(lines[first:], lengths[first:])
+    for i in range(len(lines) - 1, max(first - _BEFORE_BROKEN, 0), -1):
+        before, length = lines[i - 1], lengths[i - 1]
+        is_broken = before.strip() and (before.endswith(b" ") or length == width)
+        if is_broken and length <= width and lines[i].strip():
+            lines[i - 1 : i + 1] = [before + lines[i], b""]
+    return b"\n".join(lines)
+
+
+def _width(lines: Sequence[bytes], lengths: Sequence[int]) -> int:
+    """The greatest length of a line that ends in a blank, if half of these end where the next word
+    would not have fitted; or else that of the others.
+    """
+    ends = [
+        (length, length + len(after.split(maxsplit=1)[0]))
+        for line, length, after in zip(lines, lengths, lines[1:], strict=False)
+        if line.endswith(b" ") and line.strip() and after.strip()
+    ]
+    for width in sorted({length for length, _ in ends}, reverse=True):
+        within = [more > width for length, more in ends if length <= width]
+        if 2 * sum(within) >= len(within):
+            return width
+    return 0
+
+
 def _decoded(stream: BinaryIO) -> Iterator[bytes]:
+    pieces = _in_utf8(stream)
+    begun: list[bytes] = []
+    for piece in pieces:
+        begun.append(piece)
+        if len(begun) * CHUNK_BYTES > _BROKEN_LIMIT:
+            break
+    else:
+        text = b"".join(begun)
+        if _BROKEN in text:
+            text = mended(text)
+            begun = [text[i : i + CHUNK_BYTES] for i in range(0, len(text), CHUNK_BYTES)]
+    yield from begun
+    yield from pieces
+
+
+def _in_utf8(stream: BinaryIO) -> Iterator[bytes]:
     first = stream.read(CHUNK_BYTES)
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         decoder = codecs.getincrementaldecoder("utf-16")("replace")

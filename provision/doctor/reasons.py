@@ -33,7 +33,7 @@ _WRAPPERS = (
     r"Error \d+\s*$|Error is not recoverable",
     r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
     r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
-    r"[Cc]hild returned|Bad exit status|Building rpms failed",
+    r"[Cc]hild returned|Bad exit status|Building rpms failed|^LINK(?: Pass \d)?: command ",
     r"Installation has failed|Install of .+ failed",
     # dpkg, apt
     r"dpkg: error processing|subprocess (?:installed|new|old|returned)|E: Sub-process",
@@ -45,7 +45,7 @@ _WRAPPERS = (
     r"did not (?:complete|run) successfully|failed to solve|ERROR: (?:process |Service |executor )",
     r"returned (?:a )?non-zero|non-zero exit|Error response from daemon: *$",
     # what starts processes
-    r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b)|exitcode\s*:",
+    r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code\b|status\b|[1-9]\d*\s*$))|exitcode\s*:",
     r"return code|returned status",
     r"Command failed|[Mm]ain process exited|[Ff]ailed with result|core dumped|Segmentation fault",
     r"terminate called|(?i:\babort(?:ing|ed)?\b)|[Kk]illing subprocess|Sending process \d+",
@@ -54,13 +54,13 @@ _WRAPPERS = (
     # Python: exceptions that report a process or another exception
     r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
     r"ProcessException|terminated with the following error|NativeCommandError",
-    r"\.py FAILED|NO_OTHER_FAIL|Root Cause \(first",
+    r"\.py FAILED|NO_OTHER_FAIL|Root Cause \(first|main process disappeared",
     r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
     r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d|\braise \w+\(",
     # errors that send the reader elsewhere
     r"failed without raising|run with NCCL_DEBUG|check the logs|see (?:the )?stack trace",
     r"(?i:refer to the \w+ (?:docs|documentation|instructions))|exited unexpectedly",
-    r"^(?i:(?:last )?error|exception):?\s*$",
+    r"^(?i:(?:(?:last )?error|exception)\b[:\s]*)+$",
     # bitsandbytes, TensorFlow, NCCL, nccl-tests
     r"CUDA SETUP: Setup Failed|root error\(s\) found|Test failure common\.cu",
     r"NCCL error in: |nccl(?:Internal|System|RemoteError|InvalidUsage|UnhandledCuda)\w*: ",
@@ -85,7 +85,7 @@ _TELLING = (
 )
 # What a service, a step of a build, a rank, a worker or a logger puts before each line.
 _PREFIXES = (
-    r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *",
+    r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *|(?:pip|python|docker|conda|uv)[\d.]* : ",
     r"\[?rank ?\d+\]?: ?|[\w.]+: \[rank\d+\]: ?|\[ *\d+\.\d+\] ?",
     r"\(\w{3,}(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?",
     r"\[[^\]\sWI][^\]\s]* ?\d\d:\d\d:\d\d[^\]]*\] ?",
@@ -96,9 +96,9 @@ _FRAMES = (
     r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|\[end of output\]|lines of output\]|\[notice\]",
     r"originates from a subprocess|[Ss]ee above for output|not a problem with pip",
     r"You are attempting to use Flash Attention|module verification failed|Result = FAIL",
-    r"[Nn]ote: This error|End of error message",
+    r"[Nn]ote: This error|End of error message|^(?:All )?[Dd]one\W*$",
     # what a shell shows of its commands
-    r"^\++ \S|^\$ \S|^[\w.-]+@[\w.-]+:[^\s$#]*[$#] ",
+    r"^\++ \S|^\$ \S|^[\w.-]+@[\w.-]+:[^\s$#]*[$#] |^At line:\d+ char:",
     r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
     r"Traceback \(most recent|During handling of the above|direct cause of the following",
     r"Unable to register cu|[Pp]lease (?:wait|see)|This IS expected",
@@ -125,6 +125,7 @@ _REASONS = (
     r"unsupported|denied|refused|timed? ?out|incompatib|mismatch|illegal|\bunknown \w|undeclared",
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
     r"package is deprecated|\binsufficient\b|^\(EE\) |\bsignal: [a-z]",
+    r"\bGPU hang\b|\bHW exception\b",
     r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
     r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
 )
@@ -134,7 +135,7 @@ PREFIX = re.compile(f"^(?:{'|'.join(_PREFIXES)})+", re.ASCII)
 FRAME = re.compile("|".join(_FRAMES), re.ASCII)
 MILD = re.compile("|".join(_MILD), re.ASCII)
 SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
-_TOGETHER = 40  # lines: the parts of a chain of exceptions, a compiler's errors of one file
+_TOGETHER = 60  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST_END = 300  # lines that the last end may take up; earlier ones of it are not looked at
 _BEHIND = 6  # lines behind the last end
@@ -175,7 +176,7 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     ends = [
         (number, line)
         for number, line in outline.ends
-        if not _is_wrapper(_bare(line)) and not is_warning(line)
+        if not _is_wrapper(_bare(line)) and not is_warning(line) and not FRAME.search(_bare(line))
     ]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:

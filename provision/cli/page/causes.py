@@ -129,6 +129,7 @@ def _outline() -> Mapping[str, str]:
         "raised": _any_of([outline.RAISED]),
         "ended": _any_of(outline.ENDED),
         "gaveUp": outline.GAVE_UP.pattern.decode(),
+        "readEnough": outline.READ_ENOUGH.pattern,
         "warning": outline.WARNING.pattern,
         "ordinary": context.ORDINARY.pattern,
         "reports": context.REPORTS.pattern,

@@ -25,8 +25,8 @@ class Outline {
     this.ends = this.ends.slice(-MOST_ENDS);
     this.lines = number;
     this.last = tail.at(-1)?.[0] ?? 0;
-    const {done, ended, gaveUp} = this.patterns;
-    const hasFailed = tail.some(([, line]) => gaveUp.test(line)) || tail.length > 0 && this.endsAfter(tail[0][0], number);
+    const {done, ended, gaveUp, readEnough} = this.patterns;
+    const hasFailed = tail.some(([, line]) => gaveUp.test(line)) || tail.length > 0 && this.endsAfter(tail[0][0], number, readEnough);
     const said = tail.filter(([, line]) => done.test(line) && !(hasFailed && ended.test(line)));
     if (said.length && !this.endsAfter(said.at(-1)[0], number)) this.done = said.at(-1)[0];
   }
@@ -87,6 +87,7 @@ class Outline {
 
   isByAReason(hit) {
     const numbers = this.reasons.map(({number}) => number).filter(number => this.ends.some(([end]) => end === number));
+    if (this.reasons.some(({says}) => says === hit.line)) return true;
     return !numbers.length || this.after(hit) <= 1 || numbers.some(number => Math.abs(hit.number - number) <= SOON);
   }
 

@@ -5,7 +5,8 @@ const CHUNK = 1 << 14, OVERLAP = 1 << 10;
 const COLOURS = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])/g;
 const ESCAPED = /\\+(?:n|r|t|"|\/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))/g;
 const MEANS = {n: "\n", r: "\n", t: "\t", '"': '"', "/": "/", "\\": "\\"};
-const WRAP_FROM = 56, WRAP_TO = 78, FEWEST_SOFT = 5, MOST_SOFT = 20;
+const WRAP_FROM = 56, WRAP_TO = 78;
+const BROKEN = "+ CategoryInfo ", BROKEN_LIMIT = 1 << 20, BEFORE_BROKEN = 20;
 const EVIDENCE_LIMIT = 300;
 const DECODER = new TextDecoder();
 
@@ -32,8 +33,36 @@ function asEvidence(bytes, isCut) {
   return isLong ? `${(letters.length ? letters.slice(0, EVIDENCE_LIMIT - 3).join("") : text)}...` : text;
 }
 
+// The lines that PowerShell has broken in one again, before as many empty ones.
+function mended(bytes) {
+  if (bytes.length > BROKEN_LIMIT || !bytes.includes(BROKEN)) return bytes;
+  const lines = bytes.split("\n").map(line => line.replace(/\r+$/, "")), lengths = lines.map(line => [...textOf(line)].length);
+  const first = lines.findIndex(line => line.includes(BROKEN)), width = widthOf(lines.slice(first), lengths.slice(first));
+  for (let i = lines.length - 1; i > Math.max(first - BEFORE_BROKEN, 0); i--) {
+    const before = lines[i - 1], isBroken = trimmedEnd(before) && (before.endsWith(" ") || lengths[i - 1] === width);
+    if (isBroken && lengths[i - 1] <= width && trimmedEnd(lines[i])) lines.splice(i - 1, 2, before + lines[i], "");
+  }
+  return lines.join("\n");
+}
+
+// The greatest length of a line that ends in a blank, if half of these end where the next word would
+// not have fitted; or else that of the others.
+function widthOf(lines, lengths) {
+  const ends = [];
+  for (let i = 0; i < lines.length - 1; i++) {
+    if (!lines[i].endsWith(" ") || !trimmedEnd(lines[i]) || !trimmedEnd(lines[i + 1])) continue;
+    ends.push([lengths[i], lengths[i] + lines[i + 1].match(/[^ \t\n\r\v\f]+/)[0].length]);
+  }
+  for (const width of [...new Set(ends.map(([length]) => length))].sort((a, b) => b - a)) {
+    const within = ends.filter(([length]) => length <= width);
+    if (2 * within.filter(([, more]) => more > width).length >= within.length) return width;
+  }
+  return 0;
+}
+
 // Pieces that end where a line ends, as far as lines do end.
-function* chunksOf(bytes) {
+function* chunksOf(whole) {
+  const bytes = mended(whole);
   let pending = "";
   for (let i = 0; i < bytes.length; i += CHUNK) {
     pending += bytes.slice(i, i + CHUNK);
@@ -73,7 +102,6 @@ function escapedLineOf(plain, lines) {
 // Lines that a terminal or a mail may have broken, put together again, both ways; each with the
 // number of its first line.
 function* unwrapped(lines) {
-  yield* softWrapped(lines);
   const width = Math.min(lines.reduce((most, line) => Math.max(most, line.length), 0), WRAP_TO);
   for (let i = 0; i < lines.length - 1; i++) {
     const together = [trimmedEnd(lines[i])];
@@ -93,19 +121,4 @@ function trimmedEnd(line) {
   let end = line.length;
   while (end && " \t\n\r\v\f".includes(line[end - 1])) end--;
   return line.slice(0, end);
-}
-
-function* softWrapped(lines) {
-  const plain = lines.map(line => line.replace(/(?<![\r\n])[\r\n]+$/, ""));
-  const soft = plain.filter(line => line.endsWith(" ") && line.length >= 15 && line.length < WRAP_FROM);
-  if (soft.length < FEWEST_SOFT) return;
-  const width = Math.max(...soft.map(line => line.length));
-  let together = [];
-  for (const [i, line] of plain.entries()) {
-    together.push(line);
-    const goesOn = trimmedEnd(line) && (line.endsWith(" ") || line.length === width);
-    if (goesOn && line.length <= width && together.length < MOST_SOFT) continue;
-    if (together.length > 1) yield [i + 2 - together.length, together.join("")];
-    together = [];
-  }
 }

@@ -1,7 +1,7 @@
 // Which lines of a text say why it ended; see doctor/reasons.py.
 "use strict";
 
-const NEAR = 40, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
+const NEAR = 60, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
 
 const WHOLE = /(?:[.!'")\]>}]|directory|device|denied|refused|timed out|not found)$/;  // a message that ends like this is
@@ -23,8 +23,11 @@ function* reasonsOf(bytes, outline) {
 // The first of the last lines that something ended by, but wrappers, and the last of them, or the
 // last exception.
 function statedEnds(outline) {
-  const {raised, telling} = outline.patterns;
-  const ends = outline.ends.filter(([, line]) => !isWrapper(bare(bytesOf(line), outline), outline) && !outline.isWarning(line));
+  const {raised, telling, frame} = outline.patterns;
+  const ends = outline.ends.filter(([, line]) => {
+    const words = bare(bytesOf(line), outline);
+    return !isWrapper(words, outline) && !frame.test(words) && !outline.isWarning(line);
+  });
   let from = ends.length - 1;
   while (from > 0 && ends[from][0] - ends[from - 1][0] <= NEAR) from--;
   const [last] = outline.lastEnd(), byText = new Map();

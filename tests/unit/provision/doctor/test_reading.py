@@ -23,7 +23,7 @@ from provision.doctor.matching import (
     unwrapped,
 )
 from provision.doctor.model import Hit
-from provision.doctor.reading import CHUNK_BYTES, LineCounter, chunks, clean, unescaped
+from provision.doctor.reading import CHUNK_BYTES, LineCounter, chunks, clean, mended, unescaped
 from tests import ROOT
 from tests.kit.doctor_texts import VARIATIONS
 
@@ -174,6 +174,56 @@ def test_json_escapes_are_undone(escaped: bytes, plain: bytes | None) -> None:
 )
 def test_only_lines_that_were_broken_are_put_together(text: str, joined: int) -> None:
     assert len(list(unwrapped(text.encode().split(b"\n")))) == joined
+
+
+def as_powershell_breaks(line: str, width: int) -> Iterator[str]:
+    """Behind the last blank that fits, which stays; in a word that is as wide as the console."""
+    while len(line) > width:
+        cut = line.rfind(" ", 0, width) + 1
+        cut = cut if line[:cut].strip() else width
+        yield line[:cut]
+        line = line[cut:]
+    yield line
+
+
+RECORD = (
+    "pip : ERROR: Exception:",
+    "At line:1 char:34",
+    "+ pip install -r requirements.txt > pip_install_log.txt 2>&1 ...",
+    "    + CategoryInfo          : NotSpecified: (ERROR: Exception::String) [], RemoteException",
+    "    + FullyQualifiedErrorId : NativeCommandError",
+    "",
+    "Traceback (most recent call last):",
+    "distutils.errors.DistutilsPlatformError: Microsoft Visual C++ 14.0 or greater is required",
+)
+BEFORE = "Collecting numpy==1.25.2 (from -r requirements.txt (line 4))"
+
+
+def narrow(width: int) -> list[str]:
+    return [BEFORE, *(part for line in RECORD for part in as_powershell_breaks(line, width))]
+
+
+@pytest.mark.parametrize("width", [24, 30, 51, 79])
+def test_lines_that_powershell_has_broken_are_whole_again(width: int) -> None:
+    lines = mended("\n".join(narrow(width)).encode()).decode().split("\n")
+    assert [line for line in lines if line] == [BEFORE, *filter(None, RECORD)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_message_that_powershell_has_broken_is_found(encoding: str) -> None:
+    lines = narrow(24)
+    stream = io.BytesIO("\r\n".join(lines).encode(encoding))
+    found = Patterns(["DistutilsPlatformError: Microsoft Visual C"]).in_text(stream, "log")
+    begun = lines.index("distutils.errors.Distuti") + 1
+    assert [hit.number for hit in found.values()] == [begun]
+
+
+@given(st.text(alphabet="ab +\n", max_size=400))
+def test_a_text_keeps_its_lines_numbers(text: str) -> None:
+    broken = f"{text}\n    + CategoryInfo \n{text}".encode()
+    whole = mended(broken)
+    assert whole.count(b"\n") == broken.count(b"\n")
+    assert whole.replace(b"\n", b"") == broken.replace(b"\n", b"")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,28 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
         pytest.param("", [], id="an empty log"),
         pytest.param("step 1\nstep 2\n", [], id="a log that just stops"),
         pytest.param(
-            "error: cannot open x\nmake: *** [all] Error 1\nDone.\n", [], id="it ended well"
+            "error: cannot open x\nmake: *** [all] Error 1\nSuccessfully built x\n",
+            [],
+            id="it ended well",
+        ),
+        pytest.param(
+            "FileNotFoundError: no a.jpg\n[ERROR] killing subprocess 7\nDone.\n",
+            ["FileNotFoundError: no a.jpg"],
+            id="a script that says that it is done, after a failure",
+        ),
+        pytest.param(
+            "copied 3 files\n12 passed, 0 failed\nDone.\n", [], id="nothing failed, and done"
+        ),
+        pytest.param(
+            "GET /health 200\nlibc++abi: terminating due to uncaught exception: no memory\n",
+            ["libc++abi: terminating due to uncaught exception: no memory"],
+            id="what nobody caught",
+        ),
+        pytest.param(
+            '  17 | print("error: ", x)\na.c:(.text+0x7): undefined reference to `f\'\n'
+            "collect2: error: ld returned 1 exit status\nmake: *** [all] Error 1\n",
+            ["a.c:(.text+0x7): undefined reference to `f'"],
+            id="a linker, after a compiler that shows the source",
         ),
         pytest.param("make: *** [all] Error 2\n", [], id="a wrapper alone"),
         pytest.param(

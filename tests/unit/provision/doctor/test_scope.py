@@ -97,6 +97,18 @@ def test_what_is_likely_and_far_above_does_not_explain_a_proof_at_the_end() -> N
     assert (first.code, first.confidence) == ("dkms-build-failed", "high")
 
 
+def test_what_a_log_says_of_its_machine_decides() -> None:
+    """Secure Boot, and not a missing module, where the kernel's log tells of it."""
+    log = (
+        "secureboot: Secure boot enabled\n"
+        "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7\n"
+    )
+    smi = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    assert asked(log + "\n".join(map(str, range(200))) + smi).causes[0].code == (
+        "secure-boot-unsigned-module"
+    )
+
+
 def test_a_pipe_is_read_again() -> None:
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:

@@ -6,7 +6,8 @@
 
 Sets of real error texts are asked. The corpus was written together with the knowledge, and holds it
 to what it promises. The examined sets were collected by people who had not seen the patterns, and
-were asked once before anything was learned from them; what they say now is no guess any more.
+were asked once before anything was learned from them; what they say now is no guess any more. The
+same holds for the failures that were really produced.
 """
 
 from __future__ import annotations
@@ -87,6 +88,12 @@ def examined() -> list[Answer]:
     """The cases of each set, in the order of the file. `right` is empty where no cause is known."""
     cases = json.loads((DATA / "examined.json").read_text(encoding="utf-8"))
     return [ask(case, case["right"], case["text"], case["plausible"]) for case in cases]
+
+
+def produced() -> list[Answer]:
+    """Whole logs of failures that somebody had set up who had not seen the patterns."""
+    runs = json.loads((DATA / "failed.json").read_text(encoding="utf-8"))["runs"]
+    return [ask(run, run["right"], run["text"], run["plausible"]) for run in runs]
 
 
 def without_their_causes() -> list[str]:
@@ -220,6 +227,7 @@ def main() -> int:
     sets: dict[str, list[Answer]] = defaultdict(list)
     for answer in examined():
         sets[f"examined, {answer.case['set']}"].append(answer)
+    sets["really produced"] = produced()
     layer_of = {one.code: one.layer for one in load().failures}
     print("\n".join(table("corpus", [(layer_of[a.case["code"]], a) for a in own])))
     for name, answers in sets.items():

@@ -22,6 +22,8 @@ _BROKEN = b"+ CategoryInfo "
 # The output of a program that somebody redirected by hand is no longer.
 _BROKEN_LIMIT = 1 << 20
 _BEFORE_BROKEN = 20  # lines of a message before what PowerShell writes about it
+_LONGEST_BROKEN = 1 << 12  # bytes: a longer message stays in parts
+_WIDTH_FROM = 2_000  # lines that tell the width
 
 _COLOURS = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])"
@@ -98,11 +100,13 @@ def mended(text: bytes) -> bytes:
     lines = [line.rstrip(b"\r") for line in text.split(b"\n")]
     lengths = [len(line.decode("utf-8", "replace")) for line in lines]
     first = next((i for i, line in enumerate(lines) if _BROKEN in line), len(lines))
-    width = _width(lines[first:], lengths[first:])
+    told = slice(first, first + _WIDTH_FROM)
+    width = _width(lines[told], lengths[told])
     for i in range(len(lines) - 1, max(first - _BEFORE_BROKEN, 0), -1):
         before, length = lines[i - 1], lengths[i - 1]
         is_broken = before.strip() and (before.endswith(b" ") or length == width)
-        if is_broken and length <= width and lines[i].strip():
+        is_part = len(lines[i]) < _LONGEST_BROKEN and lines[i].strip()
+        if is_broken and is_part and length <= width:
             lines[i - 1 : i + 1] = [before + lines[i], b""]
     return b"\n".join(lines)
 

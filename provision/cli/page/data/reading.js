@@ -7,6 +7,7 @@ const ESCAPED = /\\+(?:n|r|t|"|\/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))/g;
 const MEANS = {n: "\n", r: "\n", t: "\t", '"': '"', "/": "/", "\\": "\\"};
 const WRAP_FROM = 56, WRAP_TO = 78;
 const BROKEN = "+ CategoryInfo ", BROKEN_LIMIT = 1 << 20, BEFORE_BROKEN = 20;
+const LONGEST_BROKEN = 1 << 12, WIDTH_FROM = 2000;
 const EVIDENCE_LIMIT = 300;
 const DECODER = new TextDecoder();
 
@@ -37,10 +38,12 @@ function asEvidence(bytes, isCut) {
 function mended(bytes) {
   if (bytes.length > BROKEN_LIMIT || !bytes.includes(BROKEN)) return bytes;
   const lines = bytes.split("\n").map(line => line.replace(/\r+$/, "")), lengths = lines.map(line => [...textOf(line)].length);
-  const first = lines.findIndex(line => line.includes(BROKEN)), width = widthOf(lines.slice(first), lengths.slice(first));
+  const first = lines.findIndex(line => line.includes(BROKEN)), told = [first, first + WIDTH_FROM];
+  const width = widthOf(lines.slice(...told), lengths.slice(...told));
   for (let i = lines.length - 1; i > Math.max(first - BEFORE_BROKEN, 0); i--) {
     const before = lines[i - 1], isBroken = trimmedEnd(before) && (before.endsWith(" ") || lengths[i - 1] === width);
-    if (isBroken && lengths[i - 1] <= width && trimmedEnd(lines[i])) lines.splice(i - 1, 2, before + lines[i], "");
+    const isPart = lines[i].length < LONGEST_BROKEN && trimmedEnd(lines[i]);
+    if (isBroken && isPart && lengths[i - 1] <= width) lines.splice(i - 1, 2, before + lines[i], "");
   }
   return lines.join("\n");
 }

@@ -91,6 +91,10 @@ EXAMINED = {
 }
 
 
+# Of the 113 whole logs of failures that were really produced.
+PRODUCED = 108
+
+
 @cache
 def examined() -> tuple[dict[str, Any], ...]:
     """Cases: their set, what is right (null: nobody is accused) and what nobody could tell from it.
@@ -114,6 +118,20 @@ def test_an_examined_set_is_answered_as_well_as_before(name: str) -> None:
             sure_and_wrong.append((case["id"], code))
     assert sure_and_wrong == []
     assert right >= EXAMINED[name]
+
+
+def test_failures_that_were_really_produced_are_answered_as_well_as_before() -> None:
+    runs = json.loads((CORPUS.parent / "failed.json").read_text(encoding="utf-8"))["runs"]
+    right, wrong = 0, []
+    for run in runs:
+        said = answer(run)
+        first = None if said.unexplained else next(iter(said.causes), None)
+        right += first is not None and first.code in run["right"]
+        if first and first.code not in [*run["right"], *run["plausible"]]:
+            wrong.append((run["id"], first.code))
+        assert not said.ended_well, run["id"]
+    assert wrong == []
+    assert right >= PRODUCED
 
 
 def test_examined_cases_name_failures_and_say_where_they_are_from() -> None:

@@ -218,6 +218,13 @@ def test_a_message_that_powershell_has_broken_is_found(encoding: str) -> None:
     assert [hit.number for hit in found.values()] == [begun]
 
 
+@pytest.mark.parametrize("line", ["a \n", "abcdefgh\n", "x" * 30 + " \n", "\n"])
+def test_a_text_that_seems_to_be_broken_everywhere_is_read_soon(line: str) -> None:
+    lines = f"    + CategoryInfo \n{'y' * 20} \n" + line * ((1 << 20) // len(line) - 100)
+    whole = mended(lines.encode())
+    assert max(map(len, whole.split(b"\n"))) < 2 * CHUNK_BYTES
+
+
 @given(st.text(alphabet="ab +\n", max_size=400))
 def test_a_text_keeps_its_lines_numbers(text: str) -> None:
     broken = f"{text}\n    + CategoryInfo \n{text}".encode()

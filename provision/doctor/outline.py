@@ -33,7 +33,7 @@ RAISED = (
 IS_RAISED = re.compile(RAISED, re.ASCII)
 ENDS = (
     RAISED,
-    r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?:",
+    r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?\s*:",
     r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
     r"^(?:\[[\d. ]+\] ?)?\[ERROR\] ?[A-Z]",
     r"(?i)\bfinished with (?:code |status )?[1-9]\d*\s*$|^\+ exit [1-9]",

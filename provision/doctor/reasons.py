@@ -22,7 +22,7 @@ from provision.doctor.reading import chunks
 _WRAPPERS = (
     # pip, and the builds that it starts
     r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
-    r"failed-wheel-build-for-install|Failed to build installable wheels",
+    r"failed-wheel-build-for-install|Failed to build installable wheels|backend-unavailable",
     r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
     r"No matching distribution found|Ignored the following|pip's dependency resolver",
     r"(?:Preparing metadata|Getting requirements|(?:Building|Preparing) \w+) .*\berror\s*$",
@@ -33,6 +33,7 @@ _WRAPPERS = (
     r"Error \d+\s*$|Error is not recoverable",
     r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
     r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
+    r"CMake will not be able to correctly generate|CMake configuration failed",
     r"[Cc]hild returned|Bad exit status|Building rpms failed|^LINK(?: Pass \d)?: command ",
     r"Installation has failed|Install of .+ failed",
     # dpkg, apt
@@ -114,7 +115,7 @@ _FRAMES = (
 # Where a program says that it goes on.
 _MILD = (
     r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |^\[W\w* .*\.cpp:|^(?:npm )?(?:warn|WARN)",
-    r"NCCL INFO",
+    r"NCCL INFO|^-- ",
 )
 # Words of a sentence that gives a reason.
 _REASONS = (
@@ -139,6 +140,7 @@ _TOGETHER = 60  # lines: the parts of a chain of exceptions, a compiler's errors
 _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST_END = 300  # lines that the last end may take up; earlier ones of it are not looked at
 _BEHIND = 6  # lines behind the last end
+_UV_CALL = "Call to `"  # uv says that a build failed, and shows the build's output behind that
 _LONGEST = 300  # characters of a line that are shown
 _READ = 2 * _LONGEST
 # a message that ends like this is whole
@@ -207,9 +209,11 @@ def _around_the_end(outline: Outline) -> tuple[int, int]:
     """The lines before the last end, those of it, and the few behind it; of a text that just stops
     its last lines. The first of them, and the one behind the last.
     """
-    ends = [number for number, _ in outline.last_end()] or [outline.lines + 1]
-    first = max(ends[0], ends[-1] - _LONGEST_END) - _LOOKED_AT
-    return max(first, 1), min(ends[-1] + _BEHIND, outline.lines) + 1
+    ended = outline.last_end() or [(outline.lines + 1, "")]
+    last, says = ended[-1]
+    first = max(ended[0][0], last - _LONGEST_END) - _LOOKED_AT
+    behind = _LONGEST_END if _UV_CALL in says else _BEHIND
+    return max(first, 1), min(last + behind, outline.lines) + 1
 
 
 def _raised_in(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:

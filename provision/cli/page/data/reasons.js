@@ -3,6 +3,7 @@
 
 const NEAR = 60, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
+const UV_CALL = "Call to `";
 
 const WHOLE = /(?:[.!'")\]>}]|directory|device|denied|refused|timed out|not found)$/;  // a message that ends like this is
 
@@ -45,12 +46,13 @@ function bare(text, {patterns}) { return text.slice(patterns.prefix.exec(text)?.
 
 // The lines before the last end, those of it, and the few behind it.
 function* linesAround(bytes, outline) {
-  const ends = outline.lastEnd().map(([number]) => number);
-  if (!ends.length) ends.push(outline.lines + 1);
-  const first = Math.max(ends[0], ends.at(-1) - LONGEST_END) - LOOKED_AT, lines = [];
+  const ended = outline.lastEnd();
+  if (!ended.length) ended.push([outline.lines + 1, ""]);
+  const [last, said] = ended.at(-1), behind = said.includes(UV_CALL) ? LONGEST_END : BEHIND;
+  const first = Math.max(ended[0][0], last - LONGEST_END) - LOOKED_AT, lines = [];
   let number = 0;
   for (const line of eachLine(bytes)) {
-    if (++number > Math.min(ends.at(-1) + BEHIND, outline.lines)) break;
+    if (++number > Math.min(last + behind, outline.lines)) break;
     if (number < first) continue;
     const says = asReason(line), text = bytesOf(says);
     lines.push({number, says, text, bare: bare(text, outline)});

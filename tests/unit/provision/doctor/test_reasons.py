@@ -86,6 +86,24 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             ["a.c:(.text+0x7): undefined reference to `f'"],
             id="a linker, after a compiler that shows the source",
         ),
+        pytest.param(
+            "error: Failed to build `numba==0.58.1`\n  cause: Call to `setuptools.build_meta`"
+            " failed (exit status: 1)\n\n         [stderr]\n"
+            + '           File "<string>", line 14, in <module>\n             run_setup()\n'
+            * 9
+            + "         RuntimeError: Cannot install on Python version 3.13.0\n\n"
+            "hint: Build failures usually indicate a problem with the package\n",
+            ["RuntimeError: Cannot install on Python version 3.13.0"],
+            id="the output of a build, which uv shows behind its own words",
+        ),
+        pytest.param(
+            "-- Detecting CUDA compiler ABI info - failed\n"
+            "  nvcc fatal   : Unsupported gpu architecture 'compute_70'\n"
+            "CMake will not be able to correctly generate this project.\n"
+            "*** CMake configuration failed\n",
+            ["nvcc fatal : Unsupported gpu architecture 'compute_70'"],
+            id="CMake's status, and what nvcc says",
+        ),
         pytest.param("make: *** [all] Error 2\n", [], id="a wrapper alone"),
         pytest.param(
             "a.c:1: error: no x\nmake: *** [all] Error 2\n", ["a.c:1: error: no x"], id="a compiler"

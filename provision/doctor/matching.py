@@ -17,11 +17,9 @@ from typing import Any, BinaryIO
 from images.text.printable import printable
 from provision.doctor.literals import beside, needs_of
 from provision.doctor.model import Hit
-from provision.doctor.reading import LineCounter, chunks, unescaped
+from provision.doctor.reading import WRAPPED_LIMIT, LineCounter, chunks, unescaped
 
 _EVIDENCE_LIMIT = 300
-# Texts that are wrapped were pasted from a terminal or a mail; no log of a machine is.
-_WRAPPED_LIMIT = 1 << 20
 # From so many lines on, one look at all of them is cheaper.
 _MANY = 10
 # A line that comes more often in one log is a status line.
@@ -70,9 +68,9 @@ class Patterns:
             self._in_chunk(chunk, source, number, found, memory)
             number += chunk.count(b"\n")
             kept_bytes += len(chunk)
-            if kept_bytes <= _WRAPPED_LIMIT:
+            if kept_bytes <= WRAPPED_LIMIT:
                 kept.append(chunk)
-        if kept_bytes <= _WRAPPED_LIMIT:
+        if kept_bytes <= WRAPPED_LIMIT:
             self._in_wrapped(b"".join(kept).split(b"\n"), source, found)
         return found.hits()
 

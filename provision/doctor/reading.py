@@ -2,8 +2,8 @@
 
 A log is a file of 100 MB as well as a pasted screenful. What stands between a message and its
 pattern is taken away here: colours, carriage returns of progress bars, the escapes of JSON logs,
-UTF-16 of a Windows shell, and its line breaks. Bytes stay bytes (read as Latin-1): a log may be in
-no encoding at all.
+UTF-16 of a Windows shell, and its wrapped lines. Bytes stay bytes (read as Latin-1): a log may be
+in no encoding at all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import BinaryIO
 CHUNK_BYTES = 1 << 14
 # A line that is longer is read in pieces that share so much: no message falls between two.
 OVERLAP = 1 << 10
-# PowerShell writes this about what a program prints on its standard error, and breaks all of that
-# at the width of its console.
-_BROKEN = b"+ CategoryInfo "
-# The output of a program that somebody redirected by hand is no longer.
-_BROKEN_LIMIT = 1 << 20
-_BEFORE_BROKEN = 20  # lines of a message before what PowerShell writes about it
-_LONGEST_BROKEN = 1 << 12  # bytes: a longer message stays in parts
-_WIDTH_FROM = 2_000  # lines that tell the width
+# PowerShell prints this for what a program writes to its standard error, and wraps all of that at
+# the width of its console.
+_POWERSHELL = b"+ CategoryInfo "
+# A text with wrapped lines was pasted, or redirected by hand, and is no longer than this.
+WRAPPED_LIMIT = 1 << 20  # bytes
+_LINES_BEFORE = 20  # lines of the first message that stand before the mark
+_LONGEST_JOINED = 1 << 12  # bytes: a longer message stays in parts
+_WIDTH_FROM = 2_000  # lines that the console's width is measured from
 
 _COLOURS = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])"
@@ -93,27 +93,28 @@ def _meaning(found: re.Match[bytes]) -> bytes:
     return _MEANS.get(name, b"\x1b")
 
 
-def mended(text: bytes) -> bytes:
-    """The lines that PowerShell has broken in one again, before as many empty ones, so that each
-    keeps its number. It breaks behind a blank, which stays, or in a word that fills the width.
+def unwrap_powershell(text: bytes) -> bytes:
+    """Join the lines that PowerShell wrapped. Empty lines follow each joined one, so that every
+    line keeps its number. PowerShell breaks after a space, which stays, or inside a word that fills
+    the width.
     """
     lines = [line.rstrip(b"\r") for line in text.split(b"\n")]
     lengths = [len(line.decode("utf-8", "replace")) for line in lines]
-    first = next((i for i, line in enumerate(lines) if _BROKEN in line), len(lines))
-    told = slice(first, first + _WIDTH_FROM)
-    width = _width(lines[told], lengths[told])
-    for i in range(len(lines) - 1, max(first - _BEFORE_BROKEN, 0), -1):
+    first = next((i for i, line in enumerate(lines) if _POWERSHELL in line), len(lines))
+    measured = slice(first, first + _WIDTH_FROM)
+    width = _console_width(lines[measured], lengths[measured])
+    for i in range(len(lines) - 1, max(first - _LINES_BEFORE, 0), -1):
         before, length = lines[i - 1], lengths[i - 1]
-        is_broken = before.strip() and (before.endswith(b" ") or length == width)
-        is_part = len(lines[i]) < _LONGEST_BROKEN and lines[i].strip()
-        if is_broken and is_part and length <= width:
+        is_wrapped = before.strip() and (before.endswith(b" ") or length == width)
+        is_part = len(lines[i]) < _LONGEST_JOINED and lines[i].strip()
+        if is_wrapped and is_part and length <= width:
             lines[i - 1 : i + 1] = [before + lines[i], b""]
     return b"\n".join(lines)
 
 
-def _width(lines: Sequence[bytes], lengths: Sequence[int]) -> int:
-    """The greatest length of a line that ends in a blank, if half of these end where the next word
-    would not have fitted; or else that of the others.
+def _console_width(lines: Sequence[bytes], lengths: Sequence[int]) -> int:
+    """The width of the console, in characters, or 0: the longest line that ends in a space, unless
+    the next word would have fitted on most lines up to that length.
     """
     ends = [
         (length, length + len(after.split(maxsplit=1)[0]))
@@ -132,12 +133,12 @@ def _decoded(stream: BinaryIO) -> Iterator[bytes]:
     begun: list[bytes] = []
     for piece in pieces:
         begun.append(piece)
-        if len(begun) * CHUNK_BYTES > _BROKEN_LIMIT:
+        if len(begun) * CHUNK_BYTES > WRAPPED_LIMIT:
             break
     else:
         text = b"".join(begun)
-        if _BROKEN in text:
-            text = mended(text)
+        if _POWERSHELL in text:
+            text = unwrap_powershell(text)
             begun = [text[i : i + CHUNK_BYTES] for i in range(0, len(text), CHUNK_BYTES)]
     yield from begun
     yield from pieces

@@ -6,8 +6,7 @@ const COLOURS = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)
 const ESCAPED = /\\+(?:n|r|t|"|\/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))/g;
 const MEANS = {n: "\n", r: "\n", t: "\t", '"': '"', "/": "/", "\\": "\\"};
 const WRAP_FROM = 56, WRAP_TO = 78;
-const BROKEN = "+ CategoryInfo ", BROKEN_LIMIT = 1 << 20, BEFORE_BROKEN = 20;
-const LONGEST_BROKEN = 1 << 12, WIDTH_FROM = 2000;
+const POWERSHELL = "+ CategoryInfo ", LINES_BEFORE = 20, LONGEST_JOINED = 1 << 12, WIDTH_FROM = 2000;
 const EVIDENCE_LIMIT = 300;
 const DECODER = new TextDecoder();
 
@@ -34,23 +33,23 @@ function asEvidence(bytes, isCut) {
   return isLong ? `${(letters.length ? letters.slice(0, EVIDENCE_LIMIT - 3).join("") : text)}...` : text;
 }
 
-// The lines that PowerShell has broken in one again, before as many empty ones.
-function mended(bytes) {
-  if (bytes.length > BROKEN_LIMIT || !bytes.includes(BROKEN)) return bytes;
+// Join the lines that PowerShell wrapped; empty ones follow, so that each keeps its number.
+function unwrapPowerShell(bytes) {
+  if (!bytes.includes(POWERSHELL)) return bytes;
   const lines = bytes.split("\n").map(line => line.replace(/\r+$/, "")), lengths = lines.map(line => [...textOf(line)].length);
-  const first = lines.findIndex(line => line.includes(BROKEN)), told = [first, first + WIDTH_FROM];
-  const width = widthOf(lines.slice(...told), lengths.slice(...told));
-  for (let i = lines.length - 1; i > Math.max(first - BEFORE_BROKEN, 0); i--) {
-    const before = lines[i - 1], isBroken = trimmedEnd(before) && (before.endsWith(" ") || lengths[i - 1] === width);
-    const isPart = lines[i].length < LONGEST_BROKEN && trimmedEnd(lines[i]);
-    if (isBroken && isPart && lengths[i - 1] <= width) lines.splice(i - 1, 2, before + lines[i], "");
+  const first = lines.findIndex(line => line.includes(POWERSHELL)), measured = [first, first + WIDTH_FROM];
+  const width = consoleWidth(lines.slice(...measured), lengths.slice(...measured));
+  for (let i = lines.length - 1; i > Math.max(first - LINES_BEFORE, 0); i--) {
+    const before = lines[i - 1], isWrapped = trimmedEnd(before) && (before.endsWith(" ") || lengths[i - 1] === width);
+    const isPart = lines[i].length < LONGEST_JOINED && trimmedEnd(lines[i]);
+    if (isWrapped && isPart && lengths[i - 1] <= width) lines.splice(i - 1, 2, before + lines[i], "");
   }
   return lines.join("\n");
 }
 
-// The greatest length of a line that ends in a blank, if half of these end where the next word would
-// not have fitted; or else that of the others.
-function widthOf(lines, lengths) {
+// The longest line that ends in a space, unless the next word would have fitted on most lines up to
+// that length; or 0.
+function consoleWidth(lines, lengths) {
   const ends = [];
   for (let i = 0; i < lines.length - 1; i++) {
     if (!lines[i].endsWith(" ") || !trimmedEnd(lines[i]) || !trimmedEnd(lines[i + 1])) continue;
@@ -65,7 +64,7 @@ function widthOf(lines, lengths) {
 
 // Pieces that end where a line ends, as far as lines do end.
 function* chunksOf(whole) {
-  const bytes = mended(whole);
+  const bytes = unwrapPowerShell(whole);
   let pending = "";
   for (let i = 0; i < bytes.length; i += CHUNK) {
     pending += bytes.slice(i, i + CHUNK);

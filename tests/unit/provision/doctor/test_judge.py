@@ -332,7 +332,7 @@ OTHER = END + "ValueError: the shape is not that one\n"
                      id="a likely cause apart from why it ended is no answer"),
         pytest.param([row("a", symptoms=[TYPICAL])],
                      f"RuntimeError: boom\n{STEPS * 70}" * 3 + STEPS, [("a", "medium")], False,
-                     id="what says the same as a reason is no stranger to it"),
+                     id="a line that repeats the reason is an answer"),
         pytest.param([row("a", symptoms=[TYPICAL], often=9), row("b", symptoms=[LOST])],
                      f"RuntimeError: boom\n{STEPS * 70}{END}OSError: lost\n",
                      [("b", "medium"), ("a", "medium")], False,

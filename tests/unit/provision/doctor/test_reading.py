@@ -23,7 +23,14 @@ from provision.doctor.matching import (
     unwrapped,
 )
 from provision.doctor.model import Hit
-from provision.doctor.reading import CHUNK_BYTES, LineCounter, chunks, clean, mended, unescaped
+from provision.doctor.reading import (
+    CHUNK_BYTES,
+    LineCounter,
+    chunks,
+    clean,
+    unescaped,
+    unwrap_powershell,
+)
 from tests import ROOT
 from tests.kit.doctor_texts import VARIATIONS
 
@@ -176,8 +183,8 @@ def test_only_lines_that_were_broken_are_put_together(text: str, joined: int) ->
     assert len(list(unwrapped(text.encode().split(b"\n")))) == joined
 
 
-def as_powershell_breaks(line: str, width: int) -> Iterator[str]:
-    """Behind the last blank that fits, which stays; in a word that is as wide as the console."""
+def as_powershell_wraps(line: str, width: int) -> Iterator[str]:
+    """After the last space that fits, which stays; or inside a word that fills the width."""
     while len(line) > width:
         cut = line.rfind(" ", 0, width) + 1
         cut = cut if line[:cut].strip() else width
@@ -200,17 +207,17 @@ BEFORE = "Collecting numpy==1.25.2 (from -r requirements.txt (line 4))"
 
 
 def narrow(width: int) -> list[str]:
-    return [BEFORE, *(part for line in RECORD for part in as_powershell_breaks(line, width))]
+    return [BEFORE, *(part for line in RECORD for part in as_powershell_wraps(line, width))]
 
 
 @pytest.mark.parametrize("width", [24, 30, 51, 79])
-def test_lines_that_powershell_has_broken_are_whole_again(width: int) -> None:
-    lines = mended("\n".join(narrow(width)).encode()).decode().split("\n")
+def test_lines_that_powershell_wrapped_are_joined(width: int) -> None:
+    lines = unwrap_powershell("\n".join(narrow(width)).encode()).decode().split("\n")
     assert [line for line in lines if line] == [BEFORE, *filter(None, RECORD)]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_message_that_powershell_has_broken_is_found(encoding: str) -> None:
+def test_a_message_that_powershell_wrapped_is_found(encoding: str) -> None:
     lines = narrow(24)
     stream = io.BytesIO("\r\n".join(lines).encode(encoding))
     found = Patterns(["DistutilsPlatformError: Microsoft Visual C"]).in_text(stream, "log")
@@ -219,18 +226,18 @@ def test_a_message_that_powershell_has_broken_is_found(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["a \n", "abcdefgh\n", "x" * 30 + " \n", "\n"])
-def test_a_text_that_seems_to_be_broken_everywhere_is_read_soon(line: str) -> None:
+def test_a_text_that_seems_to_be_wrapped_everywhere_stays_in_short_lines(line: str) -> None:
     lines = f"    + CategoryInfo \n{'y' * 20} \n" + line * ((1 << 20) // len(line) - 100)
-    whole = mended(lines.encode())
-    assert max(map(len, whole.split(b"\n"))) < 2 * CHUNK_BYTES
+    joined = unwrap_powershell(lines.encode())
+    assert max(map(len, joined.split(b"\n"))) < 2 * CHUNK_BYTES
 
 
 @given(st.text(alphabet="ab +\n", max_size=400))
-def test_a_text_keeps_its_lines_numbers(text: str) -> None:
-    broken = f"{text}\n    + CategoryInfo \n{text}".encode()
-    whole = mended(broken)
-    assert whole.count(b"\n") == broken.count(b"\n")
-    assert whole.replace(b"\n", b"") == broken.replace(b"\n", b"")
+def test_joined_lines_keep_their_numbers(text: str) -> None:
+    wrapped = f"{text}\n    + CategoryInfo \n{text}".encode()
+    joined = unwrap_powershell(wrapped)
+    assert joined.count(b"\n") == wrapped.count(b"\n")
+    assert joined.replace(b"\n", b"") == wrapped.replace(b"\n", b"")
 
 
 @pytest.mark.parametrize(

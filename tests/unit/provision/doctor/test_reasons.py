@@ -78,7 +78,7 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
         pytest.param(
             "GET /health 200\nlibc++abi: terminating due to uncaught exception: no memory\n",
             ["libc++abi: terminating due to uncaught exception: no memory"],
-            id="what nobody caught",
+            id="an exception that nothing caught",
         ),
         pytest.param(
             '  17 | print("error: ", x)\na.c:(.text+0x7): undefined reference to `f\'\n'
@@ -94,7 +94,7 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             + "         RuntimeError: Cannot install on Python version 3.13.0\n\n"
             "hint: Build failures usually indicate a problem with the package\n",
             ["RuntimeError: Cannot install on Python version 3.13.0"],
-            id="the output of a build, which uv shows behind its own words",
+            id="the output of a build, which uv prints after its own error",
         ),
         pytest.param(
             "-- Detecting CUDA compiler ABI info - failed\n"

@@ -96,6 +96,13 @@ class TextContext:
             return True
         return any(one.source == hit.source and one.lines <= PARAGRAPH for one in self.outlines)
 
+    def is_stated(self, hit: Hit) -> bool:
+        """Whether the text of a line is longer than one message, and says why it ended."""
+        said = any(one.where.startswith(f"{hit.source}:") for one in self.reasons)
+        return said and any(
+            one.source == hit.source and one.lines > PARAGRAPH for one in self.outlines
+        )
+
     def is_by_a_reason(self, hit: Hit) -> bool:
         """Whether a line is near to one that something ended by and that says why, or says the
         same, or is the text's last words, or no line says why.

@@ -44,6 +44,7 @@ from provision.doctor.ranking import (
     in_order,
     survived_together,
 )
+from provision.doctor.reasons import reads_like_a_reason
 from provision.doctor.scope import MESSAGE, is_near, is_together
 from provision.doctor.suspect import POINTS, Suspect
 
@@ -93,7 +94,7 @@ def judge(
         reasons=tuple(reading.reasons),
         telling=telling(reading.outlines),
         unexplained=any(one.ends for one in reading.outlines)
-        and (all(one.survived or one.is_aside for one in standing) or ranked[0].is_elsewhere),
+        and (all(one.survived for one in standing) or ranked[0].is_aside or ranked[0].is_elsewhere),
         ended_well=bool(reading.outlines)
         and all(one.done for one in reading.outlines)
         and all(one.survived for one in standing if one.hits),
@@ -152,6 +153,8 @@ def _suspect(
         at_end=proven or not shown or any(one.at_end for one in shown),
         says_why=any(one.says_why for one in shown if one.strength == shown[0].strength),
         by_a_reason=proven or not shown or any(one.by_a_reason for one in shown),
+        stated=not proven and bool(seen) and all(map(reading.is_stated, seen)),
+        told=any(reads_like_a_reason(hit.line) for hit in seen),
         is_sure=any(one.says_why or closing or failure.is_hardware_failure for one in alone),
         closing=closing,
         early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),

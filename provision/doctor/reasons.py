@@ -86,7 +86,8 @@ _TELLING = (
 )
 # What a service, a step of a build, a rank, a worker or a logger puts before each line.
 _PREFIXES = (
-    r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *|(?:pip|python|docker|conda|uv)[\d.]* : ",
+    r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *|npm (?:error|ERR!) ",
+    r"(?:pip|python|docker|conda|uv)[\d.]* : ",
     r"\[?rank ?\d+\]?: ?|[\w.]+: \[rank\d+\]: ?|\[ *\d+\.\d+\] ?",
     r"\(\w{3,}(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?",
     r"\[[^\]\sWI][^\]\s]* ?\d\d:\d\d:\d\d[^\]]*\] ?",
@@ -119,7 +120,7 @@ _MILD = (
 )
 # Words of a sentence that gives a reason.
 _REASONS = (
-    r"\b(?:must|please|require[sd]?|can ?not|can't|could ?n[o']t|unable|missing|invalid)\b",
+    r"\b(?:must|please|require[sd]?|can ?not|could not|\w+n't|unable|missing|invalid)\b",
     r"\bno (?:such|devices?|usable|valid)\b",
     r"\bnot (?:found|supported|available|allowed|enough|installed|exist|declared|permitted)\b",
     r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
@@ -165,6 +166,13 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
         stream.seek(0)
         found[-1] = (number, _continued(says, _lines(stream, number + 1, number + 5)))
     return _evidence(found, outline)
+
+
+def reads_like_a_reason(line: str) -> bool:
+    """Whether a line reads like the reason of a failure, and not like a warning or a reading."""
+    bare = _bare(line.strip())
+    mild = MILD.search(bare) or is_warning(line)
+    return not mild and bool(SAYS.search(bare) or WRAPPER.search(bare))
 
 
 def _evidence(lines: Iterable[tuple[int, str]], outline: Outline) -> tuple[Evidence, ...]:

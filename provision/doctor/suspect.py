@@ -28,6 +28,8 @@ class Suspect:
     at_end: bool = True  # what ended the run is near
     says_why: bool = False  # its strongest symptom is in the lines that say why a text ended
     by_a_reason: bool = True  # one of its symptoms is near to such a line
+    stated: bool = False  # its text is long, and says why it ended
+    told: bool = True  # one of its lines reads like the reason of a failure
     is_sure: bool = False  # a proof of it alone is there, or in a text's last words; or hardware
     closing: bool = False  # the last words of a text show it
     early: bool = False  # it is far from the last words of its text
@@ -49,8 +51,13 @@ class Suspect:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is no proof, and stands apart from what says why the text ended."""
-        return self.strength != "proof" and not self.supported and not self.by_a_reason
+        """Whether it is no proof, and stands apart from what says why the text ended, or says less
+        than that: a hint, or elsewhere that something failed or a line that tells of no failure.
+        """
+        if self.strength == "proof" or self.supported:
+            return False
+        tells_less = not self.says_why and (self.failure.outcome or not self.told)
+        return not self.by_a_reason or (self.stated and (self.strength == "hint" or tells_less))
 
     @property
     def is_root(self) -> bool:

@@ -151,10 +151,13 @@ def _ruled_out(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _unknown(about: str, diagnosis: Diagnosis) -> Iterator[str]:
-    yield from row("unknown", f"Nothing in {about} matches a known problem.")
+    said = f"Nothing in {about} matches a known problem."
+    if diagnosis.causes:
+        said = f"No known problem explains how {about} ends."
+    yield from row("unknown", said)
     yield from _log_says(diagnosis.reasons)
-    said = {evidence.where for evidence in diagnosis.reasons}
-    telling = [evidence for evidence in diagnosis.telling if evidence.where not in said]
+    quoted = {evidence.where for evidence in diagnosis.reasons}
+    telling = [evidence for evidence in diagnosis.telling if evidence.where not in quoted]
     for i, evidence in enumerate(telling):
         yield from row("last lines" if i == 0 else "", _seen(evidence))
     for i, line in enumerate(COLLECT):

@@ -96,6 +96,8 @@ class Judge {
       isAtEnd: isProven || shown.some(one => one.isAtEnd),
       saysWhy: shown.some(one => one.strength === shown[0].strength && one.saysWhy),
       isSure: shown.some(one => one.strength === PROOF && !one.shared && (one.saysWhy || isClosing || isHardwareFailure(failure))),
+      isStated: !isProven && this.outline.isStated(),
+      isTold: hits.some(hit => readsLikeAReason(hit.line, this.outline)),
       isByAReason: isProven || shown.some(one => one.isByAReason),
       isClosing,
       beatenBy: null,
@@ -133,7 +135,7 @@ class Judge {
     standing = explainedBy(this.beforeTheEnd(standing));
     const [first] = reasonsFirst(this.closingFirst(endingFirst(standing.toSorted(byRank))));
     const isUnexplained = this.outline.ends.length > 0 &&
-      (standing.every(one => one.isSurvived || isAside(one)) || isElsewhere(first));
+      (standing.every(one => one.isSurvived) || isAside(first) || isElsewhere(first));
     const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
     if (!first || isUnexplained || hasEndedWell) return {first: null, confidence: "low"};
     const confidence = confidenceOf(first, standing);
@@ -168,9 +170,15 @@ function linesOf(shown) {
 const isHardwareFailure = failure => failure.hardware && (failure.severity ?? "blocks") === "blocks";
 const severityOf = one => one.isSurvived ? "warns" : one.failure.severity ?? "blocks";
 const pointsOf = one => one.strength + SUPPORT * ((one.supported.length > 0) + one.isDecided) + (one.failure.often ?? 0);
-const isElsewhere = one => one.strength !== PROOF && !one.supported.length && !one.isByAReason;
 const isAside = one => severityOf(one) === "warns" && !(one.isAtEnd && one.saysWhy);
 const isWithin = (one, other) => [...one.lines].every(line => other.lines.has(line));
+
+// Whether it is no proof, and stands apart from what says why the text ended, or says less than that.
+function isElsewhere(one) {
+  if (one.strength === PROOF || one.supported.length) return false;
+  const tellsLess = !one.saysWhy && (one.failure.outcome || !one.isTold);
+  return !one.isByAReason || one.isStated && (one.strength === HINT || tellsLess);
+}
 
 // Whether an outcome can follow from it.
 function isRoot(one) {

@@ -85,6 +85,9 @@ class Outline {
     return isSaid || !this.reasons.length || this.lines <= PARAGRAPH;
   }
 
+  // Whether the text is longer than one message, and says why it ended.
+  isStated() { return this.reasons.length > 0 && this.lines > PARAGRAPH; }
+
   isByAReason(hit) {
     const numbers = this.reasons.map(({number}) => number).filter(number => this.ends.some(([end]) => end === number));
     if (this.reasons.some(({says}) => says === hit.line)) return true;

@@ -44,6 +44,12 @@ function isWrapper(text, {patterns}) { return patterns.wrapper.test(text) && !pa
 // A line without what a service, a rank or a logger puts before it.
 function bare(text, {patterns}) { return text.slice(patterns.prefix.exec(text)?.end ?? 0); }
 
+// Whether a line reads like the reason of a failure, and not like a warning or a reading.
+function readsLikeAReason(line, outline) {
+  const words = bare(bytesOf(line.trim()), outline), {mild, says, wrapper} = outline.patterns;
+  return !mild.test(words) && !outline.isWarning(line) && (says.test(words) || wrapper.test(words));
+}
+
 // The lines before the last end, those of it, and the few behind it.
 function* linesAround(bytes, outline) {
   const ended = outline.lastEnd();

@@ -84,7 +84,7 @@ EXAMINED = {
     "fourth": 96,
     "fifth": 34,
     "sixth": 136,
-    "seventh": 35,
+    "seventh": 32,  # three more are answered by the lines that the log ends with
     "eighth": 72,
     "ninth": 51,
     "tenth": 84,

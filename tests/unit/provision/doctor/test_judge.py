@@ -303,6 +303,7 @@ def test_a_row_of_another_shape_is_named(broken: dict[str, Any]) -> None:
 
 TYPICAL = {"text": "boom", "is": "typical"}
 LOST = {"text": "lost", "is": "typical"}
+HINT = {"text": "lost", "is": "hint"}
 STEPS = "step 17 loss 2.0\n"
 END = "Traceback (most recent call last):\n  File 'a.py', line 1\n"
 OTHER = END + "ValueError: the shape is not that one\n"
@@ -344,6 +345,22 @@ OTHER = END + "ValueError: the shape is not that one\n"
         pytest.param([row("a", symptoms=[TYPICAL], severity="warns")],
                      f"{STEPS * 40}boom\n{OTHER}", [("a", "medium")], True,
                      id="a harmless line explains no end"),
+        pytest.param([row("a", symptoms=[TYPICAL], severity="warns"), row("b", symptoms=[HINT])],
+                     f"{STEPS * 40}boom\nlost\n{OTHER}", [("a", "medium"), ("b", "low")], True,
+                     id="nor with a hint beside it"),
+        pytest.param([row("a", symptoms=[HINT])], f"{STEPS * 40}{END}OSError: lost\n",
+                     [("a", "low")], True, id="a hint says less than the lines that say why"),
+        pytest.param([row("a", symptoms=[HINT])], f"{END}OSError: lost\n", [("a", "low")], False,
+                     id="of one message it is all there is"),
+        pytest.param([row("a", symptoms=[LOST], outcome=True)],
+                     f"{STEPS * 40}{OTHER}ERROR: worker is lost, exit status 1\n",
+                     [("a", "medium")], True, id="so does that something failed, elsewhere"),
+        pytest.param([row("a", symptoms=[LOST], outcome=True)], f"{STEPS * 40}{END}OSError: lost\n",
+                     [("a", "medium")], False, id="in the line that says why it is an answer"),
+        pytest.param([row("a", symptoms=[TYPICAL])], f"{STEPS * 40}boom 2.13+cpu\n{OTHER}",
+                     [("a", "medium")], True, id="a line that tells of no failure explains none"),
+        pytest.param([row("a", symptoms=[TYPICAL])], f"{STEPS * 40}boom failed\n{OTHER}",
+                     [("a", "medium")], False, id="one that does, near the reason, is an answer"),
     ],
 )  # fmt: skip
 def test_where_a_text_stands_decides(

@@ -93,12 +93,18 @@ def judge(
         ),
         reasons=tuple(reading.reasons),
         telling=telling(reading.outlines),
-        unexplained=any(one.ends for one in reading.outlines)
-        and (all(one.survived for one in standing) or ranked[0].is_aside or ranked[0].is_elsewhere),
+        unexplained=_is_unexplained(ranked, reading),
         ended_well=bool(reading.outlines)
         and all(one.done for one in reading.outlines)
         and all(one.survived for one in standing if one.hits),
     )
+
+
+def _is_unexplained(ranked: Sequence[Suspect], reading: TextContext) -> bool:
+    """Whether a text ends badly and what is known does not say why, or just stops after a hint."""
+    if not any(one.ends for one in reading.outlines):
+        return bool(ranked) and ranked[0].strength == "hint" and ranked[0].is_elsewhere
+    return all(one.survived for one in ranked) or ranked[0].is_aside or ranked[0].is_elsewhere
 
 
 def explained(failure: KnownFailure) -> Cause:

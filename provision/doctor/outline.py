@@ -28,7 +28,7 @@ RAISED = (
     r"(?:\(\w+(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?)?(?:(?:ERROR|CRITICAL) \S+ \S+ \[[^\]]{1,80}\] ?)?"
     r"(?:(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
     r"|(?:[\w.]+\.)?[A-Z]\w*(?:Unavailable|Expired|NotFound|Exceeded|Died|Impossible|Refused): "
-    r"|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
+    r"|(?:[a-z_]\w*\.){2,}[A-Z]\w+: |socket\.[a-z]+: )"
 )
 IS_RAISED = re.compile(RAISED, re.ASCII)
 ENDS = (
@@ -51,7 +51,7 @@ ENDS = (
 ENDED = (
     r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
     r"(?i)\b(?:training|tuning|build|installations?|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$",
+    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$|^# Avg bus bandwidth|^\s*GPU \d+: OK\s*$",
 )
 # "0 failed" is no failure, "10 failed" is one.
 GAVE_UP = re.compile(
@@ -71,7 +71,7 @@ DONE = (
     r"(?i)\bsav(?:ed|ing) (?:the )?(?:final )?(?:model|checkpoint|weights)\b",
     r"^(?:Processing triggers for|Setting up) \S+|^(?:Installed|Upgraded|Complete)[:!]\s*$",
     r"^Installed \d+ packages? in |^Resolved \d+ packages? in |^Audited \d+ packages? in ",
-    r"^\[100%\] Built target|^-- Build files have been written to|^-- Installing: ",
+    r"^\[100%\] Built target|^-- (?:Build files have been written to|Generating done)|^-- Installing: ",
     r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
 )
 # A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp;
@@ -143,7 +143,11 @@ def outline(stream: BinaryIO, source: str) -> Outline:
     failed = any(GAVE_UP.search(line) for _, line in tail) or bool(
         tail and found.ends_after(tail[0][0], number, but=READ_ENOUGH)
     )
-    said = [at for at, line in tail if done.match(line) and not (failed and ended.match(line))]
+    said = [
+        at
+        for at, line in tail
+        if done.match(line) and not (failed and (ended.match(line) or GAVE_UP.search(line)))
+    ]
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
     return found

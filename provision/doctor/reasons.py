@@ -69,11 +69,13 @@ _WRAPPERS = (
     r"Server terminated with error|check the log file|complete log of this run",
     r"Fatal server error|^Please consult the|cannot be started, session disabled",
     r"Some tests did not pass",
+    # pytest, Portage
+    r"^=+ .*\bin \d|^!+ |^collected \d+ items?|\S::[a-z]+ failed \(|^\* \w+ failed\W*$",
     # servers, Slurm, MPI, Horovod
     r"exiting due to model loading error|failed to load model\b",
     r"library dependencies are not installed in the worker",
     r"root cause (?:above|below)|[Ss]ee the (?:\w+ )?logs|Failed core proc|[Ww]orker failed",
-    r"Application startup failed",
+    r"Application startup failed|output_handler failed|one child failed",
     r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",
     r"pyxis: (?:container start|child \d+) failed|spank plugin stack",
     r"mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)|remote process exited",
@@ -81,7 +83,8 @@ _WRAPPERS = (
 )
 # Where a wrapper's own line gives the reason.
 _TELLING = (
-    r"(?i)\bdue to (?:time|preempt|node|memory)|oom[-_ ]?kill|out of memory|no space left",
+    r"(?i)\bdue to (?:time|preempt|node|memory|control)|oom[-_ ]?kill|out of memory|no space left",
+    r"context canceled",
     r"(?:limit|quota) exceeded|killed after reaching|permission denied|no such file|signal: [a-z]",
 )
 # What a service, a step of a build, a rank, a worker or a logger puts before each line.
@@ -108,6 +111,11 @@ _FRAMES = (
     r"CUDA kernel errors might|For debugging consider|Compile with `TORCH|^Set TORCH",
     # rpm, nccl-tests, a Makefile's own echo, X servers
     r"\.log :?$|using root$|Out of bounds values|^echo\b|^\(EE\)$|^\((?:WW|II|--|\*\*)\)",
+    r"^If no devices become available",
+    # frames of compiled code
+    r"\[0x[0-9a-fA-F]{6,}\]$|^frame #\d|^#\d+ +0x|\b[0-9A-F]{16} |[Bb]acktrace:?$",
+    # what is counted, and is none
+    r"(?i:\b(?:errors?|failed)[:=] ?0\b|\b0 (?:errors?|failed)\b)",
     # flags as lspci prints them
     r"\w+[-+] \w+[-+]",
     # what a report's form asks for
@@ -115,20 +123,23 @@ _FRAMES = (
 )
 # Where a program says that it goes on.
 _MILD = (
-    r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |^\[W\w* .*\.cpp:|^(?:npm )?(?:warn|WARN)",
+    r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |^\[[IW]\w* .*\.cpp:|^(?:npm )?(?:warn|WARN)",
+    r" requires \S+, which is not installed|but you(?: wi|')?(?:ll)? have \S+ \S+ which is incompatible",
     r"NCCL INFO|^-- ",
 )
 # Words of a sentence that gives a reason.
 _REASONS = (
-    r"\b(?:must|please|require[sd]?|can ?not|could not|\w+n't|unable|missing|invalid)\b",
+    r"\b(?:must|please|require[sd]?|can ?not|could not|unable|missing|invalid)\b",
+    r"\b(?:was|were|is|are|did|ca|wo|could|would)n't\b",
     r"\bno (?:such|devices?|usable|valid)\b",
     r"\bnot (?:found|supported|available|allowed|enough|installed|exist|declared|permitted)\b",
     r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
-    r"unsupported|denied|refused|timed? ?out|incompatib|mismatch|illegal|\bunknown \w|undeclared",
+    r"unsupported|denied|refused|timed ?out|\btime-?out\b(?:[^:=]|$)|incompatib|mismatch|illegal",
+    r"\bunknown \w|undeclared",
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
     r"package is deprecated|\binsufficient\b|^\(EE\) |\bsignal: [a-z]",
     r"\bGPU hang\b|\bHW exception\b",
-    r"corrupt|expected|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
+    r"corrupt|\b(?:un)?expected\b.|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
     r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
 )
 WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
@@ -171,8 +182,13 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
 def reads_like_a_reason(line: str) -> bool:
     """Whether a line reads like the reason of a failure, and not like a warning or a reading."""
     bare = _bare(line.strip())
-    mild = MILD.search(bare) or is_warning(line)
-    return not mild and bool(SAYS.search(bare) or WRAPPER.search(bare))
+    tells = SAYS.search(bare) or WRAPPER.search(bare)
+    return bool(tells) and not _goes_on(bare) and not is_warning(line)
+
+
+def _goes_on(bare: str) -> bool:
+    """Whether a program says in its line that it goes on."""
+    return MILD.search(bare) is not None or is_warning(bare)
 
 
 def _evidence(lines: Iterable[tuple[int, str]], outline: Outline) -> tuple[Evidence, ...]:
@@ -245,7 +261,7 @@ def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[
     is_code = False  # after each place a traceback shows a line of the file
     for number, says in lines:
         bare = _bare(says)
-        goes_on = MILD.search(bare) or is_warning(says)
+        goes_on = _goes_on(bare) or is_warning(says)
         is_code = is_code and not IS_RAISED.match(bare)
         framed = is_code or FRAME.search(bare) or _is_wrapper(bare)
         if bare and not framed and (mild or not goes_on):
@@ -257,7 +273,8 @@ def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
     """A message that breaks off, with the lines of its paragraph that it goes on in."""
     for _, more in lines:
-        if FRAME.search(more) if more else not says.endswith((":", ",")):
+        more = _bare(more)
+        if _goes_on(more) or FRAME.search(more) if more else not says.endswith((":", ",")):
             break
         if not more or _is_wrapper(more):
             continue

@@ -134,8 +134,9 @@ class Judge {
     standing = standing.filter(one => one.isAtEnd || !one.failure.generic);
     standing = explainedBy(this.beforeTheEnd(standing));
     const [first] = reasonsFirst(this.closingFirst(endingFirst(standing.toSorted(byRank))));
-    const isUnexplained = this.outline.ends.length > 0 &&
-      (standing.every(one => one.isSurvived) || isAside(first) || isElsewhere(first));
+    const isUnexplained = this.outline.ends.length > 0 ?
+      standing.every(one => one.isSurvived) || isAside(first) || isElsewhere(first) :
+      first?.strength === HINT && isElsewhere(first);
     const hasEndedWell = this.outline.done > 0 && standing.every(one => one.isSurvived);
     if (!first || isUnexplained || hasEndedWell) return {first: null, confidence: "low"};
     const confidence = confidenceOf(first, standing);

@@ -27,7 +27,7 @@ class Outline {
     this.last = tail.at(-1)?.[0] ?? 0;
     const {done, ended, gaveUp, readEnough} = this.patterns;
     const hasFailed = tail.some(([, line]) => gaveUp.test(line)) || tail.length > 0 && this.endsAfter(tail[0][0], number, readEnough);
-    const said = tail.filter(([, line]) => done.test(line) && !(hasFailed && ended.test(line)));
+    const said = tail.filter(([, line]) => done.test(line) && !(hasFailed && (ended.test(line) || gaveUp.test(line))));
     if (said.length && !this.endsAfter(said.at(-1)[0], number)) this.done = said.at(-1)[0];
   }
 

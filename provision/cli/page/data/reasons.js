@@ -46,9 +46,12 @@ function bare(text, {patterns}) { return text.slice(patterns.prefix.exec(text)?.
 
 // Whether a line reads like the reason of a failure, and not like a warning or a reading.
 function readsLikeAReason(line, outline) {
-  const words = bare(bytesOf(line.trim()), outline), {mild, says, wrapper} = outline.patterns;
-  return !mild.test(words) && !outline.isWarning(line) && (says.test(words) || wrapper.test(words));
+  const words = bare(bytesOf(line.trim()), outline), {says, wrapper} = outline.patterns;
+  return (says.test(words) || wrapper.test(words)) && !goesOn(words, outline) && !outline.isWarning(line);
 }
+
+// Whether a program says in its line that it goes on.
+function goesOn(bare, outline) { return outline.patterns.mild.test(bare) || outline.isWarning(bare); }
 
 // The lines before the last end, those of it, and the few behind it.
 function* linesAround(bytes, outline) {
@@ -84,13 +87,13 @@ function saidIn(lines, outline) {
 
 // The lines that are no wrapper, no frame, and no warning, unless it is mild. Each once, the last.
 function ownWords(lines, outline, mild = false) {
-  const found = new Map(), {frame, raised, mild: goesOn} = outline.patterns;
+  const found = new Map(), {frame, raised} = outline.patterns;
   let isCode = false;  // after each place a traceback shows a line of the file
   for (const one of lines) {
     const {says, text, bare} = one;
     isCode &&= !raised.test(bare);
     const framed = isCode || frame.test(bare) || isWrapper(bare, outline);
-    if (bare && !framed && (mild || !goesOn.test(bare) && !outline.isWarning(text))) found.set(says, one);
+    if (bare && !framed && (mild || !goesOn(bare, outline) && !outline.isWarning(text))) found.set(says, one);
     isCode = bare.startsWith('File "');
   }
   return [...found.values()].sort((a, b) => a.number - b.number);
@@ -107,8 +110,8 @@ function continued({number, says}, bytes, outline) {
   for (const line of eachLine(bytes)) {
     if (++at <= number) continue;
     if (at >= number + 5) break;
-    const more = asReason(line), text = bytesOf(more);
-    if (more ? frame.test(text) : !/[:,]$/.test(says)) break;
+    const text = bare(bytesOf(asReason(line)), outline), more = textOf(text);
+    if (more ? goesOn(text, outline) || frame.test(text) : !/[:,]$/.test(says)) break;
     if (!more || isWrapper(text, outline)) continue;
     says = `${says} ${more}`;
     if (WHOLE.test(more)) break;

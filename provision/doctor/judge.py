@@ -36,7 +36,7 @@ from provision.doctor.model import (
     RuledOut,
     Strength,
 )
-from provision.doctor.outline import telling
+from provision.doctor.outline import IS_CODE, telling
 from provision.doctor.ranking import (
     before_the_end,
     confidence_in,
@@ -189,6 +189,8 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
         seen = reading.together.get(symptom.parts) or [hits[part] for part in symptom.parts]
         if failure.generic and len(seen) == 1:
             seen = [reading.last.get(symptom.parts[0], seen[0])]
+        if all(IS_CODE.match(hit.line) for hit in seen):
+            continue
         other = hits.get(symptom.without)
         if other is not None and is_near(other, seen[0]):
             continue

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 # A line that says why a run ended, or that it ended badly. At the line's begin, behind what a
 # service, a container or a rank puts before each of its lines.
 # the last line of a traceback, in Python and in Java: no blank before it, but what compose,
-# BuildKit, a host, a rank, a worker of vLLM's or Ray's and a logger put there
+# BuildKit, pytest, Kaggle, a host, a rank, a worker of vLLM's or Ray's and a logger put there
 RAISED = (
-    r"^(?:[\w.-]+ +\| +|#\d+ [\d.]+ )?(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
+    r"^(?:[\w.-]+ +\| +|#\d+ [\d.]+ |E +|\d+\.\d+s\s+\d+\s+)?(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
     r"(?:\(\w+(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?)?(?:(?:ERROR|CRITICAL) \S+ \S+ \[[^\]]{1,80}\] ?)?"
     r"(?:(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|Exit)(?::|$)"
     r"|(?:[\w.]+\.)?[A-Z]\w*(?:Unavailable|Expired|NotFound|Exceeded|Died|Impossible|Refused): "
-    r"|(?:[a-z_]\w*\.){2,}[A-Z]\w+: |socket\.[a-z]+: )"
+    r"|(?:[a-z_]\w*\.){2,}[A-Z]\w+: |socket\.[a-z]+: |Exception: )"
 )
 IS_RAISED = re.compile(RAISED, re.ASCII)
 ENDS = (
@@ -45,7 +45,7 @@ ENDS = (
     r"(?:^|\s)(?:make|gmake|ninja)(?:\[\d+\])?: (?:\*\*\*|build stopped)",
     r"\*\*\* .+ (?:Error|Stop)\b",
     r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
-    r": undefined reference to ",
+    r": undefined reference to |: line \d+: \w+: unbound variable",
 )
 # This is said of a program that failed, too, by a wrapper that forgets its exit code.
 ENDED = (
@@ -71,15 +71,19 @@ DONE = (
     r"(?i)\bsav(?:ed|ing) (?:the )?(?:final )?(?:model|checkpoint|weights)\b",
     r"^(?:Processing triggers for|Setting up) \S+|^(?:Installed|Upgraded|Complete)[:!]\s*$",
     r"^Installed \d+ packages? in |^Resolved \d+ packages? in |^Audited \d+ packages? in ",
-    r"^\[100%\] Built target|^-- (?:Build files have been written to|Generating done)|^-- Installing: ",
+    r"^\[100%\] Built target|^-- (?:Build files have been written to|Generating done|Installing: )",
     r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
 )
+# The code around a place, as IPython shows it: behind the number of its line.
+CODE = r"^\s*\d+ +(?:(?:el)?if|raise|return|except|assert|def)\b"
+IS_CODE = re.compile(CODE, re.ASCII)
 # A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp;
 # of a logger's levels, of CMake's status.
 WARNING = re.compile(
     r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/|\[W \w+\.cpp|^warning: "
     r"|\bIgnor(?:e|ing) \w+ error\b|\bSkipping import\b|-- Could (?:NOT|not) find "
-    r"|(?:^|[\s\[(|])(?:INFO|DEBUG)(?:[\s\])|]|: )",
+    r"|(?:^|[\s\[(|])(?:INFO|DEBUG)(?:[\s\])|]|: )"
+    r"|" + CODE,
     re.ASCII,
 )
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done

@@ -92,8 +92,12 @@ def _ending_first(ranked: list[Suspect]) -> list[Suspect]:
 
 
 def _closing_first(ranked: list[Suspect]) -> list[Suspect]:
-    """What the last words of a long text say ranks before what is no proof and far above them."""
-    if not ranked or not ranked[0].early or ranked[0].strength == "proof":
+    """What the last words of a long text say ranks before what is far above them, and no proof, or
+    no sure one and apart from what says why the text ended.
+    """
+    if not ranked or not ranked[0].early:
+        return ranked
+    if ranked[0].strength == "proof" and (ranked[0].is_sure or ranked[0].by_a_reason):
         return ranked
     last = [
         one

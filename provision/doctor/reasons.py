@@ -70,7 +70,8 @@ _WRAPPERS = (
     r"Fatal server error|^Please consult the|cannot be started, session disabled",
     r"Some tests did not pass",
     # pytest, Portage
-    r"^=+ .*\bin \d|^!+ |^collected \d+ items?|\S::[a-z]+ failed \(|^\* \w+ failed\W*$",
+    r"^=+ .*\bin \d|^!+ |^_+ |^ERROR (?:collecting )?\S+\.py\W*$|^collected \d+ items?",
+    r"\S::[a-z]+ failed \(|^\* \w+ failed\W*$",
     # servers, Slurm, MPI, Horovod
     r"exiting due to model loading error|failed to load model\b",
     r"library dependencies are not installed in the worker",
@@ -90,7 +91,7 @@ _TELLING = (
 # What a service, a step of a build, a rank, a worker or a logger puts before each line.
 _PREFIXES = (
     r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *|npm (?:error|ERR!) ",
-    r"(?:pip|python|docker|conda|uv)[\d.]* : ",
+    r"(?:pip|python|docker|conda|uv)[\d.]* : |\d+\.\d+s\s+\d+\s+|E +",
     r"\[?rank ?\d+\]?: ?|[\w.]+: \[rank\d+\]: ?|\[ *\d+\.\d+\] ?",
     r"\(\w{3,}(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?",
     r"\[[^\]\sWI][^\]\s]* ?\d\d:\d\d:\d\d[^\]]*\] ?",
@@ -124,7 +125,7 @@ _FRAMES = (
 # Where a program says that it goes on.
 _MILD = (
     r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |^\[[IW]\w* .*\.cpp:|^(?:npm )?(?:warn|WARN)",
-    r" requires \S+, which is not installed|but you(?: wi|')?(?:ll)? have \S+ \S+ which is incompatible",
+    r" requires \S+, which is not installed|have \S+ \S+ which is incompatible",
     r"NCCL INFO|^-- ",
 )
 # Words of a sentence that gives a reason.
@@ -135,18 +136,21 @@ _REASONS = (
     r"\bnot (?:found|supported|available|allowed|enough|installed|exist|declared|permitted)\b",
     r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
     r"unsupported|denied|refused|timed ?out|\btime-?out\b(?:[^:=]|$)|incompatib|mismatch|illegal",
-    r"\bunknown \w|undeclared",
+    r"\bunknown \w|undeclared|unbound variable|\bnot a (?:terminal|tty)\b",
     r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
     r"package is deprecated|\binsufficient\b|^\(EE\) |\bsignal: [a-z]",
     r"\bGPU hang\b|\bHW exception\b",
     r"corrupt|\b(?:un)?expected\b.|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
     r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
 )
+# A kernel's line about a GPU.
+_GPU = r"(?:\[drm\b|\b(?:NVRM|nvidia|nouveau|amdgpu|kfd|radeon|i915)\b)"
 WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
 TELLING = re.compile("|".join(_TELLING), re.ASCII)
 PREFIX = re.compile(f"^(?:{'|'.join(_PREFIXES)})+", re.ASCII)
 FRAME = re.compile("|".join(_FRAMES), re.ASCII)
 MILD = re.compile("|".join(_MILD), re.ASCII)
+GPU_LINE = re.compile(rf"(?:^\[ *\d+\.\d+\]|\bkernel:) .*{_GPU}", re.ASCII)
 SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
 _TOGETHER = 60  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
@@ -155,6 +159,10 @@ _BEHIND = 6  # lines behind the last end
 _UV_CALL = "Call to `"  # uv says that a build failed, and shows the build's output behind that
 _LONGEST = 300  # characters of a line that are shown
 _READ = 2 * _LONGEST
+# a message that goes on behind a blank line
+_HEADING = re.compile(r"(?:[:,]|\bvalidation errors? for \S+)$", re.ASCII)
+# an exception without words of its own: what it says is the line of code above it
+_WORDLESS = re.compile(r"^[\w.]+(?:Error|Exception)$", re.ASCII)
 # a message that ends like this is whole
 _WHOLE = (*".!'\")]>}", "directory", "device", "denied", "refused", "timed out", "not found")
 
@@ -172,6 +180,7 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
         found = _raised_in(lines)
         if not found:
             return _evidence(_said_in(lines, mild=not outline.ends), outline)
+    found = [_with_its_code(one, stream) for one in found]
     if not found[-1][1].endswith(_WHOLE) or "(Request ID" in found[-1][1]:
         number, says = found[-1]
         stream.seek(0)
@@ -248,8 +257,11 @@ def _raised_in(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _said_in(lines: Sequence[tuple[int, str]], *, mild: bool) -> list[tuple[int, str]]:
-    """The first and the last two lines that read like a reason; `mild`: or else like a warning."""
+    """The first and the last two lines that read like a reason, of a kernel's those about a GPU;
+    `mild`: or else like a warning.
+    """
     said = [one for one in _own_words(lines) if SAYS.search(_bare(one[1]))]
+    said = [one for one in said if GPU_LINE.search(one[1])] or said
     if mild and not said:
         said = [one for one in _own_words(lines, mild=True) if SAYS.search(one[1])]
     return said if len(said) < 4 else [said[0], *said[-2:]]
@@ -270,11 +282,22 @@ def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[
     return sorted((number, says) for says, number in found.items())
 
 
+def _with_its_code(raised: tuple[int, str], stream: BinaryIO) -> tuple[int, str]:
+    """An exception that has no words, with the line of code that the traceback shows above it."""
+    number, says = raised
+    if not _WORDLESS.match(_bare(says)):
+        return raised
+    stream.seek(0)
+    above = [_bare(line) for _, line in _lines(stream, max(number - 3, 1), number)]
+    code = [line for line in above if line and not FRAME.search(line)]
+    return (number, f"{code[-1]} {says}"[:_LONGEST]) if code else raised
+
+
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
     """A message that breaks off, with the lines of its paragraph that it goes on in."""
-    for _, more in lines:
-        more = _bare(more)
-        if _goes_on(more) or FRAME.search(more) if more else not says.endswith((":", ",")):
+    for _, line in lines:
+        more = _bare(line)
+        if _goes_on(more) or FRAME.search(more) if more else not _HEADING.search(says):
             break
         if not more or _is_wrapper(more):
             continue

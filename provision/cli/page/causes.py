@@ -131,6 +131,7 @@ def _outline() -> Mapping[str, str]:
         "gaveUp": outline.GAVE_UP.pattern.decode(),
         "readEnough": outline.READ_ENOUGH.pattern,
         "warning": outline.WARNING.pattern,
+        "code": outline.CODE,
         "ordinary": context.ORDINARY.pattern,
         "reports": context.REPORTS.pattern,
         "wrapper": reasons.WRAPPER.pattern,
@@ -139,6 +140,7 @@ def _outline() -> Mapping[str, str]:
         "mild": reasons.MILD.pattern,
         "frame": reasons.FRAME.pattern,
         "says": reasons.SAYS.pattern,
+        "gpuLine": reasons.GPU_LINE.pattern,
     }
 
 

@@ -42,7 +42,9 @@ def describe_diagnosis(
         lines += _unknown(about, diagnosis)
         in_full = causes if whole else ()
     elif diagnosis.ended_well:
-        lines += [f"No failure found: {about} ends normally.", *([""] if causes else [])]
+        lines += [f"No failure found: {about} ends normally."]
+        lines += _earlier(diagnosis.telling)
+        lines += [""] if causes else []
         in_full = causes if whole else ()
     elif not causes:
         lines += [_nothing(about)]
@@ -162,6 +164,12 @@ def _unknown(about: str, diagnosis: Diagnosis) -> Iterator[str]:
         yield from row("last lines" if i == 0 else "", _seen(evidence))
     for i, line in enumerate(COLLECT):
         yield from row("collect" if i == 0 else "", line)
+
+
+def _earlier(telling: Sequence[Evidence]) -> Iterator[str]:
+    """What went wrong before a text ends normally, as the text says it."""
+    for i, evidence in enumerate(telling[-_EVIDENCE:]):
+        yield from row("earlier" if i == 0 else "", _seen(evidence))
 
 
 def _is_seen(reason: Evidence, cause: Cause) -> bool:

@@ -111,6 +111,7 @@ class Judge {
       if (!parts.every(part => this.hits.has(part))) continue;
       let seen = this.together.get(`${parts}`) ?? parts.map(part => this.hits.get(part));
       if (failure.generic && seen.length === 1) seen = [this.last.get(parts[0]) ?? seen[0]];
+      if (seen.every(hit => outline.patterns.code.test(bytesOf(hit.line)))) continue;
       const other = this.hits.get(without);
       if (other && spread([other, seen[0]]) <= PARAGRAPH) continue;
       const isNear = seen.length === 1 || spread(seen) <= within;
@@ -145,7 +146,9 @@ class Judge {
 
   closingFirst(ranked) {
     const {outline} = this;
-    if (!ranked.length || ranked[0].strength === PROOF || !ranked[0].hits.every(hit => outline.after(hit) > TOGETHER)) return ranked;
+    const [top] = ranked;
+    if (!top || !top.hits.every(hit => outline.after(hit) > TOGETHER)) return ranked;
+    if (top.strength === PROOF && (top.isSure || top.isByAReason)) return ranked;
     const last = ranked.find(one => isRoot(one) && one.strength !== HINT && !one.failure.generic && one.isClosing);
     return last ? [last, ...ranked.filter(one => one !== last)] : ranked;
   }

@@ -4,6 +4,8 @@
 const NEAR = 60, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
 const UV_CALL = "Call to `";
+const HEADING = /(?:[:,]|\bvalidation errors? for \S+)$/;  // a message that goes on behind a blank line
+const WORDLESS = /^[\w.]+(?:Error|Exception)$/;  // an exception without words of its own
 
 const WHOLE = /(?:[.!'")\]>}]|directory|device|denied|refused|timed out|not found)$/;  // a message that ends like this is
 
@@ -16,6 +18,7 @@ function* reasonsOf(bytes, outline) {
     found = raisedIn(lines, outline);
     if (!found.length) return saidIn(lines, outline);
   }
+  for (const one of found) one.says = withItsCode(one, bytes, outline);
   const last = found.at(-1);
   if (!WHOLE.test(last.says) || last.says.includes("(Request ID")) last.says = continued(last, bytes, outline);
   return found;
@@ -77,10 +80,12 @@ function raisedIn(lines, outline) {
   return eachOnce([...raised.slice(0, 1), ...raised.slice(-1)]);
 }
 
-// The first and the last two lines that read like a reason; of a text that just stops, or else like a warning.
+// The first and the last two lines that read like a reason, of a kernel's those about a GPU; of a text
+// that just stops, or else like a warning.
 function saidIn(lines, outline) {
-  const {says} = outline.patterns;
+  const {says, gpuLine} = outline.patterns;
   let said = ownWords(lines, outline).filter(({bare}) => says.test(bare));
+  if (said.some(({text}) => gpuLine.test(text))) said = said.filter(({text}) => gpuLine.test(text));
   if (!said.length && !outline.ends.length) said = ownWords(lines, outline, true).filter(({text}) => says.test(text));
   return said.length < 4 ? said : [said[0], ...said.slice(-2)];
 }
@@ -103,6 +108,20 @@ function eachOnce(lines) {
   return [...new Map(lines.map(one => [one.number, one])).values()].sort((a, b) => a.number - b.number);
 }
 
+// An exception that has no words, with the line of code that the traceback shows above it.
+function withItsCode({number, says}, bytes, outline) {
+  if (!WORDLESS.test(textOf(bare(bytesOf(says), outline)))) return says;
+  const {frame} = outline.patterns;
+  let at = 0, code = "";
+  for (const line of eachLine(bytes)) {
+    if (++at >= number) break;
+    if (at < number - 3) continue;
+    const text = bare(bytesOf(asReason(line)), outline);
+    if (text && !frame.test(text)) code = textOf(text);
+  }
+  return code ? [...`${code} ${says}`].slice(0, EVIDENCE_LIMIT).join("") : says;
+}
+
 // A message that breaks off, with the lines that it goes on in.
 function continued({number, says}, bytes, outline) {
   const {frame} = outline.patterns;
@@ -111,7 +130,7 @@ function continued({number, says}, bytes, outline) {
     if (++at <= number) continue;
     if (at >= number + 5) break;
     const text = bare(bytesOf(asReason(line)), outline), more = textOf(text);
-    if (more ? goesOn(text, outline) || frame.test(text) : !/[:,]$/.test(says)) break;
+    if (more ? goesOn(text, outline) || frame.test(text) : !HEADING.test(says)) break;
     if (!more || isWrapper(text, outline)) continue;
     says = `${says} ${more}`;
     if (WHOLE.test(more)) break;

@@ -106,6 +106,80 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
         ),
         pytest.param("make: *** [all] Error 2\n", [], id="a wrapper alone"),
         pytest.param(
+            "E   ValueError: bad shape\nFAILED test_a.py::test_b - ValueError: bad shape\n"
+            "========= 1 failed, 6 passed in 3.07s =========\n",
+            ["E ValueError: bad shape FAILED test_a.py::test_b - ValueError: bad shape"],
+            id="a test that failed, among others that passed",
+        ),
+        pytest.param("======= 7 passed in 3.07s =======\n", [], id="tests that passed"),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "a.py", line 3, in fit\n'
+            "    assert sigma > 0\n           ^^^^^^^^^\nAssertionError\n",
+            ["assert sigma > 0 AssertionError"],
+            id="an exception without words",
+        ),
+        pytest.param(
+            "AssertionError\n", ["AssertionError"], id="one without a line of code above it"
+        ),
+        pytest.param(
+            "Traceback (most recent call last):\n  File 'a.py'\nException: it was renamed\n",
+            ["Exception: it was renamed"],
+            id="an exception of no special kind",
+        ),
+        pytest.param(
+            "677.2s 4438 ImportError: no broadcast_to\n",
+            ["677.2s 4438 ImportError: no broadcast_to"],
+            id="Kaggle's log",
+        ),
+        pytest.param(
+            "pydantic_core.ValidationError: 1 validation error for A\n\n"
+            "  Value error, no such GPU\n",
+            ["pydantic_core.ValidationError: 1 validation error for A Value error, no such GPU"],
+            id="a message behind a blank line",
+        ),
+        pytest.param(
+            "[42908.5] [drm:i915_reset] *ERROR* GPU hanging too fast, declaring wedged!\n"
+            "[43223.1] wlan0: failed to remove key (-5)\n[43224.0] usb 1-1: device not found\n",
+            ["[42908.5] [drm:i915_reset] *ERROR* GPU hanging too fast, declaring wedged!"],
+            id="a kernel's lines about a GPU, among others",
+        ),
+        pytest.param(
+            "start.sh: line 13: HOME: unbound variable\n",
+            ["start.sh: line 13: HOME: unbound variable"],
+            id="a shell",
+        ),
+        pytest.param(
+            "10.0% proc'd: 452 (1694 Gflop/s)   errors: 0   temps: 50 C\n        GPU 0: OK\n"
+            "        GPU 1: FAULTY\n0 errors were corrected\n",
+            [],
+            id="errors that were counted, and are none",
+        ),
+        pytest.param(
+            "npm error code 1\nnpm error RequestError: read ECONNRESET\n"
+            "npm error     at ClientRequest.<anonymous> (index.js:970:111)\n",
+            ["npm error RequestError: read ECONNRESET"],
+            id="npm, behind its own prefix",
+        ),
+        pytest.param(
+            "(EE) Backtrace:\n(EE) 0: /usr/lib/xorg/Xorg (failed+0x4d) [0x5577d9a3b64d]\n"
+            "frame #3: <unknown function> + 0xe0a53 (0x14ac2227ea53 in libc.so)\n"
+            "fatal: the display is lost\n",
+            ["fatal: the display is lost"],
+            id="frames of compiled code",
+        ),
+        pytest.param(
+            "    graceful_termination_timeout: 90,\ncannot load the tokenizer\n"
+            "make: *** [serve] Error 1\n",
+            ["cannot load the tokenizer"],
+            id="a setting",
+        ),
+        pytest.param(
+            "TypeError: string indices must be integers\n"
+            "[I ProcessGroupNCCL.cpp:844] [Rank 0] NCCL watchdog thread terminated normally\n",
+            ["TypeError: string indices must be integers"],
+            id="a message, and what another program says next",
+        ),
+        pytest.param(
             "a.c:1: error: no x\nmake: *** [all] Error 2\n", ["a.c:1: error: no x"], id="a compiler"
         ),
         pytest.param(
@@ -292,6 +366,15 @@ def test_a_line_is_shown_once() -> None:
     assert shown.count("my.OwnError") == 1
     assert "log says    my.OwnError: no such thing" in shown
     assert "last lines  exit status 3" in shown
+
+
+def test_errors_before_a_normal_end_are_shown_without_a_verdict() -> None:
+    diagnosis = diagnose([("log", "my.OwnError: no such thing\n" + "step\n" * 20 + "Done.\n")])
+    shown = describe_diagnosis(diagnosis, "healthy", about="log").splitlines()
+    assert shown[:2] == [
+        "No failure found: log ends normally.",
+        "earlier     my.OwnError: no such thing  [log:1]",
+    ]
 
 
 def test_what_any_program_has_counts_where_it_is_the_reason() -> None:

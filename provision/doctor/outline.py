@@ -51,7 +51,7 @@ ENDS = (
 ENDED = (
     r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
     r"(?i)\b(?:training|tuning|build|installations?|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$|^# Avg bus bandwidth|^\s*GPU \d+: OK\s*$",
+    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$|^# Avg bus bandwidth",
 )
 # "0 failed" is no failure, "10 failed" is one.
 GAVE_UP = re.compile(

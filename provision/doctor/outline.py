@@ -6,6 +6,7 @@ the run stands at its end: the last line of a traceback, an exit status, a signa
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -86,33 +87,47 @@ WARNING = re.compile(
     r"|" + CODE,
     re.ASCII,
 )
+# Python's words between an exception and the one that followed from it.
+CHAIN = re.compile(rb"(?:another exception occurred|direct cause of the following exception):")
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
 _MOST_SHOWN = 6
 _TOGETHER = 60  # lines: as far apart as the lines of one message may be (scope.py)
+_CHAINED = 600  # lines: as far apart as two exceptions of a chain may be
 _LONGEST = 300
 _MOST_ENDS = 4000
 
 
 @dataclass(slots=True)
 class Outline:
-    """Of one text: `ends` are the lines by which something ended badly, by their numbers."""
+    """Of one text: `ends` are the lines by which something ended badly, by their numbers; `chains`
+    the numbers of the lines that join two exceptions.
+    """
 
     source: str
     ends: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDS))
+    chains: list[int] = field(default_factory=list)
     done: int = 0  # the number of the last line, near the end, that says that all is done; or 0
     lines: int = 0
     last: int = 0  # the number of the last line that is not blank
     raised: tuple[int, str] | None = None  # the first exception that nothing caught
 
     def last_end(self) -> list[tuple[int, str]]:
-        """The lines of the last end: those near to one another, back from the last one."""
+        """The lines of the last end: those that are joined, back from the last one."""
         ends = list(self.ends)
         found = ends[-1:]
         for one in ends[-2::-1]:
-            if found[0][0] - one[0] > _TOGETHER:
+            if not self.is_joined(one[0], found[0][0]):
                 break
             found.insert(0, one)
         return found
+
+    def is_joined(self, first: int, then: int) -> bool:
+        """Whether two ends are near to one another, or exceptions of one chain."""
+        if then - first <= _TOGETHER:
+            return True
+        link = bisect.bisect(self.chains, first)
+        linked = link < len(self.chains) and self.chains[link] < then
+        return linked and then - first <= _CHAINED
 
     def ends_after(self, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
         """Whether a line from `first` to `last`, `but` some, says that something ended badly."""
@@ -135,6 +150,9 @@ def outline(stream: BinaryIO, source: str) -> Outline:
                 found.ends.append((at, _shown(chunk[start:end])))
                 if found.raised is None and raised.match(chunk[start:end]):
                     found.raised = found.ends[-1]
+        counter = LineCounter(chunk)
+        found.chains += [number + counter.before(one.start()) for one in CHAIN.finditer(chunk)]
+        del found.chains[:-_MOST_ENDS]
         lines = chunk.split(b"\n")
         tail.extend(
             (number + i, line)

@@ -55,6 +55,7 @@ _WRAPPERS = (
     # Python: exceptions that report a process or another exception
     r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
     r"ProcessException|terminated with the following error|NativeCommandError",
+    r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica) ",
     r"\.py FAILED|NO_OTHER_FAIL|Root Cause \(first|main process disappeared",
     r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
     r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d|\braise \w+\(",
@@ -152,7 +153,6 @@ FRAME = re.compile("|".join(_FRAMES), re.ASCII)
 MILD = re.compile("|".join(_MILD), re.ASCII)
 GPU_LINE = re.compile(rf"(?:^\[ *\d+\.\d+\]|\bkernel:) .*{_GPU}", re.ASCII)
 SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
-_TOGETHER = 60  # lines: the parts of a chain of exceptions, a compiler's errors of one file
 _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST_END = 300  # lines that the last end may take up; earlier ones of it are not looked at
 _BEHIND = 6  # lines behind the last end
@@ -215,7 +215,7 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     ]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
-        if found[0][0] - one[0] > _TOGETHER:
+        if not outline.is_joined(one[0], found[0][0]):
             break
         found.appendleft(one)
     last = outline.last_end()

@@ -132,6 +132,7 @@ def _outline() -> Mapping[str, str]:
         "readEnough": outline.READ_ENOUGH.pattern,
         "warning": outline.WARNING.pattern,
         "code": outline.CODE,
+        "chain": outline.CHAIN.pattern.decode(),
         "ordinary": context.ORDINARY.pattern,
         "reports": context.REPORTS.pattern,
         "wrapper": reasons.WRAPPER.pattern,

@@ -1,12 +1,13 @@
 // How the run went that a text is of; see doctor/outline.py and doctor/context.py.
 "use strict";
 
-const TAIL = 12, TOGETHER = 60, MOST_ENDS = 4000, SOON = 15;
+const TAIL = 12, TOGETHER = 60, CHAINED = 600, MOST_ENDS = 4000, SOON = 15;
 
 class Outline {
   constructor(patterns) {
     this.patterns = Object.fromEntries(Object.entries(patterns).map(([name, one]) => [name, new Pattern(one)]));
     this.ends = [];  // the lines by which something ended badly: their numbers, and they
+    this.chains = [];  // the numbers of the lines that join two exceptions
     this.raised = null;
     this.reasons = [];  // the lines that say why the text ends
     this.done = this.lines = this.last = 0;
@@ -16,6 +17,7 @@ class Outline {
     let number = 1, tail = [];
     for (const chunk of chunksOf(bytes)) {
       this.readEnds(chunk, number);
+      this.readChains(chunk, number);
       const lines = chunk.split("\n"), from = Math.max(0, lines.length - 3 * TAIL);
       for (let i = from; i < lines.length; i++) if (trimmedEnd(lines[i])) tail.push([number + i, lines[i]]);
       tail = tail.slice(-TAIL);
@@ -23,6 +25,7 @@ class Outline {
       yield;
     }
     this.ends = this.ends.slice(-MOST_ENDS);
+    this.chains = this.chains.slice(-MOST_ENDS);
     this.lines = number;
     this.last = tail.at(-1)?.[0] ?? 0;
     const {done, ended, gaveUp, readEnough} = this.patterns;
@@ -50,8 +53,23 @@ class Outline {
   // The lines of the last end: those near to one another, back from the last one.
   lastEnd() {
     let from = this.ends.length - 1;
-    while (from > 0 && this.ends[from][0] - this.ends[from - 1][0] <= TOGETHER) from--;
+    while (from > 0 && this.isJoined(this.ends[from - 1][0], this.ends[from][0])) from--;
     return this.ends.slice(Math.max(from, 0));
+  }
+
+  // Whether two ends are near to one another, or exceptions of one chain.
+  isJoined(first, then) {
+    if (then - first <= TOGETHER) return true;
+    return then - first <= CHAINED && this.chains.some(at => first < at && at < then);
+  }
+
+  readChains(chunk, first) {
+    let counted = 0, number = first;
+    for (let match; (match = this.patterns.chain.exec(chunk, counted));) {
+      for (; counted < match.index; counted++) if (chunk[counted] === "\n") number++;
+      this.chains.push(number);
+      counted = match.end;
+    }
   }
 
   endsAfter(first, last, but = null) {

@@ -1,7 +1,7 @@
 // Which lines of a text say why it ended; see doctor/reasons.py.
 "use strict";
 
-const NEAR = 60, LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
+const LOOKED_AT = 60, LONGEST_END = 300, BEHIND = 6;  // lines
 const READ = 2 * EVIDENCE_LIMIT;
 const UV_CALL = "Call to `";
 const HEADING = /(?:[:,]|\bvalidation errors? for \S+)$/;  // a message that goes on behind a blank line
@@ -33,7 +33,7 @@ function statedEnds(outline) {
     return !isWrapper(words, outline) && !frame.test(words) && !outline.isWarning(line);
   });
   let from = ends.length - 1;
-  while (from > 0 && ends[from][0] - ends[from - 1][0] <= NEAR) from--;
+  while (from > 0 && outline.isJoined(ends[from - 1][0], ends[from][0])) from--;
   const [last] = outline.lastEnd(), byText = new Map();
   if (from < 0 || last && last[0] - ends.at(-1)[0] > 10 * LOOKED_AT) return [];
   for (const [number, line] of ends.slice(from)) if (!byText.has(line)) byText.set(line, number);

@@ -119,6 +119,21 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             id="an exception without words",
         ),
         pytest.param(
+            "ValueError: the rows differ in length\n\n"
+            "During handling of the above exception, another exception occurred:\n\n"
+            + '  File "a.py", line 3, in fit\n' * 200
+            + "UnicodeEncodeError: no such character\n",
+            ["ValueError: the rows differ in length", "UnicodeEncodeError: no such character"],
+            id="a chain of exceptions with many frames",
+        ),
+        pytest.param(
+            "ValueError: the rows differ in length\n"
+            + "step\n" * 200
+            + "UnicodeEncodeError: no such character\n",
+            ["UnicodeEncodeError: no such character"],
+            id="two exceptions far apart that are no chain",
+        ),
+        pytest.param(
             "AssertionError\n", ["AssertionError"], id="one without a line of code above it"
         ),
         pytest.param(

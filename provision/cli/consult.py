@@ -52,9 +52,12 @@ def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
     from provision.doctor.here import this_machine
     from provision.doctor.probes import read_facts
 
+    diagnosis = diagnose(texts, read_facts(this_machine()))
+    if diagnosis.unexplained:
+        return ()  # what is known does not say why the step failed
     sure = [
         cause
-        for cause in diagnose(texts, read_facts(this_machine())).causes
+        for cause in diagnosis.causes
         if cause.confidence != "low" and any(_of(cause, name) for name, _ in texts)
     ]
     return tuple(sure[:_SHOWN])

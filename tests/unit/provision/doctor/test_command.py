@@ -26,6 +26,7 @@ NO_GPU = (
     '"" with capabilities: [[gpu]].\n'
 )
 FALLEN = "NVRM: GPU at PCI:0000:01:00: GPU-1\nNVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
+OWN_ERROR = "  File 'a.py', line 3\nValueError: the shape (3, 4) does not fit\n"
 UNRELATED = "2026-02-03 INFO the kettle is on\n"
 
 
@@ -337,6 +338,10 @@ def test_a_failed_step_is_diagnosed(
         pytest.param(
             Refused("x", fix="y", detail="last line", log=FALLEN), ["xid-79-fallen-off-bus"],
             id="all that was kept is read, not its end alone",
+        ),
+        pytest.param(
+            Refused("x", fix="y", log="torch 2.13.0+cpu\n" + UNRELATED * 30 + OWN_ERROR), [],
+            id="what is known does not say why it failed",
         ),
     ],
 )  # fmt: skip

@@ -88,7 +88,8 @@ WARNING = re.compile(
     re.ASCII,
 )
 # Python's words between an exception and the one that followed from it.
-CHAIN = re.compile(rb"(?:another exception occurred|direct cause of the following exception):")
+CHAINS = (b"another exception occurred:", b"direct cause of the following exception:")
+CHAIN = re.compile(b"|".join(CHAINS))
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
 _MOST_SHOWN = 6
 _TOGETHER = 60  # lines: as far apart as the lines of one message may be (scope.py)
@@ -150,9 +151,10 @@ def outline(stream: BinaryIO, source: str) -> Outline:
                 found.ends.append((at, _shown(chunk[start:end])))
                 if found.raised is None and raised.match(chunk[start:end]):
                     found.raised = found.ends[-1]
-        counter = LineCounter(chunk)
-        found.chains += [number + counter.before(one.start()) for one in CHAIN.finditer(chunk)]
-        del found.chains[:-_MOST_ENDS]
+        if any(words in chunk for words in CHAINS):  # which is much faster than the pattern
+            counter = LineCounter(chunk)
+            found.chains += [number + counter.before(one.start()) for one in CHAIN.finditer(chunk)]
+            del found.chains[:-_MOST_ENDS]
         lines = chunk.split(b"\n")
         tail.extend(
             (number + i, line)

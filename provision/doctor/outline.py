@@ -79,7 +79,7 @@ DONE = (
 CODE = r"^\s*\d+ +(?:(?:el)?if|raise|return|except|assert|def)\b"
 IS_CODE = re.compile(CODE, re.ASCII)
 # A line of a program that goes on: of Python, of TensorFlow and XLA, of torch's C++, of llama.cpp;
-# of a logger's levels, of CMake's status.
+# of a logger's levels, of CMake's status. Code says no more than that.
 WARNING = re.compile(
     r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/|\[W \w+\.cpp|^warning: "
     r"|\bIgnor(?:e|ing) \w+ error\b|\bSkipping import\b|-- Could (?:NOT|not) find "

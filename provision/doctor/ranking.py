@@ -92,8 +92,8 @@ def _ending_first(ranked: list[Suspect]) -> list[Suspect]:
 
 
 def _closing_first(ranked: list[Suspect]) -> list[Suspect]:
-    """What the last words of a long text say ranks before what is far above them, and no proof, or
-    no sure one and apart from what says why the text ended.
+    """The last words of a long text rank before a cause far above them that is no proof, or a proof
+    that is not sure and stands apart from the lines that say why the text ended.
     """
     if not ranked or not ranked[0].early:
         return ranked

@@ -51,8 +51,8 @@ class Suspect:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is no proof, and stands apart from what says why the text ended, or says less
-        than that: a hint, or elsewhere that something failed or a line that tells of no failure.
+        """Whether it is no proof, and either stands apart from the lines that say why the text
+        ended, or says less than they do: a hint or, in other lines, an outcome or no failure.
         """
         if self.strength == "proof" or self.supported:
             return False

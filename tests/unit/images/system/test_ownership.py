@@ -1,0 +1,150 @@
+"""Whether a user other than the owner and root can change a file."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from images.system.ownership import changed_by_others, written_by_others
+
+ME, OTHER, ADMINS = 4711, 4712, 90
+
+
+def _group(name: str, *members: str) -> SimpleNamespace:
+    return SimpleNamespace(gr_name=name, gr_mem=list(members))
+
+
+GROUPS = {
+    0: _group("root"),
+    ME: _group("ada"),
+    100: _group("users"),
+    200: _group("ada", "ada"),
+    300: _group("ada", "ada", "bob"),
+    ADMINS: _group("staff", "ada"),
+}
+
+
+@pytest.fixture(autouse=True)
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del tmp_path  # pytest asks for the user's name as it creates it
+
+    def user(uid: int) -> SimpleNamespace:
+        return SimpleNamespace(pw_name={ME: "ada", 0: "root"}[uid])
+
+    monkeypatch.setattr(pwd, "getpwuid", user)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: GROUPS[gid])
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "uid", "gid", "by_others"),
+    [
+        pytest.param(stat.S_IFREG, 0o644, ME, 100, False, id="a plain file"),
+        pytest.param(stat.S_IFREG, 0o646, ME, ME, True, id="everybody may write the file"),
+        pytest.param(stat.S_IFREG, 0o664, ME, ME, False, id="the user's private group"),
+        pytest.param(stat.S_IFREG, 0o664, ME, 200, False, id="a private group that lists its user"),
+        pytest.param(stat.S_IFREG, 0o664, ME, 300, True, id="a private group with a guest"),
+        pytest.param(stat.S_IFREG, 0o664, ME, 100, True, id="the group of all users"),
+        pytest.param(stat.S_IFREG, 0o664, ME, ADMINS, True, id="a group with another name"),
+        pytest.param(stat.S_IFREG, 0o664, ME, 0, False, id="root's group"),
+        pytest.param(stat.S_IFREG, 0o664, 50000, 50000, False, id="a container's nameless user"),
+        pytest.param(stat.S_IFREG, 0o664, 50000, 50001, True, id="another nameless group"),
+        pytest.param(stat.S_IFDIR, 0o755, ME, 100, False, id="a plain directory"),
+        pytest.param(stat.S_IFDIR, 0o777, ME, ME, True, id="a directory of everybody"),
+        pytest.param(stat.S_IFDIR, 0o1777, 0, 0, False, id="/tmp: only owners remove files"),
+        pytest.param(stat.S_IFDIR, 0o2775, ME, 100, True, id="a directory of a project's group"),
+        pytest.param(stat.S_IFREG, 0o1666, ME, ME, True, id="the sticky bit of a file is nothing"),
+        pytest.param(stat.S_IFLNK, 0o777, ME, ME, False, id="a link has no mode"),
+    ],
+)
+def test_what_a_mode_lets_others_do(
+    kind: int,
+    mode: int,
+    uid: int,
+    gid: int,
+    by_others: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    status = os.stat_result((kind | mode, 1, 1, 1, uid, gid, 0, 0, 0, 0))
+    assert written_by_others(tmp_path / "absent", status) is by_others
+
+
+def test_an_access_list_makes_a_private_group_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.stat_result((stat.S_IFREG | 0o664, 1, 1, 1, ME, ME, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "getxattr", lambda *_, **__: b"\2\0\0\0")
+    assert written_by_others(tmp_path, status)
+
+
+def _state(tmp_path: Path) -> Path:
+    file = tmp_path / "home" / "state" / "keys" / "key.pem"
+    file.parent.mkdir(parents=True)
+    file.write_text("key")
+    for one in (file.parent, *file.parent.parents[:2]):
+        one.chmod(0o755)
+    file.chmod(0o644)
+    return file
+
+
+def _link(file: Path) -> None:
+    """state is a link to a directory in one that everybody may write to."""
+    state, open_place = file.parents[1], file.parents[3] / "open"
+    open_place.mkdir()
+    state.rename(open_place / "state")
+    state.symlink_to("../open/state")
+    open_place.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(lambda _: None, "", id="all of it is the user's"),
+        pytest.param(lambda file: file.chmod(0o666), "key.pem", id="the file is everybody's"),
+        pytest.param(lambda file: file.parent.chmod(0o777), "keys", id="the directory is"),
+        pytest.param(lambda file: file.parents[1].chmod(0o777), "state", id="a directory above is"),
+        pytest.param(lambda file: file.parents[2].chmod(0o777), "home", id="the home itself is"),
+        pytest.param(lambda file: file.parents[3].chmod(0o777), "", id="one above the home is"),
+        pytest.param(lambda file: file.parents[1].chmod(0o1777), "", id="a sticky directory"),
+        pytest.param(_link, "open", id="a link leads through a directory of everybody"),
+    ],
+)
+def test_directories_up_to_the_home_count(
+    tmp_path: Path, change: Callable[[Path], None], named: str
+) -> None:
+    file = _state(tmp_path)
+    change(file)
+    found = changed_by_others(file, home=tmp_path / "home")
+    assert (named in found) if named else found == ""
+
+
+def test_without_a_home_all_directories_count(tmp_path: Path) -> None:
+    file = _state(tmp_path)
+    tmp_path.chmod(0o777)
+    assert str(tmp_path) in changed_by_others(file, home=Path("/"))
+
+
+def test_a_file_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _state(tmp_path)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    expected = "" if owner == 0 else f"{tmp_path / 'home'} belongs to user {owner}"
+    assert changed_by_others(file, home=tmp_path / "home") == expected
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match=r"symbolic links"):
+        changed_by_others(tmp_path / "a" / "file", home=tmp_path)
+
+
+def test_a_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        changed_by_others(tmp_path / "absent", home=tmp_path)

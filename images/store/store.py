@@ -38,6 +38,7 @@ from images.store.shelves import (
     store_directory,
 )
 from images.store.upkeep import Cleared, StoreCheck, Usage
+from images.system.ownership import another_owner
 
 Notes = Callable[[str], None]
 _MOST_DEFAULT_BYTES = 20 * 10**9
@@ -323,12 +324,9 @@ def _make(directory: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    status = directory.lstat()
-    if status.st_uid != os.geteuid():  # its memos are trusted
+    if another := another_owner(directory, directory.lstat()):  # its memos are trusted
         raise StoreUnusableError(
-            f"The store {directory} belongs to user {status.st_uid}, and you are user "
-            f"{os.geteuid()}: it would not be safe to build from it.",
-            fix=ELSEWHERE_FIX,
+            f"The store {another}: it would not be safe to build from it.", fix=ELSEWHERE_FIX
         )
     directory.chmod(0o700)
     for part in PARTS:

@@ -16,24 +16,38 @@ def changed_by_others(path: Path, *, home: Path | None = None) -> str:
     another in its place: a sentence without a full stop. "" if nobody else could.
 
     The file, its links and all directories above them count, except those above `home` (default:
-    $HOME): whoever can change these has the whole account. OSError: it cannot be read.
+    $HOME): whoever can change these has the whole account. Below a directory that others may not
+    enter, their rights do not count. OSError: it cannot be read.
     """
     home = Path(os.environ.get("HOME") or "/") if home is None else home
     trusted = {*home.parents, *Path(os.path.realpath(home)).parents, Path("/")}
+    closed: set[Path] = set()
     for place in _on_the_way(Path(os.path.abspath(path))):  # noqa: PTH100  links are kept
         if place in trusted:
             continue
         status = place.lstat()
-        if status.st_uid not in {os.geteuid(), 0}:
-            return f"{place} belongs to user {status.st_uid}"
-        if written_by_others(place, status):
+        if status.st_uid != 0 and (another := another_owner(place, status)):
+            return another
+        if closed.isdisjoint(place.parents) and written_by_others(place, status):
             return f"{place} can be changed by other users (mode {status.st_mode & 0o7777:04o})"
+        if stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            closed.add(place)
     return ""
 
 
+def another_owner(path: Path, status: os.stat_result) -> str:
+    """A sentence without a full stop if a file belongs to another user, root included; else "".
+    `status`: lstat of `path`.
+    """
+    mine = os.geteuid()
+    if status.st_uid == mine:
+        return ""
+    return f"{path} belongs to user {status.st_uid}, and you are user {mine}"
+
+
 def written_by_others(path: Path, status: os.stat_result) -> bool:
-    """Whether the mode of a file lets anybody but its owner and root change it; of a directory,
-    whether anybody else may remove or rename what these have in it. `status`: lstat of `path`.
+    """Whether its mode lets anybody but its owner and root change a file, or remove and rename what
+    is theirs in a directory. `status`: lstat of `path`.
 
     A group in which only the owner is (the "user private group" of Fedora and Ubuntu) is no other.
     """

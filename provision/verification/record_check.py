@@ -18,6 +18,7 @@ from provision.attestation.record.store import (
     RECORDS,
     elsewhere,
     host_now,
+    is_there,
     read_record,
     record_path,
     trusted_keys,
@@ -89,12 +90,13 @@ def check_record(
     found = path or record_path(home, image, host, folder)
     try:
         trusted = trusted_keys(home, trust)
-        if attached and not found.exists() and path is None and subject.registry is not None:
+        absent_here = not is_there(found)
+        if attached and absent_here and path is None and subject.registry is not None:
             manifest = (subject.digest or "",)
             there = _attached(subject, case.places, trusted, partial(held, also=manifest))
             if there is not None:
                 return there
-        if not found.exists():
+        if absent_here:
             known = path is None and elsewhere(home, image)
             absent = missing(name=case.name, image=image, host=host, elsewhere=known)
             return Checked(image=image, path=found, outcome=absent)

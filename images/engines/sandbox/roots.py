@@ -27,6 +27,7 @@ from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 from images.oci.model import is_digest, read_object, to_bytes
 from images.oci.sources import Image
+from images.system.ownership import another_owner
 
 _WORK = ".work-"
 _MOUNTED = ".mounted-"
@@ -112,12 +113,10 @@ class Roots:
     def _make_directory(self) -> None:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = self._directory.lstat()
-            if status.st_uid != os.geteuid():  # its contents are run
+            another = another_owner(self._directory, self._directory.lstat())
+            if another:  # its contents are run
                 raise SandboxError(
-                    f"{self._directory} belongs to user {status.st_uid}, and you are user "
-                    f"{os.geteuid()}: it would not be safe to run images from it.",
-                    fix=_ELSEWHERE_FIX,
+                    f"{another}: it would not be safe to run images from it.", fix=_ELSEWHERE_FIX
                 )
             self._directory.chmod(0o700)
             with self._locked():

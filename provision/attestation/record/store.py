@@ -12,6 +12,7 @@ from provision.attestation.record.errors import RecordUnreadableError
 from provision.attestation.record.host import RecordedHost, recorded_host
 from provision.attestation.record.statement import RECORD, Statement, parse_statement
 from provision.attestation.signing.envelope import seal, unseal
+from provision.attestation.signing.errors import BadKeyError
 from provision.attestation.signing.keys import (
     PublicKey,
     Signer,
@@ -50,17 +51,25 @@ def elsewhere(home: Path, image: str) -> bool:
 
 
 def signer_of(home: Path, key: Path | None) -> Signer:
-    """The named key, else this machine's own."""
+    """The named key, else this user's own."""
     from provision.attestation.signing.keys import read_signer
 
     return read_signer(key) if key is not None else own_signer(home / "keys")
 
 
 def trusted_keys(home: Path, named: Iterable[Path]) -> dict[str, PublicKey]:
-    """The keys that are trusted for records: this machine's own, and the named ones."""
-    own = own_public(home / "keys")
-    keys = [read_public(path) for path in named] + ([own] if own is not None else [])
-    return {key.keyid: key for key in keys}
+    """The keys that are trusted for records: this user's own, and the named ones.
+
+    BadKeyError: a named one cannot be used, or none is named and this user's own cannot.
+    """
+    keys = [read_public(path) for path in named]
+    try:
+        own = own_public(home / "keys")
+    except BadKeyError:
+        if not keys:
+            raise
+        own = None
+    return {key.keyid: key for key in [*keys, *([own] if own is not None else [])]}
 
 
 def write_record(path: Path, statement: Mapping[str, Any], signer: Signer) -> None:
@@ -83,10 +92,7 @@ def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement
             no_such("record", path), fix=or_nearby(path, "Make one: provision verify IMAGE")
         ) from error
     except OSError as error:
-        raise RecordUnreadableError(
-            f"The record {path} cannot be read: {error.strerror}.",
-            fix="Name a record that you may read, or make one: provision verify IMAGE",
-        ) from error
+        raise _unreadable(path, error) from error
     if len(data) > _LARGEST:
         raise RecordUnreadableError(
             f"{path} is larger than {_LARGEST >> 20} MiB, more than any record.",
@@ -94,6 +100,25 @@ def read_record(path: Path, trusted: Mapping[str, PublicKey]) -> tuple[Statement
         )
     payload, keyid = unseal(data, trusted, RECORD)
     return parse_statement(payload), keyid
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file at `path`. RecordUnreadableError: this user may not know."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return True
+
+
+def _unreadable(path: Path, error: OSError) -> RecordUnreadableError:
+    return RecordUnreadableError(
+        f"The record {path} cannot be read: {error.strerror}.",
+        fix="Name a record that you may read, or make one where you may write: "
+        "XDG_STATE_HOME=DIR provision verify IMAGE",
+    )
 
 
 def _short(image: str) -> str:

@@ -1,4 +1,4 @@
-"""The Ed25519 keys that sign records: this machine's own, created on first use, or a named one."""
+"""The Ed25519 keys that sign records: this user's own, created on first use, or a named one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from images.system.ownership import another_owner
 from images.text.nearby import no_such, or_nearby
 from provision.attestation.signing.errors import BadKeyError
+from provision.output.files import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 PRIVATE, PUBLIC = "record-ed25519.pem", "record-ed25519.pub.pem"
 _LARGEST = 64 * 1024
 _MAKE = "openssl genpkey -algorithm ed25519 -out KEY.pem"
+_ELSEWHERE_FIX = (
+    "Keep your keys and records in a directory of your own: XDG_STATE_HOME=DIR provision ... "
+    "To trust another user's key, name it: --trust KEY.pub.pem"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +63,67 @@ class Signer:
 
 
 def own_signer(folder: Path) -> Signer:
-    """This machine's key. It is created if there is none, and no other process sees half of it."""
-    private = folder / PRIVATE
-    if not private.exists():
-        _make(private)
-    _refuse_if_others_may_read(private)
-    signer = read_signer(private)
+    """This user's key. It is created if there is none, and no other process sees half of it."""
+    signer = _own(folder)
+    if signer is None:
+        _make(folder / PRIVATE)
+        signer = _own(folder)
+        assert signer is not None, folder
     public = folder / PUBLIC
     if not public.exists():
-        public.write_bytes(public_pem(signer.public))
+        write_whole(public, public_pem(signer.public))
     return signer
 
 
 def own_public(folder: Path) -> PublicKey | None:
-    """The public half of this machine's key, if it has one. Does not read the private one."""
-    public = folder / PUBLIC
-    return read_public(public) if public.exists() else None
+    """The public half of this user's key, if there is one. It is computed from the private one: a
+    public key proves nothing, as in a directory that users share anybody can have put it there.
+    """
+    signer = _own(folder)
+    return signer.public if signer is not None else None
+
+
+def _own(folder: Path) -> Signer | None:
+    """The key in `folder` if only this user can have made it; None if there is none.
+
+    BadKeyError: it is another user's, others may read it, or it cannot be read.
+    """
+    private, data = folder / PRIVATE, b""
+    try:
+        status = private.lstat()  # if it is another user's, it cannot be opened
+        another = another_owner(private, status)
+        if not another:
+            file = os.open(private, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(file, "rb") as opened:
+                status = os.fstat(file)
+                another, data = another_owner(private, status), opened.read(_LARGEST)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadKeyError(
+            f"Your key {private} cannot be read: {error.strerror}.", fix=_ELSEWHERE_FIX
+        ) from error
+    if another:
+        raise BadKeyError(f"The key {another}: what it signed is not trusted.", fix=_ELSEWHERE_FIX)
+    mode = status.st_mode & 0o777
+    if mode & 0o077:
+        raise BadKeyError(
+            f"Your key {private} is readable by others (mode {mode:04o}), so anybody "
+            "here could sign in your name.",
+            fix="Delete it; the next run creates a new one. Then verify again what it signed.",
+        )
+    return _signer(data, private)
 
 
 def read_signer(path: Path) -> Signer:
     """The private key in a PEM file."""
+    return _signer(_read(path), path)
+
+
+def _signer(data: bytes, path: Path) -> Signer:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    data = _read(path)
     try:
         key = load_pem_private_key(data, password=None)
     except TypeError as error:
@@ -145,16 +188,6 @@ def _make(private: Path) -> None:
             os.link(name, private)
     finally:
         Path(name).unlink()
-
-
-def _refuse_if_others_may_read(private: Path) -> None:
-    mode = private.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise BadKeyError(
-            f"This machine's key {private} is readable by others (mode {mode:04o}), so anybody "
-            "here could sign in its name.",
-            fix="Delete it; the next run creates a new one. Then verify again what it signed.",
-        )
 
 
 def _read(path: Path) -> bytes:

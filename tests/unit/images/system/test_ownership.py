@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from images.system.ownership import changed_by_others, written_by_others
+from images.system.ownership import another_owner, changed_by_others, written_by_others
 
 ME, OTHER, ADMINS = 4711, 4712, 90
 
@@ -102,6 +102,13 @@ def _link(file: Path) -> None:
     open_place.chmod(0o777)
 
 
+def _closed(file: Path) -> None:
+    """As on clusters whose umask lets a project's group write: only `state` keeps it out."""
+    file.chmod(0o666)
+    file.parent.chmod(0o777)
+    file.parents[1].chmod(0o700)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -112,6 +119,7 @@ def _link(file: Path) -> None:
         pytest.param(lambda file: file.parents[2].chmod(0o777), "home", id="the home itself is"),
         pytest.param(lambda file: file.parents[3].chmod(0o777), "", id="one above the home is"),
         pytest.param(lambda file: file.parents[1].chmod(0o1777), "", id="a sticky directory"),
+        pytest.param(_closed, "", id="nobody else may enter a directory above"),
         pytest.param(_link, "open", id="a link leads through a directory of everybody"),
     ],
 )
@@ -124,18 +132,20 @@ def test_directories_up_to_the_home_count(
     assert (named in found) if named else found == ""
 
 
-def test_without_a_home_all_directories_count(tmp_path: Path) -> None:
+def test_outside_the_home_all_directories_count(tmp_path: Path) -> None:
     file = _state(tmp_path)
-    tmp_path.chmod(0o777)
-    assert str(tmp_path) in changed_by_others(file, home=Path("/"))
+    (tmp_path / "home").chmod(0o777)
+    found = changed_by_others(file, home=tmp_path / "ada")
+    assert found == f"{tmp_path / 'home'} can be changed by other users (mode 0777)"
 
 
 def test_a_file_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _state(tmp_path)
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    expected = "" if owner == 0 else f"{tmp_path / 'home'} belongs to user {owner}"
-    assert changed_by_others(file, home=tmp_path / "home") == expected
+    said = f"{tmp_path / 'home'} belongs to user {owner}, and you are user {owner + 1}"
+    assert another_owner(tmp_path / "home", file.stat()) == said
+    assert changed_by_others(file, home=tmp_path / "home") == ("" if owner == 0 else said)
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:

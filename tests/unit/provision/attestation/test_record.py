@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import copy
+import errno
 import hashlib
 import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -38,6 +40,7 @@ from provision.attestation.record.statement import (
 )
 from provision.attestation.record.store import (
     elsewhere,
+    is_there,
     read_record,
     record_path,
     trusted_keys,
@@ -571,6 +574,89 @@ def test_a_key_that_others_may_read_signs_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadKeyError, match="0640") as caught:
         own_signer(tmp_path)
     assert caught.value.code == "bad-record-key"
+
+
+def _of_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    folder.chmod(0o755)
+
+
+def _unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lstat = Path.lstat
+
+    def refused(path: Path) -> os.stat_result:
+        if path.parent == folder:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", refused)
+
+
+def _widened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    (folder / PRIVATE).chmod(0o644)
+
+
+def _linked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    (folder / PRIVATE).rename(folder / "other.pem")
+    (folder / PRIVATE).symlink_to("other.pem")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(_of_another, "belongs to user .* is not trusted", id="another user's key"),
+        pytest.param(_unreadable, "cannot be read: Permission denied", id="another user's folder"),
+        pytest.param(_widened, "readable by others", id="a key that others may read"),
+        pytest.param(_linked, "cannot be read", id="a link in place of a key"),
+    ],
+)
+def test_a_key_that_others_could_have_put_there_is_not_trusted(
+    spoil: Callable[[Path, pytest.MonkeyPatch], None],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signer = own_signer(tmp_path / "keys")
+    other = own_signer(tmp_path / "other")
+    spoil(tmp_path / "keys", monkeypatch)
+    for use in (own_public, own_signer):
+        with pytest.raises(BadKeyError, match=words):
+            use(tmp_path / "keys")
+    with pytest.raises(BadKeyError, match=words):
+        trusted_keys(tmp_path, [])
+    named = trusted_keys(tmp_path, [tmp_path / "other" / PUBLIC])
+    assert list(named) == [other.keyid]
+    assert signer.keyid not in named
+
+
+def test_a_public_key_alone_is_not_trusted(tmp_path: Path) -> None:
+    """In a directory of several users, anybody can have put it there."""
+    own_signer(tmp_path / "keys")
+    (tmp_path / "keys" / PRIVATE).unlink()
+    assert trusted_keys(tmp_path, []) == {}
+
+
+def test_an_exchanged_public_key_is_not_trusted(tmp_path: Path) -> None:
+    signer, other = own_signer(tmp_path / "keys"), own_signer(tmp_path / "other")
+    (tmp_path / "keys" / PUBLIC).write_bytes(public_pem(other.public))
+    assert list(trusted_keys(tmp_path, [])) == [signer.keyid]
+
+
+def test_whether_a_record_is_there_may_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_there(tmp_path / "absent")
+    assert not is_there(tmp_path / "absent" / "record.json")
+
+    def refused(*_: Any, **__: Any) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)
+    with pytest.raises(RecordUnreadableError, match="Permission denied"):
+        is_there(tmp_path / "record.json")
 
 
 def test_a_team_s_own_key_signs(tmp_path: Path) -> None:

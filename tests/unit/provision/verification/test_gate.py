@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -55,6 +56,47 @@ def answer(*words: str) -> dict[str, Any]:
 
 def nothing_runs(job: RunJob) -> RunResult:
     raise AssertionError(f"{job.command} was run")
+
+
+# --- a state directory of several users ---------------------------------------------------------
+
+
+def test_another_users_key_opens_no_gate(here: Place) -> None:
+    assert main("verify", TAG).code == 0
+    assert answer("--no-test")["open"] is True
+    mine = os.geteuid()
+    here.monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    (here.home / "keys").chmod(0o755)
+    found = answer("--no-test")
+    assert (found["open"], found["error"]["code"]) == (None, "bad-record-key")
+    assert f"belongs to user {mine}" in found["message"]
+    assert "XDG_STATE_HOME=DIR" in found["error"]["fix"]
+    assert main("verify", TAG, "--check-record").code == 2
+    # the suite still answers, though nothing can be signed there
+    assert answer()["by"] == "test"
+    assert answer("--no-test")["open"] is None
+
+
+@pytest.mark.parametrize("folder", ["keys", "records", "gate"])
+def test_a_directory_that_cannot_be_read_opens_no_gate(here: Place, folder: str) -> None:
+    assert main("verify", TAG).code == 0
+    assert answer("--again")["open"] is True
+    place = here.home / folder
+    for name in ("stat", "lstat"):
+        real = getattr(Path, name)
+
+        def refused(path: Path, real: Any = real, **words: Any) -> os.stat_result:
+            if path.parent == place:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            found: os.stat_result = real(path, **words)
+            return found
+
+        here.monkeypatch.setattr(Path, name, refused)
+    opens = {"keys": None, "records": True, "gate": True}[folder]  # another record may answer
+    assert answer("--no-test")["open"] is opens
+    said = main("verify", TAG, "--check-record")
+    assert said.code == (0 if folder == "gate" else 2), said
+    assert folder == "gate" or "cannot be read: Permission denied" in said.err
 
 
 # --- a new node ---------------------------------------------------------------------------------

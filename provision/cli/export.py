@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from provision.model.plan import Plan
     from provision.output.export.deployment import Deployment, ImageSource
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_GPUS, _MOST_NODES = 1024, 100_000
 _LONGEST_NAME = 200
 _USER, _MOST_USER = 1000, (1 << 31) - 1
@@ -282,8 +280,8 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
         name=name,
         command=command,
         framework=plan.framework,
-        framework_version=plan.framework_version or "",
-        cuda=plan.cuda or "",
+        framework_version=_known(plan.framework_version, "the framework's version", args),
+        cuda=_known(plan.cuda, "CUDA's version", args),
         arch=plan.arch,
         gpus=None if all_gpus else read_whole("--gpus", gpus or "1", _MOST_GPUS),
         nodes=read_whole("--nodes", nodes or "1", _MOST_NODES),
@@ -294,6 +292,14 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
         user=read_whole("--user", user or str(_USER), _MOST_USER, least=0),
         gate=bool(given.get("gate")),
     )
+
+
+def _known(version: str | None, what: str, args: argparse.Namespace) -> str:
+    if version is None:
+        raise BadInputError(
+            f"The plan of {args.image} does not have {what}.", fix="Build it again: provision build"
+        )
+    return version
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -358,8 +364,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _pair(text: str) -> tuple[str, str]:
+    from provision.output.export.deployment import VARIABLE
+
     name, equals, value = _text("--env", text).partition("=")
-    if not equals or not _VARIABLE.fullmatch(name):
+    if not equals or not VARIABLE.fullmatch(name):
         raise BadInputError(
             f"--env {quoted(text)} does not set a variable.", fix="Write it as --env NAME=VALUE"
         )

@@ -21,6 +21,8 @@ CUT = "org.gpu-provision.cut"
 """The GPUs for which an image has code, if that of others was removed: "sm_80,sm_86"."""
 TARGET = re.compile(r"sm_([0-9]{1,3})([0-9])")
 """The name of a compute capability: major and minor."""
+_LONGEST = 1 << 20
+"""Characters of a label; ours have a few thousand."""
 _ABOUT_THE_HOST = (
     "reasons",
     "warnings",
@@ -70,8 +72,8 @@ def cut_of(labels: Mapping[str, str], image: str) -> tuple[ComputeCapability, ..
     text = labels.get(CUT)
     if text is None:
         return ()
-    found = [TARGET.fullmatch(word) for word in text.split(",")]
-    if not all(found):
+    found = [TARGET.fullmatch(word) for word in text[:_LONGEST].split(",")]
+    if not all(found) or len(text) > _LONGEST:
         raise BadInputError(
             f"The {CUT} label of {image} is not valid.", fix="Rebuild the image: provision build"
         )
@@ -80,9 +82,10 @@ def cut_of(labels: Mapping[str, str], image: str) -> tuple[ComputeCapability, ..
 
 def plan_of(labels: Mapping[str, str], image: str) -> Plan:
     """The plan that an image's labels say it was built from. BadInputError: they do not say so."""
+    text = labels.get(PLAN, "")
     try:
-        data = json.loads(labels[PLAN])
-    except (KeyError, ValueError, RecursionError):
+        data = json.loads(text if len(text) <= _LONGEST else "")
+    except (ValueError, RecursionError):
         raise BadInputError(
             f"{image} does not say what it was built for: it has no {PLAN} label.",
             fix="Build it with provision build, or install this package in it and run the suite "

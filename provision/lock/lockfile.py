@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from images.text.nearby import no_such, or_nearby
+from images.text.printable import printable
 from images.wheels.locked import Wheel
 from provision.errors import BadInputError, LockFileError
+from provision.model import grammar
 from provision.model.plan import Plan
-from provision.model.planfile import (
-    plan_from_json,
-)
+from provision.model.planfile import plan_from_json
 from provision.output.files import write_named
 
 if TYPE_CHECKING:
     from packaging.pylock import Package, PackageWheel, Pylock
 TOOL = "gpu-provision"
 LOCK_LIMIT_BYTES = 64 << 20
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_MOST_BYTES = 1 << 50
 LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file names
 
 
@@ -130,13 +132,27 @@ def _wheel(package: Package) -> Wheel:
             f"The lock has no single wheel with address and sha256 for {package.name}.",
             fix="Lock again: provision lock",
         )
-    return Wheel(
+    wheel = Wheel(
         name=str(package.name),
         version=str(package.version),
         url=wheels[0].url,
         size=wheels[0].size,
         sha256=wheels[0].hashes["sha256"],
     )
+    size = 0 if wheel.size is None else wheel.size
+    for fits, key, want in (
+        (grammar.NAME.fits(wheel.name), "name", grammar.NAME.wanted),
+        (grammar.VERSION.fits(wheel.version), "version", grammar.VERSION.wanted),
+        (grammar.ADDRESS.fits(wheel.url), "url", grammar.ADDRESS.wanted),
+        (_SHA256.fullmatch(wheel.sha256), "hashes.sha256", "64 hexadecimal digits"),
+        (0 <= size < _MOST_BYTES, "size", "a number of bytes"),
+    ):
+        if not fits:
+            raise LockFileError(
+                f"packages.{key} of {printable(wheel.name, limit=100)}: expected {want}.",
+                fix="Lock again: provision lock",
+            )
+    return wheel
 
 
 def parse_lock(text: str) -> Pylock:
@@ -187,5 +203,6 @@ def with_wheels(text: str) -> str:
 
 
 def clip(text: str, limit: int = 300) -> str:
-    """The text, or its first `limit` characters and an ellipsis."""
-    return text if len(text) <= limit else text[:limit] + "..."
+    """The text, or its first `limit` characters and an ellipsis; line ends stay."""
+    shown = printable(text[:limit], keep="\n")
+    return shown if len(text) <= limit else f"{shown}..."

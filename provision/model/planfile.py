@@ -8,28 +8,13 @@ in it has a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from provision.errors import LockFileError
+from provision.model import grammar
 from provision.model.frozen import asdict
-from provision.model.plan import (
-    Alternative,
-    Base,
-    Blocked,
-    Cell,
-    Flavour,
-    Framework,
-    GpuVerdict,
-    IndexCandidate,
-    LimitedBy,
-    Note,
-    Plan,
-    PlanError,
-    Reason,
-    Verdict,
-    Warned,
-)
+from provision.model.plan import Cell, LimitedBy, Plan
 
 SCHEMA = 1
 
@@ -87,37 +72,15 @@ def matrix_to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """The plan from a lock's table; LockFileError names the key that does not match our format."""
-    take = _Table(data, "tool.gpu-provision.plan")
-    framework = take.table("framework")
-    driver = take.table("driver")
-    return Plan(
-        verdict=cast("Verdict", take.one_of("verdict", get_args(Verdict))),
-        framework=cast("Framework", framework.one_of("name", get_args(Framework))),
-        framework_version=framework.text("version"),
-        cuda=take.text("cuda"),
-        wheel_tag=take.text("wheel_tag"),
-        index=take.text("index"),
-        python=take.text("python"),
-        cudnn=take.text("cudnn"),
-        nccl=take.text("nccl"),
-        arch=take.text("arch"),
-        flavour=cast("Flavour", take.one_of("flavour", get_args(Flavour))),
-        driver_have=driver.text("have"),
-        driver_need=driver.text("need"),
-        gpus=take.rows("gpus", GpuVerdict),
-        base=take.row("base", Base),
-        compat_package=take.text("compat_package"),
-        requirements=tuple(take.texts("requirements")),
-        indexes=take.rows("indexes", IndexCandidate),
-        reasons=take.rows("reasons", Reason),
-        warnings=take.rows("warnings", Warned),
-        notes=take.rows("notes", Note),
-        alternatives=take.rows("alternatives", Alternative),
-        blocked=take.rows("blocked", Blocked),
-        limited_by=take.row("limited_by", LimitedBy),
-        error=take.row("error", PlanError),
-    )
+    """The plan from a lock's table; LockFileError names the key that does not match our format:
+    its type, its grammar, or its size.
+    """
+    flat = {name: data.get(name) for name in get_type_hints(Plan)}
+    for name, (table, key) in _PLACES.items():
+        inner = data.get(table, {})
+        flat[name] = inner.get(key) if isinstance(inner, dict) else _wrong(table, "a table")
+    plan: Plan = _row(Plan, flat, "")
+    return plan
 
 
 def without_nulls(value: Any) -> Any:  # noqa: ANN401  any JSON value
@@ -129,83 +92,66 @@ def without_nulls(value: Any) -> Any:  # noqa: ANN401  any JSON value
     return value
 
 
-class _Table:
-    """Reads one table and names the key that is wrong."""
-
-    def __init__(self, data: Mapping[str, Any], path: str) -> None:
-        self._data = data
-        self._path = path
-
-    def wrong(self, key: str, want: str) -> LockFileError:
-        return LockFileError(
-            f"{self._path}.{key}: expected {want}.",
-            fix="The lock was edited or made by another version: lock again with provision lock",
-        )
-
-    def text(self, key: str) -> str | None:
-        value = self._data.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(key, "a string")
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        value = self._data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, "a list of strings")
-        return value
-
-    def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
-        value = self._data.get(key)
-        if value not in allowed:
-            raise self.wrong(key, f"one of {', '.join(allowed)}")
-        return str(value)
-
-    def table(self, key: str) -> _Table:
-        value = self._data.get(key, {})
-        if not isinstance(value, dict):
-            raise self.wrong(key, "a table")
-        return _Table(value, f"{self._path}.{key}")
-
-    def row(self, key: str, make: Callable[..., Any]) -> Any:  # noqa: ANN401  the caller's type
-        value = self._data.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self.wrong(key, "a table")
-        return self._make(key, make, value)
-
-    def rows(self, key: str, make: Callable[..., Any]) -> tuple[Any, ...]:
-        value = self._data.get(key, [])
-        if not isinstance(value, list):
-            raise self.wrong(key, "an array of tables")
-        return tuple(self._make(f"{key}[{i}]", make, item) for i, item in enumerate(value))
-
-    def _make(self, key: str, make: Callable[..., Any], value: Any) -> Any:  # noqa: ANN401
-        if not isinstance(value, dict):
-            raise self.wrong(key, "a table")
-        values = {}
-        for name, hint in get_type_hints(make).items():
-            values[name] = _as_tuple(value.get(name))
-            if not _fits(values[name], hint):
-                raise self.wrong(f"{key}.{name}", _in_words(hint))
-        return make(**values)
+_PLACES = {
+    "framework": ("framework", "name"),
+    "framework_version": ("framework", "version"),
+    "driver_have": ("driver", "have"),
+    "driver_need": ("driver", "need"),
+}
+"""The fields of a plan that are in a table of the file."""
+_GRAMMARS = {
+    **dict.fromkeys(("cuda", "cudnn", "nccl", "python", "glibc"), grammar.NUMBERS),
+    **dict.fromkeys(("driver_have", "driver_need"), grammar.NUMBERS),
+    **dict.fromkeys(("wheel_tag", "arch", "suite", "snapshot"), grammar.NAME),
+    **dict.fromkeys(("compat_package", "code"), grammar.NAME),
+    **dict.fromkeys(("index", "url"), grammar.ADDRESS),
+    **dict.fromkeys(("requirement", "requirements"), grammar.REQUIREMENT),
+    "framework_version": grammar.VERSION,
+    "compute_capability": grammar.CAPABILITY,
+    "digest": grammar.DIGEST,
+}
+"""The kinds of texts by the names of the fields; all others are sentences and names of things."""
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+def _wrong(key: str, want: str) -> NoReturn:
+    raise LockFileError(
+        f"tool.gpu-provision.plan.{key}: expected {want}.",
+        fix="The lock was edited or made by another version: lock again with provision lock",
+    )
 
 
-def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  a type's own description
+def _row(make: Any, value: object, path: str) -> Any:  # noqa: ANN401  the row's own type
+    """One row, each field by its type and its grammar."""
+    if not isinstance(value, dict):
+        _wrong(path, "a table")
+    fields = {}
+    for name, hint in get_type_hints(make).items():
+        given = value.get(name)
+        if given is None and make._defaults.get(name) == ():  # noqa: SLF001  as `frozen` declares
+            given = []
+        place = ".".join(_PLACES.get(name, (name,)) if make is Plan else (path, name))
+        fields[name] = _field(hint, given, place, name)
+    return make(**fields)
+
+
+def _field(hint: Any, value: Any, path: str, name: str) -> Any:  # noqa: ANN401  JSON in, typed out
+    choices = get_args(hint)
     if get_origin(hint) is Literal:
-        return value in get_args(hint)
+        if value not in choices:
+            _wrong(path, f"one of {', '.join(choices)}")
+        return value
     if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
-    if choices := get_args(hint):
-        return any(_fits(value, choice) for choice in choices)
-    return isinstance(value, hint)
-
-
-def _in_words(hint: Any) -> str:  # noqa: ANN401
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}"
-    return "true or false" if hint is bool else "a string"
+        if not isinstance(value, list) or len(value) > grammar.MOST_ITEMS:
+            _wrong(path, f"a list of at most {grammar.MOST_ITEMS} items")
+        items = enumerate(value)
+        return tuple(_field(choices[0], item, f"{path}[{i}]", name) for i, item in items)
+    if type(None) in choices:
+        return None if value is None else _field(choices[0], value, path, name)
+    if hint is bool:
+        return value if isinstance(value, bool) else _wrong(path, "true or false")
+    if hint is not str:
+        return _row(hint, value, path)
+    kind = _GRAMMARS.get(name, grammar.TEXT)
+    if not isinstance(value, str) or not kind.fits(value):
+        _wrong(path, kind.wanted)
+    return value

@@ -11,7 +11,7 @@ import shlex
 
 from provision.errors import BadInputError
 from provision.model.request import quoted
-from provision.output.export.deployment import WORKSPACE, Deployment
+from provision.output.export.deployment import WORKSPACE, Deployment, remark
 from provision.output.export.launch import on_one_node
 from provision.output.export.names import apptainer_bootstrap, apptainer_from
 
@@ -30,15 +30,20 @@ def to_definition(one: Deployment) -> str:
                 "braces.",
                 fix="Put the command into a script, and name that: --command 'sh run.sh'",
             )
+    if "#" in one.image.name:  # begins a comment in a header
+        raise BadInputError(
+            f"A definition file cannot name {quoted(one.image.name)}: it has a #.",
+            fix="Rename the directory or the file.",
+        )
     sif = shlex.quote(f"{one.name}.sif")
     exports = [f"    export {name}={shlex.quote(value)}" for name, value in one.environment]
     environment = ["", "%environment", *exports] if exports else []
     return "\n".join(
         [
-            f"# {one.title}.",
+            remark(f"{one.title}."),
             "#",
-            f"#   apptainer build {sif} {shlex.quote(one.name)}.def",
-            f"#   apptainer run --nv --no-home --bind .:{WORKSPACE} --pwd {WORKSPACE} {sif}",
+            remark(f"  apptainer build {sif} {shlex.quote(one.name)}.def"),
+            remark(f"  apptainer run --nv --no-home --bind .:{WORKSPACE} --pwd {WORKSPACE} {sif}"),
             "#",
             "# --nv brings the driver's libraries; /dev/shm is the host's. Without the home",
             "# directory: Python packages in ~/.local would come before the image's.",

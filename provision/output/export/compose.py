@@ -12,6 +12,7 @@ from provision.output.export.deployment import (
     WORKSPACE,
     Deployment,
     reference_of,
+    remark,
     size,
 )
 from provision.output.export.launch import on_one_node
@@ -46,8 +47,9 @@ def to_compose(one: Deployment, *, cdi: bool, mount: bool) -> str:
     if mount:
         service["volumes"] = [f"./:{WORKSPACE}"]
     service["deploy"] = {"resources": {"reservations": {"devices": [_devices(one, cdi=cdi)]}}}
-    head = f"# {one.title}.\n#\n#   docker compose run --rm {shlex.quote(one.name)}\n"
-    return head + to_yaml({"services": {one.name: service}})
+    run = remark(f"  docker compose run --rm {shlex.quote(one.name)}")
+    document = to_yaml({"services": {one.name: service}})
+    return "\n".join([remark(f"{one.title}."), "#", run, document])
 
 
 def literal(text: str) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.errors import ImageNotPullableError
+from images.text.printable import printable
+from provision.errors import BadInputError, ImageNotPullableError
+from provision.model import grammar
 from provision.model.plan import TITLES, Framework
+from provision.model.request import quoted
 
 GIB, MIB = 1 << 30, 1 << 20
 SHM_BYTES_PER_GPU = GIB
@@ -25,6 +30,10 @@ GATE = ("verify", "--level", "quick", "--require", "gpu")
 PORT = 29500
 """torchrun's own default: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IN_VALUES = "\n\t\xa0"
+"""Characters that words of a command and values of variables may have besides printable ones."""
+
 ImageKind = Literal["reference", "engine", "oci", "oci-archive", "docker-archive"]
 
 
@@ -39,7 +48,8 @@ class ImageSource:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """An image and how it is to run. No text in it has an unprintable character; words and values
-    may have line ends and tabs.
+    may have line ends and tabs. The versions and the names of variables are what they should be,
+    so that they may be written into any file. BadInputError: a text is something else.
 
     `gpus` are those of each node, None: all of them. `products` are the kinds of GPU by the names
     that NVML prints, () if any will do. `driver` is the oldest that the image's CUDA needs, None if
@@ -62,6 +72,25 @@ class Deployment:
     user: int = 0
     gate: bool = False
 
+    def __post_init__(self) -> None:
+        words = (*self.command, *(value for _, value in self.environment))
+        for text in (self.name, self.image.name, *self.products):
+            _refuse(text, fits=text.isprintable())
+        for text in words:
+            _refuse(text, fits=all(c.isprintable() or c in _IN_VALUES for c in text))
+        for name, _ in self.environment:
+            _refuse(name, fits=VARIABLE.fullmatch(name) is not None)
+        for text, kind in self._versions():
+            _refuse(text, fits=kind.fits(text))
+
+    def _versions(self) -> Iterator[tuple[str, grammar.Grammar]]:
+        yield self.framework_version, grammar.VERSION
+        yield self.cuda, grammar.NUMBERS
+        if self.arch is not None:
+            yield self.arch, grammar.NAME
+        if self.driver is not None:
+            yield self.driver, grammar.NUMBERS
+
     @property
     def title(self) -> str:
         """ "PyTorch 2.9.1, CUDA 12.8"."""
@@ -77,6 +106,19 @@ class Deployment:
     def shm(self) -> int:
         """The size of /dev/shm in bytes."""
         return self.shm_bytes or (self.gpus or 1) * SHM_BYTES_PER_GPU
+
+
+def remark(text: str, sign: str = "#") -> str:
+    """One line of a comment, whatever the text is."""
+    return f"{sign} {printable(text, keep=_IN_VALUES[1:])}".rstrip()
+
+
+def _refuse(text: str, *, fits: bool) -> None:
+    if not fits:
+        raise BadInputError(
+            f"{quoted(text)} cannot be written into a file that runs an image.",
+            fix="Use printable characters; put other ones into a script, and run that.",
+        )
 
 
 def reference_of(one: Deployment, consumer: str, *, engine: bool = False) -> str:

@@ -9,7 +9,7 @@ import json
 
 from provision.errors import BadInputError
 from provision.model.request import quoted
-from provision.output.export.deployment import STACK_BYTES, Deployment, reference_of, size
+from provision.output.export.deployment import STACK_BYTES, Deployment, reference_of, remark, size
 
 
 def to_devcontainer(one: Deployment) -> str:
@@ -40,7 +40,8 @@ def to_devcontainer(one: Deployment) -> str:
         lines[-1] += ","
         pairs = [f"    {_json(name)}: {_json(value)}" for name, value in one.environment]
         lines += ['  "containerEnv": {', ",\n".join(pairs), "  }"]
-    return "\n".join([f"// {one.title}: .devcontainer/devcontainer.json", "{", *lines, "}", ""])
+    head = remark(f"{one.title}: .devcontainer/devcontainer.json", "//")
+    return "\n".join([head, "{", *lines, "}", ""])
 
 
 def _json(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from images.engines.words import enroot_name
-from provision.output.export.deployment import WORKSPACE, Deployment
+from provision.output.export.deployment import WORKSPACE, Deployment, remark
 from provision.output.export.launch import on_one_node
 from provision.output.export.names import enroot_uri, squashfs_name
 
@@ -21,13 +21,15 @@ def to_script(one: Deployment) -> str:
     pyxis = []
     if one.image.kind == "reference":
         pulled = shlex.quote(enroot_name(one.image.name))
-        pyxis = ["#", f"# In a job of Slurm with pyxis: srun --container-image={pulled} COMMAND"]
+        run = f"srun --container-image={pulled} COMMAND"
+        pyxis = ["#", remark(f"In a job of Slurm with pyxis: {run}")]
+    place = f"in the current directory, which is {WORKSPACE} inside"
     words = shlex.join(on_one_node(one))
     passed = "".join(f" --env {shlex.quote(f'{key}={value}')}" for key, value in one.environment)
     return "\n".join(
         [
             "#!/bin/sh",
-            f"# {one.title}, with enroot: in the current directory, which is {WORKSPACE} inside.",
+            remark(f"{one.title}, with enroot: {place}."),
             "# enroot's own hook brings the GPUs and the driver; /dev/shm is the host's.",
             *pyxis,
             "set -eu",

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from provision.errors import BadInputError
 from provision.model.request import quoted
-from provision.output.export.deployment import GATE, PORT, Deployment, reference_of, size
+from provision.output.export.deployment import GATE, PORT, Deployment, reference_of, remark, size
 from provision.output.export.launch import needs_launcher, on_one_node, torchrun
 from provision.output.export.yaml import Node, Remark, to_yaml
 
@@ -38,11 +38,11 @@ def to_manifest(one: Deployment, kind: JobKind, file: str = "") -> str:
     check_name(one.name)
     documents = {"job": _job, "indexed": _indexed, "jobset": _jobset}[kind](one)
     named = shlex.quote(file or f"{one.name}.yaml")
-    head = f"# {one.title}: {one.room}.\n#\n#   kubectl create -f {named}\n"
+    head = [remark(f"{one.title}: {one.room}."), "#", remark(f"  kubectl create -f {named}")]
     if one.gate:
         what = f"job/{one.name}" if kind != "jobset" else f"job/{one.name}-workers-0"
-        head += f"#   kubectl logs {what} -c gate    # what the suite found\n"
-    return head + "---\n".join(map(to_yaml, documents))
+        head.append(remark(f"  kubectl logs {what} -c gate    # what the suite found"))
+    return "\n".join([*head, "---\n".join(map(to_yaml, documents))])
 
 
 def check_name(name: str) -> None:

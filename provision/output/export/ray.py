@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 
-from provision.output.export.deployment import Deployment, reference_of
+from provision.output.export.deployment import Deployment, reference_of, remark
 from provision.output.export.yaml import Node, to_yaml
 
 
@@ -18,7 +18,7 @@ def to_runtime_env(one: Deployment) -> str:
     if one.environment:
         value["env_vars"] = dict(one.environment)
     return (
-        f"# {one.title}.\n"
+        f"{remark(one.title)}.\n"
         "#\n"
         f"#   ray job submit --runtime-env {shlex.quote(one.name)}.yaml "
         f"--entrypoint-num-gpus {one.gpus or 1} \\\n"

@@ -15,6 +15,7 @@ from provision.output.export.deployment import (
     WORKSPACE,
     Deployment,
     reference_of,
+    remark,
     size,
 )
 from provision.output.export.launch import needs_launcher, on_one_node, torchrun
@@ -35,9 +36,9 @@ def to_sbatch(one: Deployment, tool: ContainerTool, *, mount: bool) -> str:
     tasks, reason = _tasks(one)
     lines = [
         "#!/bin/bash",
-        f"# {one.title}: {one.room}, with {_TITLES[tool]}.",
+        remark(f"{one.title}: {one.room}, with {_TITLES[tool]}."),
         "#",
-        f"#   sbatch {shlex.quote(one.name)}.sbatch",
+        remark(f"  sbatch {shlex.quote(one.name)}.sbatch"),
         "#",
         f"#SBATCH --job-name={quoted(one.name)}",
         "#SBATCH --output=%j.out",

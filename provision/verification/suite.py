@@ -30,6 +30,7 @@ from provision.resolve.packages import asked_for
 _EXPECT_PATH = "/run/gpu-provision/expect.json"
 _ENDED = {"pass": "passed", "fail": "failed", "error": "in error", "skip": "not run"}
 _VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
+VERDICTS = tuple(_VERDICTS.values())
 _SHM_BYTES = 1 << 30
 _STACK_BYTES = 64 << 20
 

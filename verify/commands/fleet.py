@@ -10,7 +10,7 @@ writes it. `--across` names its result for the nodes together. Exit codes: those
 from __future__ import annotations
 
 import json
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
 
 from verify.commands import main as cli
 from verify.commands.judge import JudgeRequest, recompute
@@ -22,6 +22,9 @@ from verify.fleet.summary import exit_code, to_json
 from verify.model import expectations
 from verify.model.check import EXIT_CODES, LEVELS, Check, UsageError
 from verify.reports import shape
+
+_LONGEST_LINE = 1 << 20  # a node of 16 GPUs with their specifications has ten kilobytes
+_LONGEST_REASON = 1000
 
 FORMATS = {"junit": junit.render, "html": page.render, "prometheus": prometheus.render}
 
@@ -54,21 +57,63 @@ def _write(name: str, path: str, fleet: FleetResult) -> str:
 def read(path: str, level: str) -> FleetResult:
     """The fleet that a list describes, one report in memory at a time."""
     reader, lists = Reader(), cli.all_checks()
+    for row in _rows(path):
+        name, failure = row["node"], row["failure"]
+        if failure is not None:
+            reader.missing(name, Missing(*(failure[key] for key in Missing._fields)))
+        else:
+            _judge(reader, name, row, level, lists)
+    return reader.finish()
+
+
+_TEXT = {"type": "string", "maxLength": 10_000}
+_ROW = {
+    "type": "object",
+    "required": ["node", "failure"],
+    "properties": {
+        "node": {"type": "string", "minLength": 1, "maxLength": 1000},
+        "failure": {
+            "type": ["object", "null"],
+            "required": list(Missing._fields),
+            "properties": dict.fromkeys(Missing._fields, _TEXT),
+        },
+        "report": {"type": ["string", "null"], "maxLength": 10_000, "pattern": r"^[^\0]+$"},
+        "expect": {"type": ["object", "null"]},
+        "code": {"type": ["integer", "null"]},
+    },
+    "if": {"properties": {"failure": {"type": "null"}}},
+    "then": {
+        "required": ["report", "expect", "code"],
+        "properties": {"report": {"type": "string"}},
+    },
+}
+
+
+def _rows(path: str) -> Iterator[Mapping[str, Any]]:
+    """The lines of a list. UsageError: one is malformed."""
     try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                    name, failure = str(row["node"]), row["failure"]
-                except (ValueError, KeyError, TypeError) as error:
-                    raise UsageError("{}, line {}: {}".format(path, number, error)) from error
-                if failure is not None:
-                    reader.missing(name, Missing(*(str(failure[key]) for key in Missing._fields)))
-                else:
-                    _judge(reader, name, row, level, lists)
+        with open(path, "rb") as file:
+            lines = iter(lambda: file.readline(_LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, 1):
+                row, problem = _row(line)
+                if problem:
+                    raise UsageError("{}, line {}: {}".format(path, number, problem))
+                yield row
     except OSError as error:
         raise UsageError("{}: {}".format(path, error.strerror or error)) from error
-    return reader.finish()
+
+
+def _row(line: bytes) -> Tuple[Any, Optional[str]]:
+    """The row in a line, and its problem."""
+    if len(line) > _LONGEST_LINE:
+        return None, "longer than {} MiB".format(_LONGEST_LINE >> 20)
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        return None, str(error)
+    except RecursionError:
+        return None, "nested too deeply"
+    return row, next(shape.problems(row, _ROW), None)
 
 
 def _judge(
@@ -110,7 +155,7 @@ def _judge(
 def _refused(code: str, name: str, said: str) -> Missing:
     return Missing(
         code,
-        "{}: the report is refused: {}".format(name, said),
+        "{}: the report is refused: {}".format(name, said[:_LONGEST_REASON]),
         "If the image was built by another version, build it again: provision build. Otherwise "
         "do not rely on it.",
     )

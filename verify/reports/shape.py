@@ -249,7 +249,7 @@ def _short(value: Any, told: Any, _: Mapping[str, Any], where: str) -> Iterator[
 
 
 def _long(value: Any, told: Any, _: Mapping[str, Any], where: str) -> Iterator[str]:
-    if isinstance(value, list) and len(value) > told:
+    if isinstance(value, (str, list)) and len(value) > told:
         yield _at(where, "expected at most {}, found {}", told, len(value))
 
 
@@ -294,6 +294,7 @@ _KEYWORDS: Dict[str, Callable[[Any, Any, Mapping[str, Any], str], Iterator[str]]
     "minimum": _least,
     "minLength": _short,
     "minItems": _short,
+    "maxLength": _long,
     "maxItems": _long,
     "required": _required,
     "properties": _properties,

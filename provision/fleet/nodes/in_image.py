@@ -18,7 +18,7 @@ from images.text.printable import printable
 from provision.fleet.nodes.calls import NodeCall, NodeFailure, last_line
 from provision.fleet.nodes.program import RUN_IN_IMAGE, node_program
 from provision.fleet.nodes.work import NodeAnswer, NodeLimits, ask_nodes
-from provision.fleet.on_node.image import WAYS
+from provision.fleet.on_node.image import INSIDE, WAYS
 
 SUITE_SHM_BYTES = 1 << 30
 SUITE_STACK_BYTES = 64 << 20
@@ -109,9 +109,12 @@ def run_of(answer: NodeAnswer) -> NodeRun:
         code, message, fix = (printable(str(row.get(key)), limit=600) for key in _ROW)
         return failed._replace(host=host, failure=NodeFailure(code, f"{name}: {message}", fix))
     ended, out, err = value.get("code"), value.get("stdout"), value.get("stderr")
-    if not (isinstance(ended, int) and isinstance(out, str) and isinstance(err, str)):
+    way = value.get("way")
+    known = isinstance(way, str) and way in (*WAYS, INSIDE)
+    is_code = type(ended) is int and abs(ended) <= _MOST_CODE
+    if not (known and is_code and isinstance(out, str) and isinstance(err, str)):
         return failed._replace(failure=damaged)
-    run = failed._replace(host=host, way=str(value.get("way")), code=ended, stderr=err)
+    run = failed._replace(host=host, way=way, code=ended, stderr=err)
     found = last_object(out)
     if found is None:
         said = printable(last_line(err), limit=300) or f"exit code {ended}"
@@ -124,6 +127,7 @@ def run_of(answer: NodeAnswer) -> NodeRun:
     return run._replace(json=found)
 
 
+_MOST_CODE = 255
 _ROW = ("code", "message", "fix")
 
 

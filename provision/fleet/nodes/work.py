@@ -18,7 +18,7 @@ from images.system import process
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.program import NodeProgram, read_answer
 
-_MOST_OUTPUT = 32 << 20
+_MOST_OUTPUT = 12 << 20  # a report has some hundred kilobytes, a node's program sends 4 MiB of it
 _CLEANUP_S = 10
 _GRACE_S = 1.0
 _POLL_S = 0.5
@@ -118,6 +118,14 @@ def _ask(
                 code="node-timeout",
                 message=f"{call.name}: it did not answer within {timeout_s:g} s.",
                 fix="See whether it hangs, or allow more time: --timeout SECONDS",
+            )
+        )
+    if done.flooded:
+        return answer(
+            NodeFailure(
+                code="node-failed",
+                message=f"{call.name}: it sent more than {_MOST_OUTPUT >> 20} MiB and was ended.",
+                fix="See what prints that much when a command runs there: a shell's start files?",
             )
         )
     found = read_answer(call.name, done.stdout, sent.mark)

@@ -38,7 +38,7 @@ INSIDE = "inside"
 APPTAINERS = ("apptainer", "singularity")
 
 _ASK_S = 60.0
-_MOST_OUTPUT = 16 << 20
+_MOST_OUTPUT = 4 << 20
 _STDERR = 20_000
 _BEAT_S = 2.0
 _NOT_STARTED = frozenset({125, 126, 127})
@@ -285,7 +285,13 @@ def _process(
 
 
 def _ended(way: str, done: process.Completed) -> dict[str, Any]:
-    """How the command ended. NodeRunError: it was never started."""
+    """How the command ended. NodeRunError: it was never started, or was ended for its output."""
+    if done.flooded:
+        raise NodeRunError(
+            code="node-no-report",
+            message=f"{way}: the image printed more than {_MOST_OUTPUT >> 20} MiB and was ended.",
+            fix=f"Run it on the node by hand: {way} run IMAGE verify",
+        )
     if done.code in _NOT_STARTED and not done.stdout.strip():
         last = done.last_lines(1).strip()[:300] or process.describe_exit(done.code)
         if _NO_IMAGE.search(done.output):

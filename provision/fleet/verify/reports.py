@@ -23,10 +23,10 @@ from provision.fleet.on_node.image import expected_gpus
 from provision.fleet.verify.order import FleetOrder
 from provision.model.facts import read_host_file
 from provision.model.plan import HostFacts
-from provision.verification.suite import report_bytes
+from provision.verification.suite import VERDICTS, report_bytes
 
 HOSTS = "hosts"
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 4 << 20  # a report has some hundred kilobytes
 
 
 class NodeReport(NamedTuple):
@@ -89,7 +89,8 @@ def kept_verdict(path: Path, order: FleetOrder) -> str | None:
             return None
         report = json.loads(path.read_bytes())
         same = report["level"] == order.level and report["environment"]["image"] == order.image_id
-        return str(report["verdict"]) if same and isinstance(report["checks"], list) else None
+        known = report["verdict"] in VERDICTS and isinstance(report["checks"], list)
+        return str(report["verdict"]) if same and known else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -100,18 +101,13 @@ def _keep(run: NodeRun, folder: Path, spare: Path) -> NodeReport:
     facts = None if run.host is None else facts_of(run.name, run.host)
     facts = facts if isinstance(facts, HostFacts) else None
     path = folder / f"{run.name}.json"
-    if run.failure is not None or not {"verdict", "checks"} <= run.json.keys():
+    data = run.failure or _report_of(run)
+    if isinstance(data, NodeFailure):
         # an earlier report says nothing about today
         _remove(path)
         with contextlib.suppress(BadInputError):
             _write(run.name, facts, None, folder)
-        why = run.failure or no_result(run.name, "it printed other JSON")
-        return failed._replace(failure=why)
-    try:
-        data = report_bytes(run.json)
-    except (ValueError, RecursionError):
-        _remove(path)
-        return failed._replace(failure=no_result(run.name, "its numbers are not finite"))
+        return failed._replace(failure=data)
     tested = failed._replace(status="tested", claimed=str(run.json["verdict"]))
     try:
         _write(run.name, facts, data, folder)
@@ -124,6 +120,19 @@ def _keep(run: NodeRun, folder: Path, spare: Path) -> NodeReport:
     except BadInputError:
         return failed._replace(failure=why)
     return tested._replace(place=spare, unsaved=why.message)
+
+
+def _report_of(run: NodeRun) -> bytes | NodeFailure:
+    """The report that a node sent, as a file has it; or why it is not one."""
+    if run.json.get("verdict") not in VERDICTS or "checks" not in run.json:
+        return no_result(run.name, "it printed other JSON")
+    try:
+        data = report_bytes(run.json)
+    except (ValueError, RecursionError):
+        return no_result(run.name, "its numbers are not finite")
+    if len(data) > _MOST_BYTES:
+        return no_result(run.name, f"its report has more than {_MOST_BYTES >> 20} MiB")
+    return data
 
 
 def _write(name: str, facts: HostFacts | None, data: bytes | None, folder: Path) -> None:

@@ -327,12 +327,21 @@ def test_the_expected_gpus_of_a_node() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, [], {}, {"code": "1", "stdout": "", "stderr": ""}, {"code": 0, "stdout": 1}, "x"],
+    [
+        *(None, [], {}, {"code": "1", "stdout": "", "stderr": ""}, {"code": 0, "stdout": 1}, "x"),
+        {"way": "docker\x1b[2J", "code": 0, "stdout": "", "stderr": ""},
+        {"way": "W" * (1 << 20), "code": 0, "stdout": "", "stderr": ""},
+        {"way": None, "code": 0, "stdout": "", "stderr": ""},
+        {"way": "docker", "code": True, "stdout": "", "stderr": ""},
+        {"way": "docker", "code": 10**400, "stdout": "", "stderr": ""},
+    ],
+    ids=lambda value: f"{value!r:.40}",
 )
 def test_an_answer_that_is_damaged_is_the_nodes_failure(value: object) -> None:
     run = run_of(NodeAnswer("n1", value, None, 1.0))
     assert run.failure is not None
-    assert run.json is None
+    assert run.failure.code == "node-failed"
+    assert (run.json, run.way) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from provision.fleet.nodes.slurm import (
     slurm_calls,
 )
 from provision.fleet.nodes.ssh import explain_ssh, read_ssh_hosts, ssh_calls
-from provision.fleet.nodes.work import NodeLimits
+from provision.fleet.nodes.work import NodeLimits, ask_nodes
 
 
 def ended(code: int, err: str) -> Completed:
@@ -446,3 +446,11 @@ def test_slurm_that_is_not_installed_is_named(
     assert (code, answer["error"]["code"]) == (5, "tool-missing")
     assert "sinfo" in answer["error"]["message"]
     assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+def test_an_endless_answer_is_ended_and_named() -> None:
+    flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
+    call = NodeCall("n1", (sys.executable, "-c", flood), lambda _: NodeFailure("other", "x", "x"))
+    (answer,) = ask_nodes([call], lambda _: node_program(), NodeLimits(1, 60), lambda _: None)
+    assert answer.failure is not None
+    assert answer.failure.message == "n1: it sent more than 12 MiB and was ended."

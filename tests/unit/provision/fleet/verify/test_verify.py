@@ -247,6 +247,35 @@ def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
     assert nodes.files() == [], "an old report says nothing about today"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"verdict": "fit\x1b[2J"}, id="a verdict with an escape sequence"),
+        pytest.param({"verdict": "V" * (1 << 20)}, id="a verdict of a megabyte"),
+        pytest.param({"verdict": ["fit"]}, id="a verdict in a list"),
+        pytest.param({"more": "x" * (3 << 20), "again": "y" * (1 << 20)}, id="an endless report"),
+    ],
+)
+def test_what_is_no_report_is_not_kept(tmp_path: Path, changes: dict[str, Any]) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps({**report(), **changes}, indent=1))
+    found = nodes.run("n1")["n1"]
+    assert (found.status, found.claimed) == ("failed", None)
+    assert found.failure is not None
+    assert found.failure.code == "node-no-report"
+    assert len(found.failure.message) < 1000
+    assert nodes.files() == []
+
+
+def test_an_earlier_report_with_another_verdict_does_not_count(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report(), indent=1))
+    nodes.run("n1")
+    kept = json.loads((nodes.out / "n1.json").read_text())
+    (nodes.out / "n1.json").write_text(json.dumps({**kept, "verdict": "\x1b[2Jfit"}))
+    assert nodes.run("n1")["n1"].status == "tested"
+
+
 def test_a_report_that_cannot_be_written_is_judged_and_its_node_named(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path)
     nodes.says("n1", json.dumps(report("unfit"), indent=1))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from images.errors import Failure
 from images.system import process
-from images.system.scratch import scratch_directory
 from provision.errors import IndexUnreachableError
+from provision.host.indexes import uv_directory
 from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, url_secrets, with_wheels
 from provision.lock.uv import (
     Outcome,
@@ -150,7 +150,7 @@ def run_uv(
     uv printed. `index` goes before the installer's default one; `constraints` are requirements
     that limit versions; the rest is as for `compile_argv`.
     """
-    with scratch_directory() as made:
+    with uv_directory() as made:
         out = made / "pylock.toml"
         limits = made / "constraints.txt" if constraints else None
         if limits is not None:
@@ -175,7 +175,7 @@ def run_uv(
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
                 input="\n".join(lines) + "\n",
-                cwd=made,  # ours may be gone
+                cwd=made,
                 redact=(*url_secrets(index or ""), *url_secrets(default)),
             )
         except process.CommandTimedOut:

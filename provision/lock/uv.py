@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from images.system import process
-from provision.host.indexes import pip_index
+from provision.host.indexes import pip_index, uv_variables
 from provision.lock.lockfile import clip
 from provision.lock.wheels import glibc
 from provision.model.plan import PACKAGES, Plan
@@ -99,10 +99,11 @@ def uv_program() -> str:
 
 
 def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, str | None]:
-    """Environment variables for uv: the CA bundle, pip's index if that is the configured one, and a
-    timeout of seconds for a silent server (unless the environment sets one).
+    """Environment variables for uv in a `uv_directory`: the CA bundle, pip's index if that is the
+    configured one, and a timeout of seconds for a silent server (unless the environment sets one).
     """
     found: dict[str, str | None] = {
+        **uv_variables(env),
         # A lock must not depend on them; and wheel variants have no place in it yet.
         "UV_PREVIEW": None,
         "UV_PREVIEW_FEATURES": None,

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from images.net.address import host_of
+from images.system import process
 from images.text.printable import printable
 from provision.catalog.refresh.model import SourceError
-from provision.host.indexes import pip_index
+from provision.host.indexes import pip_index, uv_directory, uv_variables
 
 _TIMEOUT_S = 20.0
 _FIX = "Name the index: --index https://HOST/simple"
@@ -64,22 +64,24 @@ def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> tuple[str | None, s
     argv = [program, "pip", "compile", "-", "--offline", "--no-cache", "--quiet", "--no-header"]
     argv += ["--python", sys.executable]  # uv needs one, and PATH may have none
     argv += ["--emit-index-url", *(["--no-config"] if own else [])]
+    variables = {**env, **uv_variables(env)}
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            input="",
-            env=dict(env),
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except OSError as error:
-        return None, f"cannot be started: {error.strerror}"
-    except subprocess.TimeoutExpired:
+        with uv_directory() as place:
+            done = process.run(
+                argv,
+                timeout_s=_TIMEOUT_S,
+                env=variables,
+                inherit_env=False,
+                input="",
+                cwd=place,
+                apart=True,
+            )
+    except process.ToolMissing as error:
+        return None, "cannot be started: " + error.message.removesuffix(".")
+    except process.CommandTimedOut:
         return None, f"did not answer within {_TIMEOUT_S:g} s"
-    if done.returncode:
-        said = printable(" ".join(done.stderr.split()), limit=200).removesuffix(".")
+    if not done.ok:
+        said = printable(" ".join(done.output.split()), limit=200).removesuffix(".")
         return None, f"failed: {said}" if said else "failed"
     found = re.search(r"^--index-url[ =](\S+)", done.stdout, re.MULTILINE)
     return (found[1], "") if found else (None, "names none")

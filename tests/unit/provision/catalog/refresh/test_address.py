@@ -29,7 +29,7 @@ def uv_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None)
             id="a full disk",
         ),
         pytest.param("exit 2", "uv failed.", id="uv says nothing"),
-        pytest.param(None, "uv cannot be started: No such file", id="uv is gone"),
+        pytest.param(None, "uv cannot be started: The program", id="uv is gone"),
     ],
 )
 def test_why_there_is_no_index(

@@ -1,0 +1,155 @@
+"""Where wheels come from is decided by the user's own configuration, never by a file around the
+directory for temporary files: real uv, and a second index on this machine that nobody named.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.catalog.refresh.address import default_index
+from provision.lock.solve import run_uv
+from provision.lock.uv import WheelTarget
+from tests.kit.local_index import LocalIndex, pure, serving_uv
+
+TARGET = WheelTarget("3.11", "x86_64", 36)
+SOMEBODY = 12345
+URL = "@URL@"
+PROJECT = '[project]\nname = "theirs"\nversion = "1"\n'
+ENTRY = f'[[tool.uv.index]]\nurl = "{URL}"\n'
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalIndex]:
+    """The user's index; its one package is also in `theirs`."""
+    (tmp_path / "home").mkdir()
+    with serving_uv(monkeypatch, tmp_path / "home") as server:
+        server.more = [pure("ours", "1")]
+        for name in ("UV_NO_CONFIG", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
+            monkeypatch.delenv(name, raising=False)
+        yield server
+
+
+@pytest.fixture
+def theirs() -> Iterator[LocalIndex]:
+    """An index that the user did not name, with a newer release."""
+    with LocalIndex().serving() as server:
+        server.more = [pure("ours", "6")]
+        yield server
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files, to which every user may write."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def leave(file: Path, text: str, theirs: LocalIndex) -> None:
+    """Write what another user left there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.replace(URL, theirs.url("simple")))
+    if os.geteuid() == 0:
+        os.chown(file, SOMEBODY, SOMEBODY)
+
+
+def locked() -> str:
+    outcome, reason, text = run_uv(["ours"], TARGET, index=None, ca_bundle=None, offline=False)
+    assert outcome == "locked", (reason, text)
+    return text
+
+
+@pytest.mark.parametrize("above", [0, 1], ids=["in it", "above it"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("uv.toml", f'[[index]]\nurl = "{URL}"\n', id="uv.toml with an index"),
+        pytest.param("uv.toml", f'[pip]\nindex-url = "{URL}"\n', id="uv.toml with pip's index"),
+        pytest.param("uv.toml", "[[[", id="malformed uv.toml"),
+        pytest.param("uv.toml", "no-index = true\n", id="uv.toml that allows no index"),
+        pytest.param("pyproject.toml", ENTRY, id="pyproject.toml with an index"),
+        pytest.param("pyproject.toml", PROJECT + ENTRY, id="pyproject.toml of a project"),
+        pytest.param(
+            "pyproject.toml",
+            f'{PROJECT}[tool.uv.workspace]\nmembers = ["*", "*/*"]\n{ENTRY}',
+            id="pyproject.toml of a workspace",
+        ),
+        pytest.param("pyproject.toml", PROJECT + "[[[", id="malformed pyproject.toml"),
+        pytest.param(".python-version", "3.99\n", id="a pinned Python"),
+        pytest.param(".venv/pyvenv.cfg", "home = /nonexistent\n", id="a broken environment"),
+    ],
+)
+def test_files_around_the_temporary_directory_decide_nothing(
+    index: LocalIndex, theirs: LocalIndex, shared: Path, above: int, name: str, text: str
+) -> None:
+    leave((shared, *shared.parents)[above] / name, text, theirs)
+    assert 'version = "1"' in locked()
+    assert theirs.asked == []
+    assert index.asked
+
+
+@pytest.mark.parametrize("name", ["UV_PROJECT", "UV_WORKING_DIR"])
+@pytest.mark.usefixtures("index")
+def test_a_project_that_uv_is_set_to_decides_nothing(
+    theirs: LocalIndex,
+    shared: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave(shared / "pyproject.toml", PROJECT + ENTRY, theirs)
+    monkeypatch.setenv(name, str(shared))
+    assert 'version = "1"' in locked()
+    assert theirs.asked == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "file"),
+    [
+        pytest.param({}, "home/.config/uv/uv.toml", id="the user's file"),
+        pytest.param({"XDG_CONFIG_HOME": "{}/mine"}, "mine/uv/uv.toml", id="... moved"),
+        pytest.param({"XDG_CONFIG_DIRS": "{}/etc"}, "etc/uv/uv.toml", id="the system's file"),
+        pytest.param({"UV_CONFIG_FILE": "{}/corp.toml"}, "corp.toml", id="a named file"),
+        pytest.param({"UV_CONFIG_FILE": "corp.toml"}, "corp.toml", id="a file named from here"),
+    ],
+)
+@pytest.mark.usefixtures("shared")
+def test_the_users_own_configuration_counts(
+    index: LocalIndex,
+    tmp_path: Path,
+    variables: dict[str, str],
+    file: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(f'[[index]]\nurl = "{index.url("simple")}"\ndefault = true\n')
+    assert 'version = "1"' in locked()
+
+
+@pytest.mark.usefixtures("index", "shared")
+def test_a_malformed_file_of_the_users_own_is_an_error(tmp_path: Path) -> None:
+    own = tmp_path / "home/.config/uv/uv.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("[[[")
+    _, reason, _ = run_uv(["ours"], TARGET, index=None, ca_bundle=None, offline=False)
+    assert str(own) in reason
+
+
+def test_the_catalogs_index_is_not_that_of_the_working_directory(
+    theirs: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(tmp_path / "uv.toml", f'index-url = "{URL}"\n', theirs)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UV_NO_CONFIG", raising=False)
+    env = {name: os.environ[name] for name in ("PATH", "HOME", "PIP_CONFIG_FILE")}
+    assert default_index(None, env).name == "PyPI"

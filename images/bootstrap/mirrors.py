@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from images.net.address import shown_url
+
 
 @dataclass(frozen=True, slots=True)
 class MirrorSuite:
@@ -28,8 +30,7 @@ class MirrorSuite:
     @property
     def shown(self) -> str:
         """The suite and its mirror, for messages: "bookworm (http://HOST/debian)"."""
-        parts = urllib.parse.urlsplit(self.uri)
-        return f"{self.suite} ({parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()})"
+        return f"{self.suite} ({shown_url(self.uri)})"
 
     def on(self, name: str) -> bool:
         """Whether a yes-or-no option is set to yes."""

@@ -22,6 +22,7 @@ from typing import Protocol
 from images.layers import record, scripts, unneeded
 from images.layers.record import Row
 from images.layers.wheel_file import WheelFile
+from images.net.address import shown_url
 from images.wheels.directory import Member
 from images.wheels.locked import Wheel
 
@@ -310,10 +311,8 @@ def _is_executable(member: Member) -> bool:
 
 
 def _direct_url(locked: Wheel) -> bytes:
-    """direct_url.json: the package did not come from an index (PEP 610). Without a login."""
-    parts = urllib.parse.urlsplit(locked.url)
-    url = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
-    digest = locked.sha256
+    """direct_url.json: the package did not come from an index (PEP 610)."""
+    digest, url = locked.sha256, shown_url(locked.url)
     archive = {"hash": f"sha256={digest}", "hashes": {"sha256": digest}}
     return json.dumps({"archive_info": archive, "url": url}, sort_keys=True).encode()
 

@@ -8,6 +8,23 @@ import urllib.parse
 from images.net.errors import BrokenOff
 
 _MOST_URL = 16_000
+_LONG = 8
+_IN_LOGIN = "%:!$&'()*+,;=-._~"  # RFC 3986
+# A login ends at the last @ before a slash. Else a password has a slash, where what follows the
+# colon is no port.
+_PORT = r"\d{1,5}(?:[/?#\s]|$)"
+_ADDRESS = re.compile(
+    rf"(?P<scheme>[^/?#@]*://|)(?:(?P<login>(?<=://)(?:[^/?#]*|[^/:@\[]*:(?!{_PORT}).*)|(?<!://)(?!/).*)@)?"
+    r"(?P<place>[^?#]*)(?P<rest>.*)",
+    re.DOTALL,
+)
+LOGIN = re.compile(
+    r"(?<=://)(?:[^/?#\s\"'<>]{1,4000}"
+    rf"|[^/\s:@\[\"'<>]{{0,200}}:(?!{_PORT})[^\s\"'<>]{{1,4000}})@"
+)
+"""The login of an address in a text, with its @."""
+QUERY = re.compile(r"(?<=://)([^\s\"'<>?#]{1,4000})[?#][^\s\"'<>]*")
+"""An address in a text from its host on; its group: the part before query and fragment."""
 
 
 def is_loopback(hostname: str) -> bool:
@@ -41,11 +58,46 @@ def host_of(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Strip what may be secret from an address: a login, and the query (it may be a signature)."""
-    try:
-        return without_login(urllib.parse.urlsplit(url)._replace(query=""))
-    except ValueError:
-        return "?"
+    """What may be shown and stored of an address: without login, query (it may be a signature) and
+    fragment. A password may have a slash in it; without a scheme, all before the last @ is login.
+    """
+    found = _parts(url)
+    return f"{found['scheme']}{found['place']}"
+
+
+def shown_text(text: str) -> str:
+    """A text with its addresses as `shown_url` shows them."""
+    return QUERY.sub(r"\1", LOGIN.sub("", text))
+
+
+def usable_url(url: str) -> str:
+    """An address as programs accept it: with a login's own slashes and the like encoded."""
+    found = _parts(url)
+    login = found["login"]
+    start = f"{urllib.parse.quote(login, safe=_IN_LOGIN)}@" if login else ""
+    return f"{found['scheme']}{start}{found['place']}{found['rest']}"
+
+
+def url_secrets(url: str) -> tuple[str, ...]:
+    """The words of an address that no output may have, as written and decoded: the login, its
+    password, the query, and the query's long values.
+
+    A user name beside a password is not one: short ones ("ci") would be redacted from every other
+    word of the output, and make it unreadable.
+    """
+    found = _parts(url)
+    login, query = found["login"] or "", found["rest"].lstrip("?").partition("#")[0]
+    user, _, password = login.partition(":")
+    values = [pair.partition("=")[2] for pair in query.split("&")]
+    words = [password or user, login, query, *(one for one in values if len(one) >= _LONG)]
+    words += [urllib.parse.unquote(word) for word in words]
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def _parts(url: str) -> re.Match[str]:
+    found = _ADDRESS.fullmatch(url)
+    assert found is not None  # every text matches
+    return found
 
 
 def without_login(parts: urllib.parse.SplitResult) -> str:

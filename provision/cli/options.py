@@ -221,9 +221,9 @@ def plan_words(args: argparse.Namespace) -> str:
     """
     import shlex
 
-    from provision.model.planfile import without_credentials
+    from images.net.address import shown_url
 
-    index = None if args.index is None else without_credentials(args.index)
+    index = None if args.index is None else shown_url(args.index)
     single = (
         ("--cuda", args.cuda),
         ("--framework", None if args.framework == "pytorch" else args.framework),

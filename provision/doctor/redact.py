@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from images.net.address import LOGIN, QUERY
+
 # Accounts and hosts that half of all machines have identify nobody.
 _COMMON = frozenset(
     {"root", "nobody", "daemon", "admin", "user", "test", "host", "localhost", "localdomain"}
@@ -25,12 +27,6 @@ _PUBLIC_HOSTS = ("nvidia.com", "nvidia.github.io", "docker.com", "docker.io", "p
 _EFI_GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 _HOME = re.compile(r"(?<=/home/)[^/\s:;,\"'\\)\]}>]+|(?<=/Users/)[^/\s:;,\"'\\)\]}>]+")
-# Up to the last @ before a slash; and a password with a slash, where what follows the colon is no
-# port. Settings of proxies and indexes may have stranger ones: see `without_login`.
-_LOGIN = re.compile(
-    r"(?<=://)(?:[^/\s\"'<>]{1,500}"
-    r"|[^/\s:@\"'<>]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"'<>]{1,500})@"
-)
 # A setting of a proxy or an index, as a variable, in a file, in JSON, as an option. Of a bare
 # "proxy: " only a login is cut: it may be any program's message.
 _ADDRESS_NAME = (
@@ -154,7 +150,8 @@ class Redactor:
         """The text without them. `addresses=False` where dotted numbers are versions."""
         text = "".join(self._without_logins(text))
         text = _NCCL_SETTING.sub(lambda m: f"{m[1]}={self._nccl(m[1], m[2])}", text)
-        text = _LOGIN.sub(lambda _: self._put("login", "", lambda _: "redacted") + "@", text)
+        text = LOGIN.sub(lambda _: self._put("login", "", lambda _: "redacted") + "@", text)
+        text = QUERY.sub(lambda m: m[1] + self._secret_query(m[0][len(m[1]) :]), text)
         text = _NAMED_SECRET.sub(lambda m: m[1] + self._secret_word(m[2]), text)
         text = _BEARER.sub(lambda m: m[1] + self._secret_word(m[2]), text)
         text = _TOKEN.sub(lambda m: self._secret_word(m[0]), text)
@@ -247,6 +244,10 @@ class Redactor:
         if name.endswith(".example.org") or re.fullmatch(r"host-\d+", name):
             return found[0]
         return found[0][: -len(found[1])] + self._host(name)
+
+    def _secret_query(self, text: str) -> str:
+        """A query may be a signature; a fragment without one, as "#sha256=...", is kept."""
+        return f"?{self._secret_word(text)}" if text.startswith("?") else text
 
     def _secret_word(self, word: str) -> str:
         return self._put("secret", word, _numbered("secret-{}"))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
@@ -109,20 +109,6 @@ def write_lock(lock: Lock, path: Path) -> None:
             fix="Choose such a name (PEP 751; installers look for it).",
         )
     write_named("--output", path, lock.text.encode())
-
-
-def url_secrets(url: str) -> tuple[str, ...]:
-    """The secret words in a URL, as written and decoded.
-
-    A user name beside a password is not one: short ones ("ci") would be redacted from every other
-    word of the output, and make it unreadable.
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ()
-    word = parts.password or parts.username
-    return (word, unquote(word), parts.netloc.rpartition("@")[0]) if word else ()
 
 
 def _wheel(package: Package) -> Wheel:

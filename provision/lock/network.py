@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from images.net.address import url_secrets
 from images.net.secrets import Secrets
 from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError
 from provision.host.indexes import netrc_logins, pip_index
-from provision.lock.lockfile import url_secrets
 
 # In the order in which a user would expect one to override the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from images.errors import Failure
+from images.net.address import shown_url, url_secrets
 from images.system import process
 from provision.errors import IndexUnreachableError
 from provision.host.indexes import uv_directory
-from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, url_secrets, with_wheels
+from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, with_wheels
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -30,7 +31,6 @@ from provision.lock.uv import (
 )
 from provision.lock.wheels import finished
 from provision.model.plan import PACKAGES, IndexCandidate, Plan, Reason, Request
-from provision.model.planfile import without_credentials
 
 _UV_TIMEOUT_S = 300.0
 _MOST_NAMED = 8
@@ -202,7 +202,7 @@ def _with_index(plan: Plan, chosen: IndexCandidate, failed: Sequence[Attempt]) -
     reason = Reason(
         code="index-chosen",
         message=f"The wheels come from {chosen.name}: {chosen.why}{skipped}.",
-        source=without_credentials(chosen.url) if chosen.url else "the installer's default index",
+        source=shown_url(chosen.url) if chosen.url else "the installer's default index",
     )
     kept = tuple(r for r in plan.reasons if r.code != "index-order")
     return replace(plan, index=chosen.address, indexes=(chosen,), reasons=(*kept, reason))

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from images.net.address import shown_url
 from provision.errors import LockFileError
 from provision.lock.lockfile import TOOL, clip, parse_lock
 from provision.model.environment import environment_of
 from provision.model.plan import Plan
-from provision.model.planfile import plan_to_json, without_credentials, without_nulls
+from provision.model.planfile import plan_to_json, without_nulls
 
 if TYPE_CHECKING:
     from packaging.markers import Environment
@@ -37,9 +38,9 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
     for package in data["packages"]:
         package.pop("marker", None)  # one platform: what uv kept is what is needed
         if "index" in package:
-            package["index"] = without_credentials(package["index"])
+            package["index"] = shown_url(package["index"])
     for wheel in wheels:
-        wheel["url"] = without_credentials(wheel["url"])
+        wheel["url"] = shown_url(wheel["url"])
     data["created-by"] = TOOL
     data["requires-python"] = f"=={plan.python}.*"
     machine = f"platform_machine == '{plan.arch}' and sys_platform == 'linux'"

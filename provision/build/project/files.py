@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from images.net.address import shown_text
 from images.text.printable import printable
 from provision.build.project.declaration import ProjectError
 
@@ -105,8 +106,8 @@ def line_with(text: str, *words: str) -> int:
 
 
 def public(text: str, limit: int = 100) -> str:
-    """A text for messages, without the logins of URLs in it."""
-    return printable(re.sub(r"://[^/@\s]*@", "://", text), limit=limit)
+    """A text for messages, with its addresses as they may be shown."""
+    return printable(shown_text(text), limit=limit)
 
 
 def is_wheel_url(url: str) -> bool:

@@ -18,7 +18,6 @@ from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.model.planfile import (
     plan_from_json,
     plan_to_json,
-    without_credentials,
     without_nulls,
 )
 
@@ -213,18 +212,6 @@ def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
 def test_plans_survive_json_and_toml() -> None:
     assert plan_from_json(plan_to_json(PLAN)) == PLAN
     assert plan_from_json(without_nulls(plan_to_json(PLAN))) == PLAN
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        pytest.param("https://u:p@e.example/x?y=1", "https://e.example/x?y=1", id="a login"),
-        pytest.param("https://token@e.example/x", "https://e.example/x", id="a token alone"),
-        pytest.param("https://e.example:8/x", "https://e.example:8/x", id="no login"),
-    ],
-)
-def test_logins_are_taken_out_of_addresses(url: str, shown: str) -> None:
-    assert without_credentials(url) == shown
 
 
 def test_secrets_hold_logins_for_the_hosts_of_the_lock_only(tmp_path: Path) -> None:

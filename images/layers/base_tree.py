@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
+from images.inspect.tree import OPAQUE, WHITEOUT
 from images.layers.own_errors import BaseUnfitError
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import ImageLayer
@@ -26,7 +27,7 @@ MOST_UNPACKED_BYTES = 64 << 30
 _MOST_LINKS = 40  # the kernel's limit
 _PIECE_BYTES = 1 << 20
 _OVERLAP_BYTES = 256
-_WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
+_RESERVED = f"{WHITEOUT}{WHITEOUT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,11 @@ class BaseTree:
                 self._bytes += tarfile.BLOCKSIZE + member.size
                 path = plain_path(member.name)
                 name = posixpath.basename(path)
-                if name == _OPAQUE:
+                if name == OPAQUE:
                     emptied.add(posixpath.dirname(path))
-                elif name.startswith(_WHITEOUT):
+                elif name.startswith(WHITEOUT):
                     if not name.startswith(_RESERVED):
-                        gone.add(posixpath.join(posixpath.dirname(path), name[len(_WHITEOUT) :]))
+                        gone.add(posixpath.join(posixpath.dirname(path), name[len(WHITEOUT) :]))
                 elif path:
                     if not member.isdir() and path in hideable:
                         gone.add(path)

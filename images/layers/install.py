@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from images.inspect.tree import WHITEOUT
 from images.layers import record, scripts, unneeded
 from images.layers.record import Row
 from images.layers.wheel_file import WheelFile
@@ -122,6 +123,8 @@ class _Plan:
 
     def add(self, file: InstalledFile) -> None:
         path = file.path
+        if f"/{WHITEOUT}" in path:
+            raise self.wheel.refused(f"has a {path}, which would delete files of the image")
         if path in self.taken:
             raise self.wheel.refused(f"would replace /{path}, which is the environment's own")
         if path in self.files:

@@ -30,6 +30,7 @@ from provision.build.project.files import (
     is_wheel_url,
     line_of,
     listed,
+    public,
     read_text,
     read_toml,
     shown,
@@ -63,7 +64,7 @@ def _data() -> Mapping[str, Any]:
 def read_environment(path: Path, root: Path) -> Declaration:
     """What an environment.yml declares, for conda and for pip. ProjectError: it is invalid."""
     name = shown(path, root)
-    document = read_yaml(name, read_text(path, name, limit=_YAML_BYTES), kind="environment file")
+    document = read_yaml(name, read_text(path, root, limit=_YAML_BYTES), kind="environment file")
     listed_ = document.get("dependencies") if document is not None else None
     found = _Found(name)
     by_pip: list[tuple[str, int]] = []
@@ -80,7 +81,7 @@ def read_environment(path: Path, root: Path) -> Declaration:
 def read_pixi(path: Path, root: Path) -> Declaration:
     """What a pixi.toml declares. ProjectError: it is invalid."""
     name = shown(path, root)
-    text = read_text(path, name)
+    text = read_text(path, root)
     document = read_toml(text, name)
     for key in ("dependencies", "pypi-dependencies"):
         if not isinstance(document.get(key, {}), dict):
@@ -151,7 +152,7 @@ def _conda(text: str, found: _Found, line: int, *, exact: bool = False) -> None:
             return
     pypi = _data()["pypi"].get(name)
     if pypi is None or specifier is None:
-        found.left_out.append(f"{printable(text, limit=60)} ({at.where}; a package of conda)")
+        found.left_out.append(f"{public(text, 60)} ({at.where}; a package of conda)")
         return
     declared = read_requirement(f"{pypi}{specifier}", found.name, line)
     found.packages += [declared] if declared is not None else []

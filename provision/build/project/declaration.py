@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from images.errors import Failure
+from images.net.address import shown_text
 from images.text.printable import printable
 from provision.catalog.loading import load
 from provision.errors import BadInputError, Exit
@@ -26,9 +27,14 @@ _MOST_PATCH = 40
 
 
 class ProjectError(BadInputError):
-    """A project that cannot be read, or declares nothing."""
+    """A project that cannot be read, or declares nothing. Lines that its message quotes are shown
+    without the secrets of their addresses.
+    """
 
     code = "bad-project"
+
+    def __init__(self, message: str, *, fix: str) -> None:
+        super().__init__(shown_text(message), fix=fix)
 
 
 class ProjectConflictError(BadInputError):

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ TEXT_BYTES = 1 << 20
 
 
 def shown(path: Path, root: Path) -> str:
-    """A file as messages name it: relative to the project if it is in it."""
-    name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-    return printable(name, limit=100)
+    """A file as messages name it: relative to the project."""
+    return printable(os.path.relpath(path, root), limit=100)
 
 
 def is_file(path: Path) -> bool:
@@ -42,10 +42,54 @@ def is_there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def read_text(path: Path, name: str, *, limit: int = TEXT_BYTES, errors: str = "strict") -> str:
-    """The text of a file. ProjectError: it is missing, larger than `limit` bytes, not a regular
-    file, or not UTF-8 unless `errors` says what becomes of other bytes.
+def is_inside(path: Path, root: Path) -> bool:
+    """Whether a file, at the end of its links, belongs to a project: it is in its directory, or in
+    the git checkout that this directory is part of. What cannot be found out is left to the reader.
     """
+    try:
+        return path.resolve().is_relative_to(_bounds(root))
+    except (OSError, ValueError):
+        return True
+    except RuntimeError:  # links in a circle
+        return False
+
+
+@cache
+def _bounds(root: Path) -> Path:
+    """The top of the git checkout that a directory is part of, if one user owns both and it is no
+    home directory; else the directory.
+    """
+    here = root.resolve()
+    homes = {Path(os.environ.get("HOME") or "/").resolve(), Path("/")}
+    for place in (here, *here.parents):
+        git = place / ".git"
+        if place in homes:
+            break
+        if is_there(git):
+            owners = {one.lstat().st_uid for one in (git, place, here)}
+            return place if len(owners) == 1 else here
+    return here
+
+
+def outside(name: str, said: str = "") -> ProjectError:
+    """The error for a file that a project names and that is none of its own. Its text is never
+    shown: it may be anybody's. `said`: where the project names it.
+    """
+    return ProjectError(
+        f"{said}{name} is outside of the project and is not read.",
+        fix="Copy it into the project; or, if both are in one git repository, build from a "
+        "checkout that has them.",
+    )
+
+
+def read_text(path: Path, root: Path, *, limit: int = TEXT_BYTES, errors: str = "strict") -> str:
+    """The text of a project's file. ProjectError: it is missing, outside of the project, larger
+    than `limit` bytes, not a regular file, or not UTF-8 unless `errors` says what becomes of other
+    bytes.
+    """
+    name = shown(path, root)
+    if not is_inside(path, root):
+        raise outside(name)
     try:
         if not path.is_file():  # a device or a pipe could be endless
             what = "is not a regular file" if path.exists() else "does not exist"

@@ -160,7 +160,7 @@ def _requires_python(root: Path) -> Declared | None:
     path = root / "pyproject.toml"
     if not is_file(path):
         return None
-    text = read_text(path, path.name)
+    text = read_text(path, root)
     said = table(read_toml(text, path.name), "project").get("requires-python")
     return read_python(said, path.name, line_of(text, r"requires-python\s*="))
 
@@ -169,7 +169,7 @@ def _python_version(root: Path) -> Declared | None:
     path = root / ".python-version"
     if not is_file(path):
         return None
-    lines = read_text(path, path.name).splitlines()
+    lines = read_text(path, root).splitlines()
     for number, line in enumerate(lines, start=1):
         word = line.partition("#")[0].strip()
         if word:

@@ -55,7 +55,7 @@ def read_uv_lock(path: Path, root: Path) -> Declaration | None:
     ProjectError: it is invalid, or of another version.
     """
     name = shown(path, root)
-    text = read_text(path, name, limit=LOCK_BYTES)
+    text = read_text(path, root, limit=LOCK_BYTES)
     document = read_toml(text, name)
     rows = [row for row in listed(document.get("package")) if isinstance(row, dict)]
     if document.get("version") != 1 or not all(isinstance(row.get("name"), str) for row in rows):
@@ -224,7 +224,7 @@ def read_pylock(path: Path, root: Path) -> Declaration | None:
     and is given with --lock. ProjectError: it is invalid.
     """
     name = shown(path, root)
-    text = read_text(path, name, limit=LOCK_BYTES)
+    text = read_text(path, root, limit=LOCK_BYTES)
     document = read_toml(text, name)
     if table(document, "tool", TOOL):
         return None

@@ -67,7 +67,7 @@ def read_program(root: Path, tree: ProjectTree, members: Sequence[str] = ()) -> 
     """
     document: Mapping[str, Any] = {}
     if is_file(path := root / "pyproject.toml"):
-        document = read_toml(read_text(path, path.name), path.name)
+        document = read_toml(read_text(path, root), path.name)
     project = table(document, "project") or table(document, "tool", "poetry")
     given = project.get("name")
     name = given if isinstance(given, str) and _NAME.fullmatch(given) else root.name

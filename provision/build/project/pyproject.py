@@ -47,7 +47,7 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
     tools. ProjectError: it is invalid.
     """
     name = shown(path, root)
-    text = read_text(path, name)
+    text = read_text(path, root)
     document = read_toml(text, name)
     project, poetry = table(document, "project"), table(document, "tool", "poetry")
     if not project and not poetry:

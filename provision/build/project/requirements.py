@@ -18,8 +18,10 @@ from provision.build.project.declaration import (
 )
 from provision.build.project.files import (
     is_file,
+    is_inside,
     is_there,
     is_wheel_url,
+    outside,
     public,
     read_text,
     shown,
@@ -87,7 +89,7 @@ def _read(path: Path, root: Path, found: _Found, *, limits: bool) -> None:
             f"{name}: more than {_MOST_FILES} requirements files include each other.",
             fix="Put the requirements into fewer files.",
         )
-    for number, line in logical_lines(read_text(path, name)):
+    for number, line in logical_lines(read_text(path, root)):
         _take(line, name, number, path, root, found, limits=limits)
 
 
@@ -123,6 +125,8 @@ def _include(
         found.left_out.append(f"{flag} {public(value, 80)} ({where})")
         return
     target = path.parent / value
+    if not is_inside(target, root):
+        raise outside(printable(value, limit=100), f"{where}: ")
     if not is_file(target):
         name = printable(value, limit=100)
         there = f"{name} is not a regular file" if is_there(target) else f"there is no file {name}"

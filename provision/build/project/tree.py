@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from images.inspect.tree import WHITEOUT
 from images.layers.own_errors import ProjectFilesError
 from images.layers.project import DiskFile, sha256_of
 from images.layers.tar import TarEntry
@@ -70,7 +71,7 @@ def read_tree(
     """
     docker: tuple[IgnoreRule, ...] = ()
     if is_file(path := root / ".dockerignore"):
-        docker = read_dockerignore(_patterns(path, path.name))[:_MOST_RULES]
+        docker = read_dockerignore(_patterns(path, root))[:_MOST_RULES]
     found = _walk(root, docker, {str(one.parent.resolve() / one.name) for one in leave_out})
     total = sum(status.st_size for _, _, status in found.paths)
     if total > most_bytes or len(found.paths) > MOST_FILES:
@@ -83,9 +84,9 @@ def read_tree(
     )
 
 
-def _patterns(path: Path, name: str) -> str:
+def _patterns(path: Path, root: Path) -> str:
     """The patterns of a file in any encoding, spelled as Python spells the names of files."""
-    return read_text(path, name, errors="surrogateescape")
+    return read_text(path, root, errors="surrogateescape")
 
 
 def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) -> _Found:
@@ -95,7 +96,7 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
     while waiting and len(found.paths) <= MOST_FILES:
         folder, above, rules, decided = waiting.pop()
         if is_file(path := folder / ".gitignore") and not path.is_symlink():
-            rules += read_gitignore(_patterns(path, str(path)), above)[:_MOST_RULES]
+            rules += read_gitignore(_patterns(path, root), above)[:_MOST_RULES]
         for entry in _entries(folder):
             parts = (*above, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)
@@ -132,6 +133,12 @@ def _is_environment(folder: Path) -> bool:
 
 def _take(entry: os.DirEntry[str], parts: Sequence[str], shown: str, found: _Found) -> None:
     path = "/".join(parts)
+    if any(part.startswith(WHITEOUT) for part in parts):
+        raise ProjectFilesError(
+            f"The name {shown} would delete files of the image: in a layer, {WHITEOUT}NAME marks "
+            "NAME as deleted.",
+            fix="Rename it, or name it in .dockerignore: it then stays out of the image.",
+        )
     try:
         path.encode()
     except UnicodeEncodeError:

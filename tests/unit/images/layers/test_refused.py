@@ -67,6 +67,8 @@ BAD_MEMBERS = [
         id="a name that is not the UTF-8 it says it is",
     ),
     pytest.param(Piece(name=b""), "absolute|leads", id="no name"),
+    pytest.param(Piece(name="example/.wh.x"), "would delete files", id="a whiteout"),
+    pytest.param(Piece(name="example/.wh..wh..opq"), "would delete files", id="an opaque whiteout"),
     pytest.param(Piece(name="n" * 256), "longer", id="a name too long for a file system"),
     pytest.param(Piece(name="n/" * 2100 + "n"), "longer", id="a path too long for a system call"),
     pytest.param(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,77 @@ def test_what_cannot_be_read_is_refused_with_its_place(
         read_requirements(project(tmp_path, files) / "requirements.txt", tmp_path)
     assert words in caught.value.message
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        pytest.param("-r ../shadow", "", id="above the project"),
+        pytest.param("-c ../shadow", "", id="as a constraint"),
+        pytest.param("-r ../gone", "", id="whether it exists is not said"),
+        pytest.param("-r deps/link.txt", "../../shadow", id="by a link"),
+        pytest.param("--requirement={root}/../shadow", "", id="by its whole path"),
+        pytest.param(None, "../shadow", id="the requirements themselves are a link"),
+    ],
+)
+def test_no_file_outside_of_the_project_is_read(
+    line: str | None, target: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "p"
+    project(tmp_path, {"shadow": "root:$5ecret:1:::\n", "p/deps/x": "", "p/main.py": ""})
+    if target:
+        (root / ("deps/link.txt" if line else "requirements.txt")).symlink_to(target)
+    if line:
+        project(root, {"requirements.txt": line.format(root=root)})
+    with pytest.raises(ProjectError, match="is outside of the project and is not read") as caught:
+        read_requirements(root / "requirements.txt", root)
+    assert "5ecret" not in f"{caught.value.message}{caught.value.fix}"
+    assert ("line 1" in caught.value.message) == bool(line)
+
+
+@pytest.mark.parametrize("git", ["directory", "file", "none", "of another user", "of a home"])
+def test_a_checkout_of_git_is_one_project(
+    git: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "top" / "train"
+    project(tmp_path / "top", {"base.txt": "a==1\n", "train/requirements.txt": "-r ../base.txt"})
+    if git == "file":  # a work tree or a submodule
+        project(tmp_path / "top", {".git": "gitdir: elsewhere\n"})
+    elif git != "none":
+        project(tmp_path / "top", {".git/HEAD": ""})
+    if git == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give files away")
+        os.chown(tmp_path / "top" / ".git", 65534, 65534)
+    if git == "of a home":
+        monkeypatch.setenv("HOME", str(tmp_path / "top"))
+    if git in {"directory", "file"}:
+        (package,) = read_requirements(root / "requirements.txt", root).packages
+        assert package == ("a==1", "../base.txt", 1)
+    else:
+        with pytest.raises(ProjectError, match="outside of the project"):
+            read_requirements(root / "requirements.txt", root)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("a @@ https://u:5ecret@h.example/a.whl", id="a login"),
+        pytest.param("a @@ https://u:5ecret/x@h.example/a.whl", id="a password with a slash"),
+        pytest.param("a @@ https://h.example/a.whl?X-Amz-Signature=5ecret", id="a signature"),
+        pytest.param("a==https://u:5ecret@h.example", id="where a version belongs"),
+        pytest.param("a==1 ; os_name == 'https://u:5ecret@h.example", id="in a marker"),
+        pytest.param("a[https://u:5ecret@h.example]]==1", id="in an extra"),
+    ],
+)
+def test_a_malformed_line_is_quoted_without_its_secrets(line: str, tmp_path: Path) -> None:
+    try:
+        (said,) = read(tmp_path, requirements_txt=line).left_out
+    except ProjectError as error:
+        said = error.message
+    assert "line 1" in said
+    assert "h.example" in said
+    assert "5ecret" not in said
 
 
 @given(st.text(max_size=60))

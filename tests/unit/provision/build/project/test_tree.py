@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from images.layers.own_errors import ProjectFilesError
+from provision.build.project.declaration import ProjectError
 from provision.build.project.tree import in_words, notes_of, read_tree
 from tests.kit.projects import project
 
@@ -114,6 +115,31 @@ def test_what_is_no_file_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         tree = read_tree(tmp_path)
     assert tree.files == ()
     assert len(tree.unusable) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(".wh.passwd", id="one file"),
+        pytest.param("pkg/.wh..wh..opq", id="all of a directory"),
+        pytest.param(".wh.pkg/a.py", id="a directory of this name"),
+    ],
+)
+def test_a_name_that_deletes_files_of_the_image_is_refused(tmp_path: Path, name: str) -> None:
+    root = project(tmp_path, {"main.py": "", name: ""})
+    with pytest.raises(ProjectFilesError, match="would delete files of the image") as caught:
+        read_tree(root)
+    assert name in caught.value.message
+    project(tmp_path, {".dockerignore": f"{name.partition('/')[0]}\n"})
+    assert "app/main.py" in paths(root)
+
+
+def test_patterns_are_read_in_the_project_alone(tmp_path: Path) -> None:
+    root = project(tmp_path / "p", {"main.py": ""})
+    project(tmp_path, {"other": "main.py\n"})
+    (root / ".dockerignore").symlink_to("../other")
+    with pytest.raises(ProjectError, match=r"\.dockerignore is outside of the project"):
+        read_tree(root)
 
 
 def test_modes_tell_programs_from_other_files_and_nothing_else(tmp_path: Path) -> None:

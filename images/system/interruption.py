@@ -1,4 +1,4 @@
-"""Delays Ctrl-C, SIGTERM and SIGHUP during calls that must not be interrupted."""
+"""The signals that interrupt this program, and a delay of them during calls that must not be."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
+ENDING = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM),
+    *(signal.SIGPROF, signal.SIGXCPU, signal.SIGIO, signal.SIGPWR),
+)
+"""Those that others send and that end a program by default, without time to clean up. Batch systems
+announce a time limit by any of them (Slurm: --signal).
+"""
+
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
@@ -19,10 +28,7 @@ def uninterrupted() -> Iterator[None]:
     For short calls: an interrupted one may leave a connection pool locked, or a container or
     process that nothing keeps track of.
     """
-    handlers: dict[int, Any] = {
-        number: signal.getsignal(number)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in ENDING}
     came: list[int] = []
 
     def put_off(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,9 @@
 """`provision`: from the command line to an exit code.
 
 Results go to stdout, everything else to stderr; with --json only the result. Only `run` catches
-exceptions: a known failure becomes its sentence, its fix and its exit code, Ctrl-C becomes 130, and
-anything else 70 with a file to send us. No traceback reaches a user.
+exceptions: a known failure becomes its sentence, its fix and its exit code, Ctrl-C becomes 130,
+another signal 128 and its number, and anything else 70 with a file to send us. No traceback reaches
+a user.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from images.errors import Failure
+from images.system.interruption import ENDING
 from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
 from provision.cli.parser import Command, build_parser
@@ -99,7 +101,7 @@ def _leave_whatever_happens() -> None:
     """
     import threading
 
-    last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, (int(Exit.INTERRUPTED),))
+    last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, (_interrupted_code(),))
     last_resort.daemon = True
     last_resort.start()
 
@@ -152,11 +154,13 @@ def run() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # like nohup
+    for number in ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one; Python has Ctrl-C
             signal.signal(number, _interrupt)
     _keep_others_out()
     code = main(when_interrupted=_leave_whatever_happens)
+    if code == Exit.INTERRUPTED:
+        code = _interrupted_code()
     # What argparse or an interrupt left in a buffer must not fail while Python shuts down.
     for stream in (sys.stdout, sys.stderr):
         flush(stream)
@@ -173,10 +177,19 @@ def _failure_json(command: str, failure: Failure, causes: Sequence[Cause]) -> di
     return {"schema": 1, **extra, "error": error}
 
 
+_received: list[int] = []
+
+
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """SIGTERM and a closed terminal end the job like Ctrl-C: our containers end with us."""
-    del number, frame
+    """Every signal ends the job like Ctrl-C: our containers and temporary files end with us."""
+    del frame
+    _received.append(number)
     raise KeyboardInterrupt
+
+
+def _interrupted_code() -> int:
+    """As a shell: 128 and the number of the first signal."""
+    return 128 + _received[0] if _received else Exit.INTERRUPTED
 
 
 def _keep_others_out() -> None:

@@ -418,7 +418,7 @@ def test_an_interrupted_build_leaves_nothing_under_a_name(
         assert index.reached.wait(120), process.communicate()[1]
         process.send_signal(number)
         done = finish(process)
-        assert done.code == 130, done.err
+        assert done.code == 128 + number, done.err
         assert not list((world.place / "data").rglob("index.json"))
         assert left_over(world) == []
         assert not world.processes()

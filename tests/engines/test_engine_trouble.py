@@ -214,7 +214,7 @@ def test_an_interrupted_build_leaves_nothing(
         process.send_signal(number)
         done = finish(process)
         assert index.left.wait(PATIENCE_S), "the builder inside the engine goes on"
-    assert done.code == 130, done.err
+    assert done.code == 128 + number, done.err
     all_is_gone(own_world, own_engine)
 
 
@@ -227,7 +227,7 @@ def test_an_interrupted_verification_leaves_nothing(
         process = verifying(own_world, own_engine, *words, **source.env(index))
         process.send_signal(number)
         done = finish(process)
-    assert done.code == 130, done.err
+    assert done.code == 128 + number, done.err
     all_is_gone(own_world, own_engine)
 
 

@@ -98,10 +98,14 @@ def take(
 
 @contextlib.contextmanager
 def told_as_failure(target: Path, shown: str) -> Iterator[None]:
-    """Turn an OSError into a TargetError, with numbers if the disk is full."""
+    """Turn an OSError into a TargetError, with numbers if the disk is full. Not one of a process
+    that has too many files open: it says nothing of the target.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise _full(target, shown, error) from error
         raise TargetError(

@@ -37,17 +37,19 @@ def causes_of_report(report: Mapping[str, Any]) -> tuple[Cause, ...]:
 
 def tell(causes: Sequence[Cause], console: Console) -> None:
     """Print the first one."""
-    from provision.cli.render.doctor import describe_step
-
     if causes:
+        from provision.cli.render.doctor import describe_step
+
         console.say(describe_step(causes[0]))
 
 
 def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
     """The machine is probed only if the text shows something: that takes a second or more."""
+    if not texts:  # such as where there is no memory to load more
+        return ()
     from provision.doctor import diagnose
 
-    if not texts or not diagnose(texts).causes:
+    if not diagnose(texts).causes:
         return ()
     from provision.doctor.here import this_machine
     from provision.doctor.probes import read_facts

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from provision.doctor.model import Cause
 
 LEAVE_WITHIN_S = 5.0
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 class HostResourceError(Failure):
@@ -72,24 +72,11 @@ def main(
         console.say("interrupted; no image was tagged" if name == "build" else "interrupted")
         when_interrupted()
         return Exit.INTERRUPTED
-    except MemoryError:
-        return _fail(console, _no_memory(), command=name, as_json=as_json)
-    except RuntimeError as error:
-        if "can't start new thread" in str(error):
-            return _fail(console, _no_memory(), command=name, as_json=as_json)
-        return _bug(console)
-    except OSError as error:
-        if error.errno in {errno.ENOMEM, errno.EAGAIN}:
-            return _fail(console, _no_memory(), command=name, as_json=as_json)
-        if error.errno == errno.ENAMETOOLONG:
-            shown = printable(str(error.filename), limit=60)
-            long = BadInputError(f"No file has so long a name: {shown}", fix="Name another file.")
-            return _fail(console, long, command=name, as_json=as_json)
-        if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
-            return _fail(console, _no_room(error), command=name, as_json=as_json)
-        return _bug(console)
-    except Exception:  # noqa: BLE001  the one place that may: a bug becomes a report, not a wall
-        return _bug(console)
+    except Exception as error:  # noqa: BLE001  the one place that may: a bug becomes a report, not a wall
+        lacking = _lacking(error)
+        if lacking is None:
+            return _bug(console)
+        return _fail(console, lacking, command=name, as_json=as_json)
 
 
 def _leave_whatever_happens() -> None:
@@ -118,12 +105,35 @@ def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) ->
     return failure.exit_code
 
 
-def _no_room(error: OSError) -> Failure:
+_NO_MEMORY = ("can't start new thread", "failed to map segment")
+
+
+def _lacking(error: Exception) -> Failure | None:
+    """What this machine or its limits lack, if that is what an exception says; None: a bug."""
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return _no_memory()
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in {errno.ENOMEM, errno.EAGAIN}:
+        return _no_memory()
+    if error.errno == errno.ENAMETOOLONG:
+        shown = printable(str(error.filename), limit=60)
+        return BadInputError(f"No file has so long a name: {shown}", fix="Name another file.")
     where = f" ({error.filename})" if error.filename else ""
-    return HostResourceError(
-        f"This machine is out of disk space or open files: {error.strerror or error}{where}.",
-        fix="Free some, or use a directory that has room: TMPDIR=/path provision ...",
-    )
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return HostResourceError(
+            f"No more files can be opened: {error.strerror} (ulimit -n is {limit}){where}.",
+            fix="Allow more: ulimit -n 4096",
+        )
+    if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
+        return HostResourceError(
+            f"This machine is out of disk space: {error.strerror or error}{where}.",
+            fix="Free some, or use a directory that has room: TMPDIR=/path provision ...",
+        )
+    return None
 
 
 def _no_memory() -> Failure:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -15,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -888,6 +891,7 @@ def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
         pytest.param("OSError(errno.ENOMEM, 'x')", id="no memory for a process"),
         pytest.param("OSError(errno.EAGAIN, 'x')", id="too many processes"),
         pytest.param('RuntimeError("can\'t start new thread")', id="too many threads"),
+        pytest.param("ImportError('x.so: failed to map segment')", id="none for a library"),
     ],
 )
 def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
@@ -907,6 +911,46 @@ def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
     assert "no more memory" in done.stderr
     assert "ulimit -v is 8388608" in done.stderr
     assert list((here / "tmp").iterdir()) == []
+
+
+def test_little_memory_is_a_sentence_at_every_point(here: Path) -> None:
+    """From where Python itself hardly starts to where the command works."""
+    ends = set()
+    for megabytes in range(16, 80, 6):
+        done = subprocess.run(
+            [sys.executable, "-m", "provision", "plan", "--host", "../files/rtx.json"],
+            env={**os.environ, "PYTHONPATH": IMPORTS},
+            preexec_fn=partial(limit_memory, megabytes << 20),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if done.returncode < 0 or ("provision" not in done.stderr and done.returncode == 1):
+            continue  # Python itself did not start
+        ends.add(done.returncode)
+        assert "Traceback" not in done.stderr, (megabytes, done.stderr)
+        assert done.returncode == 0 or "fix: " in done.stderr, (megabytes, done)
+    assert 4 in ends
+    assert ends <= {0, 4}
+    assert list((here / "tmp").iterdir()) == []
+
+
+def limit_memory(most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def test_too_many_open_files_are_no_bug(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del here
+
+    def crowded(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "some.file")
+
+    monkeypatch.setattr("provision.model.facts.read_host_file", crowded)
+    said = main("plan", "--host", "x")
+    assert said.code == 4
+    assert "Too many open files (ulimit -n is " in said.err
+    assert "fix: Allow more: ulimit -n 4096" in said.err
 
 
 @pytest.mark.parametrize(

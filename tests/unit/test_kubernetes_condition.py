@@ -1,15 +1,19 @@
-"""templates/kubernetes/node-condition.yaml: its plugin, run as Node Problem Detector runs it.
+"""The node condition: templates/systemd/gpu-gate.sh asks the gate on the node, and the plugin of
+templates/kubernetes/node-condition.yaml, run as Node Problem Detector runs it, reads the answer.
 
-`chroot` is a stand-in, and so is `provision` where its end is what matters; with the real gate a
-stand-in for the engine says what the suite finds. The exit codes are those of
+`provision` is a stand-in where its end is what matters; with the real gate a stand-in for the
+engine says what the suite finds. The exit codes are those of
 https://github.com/kubernetes/node-problem-detector/blob/master/pkg/custompluginmonitor/plugin/plugin.go
 """
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
+import shlex
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +30,38 @@ DOCUMENTS = list(
 )
 FILES: dict[str, str] = next(one for one in DOCUMENTS if one["kind"] == "ConfigMap")["data"]
 POD: dict[str, Any] = DOCUMENTS[-1]["spec"]["template"]["spec"]
+SYSTEMD = ROOT / "templates" / "systemd"
 OK, UNFIT, UNKNOWN = 0, 1, 2
 
 
-def plugin(place: Path, **env: str) -> tuple[int, str]:
-    """The script's exit code, and its message."""
+def variables() -> dict[str, str]:
+    (container,) = POD["containers"]
+    return {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+
+def plugin(place: Path) -> tuple[int, str]:
+    """The plugin's exit code, and its message; the answer is `place / "gate"`."""
     script = place / "gate.sh"
     script.write_text(FILES["gate.sh"])
     script.chmod(0o755)
-    chroot = place / "chroot"
-    chroot.write_text('#!/bin/sh\n[ "$1" = /host ] || exit 125\nshift\nexec "$@"\n')
-    chroot.chmod(0o755)
-    given = {"HOST": "/host", "OPTIONS": "--max-age 12h", "IMAGE": TAG, **env}
+    return run(script, **{**variables(), "ANSWER": str(place / "gate")})
+
+
+def ask(place: Path, **env: str) -> None:
+    """What the node's timer runs."""
+    given = {"OPTIONS": "--no-test --max-age 12h", "IMAGE": TAG, "PROVISION": "", **env}
+    names = ("OPTIONS", "IMAGE", "PROVISION")
+    conf = place / "gate.conf"
+    conf.write_text("".join(f"{name}={shlex.quote(given.pop(name))}\n" for name in names))
+    env = {**given, "GATE_CONF": str(conf), "ANSWER": str(place / "gate")}
+    assert run(SYSTEMD / "gpu-gate.sh", **env) == (0, "")
+
+
+def run(script: Path, **env: str) -> tuple[int, str]:
     done = subprocess.run(
         [script],
-        env={"PATH": f"{place}:/usr/bin:/bin", **given},
-        capture_output=True,
+        env={"PATH": "/usr/bin:/bin", **env},
+        stdout=subprocess.PIPE,
         text=True,
         timeout=60,
         check=False,
@@ -70,18 +90,71 @@ def test_the_exit_code_is_one_that_node_problem_detector_knows(
         f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{tmp_path}/words\nprintf '%s' '{said}'\nexit {code}\n"
     )
     program.chmod(0o755)
-    found, message = plugin(tmp_path, PROVISION=f"{program} -x")
+    ask(tmp_path, PROVISION=f"{program} -x")
+    found, message = plugin(tmp_path)
     assert found == ends
     assert message.strip()
     assert said in message
     words = (tmp_path / "words").read_text().split()
     assert words == ["-x", "gate", "--no-test", "--max-age", "12h", TAG]
+    assert not (tmp_path / "gate.new").exists()
+
+
+def test_the_timer_without_its_file_asks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gate.conf").write_text("IMAGE=x\n")
+    env = {"GATE_CONF": str(tmp_path / "gate.conf"), "ANSWER": str(tmp_path / "gate")}
+    assert run(SYSTEMD / "gpu-gate.sh", **env) == (2, "")
+    assert not (tmp_path / "gate").exists()
 
 
 def test_a_node_without_provision_is_not_known(tmp_path: Path) -> None:
-    found, message = plugin(tmp_path, PROVISION="/nowhere/provision")
+    ask(tmp_path, PROVISION="/nowhere/provision")
+    found, message = plugin(tmp_path)
     assert found == UNKNOWN
-    assert "exit code" in message
+    assert "exit code 127" in message
+
+
+CLOSED = "closed: compute.gemm failed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends", "says"),
+    [
+        pytest.param("{now} 1 " + CLOSED, UNFIT, CLOSED, id="an answer of now"),
+        pytest.param("{now} 1 " + CLOSED + "\nmore\n", UNFIT, CLOSED, id="its first line counts"),
+        pytest.param("{old} 1 " + CLOSED, UNKNOWN, "s old", id="one of the timer's last life"),
+        pytest.param("{future} 1 " + CLOSED, UNKNOWN, "of the future", id="a clock was put back"),
+        pytest.param("{now} 1 open: fit", UNKNOWN, "open: fit", id="a code that contradicts"),
+        pytest.param("{now} x closed: ", UNKNOWN, "closed", id="no exit code"),
+        pytest.param("{now} 1", UNKNOWN, "malformed", id="half an answer"),
+        pytest.param("{now}", UNKNOWN, "malformed", id="a time alone"),
+        pytest.param("", UNKNOWN, "malformed", id="nothing"),
+        pytest.param("closed: x y", UNKNOWN, "malformed", id="no time"),
+        pytest.param("$(id) 1 closed: x", UNKNOWN, "malformed", id="a shell's words"),
+        pytest.param("a[$(id)] 1 closed: x", UNKNOWN, "malformed", id="an arithmetic's words"),
+        pytest.param("0 1 closed: x", UNKNOWN, "malformed", id="a zero"),
+        pytest.param("99999999999999999999 1 closed: x", UNKNOWN, "malformed", id="a huge time"),
+        pytest.param("{now} 1 closed: \x1b[2J" + "y" * 5000, UNFIT, "closed: [2Jy", id="long"),
+        pytest.param(None, UNKNOWN, "gpu-gate.timer", id="no file"),
+    ],
+)
+def test_what_the_plugin_makes_of_an_answer(
+    answer: str | None, ends: int, says: str, tmp_path: Path
+) -> None:
+    if answer is not None:
+        now = int(time.time())
+        old = now - int(variables()["MAX_AGE_S"]) - 5
+        (tmp_path / "gate").write_text(
+            answer.replace("{now}", str(now))
+            .replace("{old}", str(old))
+            .replace("{future}", str(now + 3600))
+        )
+    found, message = plugin(tmp_path)
+    assert found == ends, message
+    assert says in message
+    assert message.count("\n") == 1
+    assert len(message) < 500
+    assert message.strip().isprintable()
 
 
 def test_the_condition_follows_the_real_gate(tmp_path: Path) -> None:
@@ -90,27 +163,23 @@ def test_the_condition_follows_the_real_gate(tmp_path: Path) -> None:
     program.chmod(0o755)
     says = tmp_path / "says"
     says.mkdir()
-    env = {"SLURMD_NODENAME": "n0", "PROVISION": str(program)}
+    env = {"SLURMD_NODENAME": "n0", "PROVISION": str(program), "HOME": str(tmp_path)}
 
     def tested(found: str) -> None:
         (says / "n0").write_text(found)
-        subprocess.run(
-            [program, "gate", "--again", TAG],
-            env={"SLURMD_NODENAME": "n0", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        ask(tmp_path, OPTIONS="--again", **env)
+        ask(tmp_path, **env)
 
-    assert plugin(tmp_path, **env)[0] == UNKNOWN
+    ask(tmp_path, **env)
+    assert plugin(tmp_path)[0] == UNKNOWN
     tested("fit")
-    assert plugin(tmp_path, **env)[0] == OK
+    assert plugin(tmp_path)[0] == OK
     tested("unfit")
-    found, message = plugin(tmp_path, **env)
+    found, message = plugin(tmp_path)
     assert found == UNFIT
     assert message.startswith("closed: ")
     tested("fit")
-    assert plugin(tmp_path, **env)[0] == OK
+    assert plugin(tmp_path)[0] == OK
 
 
 def seconds(text: str) -> int:
@@ -139,13 +208,44 @@ def test_the_configuration_is_one_that_node_problem_detector_accepts() -> None:
     assert seconds(settings["timeout"]) < seconds(settings["invoke_interval"])
 
 
-def test_the_pod_has_what_the_script_reads() -> None:
+def test_the_pod_has_what_the_script_reads_and_no_rights_on_the_node() -> None:
     (container,) = POD["containers"]
-    names = {one["name"] for one in container["env"]}
-    assert set(re.findall(r"\$([A-Z]+)", FILES["gate.sh"])) <= names
-    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-    assert mounts == {"config": "/config", "host": "/host"}
+    assert set(re.findall(r"\$\{?#?([A-Z_]+)", FILES["gate.sh"])) <= set(variables())
+    assert {one["name"]: one["mountPath"] for one in container["volumeMounts"]} == {
+        "config": "/config",
+        "gate": "/gate",
+    }
+    assert all(one["readOnly"] for one in container["volumeMounts"])
     volumes = {one["name"]: one for one in POD["volumes"]}
     assert volumes["config"]["configMap"]["defaultMode"] == 0o755
+    assert [one["hostPath"]["path"] for one in POD["volumes"] if "hostPath" in one] == [
+        "/run/gpu-provision"
+    ]
+    assert not {"hostPID", "hostNetwork", "hostIPC", "initContainers"} & set(POD)
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert any("custom-plugin-monitor=/config/gate.json" in one for one in container["command"])
     assert shellcheck(FILES["gate.sh"], "sh") == ""
+
+
+def test_the_timer_writes_where_the_pod_reads() -> None:
+    units = {}
+    for name in ("gpu-gate.service", "gpu-gate.timer"):
+        units[name] = configparser.ConfigParser(interpolation=None)
+        units[name].optionxform = str  # type: ignore[assignment,method-assign]
+        units[name].read(SYSTEMD / name)
+    service = units["gpu-gate.service"]["Service"]
+    assert service["RuntimeDirectory"] == "gpu-provision"
+    assert ROOT / Path(service["ExecStart"]).relative_to("/opt/gpu-provision") == (
+        SYSTEMD / "gpu-gate.sh"
+    )
+    script = (SYSTEMD / "gpu-gate.sh").read_text()
+    assert "/run/gpu-provision/gate" in script
+    assert variables()["ANSWER"] == "/gate/gate"
+    assert shellcheck(script, "sh") == ""
+    every = units["gpu-gate.timer"]["Timer"]["OnUnitInactiveSec"]
+    assert int(variables()["MAX_AGE_S"]) >= 3 * 60 * int(every.removesuffix("min"))

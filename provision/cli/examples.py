@@ -66,6 +66,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fleet verify": (
         "provision fleet verify --on slurm --image oci:/shared/images:NAME --output reports/",
     ),
+    "fleet undrain": ("provision fleet undrain --on slurm --nodes 'n[0-3,7]'",),
     "catalog show": ("provision catalog show gpu 'RTX 4090'",),
     "catalog page": (
         "provision catalog page --output site    # then open site/index.html",

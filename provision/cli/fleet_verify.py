@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.fleet_across import across_options, check_across, run_across, worse
+from provision.cli.fleet_drain import check_drain, drain_json, drain_nodes, drain_options
 from provision.cli.fleet_nodes import (
     KUBERNETES,
     MOST_AT_ONCE,
@@ -26,7 +27,6 @@ from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
     from provision.fleet.nodes.calls import NodeCall
-    from provision.fleet.verify.drain import Drain
     from provision.fleet.verify.order import FleetOrder
 
 _FORMATS = ("junit", "html", "prometheus")
@@ -62,8 +62,7 @@ def fleet_verify_options(verb: argparse.ArgumentParser) -> None:
         ("prometheus", "metrics for node_exporter's textfile collector"),
     ):
         add(f"--{name}", metavar="FILE", help=f"write {what}")
-    add("--drain", action="store_true", help="(slurm) show the commands that drain unfit nodes")
-    add("--yes", action="store_true", help="with --drain: run them")
+    drain_options(verb)
     across_options(verb)
 
 
@@ -75,7 +74,6 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
     from provision.fleet.nodes.in_image import MARGIN_S
     from provision.fleet.nodes.slurm import SlurmJob
     from provision.fleet.nodes.work import NodeLimits
-    from provision.fleet.verify.drain import drains, run_drains
     from provision.fleet.verify.order import read_order
     from provision.fleet.verify.reports import NodeReport, verify_nodes
     from provision.fleet.verify.result import judge_fleet
@@ -84,7 +82,7 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
 
     files = _read_files(args)
     refuse_unusable(files, None)
-    _check_drain(args)
+    check_drain(args)
     check_across(args)
     level, timeout_s = read_level(args.level), read_seconds(args.timeout)
     image = read_image(args.image)
@@ -127,12 +125,10 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
             found["exit_code"] = worse(found["exit_code"], across["exit_code"])
             if files:  # they were written without it, so that they exist if this was interrupted
                 judge_fleet(reports, order, folder, files, across)
-    planned: tuple[Drain, ...] = drains(found["nodes"]) if args.drain else ()
-    if args.yes:
-        planned = run_drains(planned)
+    planned, refused = drain_nodes(args, console, found["nodes"]) if args.drain else ((), None)
     if args.json:
-        drained = [_drain_json(one) for one in planned]
-        print_json({**found, "across": across, "drain": drained, "error": None})
+        drained = {"drain": [drain_json(one) for one in planned], "drain_error": refused}
+        print_json({**found, "across": across, **drained, "error": None})
     else:
         text = describe_verified(found, planned)
         print_result(f"{text}\n{describe_across(across)}" if args.across else text)
@@ -162,22 +158,4 @@ def _read_files(args: argparse.Namespace) -> dict[str, Path]:
         name: absolute_file(f"--{name}", given)
         for name in _FORMATS
         if (given := getattr(args, name)) is not None
-    }
-
-
-def _check_drain(args: argparse.Namespace) -> None:
-    if args.yes and not args.drain:
-        raise BadInputError("--yes requires --drain.", fix="Remove --yes, or add --drain.")
-    if args.drain and args.on.partition(":")[0] != "slurm":
-        raise BadInputError(
-            "--drain requires --on slurm.", fix="Take the nodes out of service by hand."
-        )
-
-
-def _drain_json(one: Drain) -> dict[str, Any]:
-    return {
-        "node": one.node,
-        "command": list(one.argv),
-        "done": one.done,
-        "message": one.message or None,
     }

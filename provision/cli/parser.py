@@ -75,9 +75,6 @@ do_fleet_build, fleet_build_options = (
 do_fleet_verify, fleet_verify_options = (
     _later("fleet_verify", name) for name in ("do_fleet_verify", "fleet_verify_options")
 )
-do_fleet_check, fleet_check_options = (
-    _later("fleet_check", name) for name in ("do_fleet_check", "fleet_check_options")
-)
 do_export = _later("export", "do_export")
 do_completion, completion_options = (
     _later("completion", name) for name in ("do_completion", "completion_options")
@@ -273,8 +270,8 @@ FLEET_COMMANDS = (
     Command(
         name="check",
         help="show which images run on which machines, and what another driver would break",
-        options=(fleet_check_options, network_options),
-        run=do_fleet_check,
+        options=(_later("fleet_check", "fleet_check_options"), network_options),
+        run=_later("fleet_check", "do_fleet_check"),
     ),
     Command(
         name="build",
@@ -287,6 +284,12 @@ FLEET_COMMANDS = (
         help="test every machine in its image, and find those that are slower than their twins",
         options=(fleet_verify_options, network_options),
         run=do_fleet_verify,
+    ),
+    Command(
+        name="undrain",
+        help="return nodes to service that fleet verify or the gate has drained in Slurm",
+        options=(_later("fleet_drain", "undrain_options"),),
+        run=_later("fleet_drain", "do_fleet_undrain"),
     ),
 )
 EXPORT_COMMANDS = tuple(

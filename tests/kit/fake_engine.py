@@ -61,7 +61,8 @@ def report(verdict: str = "fit", gemm: float = 600.0) -> dict[str, Any]:
     """What an honest suite says at the standard level."""
     rows = [check("speed.gemm", measured={"metrics": [metric(gemm)]})]
     if verdict == "unfit":
-        rows.append(check("devices.kernel", "fail", cause="a broken GPU", fix="run nvidia-smi"))
+        words = {"cause": "a broken GPU", "fix": "run nvidia-smi", "at_fault": "node"}
+        rows.append(check("devices.kernel", "fail", **words))
     if verdict == "no-verdict":
         rows.append(check("memory.free", "skip"))
     known = {row["id"]: row for row in rows}

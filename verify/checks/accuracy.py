@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from verify.model.check import Outcome, Status, gpus
+from verify.model.check import CONFIGURATION, IMAGE, NODE, UNKNOWN, Outcome, Status, gpus
 from verify.model.measures import Cell, Table, pack
 from verify.running.symptoms import explain
 
@@ -151,7 +151,7 @@ def judge_products(
     message = "{}: as exact as fp32, so TF32 was requested but not used".format(unused[0].name)
     cause = "the library chose a kernel without TF32: products take up to 8 times as long"
     fix = "check that libcublas is the one of the plan (libraries.files); build the image again"
-    return _with(outcome, Status.FAIL, message, cause, fix)
+    return replace(_with(outcome, Status.FAIL, message, cause, fix), at_fault=IMAGE)
 
 
 def judge_convolution(
@@ -184,8 +184,8 @@ def judge_accuracy(
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     worst = max(readings, key=lambda reading: reading.off)
     if not worst.off <= 1:
-        cause, fix = _explain(worst, override)
-        return Outcome(Status.FAIL, _say_wrong(worst), cause, fix, measured, expected)
+        cause, fix, whose = _explain(worst, override)
+        return Outcome(Status.FAIL, _say_wrong(worst), cause, fix, measured, expected, whose)
     return Outcome(Status.PASS, _say_right(noun, readings), measured=measured, expected=expected)
 
 
@@ -250,26 +250,27 @@ def _say_wrong(reading: AccuracyReading) -> str:
     return said.format(reading.name, reading.error, reading.allowed)
 
 
-def _explain(reading: AccuracyReading, override: Optional[str]) -> Tuple[str, str]:
-    """A cause that fits the size of the error."""
-    fix = _CPU_FIX if reading.gpu is None else _GPU_FIX
+def _explain(reading: AccuracyReading, override: Optional[str]) -> Tuple[str, str, str]:
+    """A cause that fits the size of the error, its fix, and what is at fault."""
+    fix, whose = (_CPU_FIX, UNKNOWN) if reading.gpu is None else (_GPU_FIX, NODE)
     if math.isinf(reading.off):
-        return "wrong arithmetic: no number here comes near the dtype's limit", fix
+        return "wrong arithmetic: no number here comes near the dtype's limit", fix, whose
     if reading.error <= reading.allowed:
-        return "a tile of the result was not written, or memory is damaged", fix
+        return "a tile of the result was not written, or memory is damaged", fix, whose
     if _is_forced(reading, override):
-        return _FORCED_CAUSE.format(override), _FORCED_FIX
+        return _FORCED_CAUSE.format(override), _FORCED_FIX, CONFIGURATION
     if reading.dtype == "fp32" and _within(reading.error, _TF32_BAND):
         if reading.gpu is None:
-            return "fewer bits than fp32 has were used", fix
-        return _TF32_CAUSE, _TF32_FIX
+            return "fewer bits than fp32 has were used", fix, IMAGE
+        return _TF32_CAUSE, _TF32_FIX, IMAGE
     if reading.dtype in ("fp32", "tf32") and _within(reading.error, _BF16_BAND):
         has_tf32 = reading.gpu is not None and reading.dtype == "fp32" and reading.slack > 1
-        return "the factors were rounded to {}bf16".format("TF32 or " if has_tf32 else ""), fix
+        said = "the factors were rounded to {}bf16".format("TF32 or " if has_tf32 else "")
+        return said, fix, IMAGE
     rough = math.sqrt(reading.terms) * ROUNDINGS[reading.dtype].result
     if reading.dtype in ("fp16", "bf16") and reading.error < rough:
-        return "sums were kept in {} instead of fp32".format(reading.dtype), fix
-    return "a kernel ran and its result is wrong", fix
+        return "sums were kept in {} instead of fp32".format(reading.dtype), fix, IMAGE
+    return "a kernel ran and its result is wrong", fix, whose
 
 
 def _is_forced(reading: AccuracyReading, override: Optional[str]) -> bool:

@@ -17,7 +17,7 @@ from verify.checks.nvlinks import error_findings
 from verify.checks.pcie import width_fault
 from verify.checks.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
 from verify.device.telemetry import State
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import NODE, Check, Context, Outcome, Status
 from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
 
 LIMIT_S = {"gloo": 60.0, "nccl": 180.0}
@@ -183,7 +183,8 @@ def judge_bandwidth(
     worn = [f for gpu in seen.gpus for f in error_findings(gpu, before or seen)]
     if worn:
         message = "under load: GPU {}: {}".format(worn[0].gpu, worn[0].what)
-        return Outcome(Status.FAIL, message, worn[0].cause, worn[0].fix, measured, expected)
+        found_on = (worn[0].cause, worn[0].fix)
+        return Outcome(Status.FAIL, message, *found_on, measured, expected, NODE)
     against = " of {:.3g} ({})".format(link.gbs, link.words) if link else ""
     message = "bus bandwidth {}{}, {}{}".format(text, against, team.words, team.note)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)

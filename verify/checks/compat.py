@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple
 
 from verify.device import driver, nvml
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import IMAGE, NODE, UNKNOWN, Check, Context, Outcome, Status
+from verify.running.faults import of_text
 from verify.running.symptoms import explain
 
 
@@ -79,10 +80,12 @@ def _judge_error(
 ) -> Outcome:
     cause, fix = explain(seen.answer.error or "")
     message = "libcuda {} does not start: {}".format(seen.version or seen.path, seen.answer.error)
+    whose = of_text(seen.answer.error or "") or UNKNOWN
     others = sorted({card for card in seen.cards if _is_consumer(card)})
     if seen.version and seen.kernel and _numbers(seen.version) < _numbers(seen.kernel):
         cause = "libcuda {} is older than the kernel module {}".format(seen.version, seen.kernel)
         fix = "remove {}: the container runtime mounts the host's own".format(seen.path)
+        whose = IMAGE
     elif "/compat/" in (seen.path or "") or "804" in (seen.answer.error or ""):
         doubt = "cuda-compat {} does not work with the kernel module {}"
         cause = cause or doubt.format(seen.version, seen.kernel)
@@ -92,16 +95,17 @@ def _judge_error(
         remove = (
             "take {} out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, or upgrade the host's driver"
         )
-        fix = remove.format(folder)
+        fix, whose = remove.format(folder), IMAGE
     elif _is_compat(seen):
         cause = (
             "the host's driver was upgraded to {}, and its kernel module {} stayed loaded".format(
                 seen.version, seen.kernel
             )
         )
-        fix = "reboot the host, or reload the nvidia kernel modules"
+        fix, whose = "reboot the host, or reload the nvidia kernel modules", NODE
     fix = fix or "look at nvidia-smi on the host, and at its kernel log"
-    return Outcome(Status.FAIL, message, cause or seen.answer.error, fix, measured, expected)
+    cause = cause or seen.answer.error
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected, whose)
 
 
 def _is_compat(seen: LoadedLibrary) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from verify.checks.devices import compiled_architectures
 from verify.checks.place import Place, find_gpus
 from verify.checks.sight import START_WITH_GPUS
-from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.model.check import NODE, Check, Context, Outcome, Status, gpus
 from verify.running.symptoms import explain
 
 
@@ -130,7 +130,7 @@ def judge_answers(
             message = "{}: {} of {} results wrong".format(where, answer.wrong, answer.total)
             cause = "the GPU, its memory or its clocks: a kernel ran and its result is wrong"
             fix = "look at ECC errors (nvidia-smi -q -d ECC) and Xid lines; take the GPU out of use"
-            return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+            return Outcome(Status.FAIL, message, cause, fix, measured, expected, NODE)
     if not answers:
         return Outcome(Status.FAIL, "nothing was computed", "no GPU responded", START_WITH_GPUS)
     what = ", ".join(dict.fromkeys(answer.what for answer in answers))

@@ -13,8 +13,19 @@ from verify.checks.visible import CHECKS as VISIBLE
 from verify.checks.visible import Selection, VisibleCard, cards_of, select
 from verify.device import driver, nvml
 from verify.device.machine import Machine
-from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.model.check import (
+    CONFIGURATION,
+    IMAGE,
+    NODE,
+    UNKNOWN,
+    Check,
+    Context,
+    Outcome,
+    Status,
+    gpus,
+)
 from verify.model.expectations import ExpectedGpu
+from verify.running.faults import of_text
 from verify.running.symptoms import explain
 
 NO_PARTS = "in MIG mode, CUDA cannot use a GPU without MIG devices"
@@ -46,7 +57,7 @@ def judge_nvml(
         return _judge_no_nvml(seen, "GPUs are expected" if expected else hint, measured, wanted)
     lost = [i for i, gpu in enumerate(seen.gpus) if gpu.failure or not (gpu.name and gpu.uuid)]
     if lost:
-        return Outcome(Status.FAIL, *_lost_gpus(seen, lost), measured, wanted)
+        return Outcome(Status.FAIL, *_lost_gpus(seen, lost), measured, wanted, NODE)
     unseen = missing(seen.gpus, expected or ())
     if unseen:
         message = "not visible: " + ", ".join(unseen)
@@ -60,7 +71,7 @@ def judge_nvml(
         )
         cause = "the code for other GPUs was removed from its libraries (provision build --cut)"
         fix = "build an image for this GPU, too: provision build --cut, or without --cut"
-        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted, IMAGE)
     kinds = ", ".join(sorted({str(gpu.name) for gpu in seen.gpus}))
     message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)
     if seen.closed:
@@ -96,7 +107,8 @@ def _judge_no_nvml(
         cause, fix = explain(seen.error)
         fix = fix or "look at nvidia-smi on the host"
         message = "NVML fails: " + seen.error
-        return Outcome(Status.FAIL, message, cause or seen.error, fix, measured, wanted)
+        whose = of_text(seen.error) or UNKNOWN
+        return Outcome(Status.FAIL, message, cause or seen.error, fix, measured, wanted, whose)
     message = "NVML sees no GPU" if seen.found else "no NVIDIA driver library here"
     if seen.closed:
         message = "this process cannot open any of the {}".format(gpus(seen.closed))
@@ -192,7 +204,7 @@ def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outco
     absent = lie or judge_absent(sight)
     if absent:
         whole = {**absent.measured, **measured}
-        return Outcome(absent.status, absent.message, absent.cause, absent.fix, whole, expected)
+        return replace(absent, measured=whole, expected=expected)
     faults = _disagreements(counts, sight, framework)
     if faults:
         return Outcome(Status.FAIL, *faults[0], measured, expected)
@@ -211,9 +223,11 @@ def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
     picked = counts.selection()
     if picked and not picked.most and counts.visible_devices is not None:
         hider = "CUDA_VISIBLE_DEVICES={!r} hides every GPU".format(counts.visible_devices)
-        return Outcome(Status.FAIL, "no GPU usable", hider, "unset CUDA_VISIBLE_DEVICES")
+        said, hidden = "no GPU usable", "unset CUDA_VISIBLE_DEVICES"
+        return Outcome(Status.FAIL, said, hider, hidden, at_fault=CONFIGURATION)
     if picked and not picked.most:
-        return Outcome(Status.FAIL, "no GPU usable: MIG is on", NO_PARTS, MAKE_PARTS)
+        said = "no GPU usable: MIG is on"
+        return Outcome(Status.FAIL, said, NO_PARTS, MAKE_PARTS, at_fault=CONFIGURATION)
     error = short(counts.driver.error or sight.error or "no reason given")
     cause, fix = explain("{}\n{}".format(sight.error, counts.driver.error))
     message = "NVML sees {}, CUDA cannot use any: {}".format(gpus(counts.nvml), error)
@@ -314,7 +328,7 @@ def judge_architectures(
         message = "GPUs of capability {}, expected {}".format(", ".join(said), ", ".join(wanted))
         cause = "the plan is for other GPUs"
         fix = "plan again for this machine, or give the container the GPUs of the plan"
-        return Outcome(Status.FAIL, message, cause, fix, measured, aim)
+        return Outcome(Status.FAIL, message, cause, fix, measured, aim, CONFIGURATION)
     message = ", ".join("{} runs {}".format(text, how) for text, how in runs.items())
     return Outcome(Status.PASS, message, measured=measured, expected=aim)
 

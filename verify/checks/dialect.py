@@ -15,7 +15,7 @@ from verify.checks.libraries import REBUILD
 from verify.checks.sight import Sight
 from verify.device import driver, nvml
 from verify.device.maps import mapped, read_maps
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import CONFIGURATION, IMAGE, Context, Outcome, Status
 from verify.model.expectations import Expectations
 
 NO_DEVICE = "no CUDA-capable device is detected"
@@ -65,7 +65,7 @@ def cpu_build(
     """The failure if the image's framework has no CUDA."""
     message = "CPU build of {}".format(dialect.title)
     fix = dialect.install
-    return Outcome(Status.FAIL, message, dialect.cpu_build, fix, measured, expected or {})
+    return Outcome(Status.FAIL, message, dialect.cpu_build, fix, measured, expected or {}, IMAGE)
 
 
 def judge_there(seen: Sight, dialect: Dialect) -> Optional[Outcome]:
@@ -132,7 +132,7 @@ def judge_framework(found: FoundLibraries, expect: Expectations, dialect: Dialec
         message = "{} comes from {}, not from the image".format(dialect.title, found.stray)
         cause = "a mounted home directory has its own packages, and Python prefers them"
         fix = "set PYTHONNOUSERSITE=1, or do not mount the home directory"
-        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted, CONFIGURATION)
     if found.cuda is None:
         return cpu_build(dialect, measured, wanted)
     rows = (

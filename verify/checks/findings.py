@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from verify.checks.sight import START_WITH_GPUS
 from verify.device.telemetry import GpuState, State
-from verify.model.check import Outcome, Status, gpus
+from verify.model.check import NODE, Outcome, Status, gpus
 from verify.model.measures import Table, pack
 
 RESET = "end what runs on the GPU and reset it (nvidia-smi --gpu-reset -i {}), or reboot the host"
@@ -21,6 +21,7 @@ class Finding:
     what: str
     cause: str
     fix: str
+    at_fault: str = NODE
 
 
 def judged(found: State, judge: Callable[[State], Outcome]) -> Outcome:
@@ -44,7 +45,9 @@ def outcome(
     message = "; ".join("GPU {}: {}".format(spans(on), what) for what, on in same.items())
     cause = "; ".join(dict.fromkeys(finding.cause for finding in findings))
     fix = "; ".join(dict.fromkeys(finding.fix for finding in findings))
-    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    whose = {finding.at_fault for finding in findings}
+    at_fault = NODE if NODE in whose else findings[0].at_fault
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected, at_fault)
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from verify.checks.findings import RESET, Finding, judged, listed_numbers, outco
 from verify.checks.gpu_memory import check_memory
 from verify.checks.xids import LOG
 from verify.device.telemetry import GpuState, State
-from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.model.check import CONFIGURATION, Check, Context, Outcome, Status, gpus
 
 LOW_CLOCK = 0.7  # of the highest clock: lower than boost clocks fall under full load
 BUSY = 50  # percent; below it a card's clocks do not show what limits them
@@ -217,7 +217,8 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
     if gpu.mig and gpu.mig_devices == ():
         cause = "MIG mode is on, but there is no MIG device, or this container has none"
         fix = "create one (nvidia-smi mig -i {0} -cgi 0 -C), or run nvidia-smi -i {0} -mig 0"
-        found.append(Finding(gpu.index, "no MIG device to run on", cause, fix.format(gpu.index)))
+        fix, what = fix.format(gpu.index), "no MIG device to run on"
+        found.append(Finding(gpu.index, what, cause, fix, CONFIGURATION))
     return found
 
 

@@ -10,7 +10,7 @@ import site
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from verify.device.maps import mapped, read_maps
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import CONFIGURATION, Check, Context, Outcome, Status
 from verify.model.expectations import Expectations
 from verify.running.symptoms import explain
 
@@ -58,7 +58,8 @@ def judge_framework(
         message = "torch comes from {}, not from the image".format(stray)
         home = "a mounted home directory has its own packages, and Python prefers them"
         remedy = "set PYTHONNOUSERSITE=1, or do not mount the home directory"
-        return Outcome(Status.FAIL, message, home, remedy, measured, _wanted(rows))
+        wanted = _wanted(rows)
+        return Outcome(Status.FAIL, message, home, remedy, measured, wanted, CONFIGURATION)
     if cuda is None:
         cause, fix = explain("Torch not compiled with CUDA enabled")
         message = "torch {} is a CPU build".format(version)

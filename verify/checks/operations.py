@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from verify.checks import ranks
 from verify.checks.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import NODE, Check, Context, Outcome, Status
 from verify.model.measures import Table, pack
 
 LIMIT_S = {"gloo": 60.0, "nccl": 150.0}
@@ -294,8 +294,7 @@ def judge_operations(world: World) -> Outcome:
         for row in rows:
             if row["wrong"]:
                 message = _wrong(team, rank, row)
-                cause, fix = blame(team.backend)
-                return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+                return wrong_answer(message, team.backend, measured, expected)
     rows = world.values[0]
     basic = {r["operation"] for r in rows if r["total"]}
     if "all-reduce" not in basic:
@@ -329,11 +328,15 @@ def _wrong(team: Team, rank: int, row: Mapping[str, Any]) -> str:
     )
 
 
-def blame(backend: str) -> Tuple[str, str]:
-    """The cause and the fix of wrong answers."""
+def wrong_answer(
+    message: str, backend: str, measured: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Outcome:
+    """The failure of a backend that gave wrong numbers."""
     if backend == "nccl":
-        return "data was corrupted or lost between GPUs", P2P_FIX
-    return "{} is broken".format(backend), "build the image again from its lock"
+        cause = "data was corrupted or lost between GPUs"
+        return Outcome(Status.FAIL, message, cause, P2P_FIX, measured, expected, NODE)
+    cause, fix = "{} is broken".format(backend), "build the image again from its lock"
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
 
 
 def _table(values: Sequence[Sequence[Mapping[str, Any]]]) -> Table:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.health import is_laptop
-from verify.checks.slowness import lowered, why_slow
+from verify.checks.slowness import lowered, of_node, why_slow
 from verify.device.telemetry import GpuState
-from verify.model.check import Outcome, Status, gpus
+from verify.model.check import NODE, Outcome, Status, gpus
 from verify.model.expectations import ExpectedGpu, Spec
 from verify.model.measures import Metric, Plot, Table, median, of_samples, pack
 
@@ -184,7 +184,8 @@ def _slow(
         card.index, card.name, rate.words(), rate.figure or 0.0
     )
     cause, fix = why_slow(rate.metric, card.state)
-    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    whose = of_node(rate.metric, card.state)
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected, whose)
 
 
 def _behind(
@@ -234,7 +235,7 @@ def _outrun(
         rate.gpu, rate.words(), usual.gpu, _three(usual.value)
     )
     cause, fix = why_slow(rate.metric, card.state)
-    return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    return Outcome(Status.FAIL, message, cause, fix, measured, expected, NODE)
 
 
 # Words

@@ -13,7 +13,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 from verify.checks.place import Place, find, find_gpus
 from verify.checks.recovery import is_refusal
 from verify.device import limits
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import NODE, Context, Outcome, Status
 
 WORD = 8  # bytes
 CHUNK = 1 << 30  # bytes taken at a time, so that fragments are tested too
@@ -222,7 +222,7 @@ def judge_patterns(tested: Sequence[KeptBlocks], kind: str) -> Outcome:
                 if kind == "cuda"
                 else "test the machine's memory with memtest86+, or replace it"
             )
-            return Outcome(Status.FAIL, said, cause, fix, measured, expected)
+            return Outcome(Status.FAIL, said, cause, fix, measured, expected, NODE)
     least = min((one.bytes for one in tested), default=0)
     if not least:
         cause = "no memory could be taken"

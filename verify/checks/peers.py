@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from verify.checks.place import Place, find_gpus
 from verify.checks.ranks import P2P_FIX
-from verify.model.check import Check, Context, Outcome, Status, gpus
+from verify.model.check import NODE, Check, Context, Outcome, Status, gpus
 from verify.model.measures import Table, median, of_samples, pack
 
 ELEMENTS = {"quick": 1 << 16, "standard": 1 << 23, "full": 1 << 26}  # of 8 bytes
@@ -106,7 +106,7 @@ def judge_copies(copies: Sequence[PeerCopy]) -> Outcome:
                 copy.source, copy.target, copy.wrong, copy.total
             )
             fault = _cause(copy)
-            return Outcome(Status.FAIL, message, *fault, measured, expected)
+            return Outcome(Status.FAIL, message, *fault, measured, expected, NODE)
     direct = sum(copy.direct for copy in copies)
     slowest = min(copy.gbs for copy in copies)
     count = len({copy.source for copy in copies})

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 
 from verify.device import limits
 from verify.device.machine import device_nodes
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import NODE, Context, Outcome, Status
 from verify.workloads.samples import Batches
 
 SHM = "/dev/shm"  # noqa: S108
@@ -150,8 +150,8 @@ def judge_shm(found: Shm, need: MemoryNeed) -> Outcome:
     measured: Dict[str, Any] = {"size": found.size, "free": found.free, "wrote": found.wrote}
     expected = {"free": need.shm_bytes, "workers": need.workers, "batch_bytes": Batches.BYTES}
 
-    def fail(message: str, cause: str, fix: str) -> Outcome:
-        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    def fail(message: str, cause: str, fix: str, whose: Optional[str] = None) -> Outcome:
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected, whose)
 
     fix = SHM_FIX.format(max(1, -(-3 * need.shm_bytes // (2 << 30))))
     if found.size is None:
@@ -174,9 +174,8 @@ def judge_shm(found: Shm, need: MemoryNeed) -> Outcome:
         return fail(message, cause, "mount it as a tmpfs with mode 1777: --tmpfs /dev/shm:size=1g")
     if found.damaged:
         message = "a file in {} does not contain what was written to it".format(SHM)
-        return fail(
-            message, "the host's memory is faulty", "test the host's memory with memtest86+"
-        )
+        fix = "test the host's memory with memtest86+"
+        return fail(message, "the host's memory is faulty", fix, NODE)
     message = "{} has {:.0f} of {:.0f} MiB free; {}".format(
         SHM, found.free / MIB, found.size / MIB, need.shm_words()
     )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 from verify.device import nvml
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import IMAGE, UNKNOWN, Context, Outcome, Status
 from verify.running import environment
+from verify.running.faults import of_text
 from verify.running.symptoms import explain
 
 START_WITH_GPUS = (
@@ -91,7 +92,7 @@ def judge_absent(sight: Sight) -> Optional[Outcome]:
     measured, expected = sight.measured(), {"gpus": sight.expected}
     if sight.torch_cuda is None:
         cause, fix = explain("Torch not compiled with CUDA enabled")
-        return Outcome(Status.FAIL, "CPU build of torch", cause, fix, measured, expected)
+        return Outcome(Status.FAIL, "CPU build of torch", cause, fix, measured, expected, IMAGE)
     if sight.usable and not sight.error:
         return None
     error = short(sight.error or "CUDA starts, but reports no device")
@@ -103,4 +104,5 @@ def judge_absent(sight: Sight) -> Optional[Outcome]:
     fix = fix or START_WITH_GPUS
     if is_taken(error):
         return Outcome(Status.SKIP, message, cause, fix, measured, expected)
-    return Outcome(Status.FAIL, message, cause or error, fix, measured, expected)
+    whose = of_text(error) or UNKNOWN
+    return Outcome(Status.FAIL, message, cause or error, fix, measured, expected, whose)

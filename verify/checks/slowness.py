@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from verify.device.telemetry import GpuState
+from verify.model.check import NODE
 
 # (throttle reason, cause, fix); the first that applies is reported
 _THROTTLED = (
@@ -31,6 +32,19 @@ _THROTTLED = (
 )
 LOW_CLOCK = 0.7  # of the highest clock: lower than boost clocks fall under full load
 LOWERED = 0.9  # of the default power limit: below this a user has lowered it
+
+
+def of_node(metric: str, state: Optional[GpuState]) -> Optional[str]:
+    """NODE if NVML showed heat, its power supply or its PCIe link as the reason; else None: a
+    setting, other processes or the image may be it.
+    """
+    if state is None:
+        return None
+    if metric.endswith("pinned"):
+        narrow = _below(state.pcie_width, state.pcie_width_max)
+        return NODE if narrow or _below(state.pcie_generation, state.pcie_generation_max) else None
+    damage = {reason for reasons, *_ in _THROTTLED[:-1] for reason in reasons}
+    return NODE if damage & set(state.throttle_reasons or ()) else None
 
 
 def why_slow(metric: str, state: Optional[GpuState]) -> Tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 from verify.device import kernel_log
 from verify.device.kernel_log import Event, Log, Meaning
 from verify.device.telemetry import State
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import NODE, Check, Context, Outcome, Status
 
 _Gpus = Mapping[Tuple[int, int, int], int]  # the number of the GPU at a PCI address
 
@@ -47,7 +47,8 @@ def judge_log(log: Log, found: State, now_s: Optional[float] = None) -> Outcome:
         first, known = bad[0], kernel_log.meaning(bad[0])
         message = "{}{}: {}".format(_where(first, ours), _age(first, now_s), _list(near))
         cause = "{}: {}".format(first.name, known.what)
-        return Outcome(Status.FAIL, message, cause, _fix(known, first, ours), measured, expected)
+        fix = _fix(known, first, ours)
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected, NODE)
     said = "no Xid caused by the hardware in the kernel log (lines read: {})".format(len(log.lines))
     told = ["{} ({})".format(e.name, kernel_log.meaning(e).what) for e in near]
     others = len(events) - len(near)

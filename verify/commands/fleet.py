@@ -126,7 +126,7 @@ def _judge(
     try:
         report = shape.read(row["report"])
         asked = JudgeRequest(level, expect=_expect(row["expect"]))
-        verdict, why = recompute(report, lists, asked)
+        verdict, why, faults = recompute(report, lists, asked)
     except UsageError as error:
         said = str(error).replace("{}: ".format(row["report"]), "")
         if isinstance(error.__cause__, OSError):  # that says nothing of the node
@@ -149,7 +149,7 @@ def _judge(
         said = "it says {}, but the suite ended with exit code {}".format(claimed, row["code"])
         reader.missing(name, _refused("report-contradiction", name, said))
     else:
-        reader.report(name, report, verdict)
+        reader.report(name, report, verdict, faults)
 
 
 def _refused(code: str, name: str, said: str) -> Missing:

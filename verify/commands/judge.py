@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from verify.checks.devices import missing
 from verify.commands import main as cli
@@ -31,6 +31,7 @@ from verify.model.expectations import Expectations
 from verify.model.report import CheckRow, Environment, Report
 from verify.reports import shape
 from verify.reports.report import document
+from verify.running.faults import CheckFault, decisive, faults
 
 _MOST_NAMED = 5
 
@@ -45,16 +46,27 @@ class JudgeRequest:
     expect: Expectations = field(default_factory=Expectations)
 
 
+class JudgedReport(NamedTuple):
+    """The verdict of a report by its checks, why, and each failed check's fault."""
+
+    verdict: str
+    why: str
+    faults: Sequence[CheckFault]
+
+
 def main(argv: Sequence[str]) -> int:
     """Recompute the verdict and print it with the one that the report claims."""
     options = _parser().parse_args(list(argv))
     report = shape.read(options.report)
     expect = cli.read_expectations(options.expect)
     asked = JudgeRequest(options.level or report["level"], options.only, options.require, expect)
-    found, why = recompute(report, cli.all_checks(), asked)
+    found, why, failed = recompute(report, cli.all_checks(), asked)
     claimed = report["verdict"]
     if options.json:
+        fault = decisive(failed)
         values = {"schema": 1, "verdict": found, "claimed": claimed, "why": why}
+        values["at_fault"] = fault.at_fault if fault else None
+        values["check"] = fault.check if fault else None
         show(json.dumps(values, indent=2) + "\n")
     else:
         differs = "" if found == claimed else "; the report says " + claimed
@@ -64,8 +76,8 @@ def main(argv: Sequence[str]) -> int:
 
 def recompute(
     report: Report, lists: Mapping[str, Sequence[Check]], asked: JudgeRequest
-) -> Tuple[str, str]:
-    """The verdict by the suite's rules, and why. Raises UsageError for a report of another run.
+) -> JudgedReport:
+    """The verdict by the suite's rules. Raises UsageError for a report of another run.
 
     `report` has the shape of the schema.
     """
@@ -85,8 +97,9 @@ def recompute(
     seen: Environment = {**environment}
     if expect.emulator:
         seen["emulator"] = expect.emulator
-    verdict = document(asked.level, seen, results)["verdict"]
-    return verdict, _why(verdict, results)
+    shown = document(asked.level, seen, results)
+    verdict = shown["verdict"]
+    return JudgedReport(verdict, _why(verdict, results), faults(shown["checks"]))
 
 
 def _same(what: str, said: object, asked: object) -> None:
@@ -121,7 +134,8 @@ def _results(report: Report, checks: Sequence[Check]) -> List[Result]:
 
 def _outcome(row: CheckRow) -> Outcome:
     status, measured, expected = Status(row["status"]), row["measured"], row["expected"]
-    return Outcome(status, row["message"], row["cause"], row["fix"], measured, expected)
+    whose = row.get("at_fault")
+    return Outcome(status, row["message"], row["cause"], row["fix"], measured, expected, whose)
 
 
 def _on_the_gpus_given(result: Result, environment: Environment, expect: Expectations) -> Result:

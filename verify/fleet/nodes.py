@@ -9,14 +9,17 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.fleet.together import FleetTogether
 from verify.fleet.twins import LEAST_TWINS, compare_twins
+from verify.model.check import IMAGE, NODE, UNKNOWN
 from verify.model.report import Environment, MetricRow, Report
 from verify.reports.compare import Key, keyed, noise
 from verify.reports.words import state
+from verify.running.faults import CheckFault, decisive
 
 STANDINGS = ("unfit", "slow", "not-tested", "no-verdict", "fit")
 """Worst first. "slow": fit, or without a verdict, but slower than its twins."""
-_UNFIT_CODES = frozenset({"node-no-report", "bad-report", "report-contradiction"})
-"""The suite ran, and what it left is no report: as for one machine, that is unfit."""
+NO_REPORT = frozenset({"node-no-report", "bad-report", "report-contradiction"})
+"""The node was reached, and its image left no report that counts."""
+LEAST_SHARING = 3  # nodes on which a check ran, for one of its faults to be the image's
 
 _LONGEST_NUMBER = 15  # digits at the end of a name that are folded
 
@@ -24,12 +27,16 @@ ClassKey = Tuple[Optional[str], str, Tuple[str, ...]]
 
 
 class Trouble(NamedTuple):
-    """A check that failed or broke."""
+    """A check that failed or broke. `shared`: on how many nodes it failed so, if that makes it the
+    image's fault.
+    """
 
     check: str
     status: str
     message: str
     fix: Optional[str]
+    fault: CheckFault
+    shared: Optional[int] = None
 
 
 class Missing(NamedTuple):
@@ -63,6 +70,11 @@ class FleetNode(NamedTuple):
     troubles: Tuple[Trouble, ...] = ()
     missing: Optional[Missing] = None
     slower: Tuple[Slower, ...] = ()
+
+    @property
+    def fault(self) -> Optional[CheckFault]:
+        """What is at fault on it; None: nothing failed."""
+        return decisive(one.fault for one in self.troubles)
 
 
 class TwinPlot(NamedTuple):
@@ -126,11 +138,11 @@ class Reader:
 
     def missing(self, name: str, why: Missing) -> None:
         """A node without a report."""
-        standing = "unfit" if why.code in _UNFIT_CODES else "not-tested"
-        self._nodes.append(FleetNode(name, standing, missing=why))
+        self._nodes.append(FleetNode(name, "not-tested", missing=why))
 
-    def report(self, name: str, report: Report, verdict: str) -> None:
-        """A node's report, and the verdict that its checks amount to."""
+    def report(self, name: str, report: Report, verdict: str, faults: Sequence[CheckFault]) -> None:
+        """A node's report, the verdict that its checks amount to, and their faults."""
+        fault_of = {fault.check: fault for fault in faults}
         environment = report["environment"]
         self._images[environment["image"]] += 1
         self._levels[report["level"]] += 1
@@ -144,9 +156,12 @@ class Reader:
                 self._shared(check["id"] for check in report["checks"]),
                 self._shared(state(check) for check in report["checks"]),
                 tuple(
-                    Trouble(check["id"], check["status"], check["message"], check["fix"])
+                    Trouble(
+                        *(check["id"], check["status"], check["message"], check["fix"]),
+                        fault_of[check["id"]],
+                    )
                     for check in report["checks"]
-                    if check["status"] in ("fail", "error")
+                    if check["id"] in fault_of
                 ),
             )
         )
@@ -197,7 +212,7 @@ class Reader:
             )
         nodes = [
             _with_slower(node, tuple(slower.get(number, ())))
-            for number, node in enumerate(self._nodes)
+            for number, node in enumerate(with_shared(self._nodes))
         ]
         nodes.sort(key=lambda node: (STANDINGS.index(node.standing), -len(node.troubles)))
         classes: Dict[ClassKey, List[str]] = {}
@@ -213,6 +228,35 @@ class Reader:
             tuple(plots),
             comparisons,
         )
+
+
+def with_shared(nodes: Sequence[FleetNode]) -> List[FleetNode]:
+    """The nodes, in whose faults those that most of them have are the image's: more than half of
+    the nodes, at least three, on which the check ran. What no image can cause stays the node's.
+    """
+    ran: "Counter[str]" = Counter()
+    failed: "Counter[CheckFault]" = Counter()
+    for node in nodes:
+        ran.update(c for c, s in zip(node.checks, node.states) if s in ("pass", "fail", "error"))
+        failed.update(one.fault for one in node.troubles)
+    shared = {
+        fault: count
+        for fault, count in failed.items()
+        if ran[fault.check] >= LEAST_SHARING
+        and 2 * count > ran[fault.check]
+        and fault.at_fault in (NODE, UNKNOWN)
+        and not fault.certain
+    }
+    return [
+        node._replace(troubles=tuple(_as_shared(one, shared) for one in node.troubles))
+        for node in nodes
+    ]
+
+
+def _as_shared(one: Trouble, shared: Dict[CheckFault, int]) -> Trouble:
+    if one.fault not in shared:
+        return one
+    return one._replace(fault=one.fault._replace(at_fault=IMAGE), shared=shared[one.fault])
 
 
 def class_of(environment: Environment) -> ClassKey:

@@ -32,7 +32,15 @@ def _families(fleet: FleetResult) -> Iterator[Tuple[str, str, Samples]]:
     each: Samples = [({"node": node.name, "standing": node.standing}, 1) for node in fleet.nodes]
     yield "node_standing", "1 for the standing of the node.", each
     failed: Samples = [
-        ({"node": node.name, "check": one.check, "status": one.status}, 1)
+        (
+            {
+                "node": node.name,
+                "check": one.check,
+                "status": one.status,
+                "at_fault": one.fault.at_fault,
+            },
+            1,
+        )
         for node in fleet.nodes
         for one in node.troubles
     ]

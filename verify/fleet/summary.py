@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Dict
 
-from verify.fleet.nodes import STANDINGS, ClassKey, FleetNode, FleetResult, Slower
+from verify.fleet.nodes import NO_REPORT, STANDINGS, ClassKey, FleetNode, FleetResult, Slower
 from verify.reports.compare import change
 
 EXIT_CODES = {"unfit": 1, "slow": 1, "not-tested": 5, "no-verdict": 7, "fit": 0}
@@ -13,12 +13,17 @@ EXIT_CODES = {"unfit": 1, "slow": 1, "not-tested": 5, "no-verdict": 7, "fit": 0}
 
 def exit_code(fleet: FleetResult) -> int:
     """That of the worst standing, of a node or of all together: 1 if one is unfit or slow, else 5
-    if one was not tested, else 7 if one has no verdict.
+    if one was not reached, else 7 if one has no verdict, or no report that counts.
     """
-    found = [node.standing for node in fleet.nodes[:1]]
+    codes = {_exit_code(node) for node in fleet.nodes}
     if fleet.together is not None:
-        found.append(fleet.together.standing)
-    return EXIT_CODES[min(found, key=STANDINGS.index)] if found else 7
+        codes.add(EXIT_CODES[fleet.together.standing])
+    return next((code for code in (1, 5, 7, 0) if code in codes), 7)
+
+
+def _exit_code(node: FleetNode) -> int:
+    refused = node.missing is not None and node.missing.code in NO_REPORT
+    return EXIT_CODES["no-verdict" if refused else node.standing]
 
 
 def to_json(fleet: FleetResult) -> Dict[str, Any]:
@@ -44,10 +49,18 @@ def _node(node: FleetNode, places: Dict[ClassKey, int]) -> Dict[str, Any]:
     return {
         "name": node.name,
         "standing": node.standing,
+        "at_fault": node.fault.at_fault if node.fault else None,
         "class": None if node.group is None else places[node.group],
         "checks": dict(Counter(node.states)),
         "failed": [
-            {"check": one.check, "status": one.status, "message": one.message, "fix": one.fix}
+            {
+                "check": one.check,
+                "status": one.status,
+                "message": one.message,
+                "fix": one.fix,
+                "at_fault": one.fault.at_fault,
+                "shared": one.shared,
+            }
             for one in node.troubles
         ],
         "slow": [_slower(one) for one in node.slower],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import List
 
-from verify.fleet.nodes import FleetNode, Slower
+from verify.fleet.nodes import FleetNode, Slower, Trouble
+from verify.model.check import UNKNOWN
 from verify.reports.compare import Key, change
 from verify.reports.words import labels, one_line, percent, quantity
 
@@ -28,10 +29,17 @@ def slower_words(one: Slower) -> str:
     )
 
 
+def whose(one: Trouble) -> str:
+    """What is at fault: "node", "image, as on 9 nodes", "fault unknown"."""
+    name = "fault unknown" if one.fault.at_fault == UNKNOWN else one.fault.at_fault
+    return name if one.shared is None else "{}, as on {} nodes".format(name, one.shared)
+
+
 def reasons(node: FleetNode) -> List[str]:
     """What is wrong with a node, the worst first; [] if nothing is."""
     said = [
-        "{}: {}".format(one.check, one_line(one.message) or one.status) for one in node.troubles
+        "{} ({}): {}".format(one.check, whose(one), one_line(one.message) or one.status)
+        for one in node.troubles
     ]
     if node.missing is not None:
         said.append("{}: {}".format(node.missing.code, one_line(node.missing.message)))

@@ -12,6 +12,8 @@ from verify.model.report import CheckRow
 
 LEVELS = ("quick", "standard", "full")
 EXIT_CODES = {"fit": 0, "unfit": 1, "no-verdict": 7}
+NODE, IMAGE, CONFIGURATION, UNKNOWN = FAULTS = ("node", "image", "configuration", "unknown")
+"""What can be at fault when a check fails; the configuration is how the image was started."""
 
 T = TypeVar("T")
 
@@ -31,7 +33,9 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check's answer: what it found, the cause, and the fix."""
+    """A check's answer: what it found, the cause, and the fix. `at_fault`: one of FAULTS, if its
+    judge can tell (see `verify.running.faults`).
+    """
 
     status: Status
     message: str
@@ -39,6 +43,7 @@ class Outcome:
     fix: Optional[str] = None
     measured: Mapping[str, Any] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
+    at_fault: Optional[str] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """The outcome as in the report."""
@@ -49,6 +54,7 @@ class Outcome:
             "fix": self.fix,
             "measured": dict(self.measured),
             "expected": dict(self.expected),
+            **({"at_fault": self.at_fault} if self.at_fault else {}),
         }
 
     @classmethod
@@ -143,6 +149,7 @@ def demand(result: Result, required: Sequence[str]) -> Result:
         status=Status.FAIL,
         message="required, but it did not run: " + result.outcome.message,
         cause=result.outcome.cause or result.outcome.message,
+        at_fault=UNKNOWN,
     )
     return replace(result, outcome=outcome)
 

@@ -90,9 +90,7 @@ class PlotRow(TypedDict):
     lines: List[LineRow]
 
 
-class CheckRow(TypedDict):
-    """One check's outcome. `measured` has metrics, tables, plots and the check's own readings."""
-
+class _Check(TypedDict):
     id: str
     title: str
     status: str
@@ -102,6 +100,14 @@ class CheckRow(TypedDict):
     fix: Optional[str]
     measured: Dict[str, Any]
     expected: Dict[str, Any]
+
+
+class CheckRow(_Check, total=False):
+    """One check's outcome. `measured` has metrics, tables, plots and the check's own readings;
+    `at_fault` is there if it failed.
+    """
+
+    at_fault: str
 
 
 class RunRow(TypedDict):
@@ -193,7 +199,10 @@ class _Report(TypedDict):
 
 
 class Report(_Report, total=False):
-    """A run of the suite. `only` names the requested checks, if not all were requested."""
+    """A run of the suite. `only` names the requested checks, if not all were requested; `at_fault`
+    is there if one failed.
+    """
 
     only: str
+    at_fault: str
     comparison: ReportComparison

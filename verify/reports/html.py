@@ -154,6 +154,7 @@ def _troubles(report: Report) -> List[Markup]:
 
 def _trouble(check: CheckRow, also: Sequence[str]) -> Markup:
     rows = [("Cause", check["cause"]), ("Fix", check["fix"])]
+    rows.append(("At fault", check.get("at_fault")))
     rows.append(("Also", ", ".join(also)))
     parts = [join(tag("dt", name), tag("dd", text)) for name, text in rows if text]
     return tag(

@@ -89,7 +89,12 @@ def _ending(case: Element, element: str, message: str, why: str) -> None:
 
 
 def _why(check: CheckRow) -> str:
-    rows = (("", check["message"]), ("cause: ", check["cause"]), ("fix: ", check["fix"]))
+    rows = (
+        ("", check["message"]),
+        ("cause: ", check["cause"]),
+        ("fix: ", check["fix"]),
+        ("at fault: ", check.get("at_fault")),
+    )
     return "\n".join(head + text for head, text in rows if text)
 
 

@@ -87,7 +87,12 @@ def _troubles(report: Report) -> Iterator[str]:
         yield from _heading("What failed")
     for check, also in found:
         yield "- **{}**: {}".format(escape(check["id"]), escape(check["message"]))
-        rows = (("Cause", check["cause"]), ("Fix", check["fix"]), ("Also", ", ".join(also)))
+        rows = (
+            ("Cause", check["cause"]),
+            ("Fix", check["fix"]),
+            ("At fault", check.get("at_fault")),
+            ("Also", ", ".join(also)),
+        )
         yield from ("  - {}: {}".format(name, escape(text)) for name, text in rows if text)
 
 

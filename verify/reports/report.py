@@ -11,6 +11,7 @@ from verify.model.check import EXIT_CODES, Result, gpus, verdict
 from verify.model.frameworks import FRAMEWORKS
 from verify.model.report import CheckRow, Environment, MetricRow, Report
 from verify.reports import told, words
+from verify.running.faults import decisive, faults
 
 WIDTH = 80
 _LEFT = 31  # status word and id
@@ -29,13 +30,16 @@ def document(
     """
     found = verdict(results)
     emulated = environment.get("emulator") is not None
+    rows = [result.as_dict() for result in results]
+    fault = decisive(faults(rows))
     shown: Report = {
         "schema": 1,
         "verdict": "no-verdict" if found == "fit" and emulated else found,
         "level": level,
         **({"only": only} if only else {}),  # type: ignore[typeddict-item,unused-ignore]
         "environment": environment,
-        "checks": [result.as_dict() for result in results],
+        **({"at_fault": fault.at_fault} if fault else {}),  # type: ignore[typeddict-item,unused-ignore]
+        "checks": rows,
     }
     return shown
 
@@ -119,6 +123,7 @@ def _troubles(report: Report) -> List[str]:
         rows = [
             ("cause: ", check["cause"]),
             ("fix:   ", check["fix"]),
+            ("fault: ", check.get("at_fault")),
             ("also:  ", ", ".join(also)),
         ]
         for head, text in rows:

@@ -20,9 +20,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from verify.device import nvml
 from verify.device.machine import Machine
-from verify.model.check import Check, Context, Outcome, Result, Status
+from verify.model.check import IMAGE, Check, Context, Outcome, Result, Status
 from verify.model.frameworks import FRAMEWORKS
 from verify.running.children import EMULATION_FACTOR, Child, Ending, be_patient, patient, scratch
+from verify.running.faults import of_text, with_fault
 from verify.running.symptoms import explain, kind, last_words
 
 IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
@@ -64,7 +65,7 @@ def run(
     try:
         plain = [check for check in checks if not check.framework]
         for result in run_each(sorted(plain, key=lambda check: not check.shares), context):
-            yield as_shared(_as_emulated(result, context), context)
+            yield _judged(result, context)
         yield from _staged(checks, context, prepare, import_limit_s)
     finally:
         keeper.kill()
@@ -89,7 +90,12 @@ def _staged(
     if staged:
         prepare = prepare or FRAMEWORKS[context.framework].load
         for result in _run_staged(staged, context, prepare, import_limit_s):
-            yield as_shared(_as_emulated(result, context), context)
+            yield _judged(result, context)
+
+
+def _judged(result: Result, context: Context) -> Result:
+    """A result as it counts on this machine, with what is at fault."""
+    return with_fault(as_shared(_as_emulated(result, context), context))
 
 
 def as_shared(result: Result, context: Context) -> Result:
@@ -200,7 +206,8 @@ def judge_ending(ending: Ending) -> Outcome:
     if ending.signal:
         said = _SIGNAL_CAUSES.get(ending.signal, "killed from outside, or by native code")
         cause = said if not words else "{}; the last words: {}".format(said, words)
-        return _lost(Status.ERROR, ending, cause, _SIGNAL_FIXES.get(ending.signal))
+        lost = _lost(Status.ERROR, ending, cause, _SIGNAL_FIXES.get(ending.signal))
+        return replace(lost, at_fault=IMAGE) if ending.signal == "SIGILL" else lost
     cause, fix = explain((ending.raised or "") + "\n" + ending.output)
     return _lost(Status.ERROR, ending, cause or words or "the check itself failed", fix)
 
@@ -274,7 +281,7 @@ def judge_import(text: str, module: str) -> Outcome:
     cause, fix = explain(text)
     message = "{} cannot be imported: {}".format(module, text.replace("\n", " "))
     cause, fix = cause or text.partition("\n")[0], fix or "build the image again from its lock"
-    return Outcome(Status.ERROR, message, cause=cause, fix=fix)
+    return Outcome(Status.ERROR, message, cause, fix, at_fault=of_text(text) or IMAGE)
 
 
 def judge_stage(ending: Ending, module: str, *, imported: bool) -> Outcome:
@@ -284,7 +291,8 @@ def judge_stage(ending: Ending, module: str, *, imported: bool) -> Outcome:
     words = last_words(ending.output)
     cause = _SIGNAL_CAUSES.get(ending.signal or "", "") if not ending.timed_out else "hang"
     fix = _SIGNAL_FIXES.get(ending.signal or "")
-    if not imported and ending.signal == "SIGBUS":  # no shared memory is used that early
+    truncated = not imported and ending.signal == "SIGBUS"  # no shared memory is used that early
+    if truncated:
         cause, fix = "a library file is truncated: the loader read past its end", None
     return Outcome(
         Status.ERROR,
@@ -292,6 +300,7 @@ def judge_stage(ending: Ending, module: str, *, imported: bool) -> Outcome:
         cause="; ".join(part for part in (cause, words) if part) or None,
         fix=fix or "build the image again from its lock",
         measured={"output": ending.output} if ending.output else {},
+        at_fault=IMAGE if truncated or ending.signal == "SIGILL" else None,
     )
 
 

@@ -1,7 +1,8 @@
 """What error texts mean: one row per symptom, (kind, pattern, cause, fix). The first match wins.
 
-The kind says where the cause is: hardware (the GPU itself), driver, build (the image), config
-(how it was started), memory, host (its limits), kernel (no code for this case), program, topology.
+The kind says where the cause is: hardware (the GPU itself), driver (it is broken on the host),
+build (the image), pairing (the image needs another driver), config (how it was started), memory,
+host (its limits), kernel (no code for this case), program, topology, unclear (one of several).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SYMPTOMS = (
         "end that process (nvidia-smi names it), or as root: nvidia-smi -c DEFAULT",
     ),
     (
-        "driver",
+        "pairing",
         r"UNSUPPORTED_PTX_VERSION|PTX was compiled with an unsupported toolchain",
         "the driver is older than the toolkit that made this code",
         "upgrade the host's driver, or build for an older CUDA: provision plan names one",
@@ -110,13 +111,13 @@ SYMPTOMS = (
         "install the wheel of the CUDA index (cu117, say), not the CPU one",
     ),
     (
-        "driver",
+        "pairing",
         r"driver on your system is too old|insufficient for CUDA runtime",
         "the NVIDIA driver is older than this CUDA needs",
         "upgrade the host's driver, or build for an older CUDA: provision plan names one",
     ),
     (
-        "driver",
+        "unclear",
         r"Error 803|unsupported display driver / cuda driver combination",
         "libcuda in the container is not the one of the host's driver",
         "remove libcuda and cuda-compat from the image, and their folders from LD_LIBRARY_PATH",
@@ -128,7 +129,7 @@ SYMPTOMS = (
         "start nvidia-fabricmanager on the host, of the driver's own version",
     ),
     (
-        "driver",
+        "pairing",
         r"Error 804|forward compatibility was attempted",
         "cuda-compat is in use, and it works on data-centre GPUs only",
         "remove the cuda-compat folder from LD_LIBRARY_PATH, or upgrade the driver",
@@ -146,7 +147,7 @@ SYMPTOMS = (
         _GPUS + "; look at CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES",
     ),
     (
-        "driver",
+        "unclear",
         r"CUDA unknown error|CUDA_ERROR_UNKNOWN|Error 999",
         "the nvidia-uvm kernel module or a device node is missing, or the driver was just upgraded",
         "run nvidia-modprobe -u -c=0 on the host, or reboot it; then start the container again",
@@ -164,7 +165,7 @@ SYMPTOMS = (
         "remove the other cuDNN's folder from LD_LIBRARY_PATH",
     ),
     (
-        "build",
+        "unclear",
         r"CUDNN_STATUS_(NOT_INITIALIZED|SUBLIBRARY_LOADING_FAILED|SUBLIBRARY_VERSION_MISMATCH)",
         "cuDNN could not start: mixed cuDNN files, or no GPU memory left",
         "remove other cuDNN folders from LD_LIBRARY_PATH; look for other users of the GPU",

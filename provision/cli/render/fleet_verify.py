@@ -24,16 +24,17 @@ _MOST_NODES = 40  # with their own lines, of one standing
 _MOST_REASONS = 3
 _LONGEST = 300
 _NAMES = 8
+_DRAINS = {None: "to drain", True: "drained", False: "not drained"}
 
 
 def report_line(report: NodeReport) -> str:
-    """A node as soon as its result is known."""
+    """A node as soon as it has answered. A report is judged with all others, at the end."""
     if report.failure is not None:
         said = report.failure.message
     elif report.status == "kept":
-        said = f"{report.name}: {report.claimed}, from an earlier run"
+        said = f"{report.name}: reported, in an earlier run"
     else:
-        said = f"{report.name}: {report.claimed}, by {report.way}"
+        said = f"{report.name}: reported, by {report.way}"
     return f"{said} ({report.seconds:.1f} s)" if report.seconds else said
 
 
@@ -55,12 +56,19 @@ def describe_verified(found: Mapping[str, Any], planned: Sequence[Drain]) -> str
             lines += _standing(label, alike)
     unsaved = [node for node in nodes if node["code"] == "report-not-kept"]
     lines += _standing("not kept", [one for one in unsaved if one["standing"] in _WELL])
-    for one in planned:
-        how = {None: "to drain", True: "drained", False: "not drained"}[one.done]
-        lines += row(how, f"{one.node}{': ' + printable(one.message) if one.message else ''}")
-        lines += [f"  {shlex.join(one.argv)}"] if one.done is not True else []
     lines += row("reports", found["directory"])
+    lines += describe_drains(planned, _DRAINS)
     return "\n".join(lines)
+
+
+def describe_drains(planned: Sequence[Drain], words: Mapping[bool | None, str]) -> list[str]:
+    """Nodes with the commands that were not run, or failed."""
+    lines: list[str] = []
+    for one in planned:
+        said = one.message or one.reason
+        lines += row(words[one.done], printable(f"{one.node}: {said}", limit=_LONGEST))
+        lines += [f"  {shlex.join(one.argv)}"] if one.done is not True else []
+    return lines
 
 
 def _standing(label: str, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -84,7 +92,7 @@ def _standing(label: str, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 def node_reasons(node: Mapping[str, Any]) -> tuple[list[str], str | None]:
     """What is wrong with a node, each with its name, and the first fix."""
     name = node["name"]
-    said = [f"{name}: {one['check']}: {one['message']}" for one in node["failed"]]
+    said = [f"{name}: {one['check']} ({_whose(one)}): {one['message']}" for one in node["failed"]]
     if node["message"] is not None:
         said.append(node["message"])
     said += [
@@ -94,6 +102,12 @@ def node_reasons(node: Mapping[str, Any]) -> tuple[list[str], str | None]:
     ]
     fix = next((one["fix"] for one in node["failed"] if one["fix"]), None) or node["fix"]
     return said, fix
+
+
+def _whose(one: Mapping[str, Any]) -> str:
+    """What is at fault, in the words of the page."""
+    name = "fault unknown" if one["at_fault"] == "unknown" else str(one["at_fault"])
+    return name if one["shared"] is None else f"{name}, as on {one['shared']} nodes"
 
 
 def _metric(one: Mapping[str, Any]) -> str:

@@ -31,14 +31,13 @@ _MOST_BYTES = 4 << 20  # a report has some hundred kilobytes
 
 class NodeReport(NamedTuple):
     """What became of a node. "kept": it was not asked, as it has a report of this image and level.
-    `claimed` is the verdict that the report has; it is judged at the end. `code`: the suite's exit
-    code, null if it is not known any more. `place`: the directory that has the report; `unsaved`:
-    why that is not the one that was named.
+    Its report is judged at the end: until then, what it says is a claim. `way`: what ran the image,
+    null if nothing did. `code`: the suite's exit code, null if it is not known any more.
+    `place`: the directory that has the report; `unsaved`: why that is not the one that was named.
     """
 
     name: str
     status: Literal["tested", "kept", "failed"]
-    claimed: str | None
     way: str | None
     code: int | None
     failure: NodeFailure | None
@@ -71,33 +70,31 @@ def verify_nodes(
 
     todo = []
     for call in calls:
-        claimed = None if again else kept_verdict(folder / f"{call.name}.json", order)
-        if claimed is None:
+        if again or not has_report(folder / f"{call.name}.json", order):
             todo.append(call)
         else:
-            known(NodeReport(call.name, "kept", claimed, None, None, None, 0.0, folder))
+            known(NodeReport(call.name, "kept", None, None, None, 0.0, folder))
     if todo:
         work = order.work()
         run_in_image(todo, lambda _: work, limits, keep)
     return tuple(found[call.name] for call in calls)
 
 
-def kept_verdict(path: Path, order: FleetOrder) -> str | None:
-    """The verdict of an earlier report of this image and level; None: there is none."""
+def has_report(path: Path, order: FleetOrder) -> bool:
+    """Whether it is an earlier report of this image and level."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            return None
+            return False
         report = json.loads(path.read_bytes())
         same = report["level"] == order.level and report["environment"]["image"] == order.image_id
-        known = report["verdict"] in VERDICTS and isinstance(report["checks"], list)
-        return str(report["verdict"]) if same and known else None
+        return same and report["verdict"] in VERDICTS and isinstance(report["checks"], list)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        return False
 
 
 def _keep(run: NodeRun, folder: Path, spare: Path) -> NodeReport:
     """Write what a node sent, and say what it is."""
-    failed = NodeReport(run.name, "failed", None, run.way, run.code, run.failure, run.seconds)
+    failed = NodeReport(run.name, "failed", run.way, run.code, run.failure, run.seconds)
     facts = None if run.host is None else facts_of(run.name, run.host)
     facts = facts if isinstance(facts, HostFacts) else None
     path = folder / f"{run.name}.json"
@@ -108,7 +105,7 @@ def _keep(run: NodeRun, folder: Path, spare: Path) -> NodeReport:
         with contextlib.suppress(BadInputError):
             _write(run.name, facts, None, folder)
         return failed._replace(failure=data)
-    tested = failed._replace(status="tested", claimed=str(run.json["verdict"]))
+    tested = failed._replace(status="tested")
     try:
         _write(run.name, facts, data, folder)
         return tested._replace(place=folder)

@@ -838,7 +838,7 @@ def test_last_words(output: str, words: str) -> None:
         ("CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`", "kernel"),
         ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory"),
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", "memory"),
-        ("the provided PTX was compiled with an unsupported toolchain.", "driver"),
+        ("the provided PTX was compiled with an unsupported toolchain.", "pairing"),
         ("CUDA error: invalid device ordinal", "config"),
         ("CUDA error: an illegal memory access was encountered", "program"),
         ("peer access is not supported between these two devices", "topology"),

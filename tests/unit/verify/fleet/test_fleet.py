@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.kit.fake_engine import IMAGE, report, row_of
 from verify.commands.main import main
-from verify.fleet.nodes import fold_names
+from verify.fleet.nodes import FleetNode, Trouble, fold_names, with_shared
 from verify.reports import shape
+from verify.running.faults import CheckFault
 
 FAILURE = {"code": "node-silent", "message": "n9: it does not answer.", "fix": "See it."}
 
@@ -81,6 +82,8 @@ def test_the_worst_comes_first(rows: Rows, capsys: pytest.CaptureFixture[str]) -
         pytest.param(["fit", "no-verdict"], 7, id="one has no verdict"),
         pytest.param(["no-verdict", "lost"], 5, id="one was not reached"),
         pytest.param(["lost", "unfit"], 1, id="one is unfit"),
+        pytest.param(["fit", "refused"], 7, id="one has no report that counts"),
+        pytest.param(["refused", "lost", "fit"], 5, id="one was not reached, one is refused"),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst(
@@ -89,6 +92,8 @@ def test_the_exit_code_is_that_of_the_worst(
     for number, standing in enumerate(standings):
         if standing == "lost":
             rows.add(f"n{number}", None, failure=FAILURE)
+        elif standing == "refused":
+            rows.add(f"n{number}", {**report(), "schema": 0})
         else:
             found = report("fit" if standing == "no-verdict" else standing)
             if standing == "no-verdict":
@@ -138,7 +143,8 @@ def test_a_report_is_a_claim(rows: Rows, capsys: pytest.CaptureFixture[str]) -> 
     rows.add("half", None, report=str(rows.place / "half"))
     (rows.place / "half").write_text('{"schema": 1')
     code, found = rows.run(capsys)
-    assert code == 1
+    assert code == 5, "one cannot be read here"
+    assert {node["standing"] for node in found["nodes"]} == {"not-tested"}
     assert {node["name"]: node["code"] for node in found["nodes"]} == {
         "lies": "report-contradiction",
         "short": "bad-report",
@@ -151,6 +157,96 @@ def test_a_report_is_a_claim(rows: Rows, capsys: pytest.CaptureFixture[str]) -> 
     for node in found["nodes"]:
         assert node["message"].startswith(f"{node['name']}: ")
         assert node["fix"]
+
+
+CUDNN = CheckFault("libraries.cudnn", "image", "fail")
+SUM = CheckFault("devices.kernel", "node", "fail")
+HANG = CheckFault("devices.kernel", "unknown", "error")
+LOST = CheckFault("devices.kernel", "node", "hardware")
+ECC = CheckFault("health.memory", "node", "fail")
+FILES = CheckFault("loading.files", "configuration", "fail")
+PASSED, SKIPPED, ON_CPU = "pass", "skip", "pass-on-cpu"
+
+
+def seen(*found: CheckFault | str) -> list[FleetNode]:
+    """Nodes on which one check failed so, or ended so."""
+    nodes = []
+    for number, one in enumerate(found):
+        if isinstance(one, str):
+            nodes.append(FleetNode(f"n{number}", "fit", checks=(SUM.check,), states=(one,)))
+            continue
+        trouble = Trouble(one.check, "fail", f"GPU {number}: bad", None, one)
+        node = FleetNode(f"n{number}", "unfit", checks=(one.check,), states=("fail",))
+        nodes.append(node._replace(troubles=(trouble,)))
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("found", "whose"),
+    [
+        pytest.param([SUM, PASSED, PASSED], "node", id="one of three"),
+        pytest.param([SUM, SUM, PASSED], "image", id="two of three"),
+        pytest.param([SUM, SUM], "node", id="both of two: too few to tell"),
+        pytest.param([SUM], "node", id="a single node"),
+        pytest.param([SUM, SUM, PASSED, PASSED], "node", id="half of four is not more than half"),
+        pytest.param([SUM] * 3 + [PASSED] * 2, "image", id="three of five"),
+        pytest.param([HANG] * 3, "image", id="what is not known is the image's if all have it"),
+        pytest.param([HANG, PASSED, PASSED], "unknown", id="what is not known on one node"),
+        pytest.param([ECC] * 3, "node", id="ECC errors on all stay the nodes'"),
+        pytest.param([LOST] * 3, "node", id="a GPU lost in a kernel on all stays the nodes'"),
+        pytest.param([FILES] * 3, "configuration", id="a limit of open files on all"),
+        pytest.param([CUDNN] * 3, "image", id="the image's on all"),
+        pytest.param([SUM, HANG, SUM, PASSED], "node", id="two kinds of failure are not one"),
+        pytest.param([SUM, SUM] + [SKIPPED] * 8, "node", id="two, and it ran nowhere else"),
+        pytest.param([SUM] * 3 + [SKIPPED] * 8, "image", id="all three on which it ran"),
+        pytest.param([SUM] * 3 + [ON_CPU] * 8, "image", id="all three on whose GPU it ran"),
+    ],
+)
+def test_what_most_nodes_share_is_the_images_fault(
+    found: list[CheckFault | str], whose: str
+) -> None:
+    judged = with_shared(seen(*found))
+    fault = judged[0].fault
+    assert fault is not None
+    assert fault.at_fault == whose
+    changed = fault != found[0]
+    assert judged[0].troubles[0].shared == (found.count(found[0]) if changed else None)
+
+
+def test_a_shared_fault_is_shown_and_the_sick_node_stays(
+    rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        found = report("unfit")
+        if number == 2:
+            row_of(found, "health.memory").update(status="fail", cause="ECC", at_fault="node")
+        rows.add(f"n{number}", found)
+    rows.add("n3", report())
+    junit = rows.place / "out.xml"
+    code, result = rows.run(capsys, "--junit", str(junit))
+    nodes = {node["name"]: node for node in result["nodes"]}
+    assert code == 1
+    assert {name: node["at_fault"] for name, node in nodes.items()} == {
+        "n0": "image",
+        "n1": "image",
+        "n2": "node",
+        "n3": None,
+    }
+    assert nodes["n0"]["failed"][0]["shared"] == 3
+    assert "devices.kernel (image, as on 3 nodes): of devices.kernel" in junit.read_text()
+    assert "health.memory (node): of health.memory" in junit.read_text()
+
+
+def test_a_report_without_the_field_is_of_an_earlier_version(
+    rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report("unfit")
+    del row_of(found, "devices.kernel")["at_fault"]
+    rows.add("n0", found)
+    assert rows.run(capsys)[1]["nodes"][0]["at_fault"] == "unknown"
+    row_of(found, "health.log").update(status="fail", cause="an Xid")
+    rows.add("n1", found)
+    assert rows.run(capsys)[1]["nodes"][0]["at_fault"] == "node"
 
 
 def test_every_file_has_what_is_wrong(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:

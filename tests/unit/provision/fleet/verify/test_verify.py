@@ -17,8 +17,16 @@ from provision.cli import main as cli
 from provision.cli.render.fleet_verify import describe_verified
 from provision.errors import BadInputError
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
+from provision.fleet.nodes.slurm import SlurmNode
 from provision.fleet.nodes.work import NodeLimits
-from provision.fleet.verify.drain import drain_command, drains
+from provision.fleet.verify.drain import (
+    drain_of,
+    drained_by_us,
+    drains,
+    over_limit,
+    read_limit,
+    unchanged,
+)
 from provision.fleet.verify.order import FleetOrder, name_on_nodes, read_order
 from provision.fleet.verify.reports import NodeReport, verify_nodes
 from provision.fleet.verify.result import judge_fleet
@@ -151,6 +159,7 @@ def test_a_way_that_is_none_is_refused(words: list[str]) -> None:
     [
         pytest.param(["--yes"], id="yes to nothing"),
         pytest.param(["--drain"], id="ssh has no state of nodes"),
+        pytest.param(["--drain-at-most", "3"], id="a limit for nothing"),
         pytest.param(["--level", "x"], id="a level that is none"),
         pytest.param(["--timeout", "0"], id="no time"),
         pytest.param(["--at-once", "x"], id="not a number"),
@@ -225,7 +234,7 @@ def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
     nodes.says("n1", json.dumps(report(), indent=1))
     nodes.says("n2", "no report")
     found = nodes.run("n1", "n2")
-    assert (found["n1"].status, found["n1"].claimed) == ("tested", "fit")
+    assert found["n1"].status == "tested"
     assert found["n2"].failure is not None
     assert found["n2"].failure.code == "node-no-report"
     assert nodes.files() == ["n1.json"]
@@ -260,7 +269,7 @@ def test_what_is_no_report_is_not_kept(tmp_path: Path, changes: dict[str, Any]) 
     nodes = Nodes(tmp_path)
     nodes.says("n1", json.dumps({**report(), **changes}, indent=1))
     found = nodes.run("n1")["n1"]
-    assert (found.status, found.claimed) == ("failed", None)
+    assert found.status == "failed"
     assert found.failure is not None
     assert found.failure.code == "node-no-report"
     assert len(found.failure.message) < 1000
@@ -285,7 +294,7 @@ def test_a_report_that_cannot_be_written_is_judged_and_its_node_named(tmp_path: 
     found = nodes.run("n1", "n2")
     assert found["n1"].failure is None
     assert "n1.json cannot be written" in found["n1"].unsaved
-    assert (found["n1"].place, found["n1"].claimed) == (nodes.spare, "unfit")
+    assert found["n1"].place == nodes.spare
     assert not list(nodes.out.glob("*partial*"))
     judged = judge_fleet(tuple(found.values()), order(), nodes.out, {})
     rows = {one["name"]: one for one in judged["nodes"]}
@@ -320,8 +329,10 @@ def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:
     assert "All nodes together" in page.read_text()
     planned = drains(found["nodes"])
     text = describe_verified(found, planned)
-    assert "n1: devices.kernel: of devices.kernel" in text
-    assert text.count("scontrol update NodeName=") == 2
+    assert "n1: devices.kernel (node): of devices.kernel" in text
+    assert rows["n2"]["standing"] == "not-tested"
+    assert text.count("scontrol update NodeName=n1 State=DRAIN") == 1
+    assert text.count("scontrol") == 1
     shown = [line for line in text.splitlines() if "scontrol" not in line]
     assert max(map(len, shown)) <= 80 or str(tmp_path) in text
 
@@ -340,8 +351,9 @@ def test_a_relative_directory_is_this_users_own(
 
 @given(st.text(max_size=400))
 def test_a_reason_is_one_plain_line(text: str) -> None:
-    command = drain_command("n1", text)
-    reason = command[-1]
+    planned = drain_of("n1", text)
+    command, reason = planned.argv, planned.argv[-1]
+    assert reason == f"Reason={planned.reason}"
     assert reason.startswith("Reason=gpu-provision: ")
     assert reason.isascii()
     assert reason.isprintable()
@@ -350,20 +362,84 @@ def test_a_reason_is_one_plain_line(text: str) -> None:
     assert shlex.split(shlex.join(command)) == list(command)
 
 
-def test_only_unfit_nodes_are_drained() -> None:
+def row(name: str, at_fault: str | None, *failed: str) -> dict[str, Any]:
+    """A node of the result."""
+    return {
+        "name": name,
+        "at_fault": at_fault,
+        "failed": [
+            {"check": f"{one}.a", "message": "bad\nline", "at_fault": one} for one in failed
+        ],
+    }
+
+
+def test_only_nodes_at_fault_are_drained() -> None:
     rows = [
-        {
-            "name": f"n{number}",
-            "standing": standing,
-            "failed": [{"check": "a.b", "message": "bad\nline"}] if number == 0 else [],
-            "code": "node-no-report",
-            "message": "n1: it ended.",
-        }
-        for number, standing in enumerate(["unfit", "unfit", "slow", "not-tested", "fit"])
+        row("n0", "node", "unknown", "node"),
+        row("n1", "image", "image", "node"),
+        row("n2", "configuration", "configuration"),
+        row("n3", "unknown", "unknown"),
+        row("n4", None),
     ]
     assert [one.argv for one in drains(rows)] == [
         ("scontrol", "update", "NodeName=n0", "State=DRAIN",
-         "Reason=gpu-provision: a.b: bad line"),
-        ("scontrol", "update", "NodeName=n1", "State=DRAIN",
-         "Reason=gpu-provision: node-no-report: n1: it ended."),
+         "Reason=gpu-provision: node.a: bad line"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "nodes", "most"),
+    [
+        pytest.param("10%", 100, 10, id="a tenth of a hundred"),
+        pytest.param("10%", 19, 1, id="a share is rounded down"),
+        pytest.param("10%", 3, 1, id="but one node is always allowed"),
+        pytest.param("1%", 1, 1, id="also if there is only one"),
+        pytest.param("100%", 7, 7, id="all"),
+        pytest.param("3", 100, 3, id="a number"),
+        pytest.param("3", 2, 3, id="a number above that of the nodes"),
+    ],
+)
+def test_a_limit_is_a_number_or_a_share(given: str, nodes: int, most: int) -> None:
+    limit = read_limit(given)
+    assert limit.of(nodes) == most
+    planned = [drain_of(f"n{number}", "x") for number in range(most + 1)]
+    assert over_limit(planned[:most], limit, nodes, 0) is None
+    refused = over_limit(planned, limit, nodes, 0)
+    assert refused is not None
+    assert f"at most {most} may be drained ({given})" in refused.message
+    assert over_limit(planned[:most], limit, nodes, 1), "those of an earlier run count"
+    assert over_limit((), limit, nodes, most + 1) is None, "nothing more is drained"
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "0%", "101%", "5.5%", "all", "1_0", "\u0663"])
+def test_a_limit_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(BadInputError):
+        read_limit(given)
+
+
+NODE = SlurmNode("n0", "drained", "", "gpu", 1, None, 8, "gpu-provision: health.memory: bad")
+
+
+@pytest.mark.parametrize(
+    ("node", "ours"),
+    [
+        pytest.param(NODE, True, id="drained by us"),
+        pytest.param(NODE._replace(state="draining"), True, id="draining: a job runs there still"),
+        pytest.param(NODE._replace(reason="bad DIMM"), False, id="another reason"),
+        pytest.param(NODE._replace(reason=""), False, id="no reason"),
+        pytest.param(
+            NODE._replace(reason="see gpu-provision: x"), False, id="somebody's, who quotes ours"
+        ),
+        pytest.param(NODE._replace(state="down"), False, id="it is down"),
+        pytest.param(NODE._replace(state="idle"), False, id="in service, with an old reason"),
+    ],
+)
+def test_only_what_we_drained_is_resumed(node: SlurmNode, *, ours: bool) -> None:
+    found = drained_by_us([node])
+    assert [one.argv for one in found] == [
+        ("scontrol", "update", "NodeName=n0", "State=RESUME")
+    ] * ours
+    (planned,) = drained_by_us([NODE])
+    (now,) = unchanged([planned], [node])
+    still = ours and node.reason == NODE.reason
+    assert now.done is (None if still else False)

@@ -1,0 +1,161 @@
+"""Nodes out of service in Slurm: `fleet verify --drain`, and `provision fleet undrain`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from images.errors import Failure
+from provision.errors import BadInputError, Exit
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+
+if TYPE_CHECKING:
+    from provision.fleet.nodes.slurm import SlurmNode
+    from provision.fleet.verify.drain import Drain
+
+_RESUMED = {None: "to resume", True: "resumed", False: "not resumed"}
+
+
+def drain_options(verb: argparse.ArgumentParser) -> None:
+    """What may be drained."""
+    add = verb.add_argument
+    add(
+        "--drain",
+        action="store_true",
+        help="(slurm) list the nodes that are at fault, ask, and drain them",
+    )
+    add("--yes", action="store_true", help="with --drain: do not ask")
+    add(
+        "--drain-at-most",
+        metavar="N|P%",
+        help="drain nothing if more nodes than this would be drained (default: 10%%, or one node)",
+    )
+
+
+def undrain_options(verb: argparse.ArgumentParser) -> None:
+    """Which nodes."""
+    add = verb.add_argument
+    add("--on", metavar="WHERE", default="slurm", help="slurm[:PARTITION] (default: slurm)")
+    add("--nodes", metavar="NODES", help="only these: 'n[0-3,7],login1' (default: all)")
+    add("--yes", action="store_true", help="do not ask")
+
+
+def check_drain(args: argparse.Namespace) -> None:
+    """BadInputError: an option has no use, or is invalid."""
+    from provision.fleet.verify.drain import read_limit
+
+    for option, given in (("--yes", args.yes), ("--drain-at-most", args.drain_at_most is not None)):
+        if given and not args.drain:
+            raise BadInputError(
+                f"{option} requires --drain.", fix=f"Remove {option}, or add --drain."
+            )
+    if args.drain_at_most is not None:
+        read_limit(args.drain_at_most)
+    if args.drain and args.on.partition(":")[0] != "slurm":
+        raise BadInputError(
+            "--drain requires --on slurm.", fix="Take the nodes out of service by hand."
+        )
+
+
+def drain_nodes(
+    args: argparse.Namespace, console: Console, nodes: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[Drain, ...], dict[str, str] | None]:
+    """The nodes at fault, drained if that is allowed, and why none may be."""
+    from provision.fleet.nodes.calls import NodeFailure
+    from provision.fleet.verify.drain import (
+        DEFAULT_LIMIT,
+        drained_by_us,
+        drains,
+        over_limit,
+        read_limit,
+        run_drains,
+    )
+
+    planned = drains(nodes)
+    if not planned:
+        return (), None
+    names = {node["name"] for node in nodes}
+    try:
+        before = [one.node for one in drained_by_us(_slurm_nodes(args))]
+        already = len(names.intersection(before) - {one.node for one in planned})
+        limit = read_limit(args.drain_at_most or DEFAULT_LIMIT)
+        why = over_limit(planned, limit, len(nodes), already)
+    except Failure as failure:  # the result matters more
+        why = NodeFailure(failure.code, failure.message, failure.fix)
+    if why is not None:
+        console.fail(why.message, why.fix)
+        return planned, why._asdict()
+    if _agreed(args, console, planned, "Drain"):
+        planned = run_drains(planned)
+    return planned, None
+
+
+def do_fleet_undrain(args: argparse.Namespace, console: Console) -> int:
+    """Resume the nodes that were drained with a reason of ours, and no others."""
+    from provision.cli.render.fleet_verify import describe_drains
+    from provision.fleet.verify.drain import drained_by_us, run_drains, unchanged
+
+    if args.on.partition(":")[0] != "slurm":
+        raise BadInputError(
+            "Only nodes of Slurm can be resumed.", fix="Use --on slurm or --on slurm:PARTITION."
+        )
+    planned = drained_by_us(_chosen(args, _slurm_nodes(args)))
+    if _agreed(args, console, planned, "Resume"):
+        # somebody may have changed one while the question waited
+        planned = run_drains(unchanged(planned, _slurm_nodes(args)))
+    if args.json:
+        print_json({"schema": 1, "nodes": [drain_json(one) for one in planned], "error": None})
+    else:
+        lines = describe_drains(planned, _RESUMED)
+        print_result("\n".join(lines) or "no node is drained by gpu-provision")
+    return Exit.UNREACHABLE if any(one.done is False for one in planned) else Exit.DONE
+
+
+def drain_json(one: Drain) -> dict[str, Any]:
+    """A node in the JSON of both commands."""
+    return {
+        "node": one.node,
+        "reason": one.reason,
+        "command": list(one.argv),
+        "done": one.done,
+        "message": one.message or None,
+    }
+
+
+def _slurm_nodes(args: argparse.Namespace) -> tuple[SlurmNode, ...]:
+    from provision.fleet.nodes.slurm import list_nodes, parse_partition
+
+    return list_nodes(parse_partition(args.on.partition(":")[2]))
+
+
+def _chosen(args: argparse.Namespace, nodes: Sequence[SlurmNode]) -> Sequence[SlurmNode]:
+    """The nodes that --nodes names. BadInputError: Slurm has no such node."""
+    if args.nodes is None:
+        return nodes
+    from provision.fleet.nodes.names import expand_names
+
+    names = expand_names(args.nodes)
+    unknown = sorted(set(names) - {node.name for node in nodes})
+    if unknown:
+        raise BadInputError(f"Slurm has no node {unknown[0]}.", fix="See the names: sinfo --Node")
+    return [node for node in nodes if node.name in names]
+
+
+def _agreed(
+    args: argparse.Namespace, console: Console, planned: Sequence[Drain], verb: str
+) -> bool:
+    """Whether they may be changed: with --yes, or a person says so. The list is shown first."""
+    asks = not args.yes and not args.json and sys.stdin is not None and sys.stdin.isatty()
+    if not planned or not (args.yes or asks):
+        return False
+    for one in planned:
+        console.say(f"{verb.lower()} {one.node}: {one.reason}")
+    if args.yes:
+        return True
+    from provision.doctor.mending.doors import ask_at_terminal
+
+    count = len(planned)
+    return ask_at_terminal(f"{verb} {count} node{'' if count == 1 else 's'}?")

@@ -1,21 +1,28 @@
-"""What this machine's own configuration says of indexes: pip's, uv's, and the logins of a netrc
-file; and where uv is started, so that it reads no other configuration.
-"""
+"""What this machine's own configuration says of indexes: pip's, and the logins of a netrc file."""
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import netrc
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from images.system.scratch import scratch_directory
+from images.errors import Failure
+from images.system.ownership import changed_by_others
+from provision.errors import Exit
 from provision.host.runner import local_runner
 
-# By these uv would search another directory than its working directory for configuration.
-_ELSEWHERE = ("UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY")
+_ASK_S = 20.0
+
+
+class ExposedConfigError(Failure):
+    """Another user could change a configuration file that says where packages come from."""
+
+    code = "exposed-config"
+    exit_code = Exit.USAGE
 
 
 def pip_index(env: Mapping[str, str]) -> str | None:
@@ -25,33 +32,41 @@ def pip_index(env: Mapping[str, str]) -> str | None:
     pip = shutil.which("pip", path=env.get("PATH")) or shutil.which("pip3", path=env.get("PATH"))
     if pip is None:
         return None
-    done = local_runner(env)([pip, "config", "get", "global.index-url"], 20)
-    return done.out.strip() or None if done.ok else None
+    done = local_runner(env)([pip, "config", "list", "--verbose"], _ASK_S)
+    found = re.search(r"^global\.index-url=(.+)$", done.out, re.MULTILINE)
+    if not done.ok or found is None:
+        return None
+    for file in re.findall(r"^For variant '(?:global|user)'.* '(.+)'$", done.out, re.MULTILINE):
+        refuse_exposed(Path(file), env, "PIP_CONFIG_FILE")
+    return str(ast.literal_eval(found[1])).strip() or None
 
 
-@contextlib.contextmanager
-def uv_directory() -> Iterator[Path]:
-    """A scratch directory to start uv in. It reads the user's and the system's configuration there.
+def refuse_exposed(file: Path, env: Mapping[str, str], variable: str) -> None:
+    """ExposedConfigError: another user could change a file that counts although nobody named it.
 
-    uv also takes the nearest uv.toml or [tool.uv] of its working directory and of all directories
-    above it, and before that the pyproject.toml of a project around it. Anybody may write to the
-    directory for temporary files, so both searches end here, at empty files.
+    One that a variable names is the caller's own choice; so is the home directory of another user.
     """
-    with scratch_directory() as made:
-        for name in ("uv.toml", "pyproject.toml"):
-            (made / name).touch()
-        yield made
+    home = Path(home_of(env))
+    named = [env.get(variable), env.get("XDG_CONFIG_HOME")]
+    named += (env.get("XDG_CONFIG_DIRS") or "").split(os.pathsep)
+    try:
+        if any(name and file.is_relative_to(name) for name in named):
+            return
+        if not file.is_file() or home.stat().st_uid not in {0, os.geteuid()}:
+            return
+        why = changed_by_others(file, home=home)
+    except OSError:
+        return
+    if why:
+        raise ExposedConfigError(
+            f"{file} says where packages come from, and {why}.",
+            fix=f"See what it says. To use it as it is: {variable}={file}; to ignore it: "
+            + ("UV_NO_CONFIG=1" if variable.startswith("UV") else f"{variable}={os.devnull}"),
+        )
 
 
-def uv_variables(env: Mapping[str, str]) -> dict[str, str | None]:
-    """What to change in the environment (None: remove) of a uv in such a directory: nothing leads
-    it elsewhere, and relative paths keep their meaning.
-    """
-    changed: dict[str, str | None] = dict.fromkeys(_ELSEWHERE)
-    for name in ("UV_CONFIG_FILE", "UV_CACHE_DIR"):
-        if path := env.get(name):
-            changed[name] = os.path.abspath(path)  # noqa: PTH100  links are kept
-    return changed
+def home_of(env: Mapping[str, str]) -> str:
+    return env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  Path.home() may raise
 
 
 def netrc_logins(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -16,8 +16,9 @@ from images.errors import Failure
 from images.net.address import shown_url, url_secrets
 from images.system import process
 from provision.errors import IndexUnreachableError
-from provision.host.indexes import uv_directory
+from provision.host.uv import plain_index, uv_directory, uv_indexes
 from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, with_wheels
+from provision.lock.origins import PYPI, account, with_indexes
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -94,7 +95,7 @@ def find_wheels(
             constraints=request.constraints,
         )
         if attempt.outcome == "locked":
-            return Solution(text=attempt.text, plan=_with_index(plan, candidate, attempts))
+            return Solution(text=attempt.text, plan=_with_index(plan, attempt, attempts))
         if attempt.outcome == "broken":
             raise uv_broken(attempt.reason, attempt.text)
         attempts.append(attempt)
@@ -151,7 +152,6 @@ def run_uv(
     that limit versions; the rest is as for `compile_argv`.
     """
     with uv_directory() as made:
-        out = made / "pylock.toml"
         limits = made / "constraints.txt" if constraints else None
         if limits is not None:
             limits.write_text("\n".join(constraints) + "\n", encoding="utf-8")
@@ -162,8 +162,9 @@ def run_uv(
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
-        try:
-            done = process.run(
+
+        def compile_to(out: Path, *, offline: bool) -> process.Completed:
+            return process.run(
                 compile_argv(
                     target,
                     out,
@@ -178,11 +179,27 @@ def run_uv(
                 cwd=made,
                 redact=(*url_secrets(index or ""), *url_secrets(default)),
             )
+
+        try:
+            lock, listing = made / "pylock.toml", made / "requirements.txt"
+            done = compile_to(lock, offline=offline)
+            if not done.ok:
+                return *judge_uv(done.output), done.output
+            # the same from uv's cache, unless its configuration forbids that
+            done = compile_to(listing, offline=True)
+            if not done.ok and not offline:
+                done = compile_to(listing, offline=False)
+            if not done.ok:
+                return *judge_uv(done.output), done.output
         except process.CommandTimedOut:
             return "unreachable", f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s", ""
-        if not done.ok:
-            return *judge_uv(done.output), done.output
-        return "locked", "has it", with_wheels(out.read_text(encoding="utf-8"))
+        known = {name: value for name, value in merged.items() if value is not None}
+        named = uv_indexes(known, offline=offline).named
+        try:
+            text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named)
+        except ValueError as error:
+            return "broken", f"it {error}.", ""
+        return "locked", "has it", with_wheels(text)
 
 
 def wrong_build(text: str, plan: Plan) -> str | None:
@@ -197,11 +214,14 @@ def wrong_build(text: str, plan: Plan) -> str | None:
     return f"resolved without {name}"
 
 
-def _with_index(plan: Plan, chosen: IndexCandidate, failed: Sequence[Attempt]) -> Plan:
+def _with_index(plan: Plan, found: Attempt, failed: Sequence[Attempt]) -> Plan:
+    chosen = found.candidate
     skipped = "".join(f"; {a.candidate.name} {a.reason}" for a in failed)
+    names = {PYPI: "PyPI"} | ({plain_index(chosen.url): chosen.name} if chosen.url else {})
+    come_from = account(found.text, first=PACKAGES[plan.framework], names=names)
     reason = Reason(
         code="index-chosen",
-        message=f"The wheels come from {chosen.name}: {chosen.why}{skipped}.",
+        message=f"The wheels come from {come_from}: {chosen.why}{skipped}.",
         source=shown_url(chosen.url) if chosen.url else "the installer's default index",
     )
     kept = tuple(r for r in plan.reasons if r.code != "index-order")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from images.system import process
-from provision.host.indexes import pip_index, uv_variables
+from provision.host.indexes import pip_index
+from provision.host.uv import uv_program, uv_variables
 from provision.lock.lockfile import clip
 from provision.lock.wheels import glibc
 from provision.model.plan import PACKAGES, Plan
@@ -22,7 +21,6 @@ _UV_MANYLINUX: tuple[int, ...] = (
     *range(31, 41),
 )  # what uv's --python-platform knows of manylinux_2_N
 _ANY = f"({'|'.join(PACKAGES.values())})"
-_FINDING = threading.Lock()
 Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
 # Why uv may fail on this machine, in its words and the kernel's, and what helps.
 _TROUBLES = (
@@ -62,12 +60,15 @@ def compile_argv(
     releases_only: bool = False,
     constraints: Path | None = None,
 ) -> list[str]:
-    """uv's command line: wheels only, for the image's Python, CPU and glibc. `alone`: without
-    dependencies. `releases_only`: no pre-release that was not requested, even if nothing else
-    is there. `constraints`: a file of requirements that limit versions.
+    """uv's command line: wheels only, for the image's Python, CPU and glibc; `out` is pylock.toml
+    or requirements.txt, which names the index of each package. `alone`: without dependencies.
+    `releases_only`: no pre-release that was not requested, even if nothing else is there.
+    `constraints`: a file of requirements that limit versions.
     """
     platform = f"{target.arch}-manylinux_2_{_glibc_of_uv(target.glibc)}"
-    argv = [uv_program(), "pip", "compile", "-", "--format", "pylock.toml", "--no-header"]
+    argv = [uv_program(), "pip", "compile", "-", "--format", out.name, "--no-header"]
+    if out.name == "requirements.txt":
+        argv += ["--emit-index-annotation", "--annotation-style", "split"]
     argv += ["--quiet", "--color", "never", "--no-annotate", "--only-binary", ":all:"]
     argv += ["--output-file", str(out)]
     argv += ["--python-version", target.python, "--python-platform", platform]
@@ -84,20 +85,6 @@ def compile_argv(
     return argv
 
 
-def uv_program() -> str:
-    """uv's own binary, which comes with this package."""
-    from uv import find_uv_bin
-
-    try:
-        with _FINDING:  # Python before 3.13 reads its configuration for it, not safe in threads
-            return os.fspath(find_uv_bin())
-    except FileNotFoundError as error:
-        raise process.ToolMissing(
-            "uv is installed but its executable is missing.",
-            fix="Reinstall gpu-provision: python3 -m pip install --force-reinstall uv",
-        ) from error
-
-
 def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, str | None]:
     """Environment variables for uv in a `uv_directory`: the CA bundle, pip's index if that is the
     configured one, and a timeout of seconds for a silent server (unless the environment sets one).
@@ -107,6 +94,7 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
         # A lock must not depend on them; and wheel variants have no place in it yet.
         "UV_PREVIEW": None,
         "UV_PREVIEW_FEATURES": None,
+        "UV_TORCH_BACKEND": None,  # the plan has decided it
         "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
         "UV_HTTP_RETRIES": env.get("UV_HTTP_RETRIES") or "1",
     }

@@ -5,9 +5,6 @@ No URL is hard-coded here: the default comes from uv, which is installed with th
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,9 +12,9 @@ from images.net.address import host_of
 from images.system import process
 from images.text.printable import printable
 from provision.catalog.refresh.model import SourceError
-from provision.host.indexes import pip_index, uv_directory, uv_variables
+from provision.host.indexes import pip_index
+from provision.host.uv import uv_indexes
 
-_TIMEOUT_S = 20.0
 _FIX = "Name the index: --index https://HOST/simple"
 
 
@@ -34,7 +31,7 @@ def default_index(index: str | None, env: Mapping[str, str]) -> Address:
     SourceError: there is none, or it is not on the network.
     """
     bare = {k: v for k, v in env.items() if not k.startswith(("UV_", "PIP_"))}
-    builtin, problem = _ask_uv(bare, own=True)
+    builtin, problem = _ask_uv({**bare, "UV_NO_CONFIG": "1"})
     url = (
         index
         or env.get("UV_DEFAULT_INDEX")
@@ -51,37 +48,15 @@ def default_index(index: str | None, env: Mapping[str, str]) -> Address:
     return Address(url=url.rstrip("/"), name="PyPI" if known else host_of(url))
 
 
-def _ask_uv(env: Mapping[str, str], *, own: bool = False) -> tuple[str | None, str]:
-    """The index that uv would use, found by compiling an empty lock without network, and why there
-    is none: "names none". `own`: its default.
-    """
-    from uv import find_uv_bin
-
+def _ask_uv(env: Mapping[str, str]) -> tuple[str | None, str]:
+    """The default index of uv, and why there is none: "names none"."""
     try:
-        program = os.fspath(find_uv_bin())
-    except FileNotFoundError:
-        return None, "is not installed"
-    argv = [program, "pip", "compile", "-", "--offline", "--no-cache", "--quiet", "--no-header"]
-    argv += ["--python", sys.executable]  # uv needs one, and PATH may have none
-    argv += ["--emit-index-url", *(["--no-config"] if own else [])]
-    variables = {**env, **uv_variables(env)}
-    try:
-        with uv_directory() as place:
-            done = process.run(
-                argv,
-                timeout_s=_TIMEOUT_S,
-                env=variables,
-                inherit_env=False,
-                input="",
-                cwd=place,
-                apart=True,
-            )
+        found = uv_indexes(env).default
+    except process.CommandTimedOut:
+        return None, "did not answer"
+    except process.CommandFailed as error:
+        said = printable(" ".join(error.detail.split()), limit=200).removesuffix(".")
+        return None, f"failed: {said}" if said else "failed"
     except process.ToolMissing as error:
         return None, "cannot be started: " + error.message.removesuffix(".")
-    except process.CommandTimedOut:
-        return None, f"did not answer within {_TIMEOUT_S:g} s"
-    if not done.ok:
-        said = printable(" ".join(done.output.split()), limit=200).removesuffix(".")
-        return None, f"failed: {said}" if said else "failed"
-    found = re.search(r"^--index-url[ =](\S+)", done.stdout, re.MULTILINE)
-    return (found[1], "") if found else (None, "names none")
+    return (found, "") if found else (None, "names none")

@@ -15,6 +15,7 @@ from provision.build.packages import PackageChoice
 from provision.build.pipeline import lock_for
 from provision.catalog.loading import load
 from provision.errors import IndexUnreachableError
+from provision.host.uv import uv_program
 from provision.lock import solve as lock
 from provision.lock import uv
 from provision.model.plan import Base, IndexCandidate, Plan, Request
@@ -281,7 +282,7 @@ def test_a_machine_on_which_uv_cannot_work_is_no_fault_of_an_index(
     index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = tmp_path / "uv"
-    limited.write_text(f'#!/bin/sh\nulimit -n 8\nexec {uv.uv_program()} "$@"\n')
+    limited.write_text(f'#!/bin/sh\nulimit -n 8\nexec {uv_program()} "$@"\n')
     limited.chmod(0o755)
     monkeypatch.setattr(uv, "uv_program", lambda: str(limited))
     row = candidate(index.url("good"))

@@ -4,6 +4,7 @@ directory for temporary files: real uv, and a second index on this machine that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from provision.catalog.refresh.address import default_index
+from provision.lock import solve
+from provision.lock.lockfile import parse_lock
+from provision.lock.origins import ForeignIndexError
 from provision.lock.solve import run_uv
 from provision.lock.uv import WheelTarget
 from tests.kit.local_index import LocalIndex, pure, serving_uv
@@ -60,8 +64,8 @@ def leave(file: Path, text: str, theirs: LocalIndex) -> None:
         os.chown(file, SOMEBODY, SOMEBODY)
 
 
-def locked() -> str:
-    outcome, reason, text = run_uv(["ours"], TARGET, index=None, ca_bundle=None, offline=False)
+def locked(*, offline: bool = False) -> str:
+    outcome, reason, text = run_uv(["ours"], TARGET, index=None, ca_bundle=None, offline=offline)
     assert outcome == "locked", (reason, text)
     return text
 
@@ -153,3 +157,68 @@ def test_the_catalogs_index_is_not_that_of_the_working_directory(
     monkeypatch.delenv("UV_NO_CONFIG", raising=False)
     env = {name: os.environ[name] for name in ("PATH", "HOME", "PIP_CONFIG_FILE")}
     assert default_index(None, env).name == "PyPI"
+
+
+def test_the_lock_names_the_index_of_each_wheel(index: LocalIndex) -> None:
+    assert [package.index for package in parse_lock(locked()).packages] == [index.url("simple")]
+
+
+@pytest.mark.parametrize("setting", ["UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX"])
+def test_an_index_of_the_environment_is_no_stranger(
+    index: LocalIndex, theirs: LocalIndex, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert index.port
+    monkeypatch.setenv(setting, f"corp={theirs.url('simple', 'ci:word@')}")
+    if setting == "UV_EXTRA_INDEX_URL":
+        monkeypatch.setenv(setting, theirs.url("simple"))
+    assert 'version = "6"' in locked()
+
+
+def test_wheels_of_a_directory_are_locked(
+    index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, data = pure("ours", "7")
+    (tmp_path / "my wheels").mkdir()
+    (tmp_path / "my wheels" / name).write_bytes(data)
+    assert index.port
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "my wheels"))
+    [package] = parse_lock(locked()).packages
+    assert package.index == (tmp_path / "my wheels").as_uri()
+
+
+def test_wheels_of_a_page_are_locked_and_again_without_a_network(
+    index: LocalIndex, theirs: LocalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = theirs.url("simple", "ci:word@") + "ours/"
+    assert index.port
+    monkeypatch.setenv("UV_FIND_LINKS", page)
+    [package] = parse_lock(locked()).packages
+    assert package.index == theirs.url("simple") + "ours/"
+    asked = len(theirs.asked)
+    assert parse_lock(locked(offline=True)).packages[0].index == package.index
+    assert len(theirs.asked) == asked
+
+
+def test_a_cache_that_may_not_be_used_is_no_obstacle(
+    index: LocalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_NO_CACHE", "1")
+    assert f'index = "{index.url("simple")}"' in locked()
+
+
+@pytest.mark.usefixtures("index")
+def test_an_index_that_reaches_uv_in_another_way_is_refused(
+    theirs: LocalIndex, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if uv read one more file, of which this program does not know."""
+
+    @contextlib.contextmanager
+    def leaky() -> Iterator[Path]:
+        yield shared
+
+    leave(shared / "uv.toml", f'[[index]]\nurl = "{URL}"\n', theirs)
+    monkeypatch.setattr(solve, "uv_directory", leaky)
+    with pytest.raises(ForeignIndexError) as caught:
+        locked()
+    assert "ours 6" in caught.value.message
+    assert theirs.url("simple") in caught.value.message

@@ -18,7 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from provision.cli.render.install import FORMATS, HostInstall, as_conda, as_pip, as_uv, host_install
-from provision.lock.uv import uv_program
+from provision.host.uv import uv_program
 from provision.model.plan import Base, IndexCandidate, Plan
 from provision.resolve.builds import Build
 from tests.kit.local_index import LocalIndex, wheel

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from images.inspect import WheelUnreachableError, measure
+from provision.host.uv import uv_program
 from provision.lock.network import ca_bundle
-from provision.lock.uv import uv_environment, uv_program
+from provision.lock.uv import uv_environment
 from tests.need import lacking
 
 if sys.version_info >= (3, 11):

@@ -1,0 +1,169 @@
+"""The indexes that the user names, as the real uv lists them; whose configuration counts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from provision.host.indexes import ExposedConfigError, pip_index
+from provision.host.uv import plain_index, uv_indexes, uv_variables
+
+PYPI = "https://pypi.org/simple"
+A, B = "https://a.example/simple", "https://b.example/simple"
+SOMEBODY = 12345
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("https://a.example/simple/", "https://a.example/simple", id="a slash"),
+        pytest.param("https://me:word@a.example/simple", "https://a.example/simple", id="a login"),
+        pytest.param("https://A.example/simple", "https://a.example/simple", id="capitals"),
+        pytest.param(
+            "https://a.example:443/simple", "https://a.example/simple", id="the usual port"
+        ),
+        pytest.param("http://a.example:80", "http://a.example/", id="the usual port of http"),
+        pytest.param("https://a.example/%7Eme", "https://a.example/~me", id="an escape"),
+        pytest.param("/wheels/", "file:///wheels", id="a directory"),
+        pytest.param("../my wheels", "file:///etc/my%20wheels", id="a directory from the file"),
+    ],
+)
+def test_two_spellings_of_one_index(one: str, other: str) -> None:
+    assert plain_index(one, Path("/etc/uv")) == plain_index(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://a.example/simple", "http://a.example/simple"),
+        ("https://a.example/simple", "https://a.example:8443/simple"),
+        ("https://a.example/simple", "https://a.example/simple?key=1"),
+        ("https://a.example/Simple", "https://a.example/simple"),
+        ("https://a.example@b.example/simple", "https://a.example/simple"),
+    ],
+)
+def test_other_indexes_are_not_the_same(one: str, other: str) -> None:
+    assert plain_index(one) != plain_index(other)
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull}
+
+
+@pytest.mark.parametrize(
+    ("variables", "own", "default", "named"),
+    [
+        pytest.param({}, "", PYPI, {PYPI}, id="nothing"),
+        pytest.param({"UV_DEFAULT_INDEX": A}, "", A, {A}, id="a default one"),
+        pytest.param({"UV_DEFAULT_INDEX": f"corp={A}"}, "", A, {A}, id="... with a name"),
+        pytest.param({"UV_INDEX_URL": A + "/"}, "", A + "/", {A}, id="... by the old variable"),
+        pytest.param({"UV_INDEX": f"{A} n={B}"}, "", PYPI, {PYPI, A, B}, id="two beside PyPI"),
+        pytest.param({"UV_INDEX": f"{A} {A}/"}, "", PYPI, {PYPI, A}, id="one named twice"),
+        pytest.param({"UV_EXTRA_INDEX_URL": f"{A} {B}"}, "", PYPI, {PYPI, A, B}, id="extra ones"),
+        pytest.param(
+            {"UV_INDEX": "https://me:word@a.example/simple"}, "", PYPI, {PYPI, A}, id="a login"
+        ),
+        pytest.param(
+            {"UV_FIND_LINKS": "/usr,/etc/"},
+            "",
+            PYPI,
+            {PYPI, "file:///usr", "file:///etc"},
+            id="links",
+        ),
+        pytest.param({}, f'index-url = "{A}"', A, {A}, id="the file's default"),
+        pytest.param({}, f'[[index]]\nurl = "{A}"', PYPI, {PYPI, A}, id="the file's index"),
+        pytest.param(
+            {}, f'[[index]]\nurl = "{A}"\ndefault = true', A, {A}, id="the file's index as default"
+        ),
+        pytest.param(
+            {}, f'[[index]]\nname = "x"\nurl = "{A}"\nexplicit = true', PYPI, {PYPI}, id="explicit"
+        ),
+        pytest.param(
+            {}, f'[pip]\nextra-index-url = ["{A}"]', PYPI, {PYPI, A}, id="the file's pip section"
+        ),
+        pytest.param(
+            {}, 'find-links = ["./w"]', PYPI, {PYPI, "file://@HOME@/.config/uv/w"}, id="its links"
+        ),
+        pytest.param(
+            {"UV_DEFAULT_INDEX": B}, f'index-url = "{A}"', B, {B}, id="the variable before the file"
+        ),
+        pytest.param({"UV_NO_CONFIG": "1"}, f'index-url = "{A}"', PYPI, {PYPI}, id="no file"),
+    ],
+)
+def test_the_indexes_that_the_user_names(
+    env: dict[str, str], variables: dict[str, str], own: str, default: str, named: set[str]
+) -> None:
+    file = Path(env["HOME"], ".config/uv/uv.toml")
+    (file.parent / "w").mkdir(parents=True)
+    file.write_text(own)
+    found = uv_indexes({**env, **variables})
+    assert found.default == default
+    assert found.named == {name.replace("@HOME@", env["HOME"]) for name in named}
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
+
+
+def exposed(file: Path, how: str) -> None:
+    """Let another user change a file."""
+    if how == "another user's":
+        os.chown(file, SOMEBODY, SOMEBODY)
+    elif how == "another user's directory":
+        os.chown(file.parent, SOMEBODY, SOMEBODY)
+    else:
+        file.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("another user's", marks=needs_root),
+        pytest.param("another user's directory", marks=needs_root),
+        "everybody's",
+    ],
+)
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_a_configuration_that_another_user_could_change_is_refused(
+    env: dict[str, str], tool: str, how: str, tmp_path: Path
+) -> None:
+    """As with HOME=/tmp, where anybody can create .config."""
+    tmp_path.chmod(0o1777)
+    del env["PIP_CONFIG_FILE"]
+    file = tmp_path / ".config" / tool / ("uv.toml" if tool == "uv" else "pip.conf")
+    file.parent.mkdir(parents=True)
+    file.write_text(f'index-url = "{A}"' if tool == "uv" else f"[global]\nindex-url = {A}\n")
+    ask = {"uv": uv_variables, "pip": pip_index}[tool]
+    assert ask(env)  # while it is the user's own
+    exposed(file, how)
+    with pytest.raises(ExposedConfigError) as caught:
+        ask(env)
+    assert str(tmp_path / ".config") in caught.value.message
+    variable = "UV_CONFIG_FILE" if tool == "uv" else "PIP_CONFIG_FILE"
+    assert f"{variable}={file}" in caught.value.fix
+    assert ask({**env, variable: str(file)})  # both fixes help
+    ask({**env, **{"uv": {"UV_NO_CONFIG": "1"}, "pip": {variable: os.devnull}}[tool]})
+
+
+@pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"])
+def test_a_place_that_the_user_names_counts_as_it_is(
+    env: dict[str, str], variable: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shared/uv").mkdir(parents=True)
+    file = tmp_path / "shared/uv/uv.toml"
+    file.write_text(f'index-url = "{A}"')
+    exposed(file, "everybody's")
+    assert uv_indexes({**env, variable: str(tmp_path / "shared")}).default == A
+
+
+@needs_root
+def test_root_may_use_the_home_directory_of_a_user(env: dict[str, str], tmp_path: Path) -> None:
+    """As with a sudo that keeps HOME, or a home directory that is mounted into a container."""
+    file = tmp_path / ".config/uv/uv.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'index-url = "{A}"')
+    for place in (tmp_path, tmp_path / ".config", file.parent, file):
+        os.chown(place, SOMEBODY, SOMEBODY)
+    assert uv_indexes(env).default == A

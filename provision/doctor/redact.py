@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from images.net.address import LOGIN, QUERY
+from images.text.tokens import token_starts
 
 # Accounts and hosts that half of all machines have identify nobody.
 _COMMON = frozenset(
@@ -104,10 +105,10 @@ _NAMED_SECRET = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"((?:Bearer|Basic) )([\w.~+/=-]{8,2000})", re.IGNORECASE)
+_JWT = r"eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{0,4000}"
 _TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:gh[oprsu]_\w{16,255}|github_pat_\w{16,255}|glpat-[\w-]{16,255}"
-    r"|hf_\w{16,255}|nvapi-[\w-]{16,255}|sk-[\w-]{16,255}|pypi-[\w-]{16,255}|xox[a-z]-[\w-]{8,255}"
-    r"|A(?:KIA|SIA)[A-Z0-9]{12,124}|eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{0,4000})"
+    rf"(?<![A-Za-z0-9])(?:(?:{token_starts()})[\w.-]{{16,255}}|xox[a-z]-[\w-]{{8,255}}"
+    rf"|A(?:KIA|SIA)[A-Z0-9]{{12,124}}|{_JWT})"
 )
 _MAIL = re.compile(
     r"(?<![\w.+-])(?<!://)[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}"

@@ -72,7 +72,7 @@ ONLY_IN = {
     "packageurl": {"images/bootstrap/host.py", "provision/attestation/provenance/bom.py"},
     "pynvml": {"provision/host/nvml.py"},
     "pysequoia": {"images/bootstrap/signature.py"},
-    "re2": {"provision/doctor/matching.py"},
+    "re2": {"provision/doctor/matching.py", "images/text/tokens.py"},
     "rich": {"provision/output/console.py"},
     "ruamel": {"images/system/cdi.py", "provision/doctor/lint/compose.py"},
     "torch": {"verify"},

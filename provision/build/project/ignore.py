@@ -1,4 +1,4 @@
-"""Which files of a project stay out of its image: .gitignore, .dockerignore, and our own lists.
+"""Which files of a project stay out of its image: .gitignore, .dockerignore, and a list of caches.
 
 Patterns are matched part by part, so that no pattern takes long.
 https://git-scm.com/docs/gitignore https://docs.docker.com/build/concepts/context/#dockerignore-files
@@ -13,18 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-Origin = Literal["git", "docker", "secret", "cache"]
+Origin = Literal["git", "docker", "cache"]
 
 _CACHES = (
     ".git", ".hg", ".svn", "__pycache__", "*.py[cod]", "*.egg-info", ".venv", ".tox", ".nox",
     ".pixi", ".eggs", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis",
     ".ipynb_checkpoints", "node_modules", ".DS_Store",
-)  # fmt: skip
-_SECRETS = (
-    ".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".envrc", ".netrc",
-    ".pypirc", ".npmrc", ".git-credentials", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".ssh/",
-    ".aws/", ".gnupg/", ".kube/", "*.pem", "*.key", "*.p12", "*.pfx", "kaggle.json",
-    ".streamlit/secrets.toml",
 )  # fmt: skip
 
 
@@ -53,7 +47,7 @@ class IgnoreRule:
 
 def read_gitignore(text: str, below: Sequence[str] = ()) -> tuple[IgnoreRule, ...]:
     """The rules of a .gitignore in a directory."""
-    return tuple(_git(line, "git", tuple(below)) for line in _lines(text))
+    return tuple(_git(line, tuple(below)) for line in _lines(text))
 
 
 def read_dockerignore(text: str) -> tuple[IgnoreRule, ...]:
@@ -87,7 +81,7 @@ def _parts(pattern: str) -> tuple[str, ...]:
     return tuple(one for one, before in pairs if not one == before == "**")
 
 
-def _git(line: str, origin: Origin, below: tuple[str, ...]) -> IgnoreRule:
+def _git(line: str, below: tuple[str, ...]) -> IgnoreRule:
     keeps = line.startswith("!")
     pattern = line.removeprefix("!")
     pattern = pattern[1:] if pattern[:2] in {"\\!", "\\#"} else pattern
@@ -95,15 +89,20 @@ def _git(line: str, origin: Origin, below: tuple[str, ...]) -> IgnoreRule:
     parts = _parts(pattern)
     return IgnoreRule(
         parts=parts if anchored else ("**", *parts),
-        origin=origin,
+        origin="git",
         keeps=keeps,
         directories_only=pattern.endswith("/"),
         below=below,
     )
 
 
-SECRETS = tuple(_git(line, "secret", ()) for line in _SECRETS)
-"""What usually holds secrets; only a .dockerignore keeps it ("!cert.pem")."""
+def names_in(rules: Iterable[IgnoreRule]) -> frozenset[tuple[str, ...]]:
+    """The paths, as parts, that rules keep by their whole name: a wildcard names nothing."""
+    return frozenset(
+        rule.parts
+        for rule in rules
+        if rule.keeps and not any(re.search(r"[*?\[\\]", part) for part in rule.parts)
+    )
 
 
 def verdict(

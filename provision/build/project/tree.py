@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
@@ -13,16 +14,19 @@ from images.layers.own_errors import ProjectFilesError
 from images.layers.project import DiskFile, sha256_of
 from images.layers.tar import TarEntry
 from images.text.printable import printable
+from images.text.tokens import FoundSecret
 from provision.build.project.files import is_file, read_text
 from provision.build.project.ignore import (
     CACHES,
-    SECRETS,
     IgnoreRule,
     Origin,
+    names_in,
     read_dockerignore,
     read_gitignore,
     verdict,
 )
+from provision.build.project.secrets import MOST_BYTES as MOST_SEARCHED
+from provision.build.project.secrets import is_secret, secret_error, secrets_in
 
 APP = "app"
 """The directory of a project in its image."""
@@ -36,12 +40,13 @@ _MOST_LISTED = 8
 class ProjectTree:
     """The files and links of a project as they will be in the image. `secrets` and `unusable` are
     relative paths of what stays out: as a likely secret; as a link that leads out of the project, a
-    device, or a name that is not UTF-8.
+    device, or a name that is not UTF-8. `admitted` are secrets that .dockerignore names.
     """
 
     files: tuple[DiskFile, ...] = ()
     links: tuple[TarEntry, ...] = ()
     secrets: tuple[str, ...] = ()
+    admitted: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ()
 
     @property
@@ -59,6 +64,7 @@ class _Found:
     paths: list[tuple[str, Path, os.stat_result]] = field(default_factory=list)
     links: list[TarEntry] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    admitted: list[str] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
 
 
@@ -68,6 +74,7 @@ def read_tree(
     """List a project, without what `leave_out` names: absolute paths that a build writes.
 
     ProjectFilesError: a file cannot be read, or there are too many, or too large ones.
+    ProjectSecretError: a file has a key, a token or a login in it.
     """
     docker: tuple[IgnoreRule, ...] = ()
     if is_file(path := root / ".dockerignore"):
@@ -76,10 +83,19 @@ def read_tree(
     total = sum(status.st_size for _, _, status in found.paths)
     if total > most_bytes or len(found.paths) > MOST_FILES:
         raise _too_large(found, total)
+    in_files: list[tuple[str, FoundSecret]] = []
+    by_name = names_in(docker)
+    files = tuple(
+        _file(*one, None if tuple(one[0].split("/")) in by_name else in_files)
+        for one in sorted(found.paths, key=lambda one: one[0])
+    )
+    if in_files:
+        raise secret_error(in_files)
     return ProjectTree(
-        files=tuple(_file(*one) for one in sorted(found.paths, key=lambda one: one[0])),
+        files=files,
         links=tuple(found.links),
         secrets=tuple(sorted(found.secrets)),
+        admitted=tuple(sorted(found.admitted)),
         unusable=tuple(sorted(found.unusable)),
     )
 
@@ -90,11 +106,11 @@ def _patterns(path: Path, root: Path) -> str:
 
 
 def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) -> _Found:
-    found = _Found()
-    waiting: list[tuple[Path, tuple[str, ...], tuple[IgnoreRule, ...], Origin | None]]
-    waiting = [(root, (), SECRETS, None)]
+    found, named = _Found(), names_in(docker)
+    waiting: list[tuple[Path, tuple[str, ...], tuple[IgnoreRule, ...], Origin | None, bool]]
+    waiting = [(root, (), (), None, False)]
     while waiting and len(found.paths) <= MOST_FILES:
-        folder, above, rules, decided = waiting.pop()
+        folder, above, rules, decided, secret_above = waiting.pop()
         if is_file(path := folder / ".gitignore") and not path.is_symlink():
             rules += read_gitignore(_patterns(path, root), above)[:_MOST_RULES]
         for entry in _entries(folder):
@@ -106,14 +122,20 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
                 continue
             origin = verdict(parts, (*rules, *docker), directory=is_directory, above=decided)
             shown = printable("/".join(parts), limit=100)
-            if origin == "secret" and decided != "secret":
+            secret = is_secret(parts, Path(entry.path), directory=is_directory)
+            if (secret or secret_above) and origin is None and parts in named:
+                found.admitted.append(shown)
+            elif secret and origin is None and not secret_above:
                 found.secrets.append(shown)
+            secret = (secret or secret_above) and parts not in named
             if is_directory:
-                # below it something may be kept, but only by a .dockerignore
+                # below it something may be kept, but only by a .dockerignore; a secret by its name
                 inside = origin is None or any(rule.keeps for rule in docker)
+                if secret:
+                    inside = any(one[: len(parts)] == parts for one in named)
                 if inside and not _is_environment(Path(entry.path)):
-                    waiting.append((Path(entry.path), parts, rules, origin))
-            elif origin is None:
+                    waiting.append((Path(entry.path), parts, rules, origin, secret))
+            elif origin is None and not secret:
                 _take(entry, parts, shown, found)
     return found
 
@@ -173,9 +195,21 @@ def _leads_out(parts: Sequence[str], target: str) -> bool:
     return False
 
 
-def _file(path: str, source: Path, status: os.stat_result) -> DiskFile:
+def _file(
+    path: str,
+    source: Path,
+    status: os.stat_result,
+    secrets: list[tuple[str, FoundSecret]] | None,
+) -> DiskFile:
+    """A file of the image. The secrets in it are added to `secrets`; None: it is not searched."""
     try:
-        sha256, size = sha256_of(source)
+        if secrets is None or status.st_size > MOST_SEARCHED:
+            sha256, size = sha256_of(source)
+        else:  # what is searched is what will be in the image
+            content = source.read_bytes()
+            sha256, size = hashlib.sha256(content).hexdigest(), len(content)
+            shown = printable(path, limit=100)
+            secrets += ((shown, one) for one in secrets_in(content, source.name))
     except OSError as error:
         raise _unreadable(source, error) from error
     return DiskFile(
@@ -224,7 +258,12 @@ def notes_of(tree: ProjectTree) -> Iterator[str]:
     if tree.secrets:
         yield (
             f"Not in the image, as likely secrets: {in_words(tree.secrets)} (to put one in: a "
-            "line !NAME in .dockerignore)."
+            "line !PATH in .dockerignore, without wildcards)."
+        )
+    if tree.admitted:
+        yield (
+            "In the image although they look like secrets, because .dockerignore names them: "
+            f"{in_words(tree.admitted)}."
         )
     if tree.unusable:
         yield (

@@ -5,7 +5,10 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import random
+import re
 import socket
+import string
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 
 from images.layers.own_errors import ProjectFilesError
 from provision.build.project.declaration import ProjectError
+from provision.build.project.secrets import ProjectSecretError
 from provision.build.project.tree import in_words, notes_of, read_tree
 from tests.kit.projects import project
 
@@ -185,6 +189,128 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").chmod(0)
     with pytest.raises(ProjectFilesError, match="cannot be read"):
         read_tree(tmp_path)
+
+
+SECRET_NAMES = [
+    ".docker/config.json", ".config/gcloud/application_default_credentials.json", ".vault-token",
+    ".pgpass", ".env~", ".ENV", "prod.env", "credentials.json", "secrets.yaml", "terraform.tfstate",
+    "pip.conf", "a/.Netrc", "ID_RSA", "id_ed25519.bak", "deep/.aws/credentials", ".kube/config",
+    "client_secret_1.apps.json", "store.JKS", "x.p12", "server.key", "key.pem", ".env.production",
+    "kaggle.json", ".bash_history", "infra/prod.tfvars", ".npmrc", "sub/.ssh/known_hosts",
+]  # fmt: skip
+PUBLIC = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+NO_SECRETS = {
+    "secrets.py": "import secrets\n", "credentials.py": "", "tokenizer.json": "{}",
+    "tokens.json": "{}", ".env.example": "TOKEN=\n", "example.env": "", "environment.yml": "",
+    "certs/cacert.pem": PUBLIC * 3, "signing.key": "-----BEGIN PUBLIC KEY-----\nMIIB\n",
+    "docs/secrets.md": "", "config.json": "{}", "app/docker/config.json": "{}", "src/env.py": "",
+    "monkey.py": "", "id_rsa.pub": "ssh-rsa AAAA", "keys.txt": "", "data.key.csv": "",
+}  # fmt: skip
+
+
+def test_files_that_are_secrets_by_name_stay_out(tmp_path: Path) -> None:
+    root = project(tmp_path, {**dict.fromkeys(SECRET_NAMES, "C4N4RY"), **NO_SECRETS})
+    tree = read_tree(root)
+    assert {one.path for one in tree.files} == {f"app/{name}" for name in NO_SECRETS}
+    whole = {"deep/.aws", ".kube", "sub/.ssh", ".config/gcloud"}
+    assert set(tree.secrets) == whole | {
+        name for name in SECRET_NAMES if not any(name.startswith(f"{one}/") for one in whole)
+    }
+    assert ".ENV" in " ".join(notes_of(tree))
+
+
+@pytest.mark.parametrize(
+    ("docker", "git", "kept"),
+    [
+        pytest.param("*\n!src/**", "", set(), id="all below a directory"),
+        pytest.param("*\n!src", "", set(), id="the directory"),
+        pytest.param("!**/.env\n!**/*.pem\n!*", "", set(), id="wildcards for a name"),
+        pytest.param("!src/.en[v]\n!src/.en?", "", set(), id="wildcards for a letter"),
+        pytest.param("!.env", "", set(), id="the name of another file"),
+        pytest.param("", "!.env\n!src/.env", set(), id="git's file"),
+        pytest.param("!src/.env", "", {"src/.env"}, id="its own name"),
+        pytest.param("*\n!src/**\n!src/.env", "", {"src/.env"}, id="its own name, among others"),
+        pytest.param("!src/.env\n**/.env", "", set(), id="a later line excludes it"),
+        pytest.param("!.ssh/id_rsa", "", {".ssh/id_rsa"}, id="in a directory of secrets"),
+        pytest.param("!.ssh", "", {".ssh/config"}, id="a directory, and what is none by itself"),
+    ],
+)
+def test_a_secret_comes_in_by_its_own_name_alone(
+    docker: str, git: str, kept: set[str], tmp_path: Path
+) -> None:
+    files = dict.fromkeys(["src/.env", "src/a.pem", ".ssh/id_rsa", ".ssh/config"], "C4N4RY")
+    root = project(tmp_path, {**files, ".dockerignore": docker, ".gitignore": git})
+    tree = read_tree(root)
+    assert {one.path.removeprefix("app/") for one in tree.files} & set(files) == kept
+    said = " ".join(notes_of(tree))
+    assert ("although they look like secrets" in said) == bool(kept)
+    if kept and kept <= {"src/.env", ".ssh/id_rsa"}:
+        assert tree.admitted == tuple(kept)
+
+
+TOKEN = "hf_" + "".join(random.Random(3).choices(string.ascii_letters, k=34))
+HUGGING, LOGIN = "a token of Hugging Face", "an address with a login"
+SIGNED = "https://h.example/a-1-py3-none-any.whl?X-Amz-Date=1&X-Amz-Signature=" + "0a1b2c3d" * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "kind"),
+    [
+        pytest.param("src/config.py", f"TOKEN = '{TOKEN}'", HUGGING, id="a token"),
+        pytest.param("train.ipynb", f'["login({TOKEN})"]', HUGGING, id="a notebook"),
+        pytest.param("a.py", "x = 'https://ci:q7Xw2pLm9d@git.corp.com/x'", LOGIN, id="a password"),
+        pytest.param("requirements.txt", "--index-url https://ci:hunter@h/simple", LOGIN,
+                     id="an index"),
+        pytest.param("requirements.txt", f"a @ {SIGNED}", "a signed address", id="presigned"),
+        pytest.param("requirements.in", "a @ https://h/a-1-py3-none-any.whl?token=abcdefgh1",
+                     "a signed address", id="a token in a query"),
+        pytest.param("pyproject.toml", "url = 'https://x:y/z@h/simple'", LOGIN, id="a slash"),
+        pytest.param("id.txt", f"{TOKEN}\n{TOKEN}", HUGGING, id="two lines"),
+    ],
+)  # fmt: skip
+def test_a_build_stops_at_a_secret_in_a_file(
+    name: str, line: str, kind: str, tmp_path: Path
+) -> None:
+    root = project(tmp_path, {"main.py": "", name: f"# first\n{line}\n"})
+    with pytest.raises(ProjectSecretError, match=kind) as caught:
+        read_tree(root)
+    said = f"{caught.value.message} {caught.value.fix}"
+    assert f"{name}, line 2, has {kind}" in said
+    assert not any(one in said for one in (TOKEN, "q7Xw2pLm9d", "hunter", "0a1b2c3d", "abcdefgh1"))
+    for fix in re.findall(r"echo '([^']+)'", caught.value.fix):
+        project(root, {".dockerignore": f"{fix}\n"})
+        assert (f"app/{name}" in paths(root)) == fix.startswith("!")
+    project(root, {".dockerignore": "*\n!**\n"})
+    with pytest.raises(ProjectSecretError):
+        read_tree(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("README.md", "git clone https://user:password@git.corp.com/x", id="README"),
+        pytest.param("compose.yml", "postgres://app:S3cr3tPw0rd@db:5432/x", id="a service"),
+        pytest.param("a.py", "https://user:aB3dE5gH@proxy.example.com", id="an example"),
+        pytest.param("a.py", "https://u:aB3dE5gH@127.0.0.1/", id="this machine"),
+        pytest.param("a.py", 'f"https://{user}:{password}@{host}/"', id="a template"),
+        pytest.param("requirements.txt", "--index-url https://ci:${TOKEN}@h.corp.com/s",
+                     id="a variable"),
+        pytest.param("requirements.txt", "a @ git+ssh://git@github.com/o/r.git", id="git's user"),
+        pytest.param("requirements.txt", "a @ https://h/a-1-py3-none-any.whl?raw=true",
+                     id="a harmless query"),
+        pytest.param("uv.lock", 'url = "https://h/a-1.whl#sha256=0123456789abcdef"', id="a digest"),
+        pytest.param("a.bin", f"\0 {TOKEN}", id="no text"),
+        pytest.param("big.txt", "x" * (1 << 20) + f" {TOKEN}", id="a large file"),
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_stops_no_build(name: str, text: str, tmp_path: Path) -> None:
+    assert f"app/{name}" in paths(project(tmp_path, {name: text}))
+
+
+def test_many_secrets_are_counted(tmp_path: Path) -> None:
+    root = project(tmp_path, {f"{i}.txt": TOKEN for i in range(10)})
+    with pytest.raises(ProjectSecretError, match="and 2 more"):
+        read_tree(root)
 
 
 def test_long_lists_are_cut() -> None:

@@ -501,6 +501,29 @@ def named_by_others(found: Any) -> Iterator[str]:
             yield from named_by_others(value)
 
 
+PODS = [
+    pytest.param(document, id=f"{path.name}: {document['kind']}")
+    for path in sorted((ROOT / "templates").rglob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+    if "template" in document.get("spec", {})
+]
+
+
+@pytest.mark.parametrize("document", PODS)
+def test_no_pod_of_a_template_has_rights_on_the_node(document: Any) -> None:
+    pod = document["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
+    of_the_node = {one["name"] for one in pod["volumes"] if "hostPath" in one}
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        rights = container["securityContext"]
+        assert not rights.get("privileged")
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        for mount in container["volumeMounts"]:
+            assert mount["name"] not in of_the_node or mount["readOnly"]
+
+
 def test_what_others_publish_is_named_by_a_digest() -> None:
     files = [ACTION_FILE, *(ROOT / "templates").rglob("*.y*ml"), ROOT / "compose.yaml"]
     named = [

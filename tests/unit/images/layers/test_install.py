@@ -66,6 +66,19 @@ def test_a_plain_wheel_lies_in_the_site_directory_with_its_installer_named(tmp_p
     assert_record_is_true(files)
 
 
+def test_no_code_of_a_wheel_runs(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    evil = f"import pathlib; pathlib.Path({str(canary)!r}).touch()\n".encode()
+    pieces = [
+        Piece(name=name, content=evil)
+        for name in ("evil.pth", "sitecustomize.py", "setup.py", "example/other.py")
+    ]
+    script = Piece(name="example-1.0.data/scripts/run", content=b"#!python\n" + evil)
+    files = installed(tmp_path, CODE, *pieces, script)
+    assert sum(evil in content for content in files.values()) == len(pieces) + 1
+    assert not canary.exists()
+
+
 def test_the_known_way_gives_the_same_bytes_as_the_learning_one(tmp_path: Path) -> None:
     data = craft(pieces_of(CODE, Piece(name="example/blob", content=bytes(90_000), method=0)))
     learned, unpacked = collect(stream_of(data, tmp_path))

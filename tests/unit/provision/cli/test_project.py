@@ -152,6 +152,33 @@ def test_the_code_is_the_last_layer_and_the_only_one_that_a_change_sends(
     assert (config["WorkingDir"], config["Cmd"]) == ("/app", ["chat"])
 
 
+def test_no_code_of_the_project_runs(machine: Machine) -> None:
+    """Neither its modules nor what other tools would run: build backends, hooks, settings."""
+    canary = machine.root / "canary"
+    evil = f"import pathlib; pathlib.Path({str(canary)!r}).touch()\n"
+    names = ("setup.py", "conftest.py", "sitecustomize.py", "usercustomize.py", "backend.py")
+    code = dict.fromkeys((*names, "torch.py", "src/chat/__init__.py"), evil)
+    project(
+        machine.root / "app",
+        {
+            **code,
+            "src/chat/main.py": f"{evil}def run(): pass\n",
+            "evil.pth": evil,
+            "pyproject.toml": APP.replace('["hatchling"]', "[]")
+            + 'build-backend = "backend"\nbackend-path = ["."]\n',
+            "setup.cfg": "[metadata]\nversion = attr: chat.version\n",
+            ".envrc": f"touch {canary}\n",
+            "Makefile": f"all := $(shell touch {canary})\n",
+            ".git/config": f"[core]\nfsmonitor = touch {canary}\n",
+            ".git/HEAD": "ref: refs/heads/main\n",
+        },
+    )
+    machine.lock("app")
+    found = machine.build("app", "--builder", "oci", "--output", "image")
+    assert found["project"]["files"] >= len(code)
+    assert not canary.exists()
+
+
 def config_of(layout: Path, image_id: str) -> dict[str, Any]:
     blob = layout / "blobs/sha256" / image_id.removeprefix("sha256:")
     found: dict[str, Any] = json.loads(blob.read_bytes())["config"]

@@ -22,12 +22,11 @@ from provision.lock.origins import PYPI, account, with_indexes
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
-    can_be_made,
     compile_argv,
     help_with,
     judge_uv,
     target_of,
-    uv_cache,
+    uses_cache,
     uv_environment,
 )
 from provision.lock.wheels import finished
@@ -158,7 +157,7 @@ def run_uv(
         environment = uv_environment(os.environ, ca_bundle)
         if index is not None:
             environment["UV_INDEX"] = index  # every user may read a command line
-        if not can_be_made(uv_cache(os.environ)):
+        if not uses_cache(os.environ):
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from images.system.ownership import another_owner
 from provision.host.indexes import pip_index
 from provision.host.uv import uv_program, uv_variables
 from provision.lock.lockfile import clip
@@ -115,10 +117,19 @@ def uv_cache(env: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "uv"
 
 
-def can_be_made(directory: Path) -> bool:
-    """Whether files can be written there: homes are read-only in many containers."""
-    place = next((p for p in (directory, *directory.parents) if os.path.lexists(p)), directory)
-    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+def uses_cache(env: Mapping[str, str]) -> bool:
+    """Whether uv should use its cache. Not if files cannot be written there: homes are read-only in
+    many containers. Nor, unless a variable names it, if it belongs to another user or everybody may
+    write to it: uv believes what it has cached of an index, hashes included.
+    """
+    cache = uv_cache(env)
+    place = next((p for p in (cache, *cache.parents) if os.path.lexists(p)), cache)
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        return False
+    if env.get("UV_CACHE_DIR") or place != cache:
+        return True
+    status = cache.stat()
+    return not another_owner(cache, status) and not status.st_mode & stat.S_IWOTH
 
 
 def judge_uv(output: str) -> tuple[Outcome, str]:

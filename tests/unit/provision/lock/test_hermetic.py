@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from provision.lock.lockfile import parse_lock
 from provision.lock.origins import ForeignIndexError
 from provision.lock.solve import run_uv
 from provision.lock.uv import WheelTarget
+from tests import need
 from tests.kit.local_index import LocalIndex, pure, serving_uv
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
@@ -97,6 +98,43 @@ def test_files_around_the_temporary_directory_decide_nothing(
     assert 'version = "1"' in locked()
     assert theirs.asked == []
     assert index.asked
+
+
+def _of_somebody(cache: Path) -> None:
+    if os.geteuid() != 0:
+        need.root()
+    os.chown(cache, SOMEBODY, SOMEBODY)
+    cache.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "used"),
+    [
+        pytest.param(lambda _: None, False, True, id="the user's own"),
+        pytest.param(lambda cache: cache.chmod(0o775), False, True, id="of the user's group"),
+        pytest.param(lambda cache: cache.chmod(0o777), False, False, id="open to all"),
+        pytest.param(_of_somebody, False, False, id="another user's"),
+        pytest.param(_of_somebody, True, True, id="a variable names it"),
+    ],
+)
+def test_a_cache_that_others_fill_decides_nothing(
+    index: LocalIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    named: bool,  # noqa: FBT001
+    used: bool,  # noqa: FBT001
+) -> None:
+    cache = tmp_path / "caches" / "uv"
+    cache.mkdir(parents=True)
+    change(cache)
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    if named:
+        monkeypatch.setenv("UV_CACHE_DIR", str(cache))
+    locked()
+    assert index.asked
+    assert bool(list(cache.iterdir())) is used
 
 
 @pytest.mark.parametrize("name", ["UV_PROJECT", "UV_WORKING_DIR"])

@@ -24,6 +24,15 @@ class DigestMismatchError(Failure):
     exit_code = 5
 
 
+class TableMismatchError(Failure):
+    """A layer whose table of contents shows other files than its tar has: an image that runs
+    differently when it is started lazily.
+    """
+
+    code = "table-mismatch"
+    exit_code = 1
+
+
 class TargetError(Failure):
     """The image cannot be written to the target."""
 

@@ -33,9 +33,13 @@ TABLE_DIGEST = "containerd.io/snapshot/stargz/toc.digest"
 """Of a layer with a table of contents; stargz-snapshotter mounts none with another digest."""
 CHUNKED_DIGEST = "io.containers.zstd-chunked.manifest-checksum"
 CHUNKED_POSITION = "io.containers.zstd-chunked.manifest-position"
+PODMAN_DIGEST = "io.github.containers.zstd-chunked.manifest-checksum"
+PODMAN_POSITION = "io.github.containers.zstd-chunked.manifest-position"
+"""Podman's names for the same two since 4.4."""
 UNPACKED_BYTES = "io.containers.estargz.uncompressed-size"
 """The stargz store of CRI-O and Podman wants to know it."""
-TABLE_ANNOTATIONS = frozenset({TABLE_DIGEST, CHUNKED_DIGEST, CHUNKED_POSITION, UNPACKED_BYTES})
+_TABLE_DIGESTS = frozenset({TABLE_DIGEST, CHUNKED_DIGEST, PODMAN_DIGEST})
+TABLE_ANNOTATIONS = _TABLE_DIGESTS | {CHUNKED_POSITION, PODMAN_POSITION, UNPACKED_BYTES}
 
 MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 INDEXES = frozenset({INDEX, DOCKER_INDEX})
@@ -84,6 +88,13 @@ class Descriptor:
     def of_table(self) -> Mapping[str, str]:
         """Its annotations that say where a table of contents is."""
         return {name: text for name, text in self.annotations.items() if name in TABLE_ANNOTATIONS}
+
+    @property
+    def has_table(self) -> bool:
+        """Whether it is a layer with a table of contents that nodes may read instead of its tar:
+        they use none whose digest they do not know.
+        """
+        return not _TABLE_DIGESTS.isdisjoint(self.annotations)
 
     def to_json(self) -> dict[str, Any]:
         return {

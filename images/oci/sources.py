@@ -158,3 +158,8 @@ class Image:
     layers: tuple[ImageLayer, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     squashfs: Path | None = None
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether a node may start it by the tables of contents of its layers."""
+        return any(layer.blob.has_table for layer in self.layers)

@@ -46,6 +46,7 @@ from provision.verification.suite import (
     report_bytes,
     run_suite,
 )
+from provision.verification.tables import compare_tables
 
 _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 
@@ -114,6 +115,7 @@ def verify(
         check_names(order.asked, plan.framework)
         here = facts()
         refuse_other_gpus(subject.labels, order.image, here, catalog)
+        compare_tables(subject, places.state, console)
         with (
             console.step("verify", f"{order.image}, level {order.asked.level}", named=True),
             ready(subject, places, console) as (runner, handle),
@@ -226,6 +228,7 @@ def _keep_record(
         name=public_name(order.image) or "image",
         image=kept.subject.image_id,
         also=(kept.subject.digest,) if kept.subject.digest else (),
+        has_tables=kept.subject.manifest is not None,
         plan=kept.plan,
         lock=kept.lock,
         host=kept.host,

@@ -51,7 +51,8 @@ def check_origin(
     """
     wanted = read_lock_file(lock).sha256 if lock is not None else None
     subject = find_subject(name, places)
-    images = [digest for digest in (subject.digest, subject.image_id) if digest]
+    known = (subject.manifest,) if subject.manifest else (subject.digest, subject.image_id)
+    images = [digest for digest in known if digest]
     try:
         trusted = trusted_keys(home, trust)
         if path is not None:

@@ -86,6 +86,7 @@ def check_record(
         level=level,
         now=datetime.now(timezone.utc),
         contradiction=contradiction,
+        manifest=subject.manifest,
     )
     found = path or record_path(home, image, host, folder)
     try:

@@ -67,6 +67,13 @@ class Subject:
     digest: str | None = None
     emulator: str = ""
 
+    @property
+    def manifest(self) -> str | None:
+        """The digest that a statement about this image must name, if that of its configuration
+        proves too little: a lazy start shows what its manifest and its blobs say.
+        """
+        return self.digest if self.image is not None and self.image.is_lazy else None
+
 
 def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subject:
     """Find the named image; a failure says where it was looked for. `what`: what the user may have

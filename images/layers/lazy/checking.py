@@ -1,52 +1,47 @@
 """Compares a table of contents with its layer's tar: a node that starts lazily reads the table.
 
-Compared are names, kinds, sizes and targets of links, while the layer is read anyway.
+Compared is all that a container sees of a file: name, kind, content, size, mode, owner, time,
+target, device and extended attributes. Contents are hashed while the layer is read anyway. Where a
+chunk begins is known only at the layer's end, so those of our own size are assumed, and a layer
+with others is read twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from itertools import repeat
+from typing import IO, TYPE_CHECKING, cast
 
 from images.layers.lazy.formats import TABLE_NAME
 from images.layers.lazy.reading import MOST_PACKED_BYTES, ReadTable, read_table
-from images.layers.lazy.table import TYPES
-from images.oci.errors import ImageUnreadableError
+from images.layers.lazy.rows import TableFile
+from images.layers.lazy.seen import SeenTree, difference, plain_name
+from images.layers.lazy.table import CHUNK_BYTES
+from images.oci.errors import TableMismatchError
 from images.oci.sources import Image, ImageLayer, Member
 from images.oci.tarstream import layer_members
 
-_KEPT_BYTES = MOST_PACKED_BYTES + (1 << 20)
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_KEPT_BYTES = MOST_PACKED_BYTES + (8 << 20)  # Podman has a frame behind the table
+_PIECE_BYTES = 1 << 18
+_MOST_NAMED = 3
 
 Stream = Callable[[], Generator[bytes, None, None]]
 
 
 def checked(layer: ImageLayer) -> ImageLayer:
     """The layer, which raises after its last member if its table says something else
-    (ImageUnreadableError, DigestMismatchError). One without a table is returned as it is.
+    (TableMismatchError), or cannot be used (ImageUnreadableError, DigestMismatchError). One without
+    a table is returned as it is.
     """
-    if not layer.blob.of_table:
-        return layer
-
-    def members() -> Generator[Member, None, None]:
-        end = _End()
-        listed: dict[str, tuple[str, int, str]] = {}
-        with contextlib.closing(
-            layer_members(replace(layer, stream=end.of(layer.stream)))
-        ) as found:
-            for member, content in found:
-                kind = TYPES.get(member.type, "other")
-                link = member.linkname if kind in {"symlink", "hardlink"} else ""
-                if kind == "hardlink":
-                    link = _plain(link)
-                size = member.size if kind == "reg" else 0
-                listed[_plain(member.name)] = (kind, size, link)
-                yield member, content
-        table = read_table(end.read, end.size, layer.blob.annotations)
-        _compare(table, listed, layer.blob.digest)
-
-    return replace(layer, members=members)
+    return replace(layer, members=_Comparison(layer).members) if layer.blob.has_table else layer
 
 
 def checked_image(image: Image) -> Image:
@@ -54,31 +49,147 @@ def checked_image(image: Image) -> Image:
     return replace(image, layers=tuple(map(checked, image.layers)))
 
 
-def _plain(name: str) -> str:
-    """As a table's names are read."""
-    found = name.removeprefix("./").strip("/")
-    return "" if found == "." else found
+class _Comparison:
+    """Compares the first time that all members are read."""
+
+    def __init__(self, layer: ImageLayer) -> None:
+        self._layer = layer
+        self._is_done = False
+
+    def members(self) -> Generator[Member, None, None]:
+        if self._is_done:
+            yield from layer_members(self._layer)
+            return
+        end, tree = _End(), SeenTree()
+        tapped = replace(self._layer, stream=end.of(self._layer.stream))
+        with contextlib.closing(layer_members(tapped)) as found:
+            for member, content in found:
+                if content is None:
+                    yield member, None
+                    tree.add(member)
+                    continue
+                hashed = _HashedContent(content, member.size, repeat(CHUNK_BYTES))
+                yield member, cast("IO[bytes]", hashed)
+                tree.add(member, *hashed.digests())
+        table = read_table(end.read, end.size, self._layer.blob.annotations)
+        self._compare(table, tree)
+        self._is_done = True
+
+    def _compare(self, table: ReadTable, tree: SeenTree) -> None:
+        if table.format == "gzip":
+            tree.files.pop(TABLE_NAME, None)
+        wrong = dict.fromkeys(tree.lost_links(), "target")
+        again: dict[str, TableFile] = {}
+        for name in tree.files.keys() | table.files.keys():
+            file = table.files.get(name)
+            why = difference(tree.files.get(name), None if file is None else file.seen)
+            if not why and file is not None and file.chunks:
+                sizes = [chunk.size for chunk in file.chunks]
+                if sizes == _sizes_of(file.seen.size):
+                    why = _other_chunk(file, tree.chunks[name])
+                elif len(sizes) == 1:
+                    why = _other_chunk(file, (tree.files[name].digest,))
+                else:
+                    again[name] = file
+            if why:
+                wrong[name] = why
+        if again and not wrong:
+            wrong = self._read_again(again)
+        if wrong:
+            raise _mismatch(self._layer.blob.digest, wrong)
+
+    def _read_again(self, files: dict[str, TableFile]) -> dict[str, str]:
+        """Compare the chunks of files by their places in the table; the last member counts."""
+        found: dict[str, str] = {}
+        with contextlib.closing(layer_members(self._layer)) as members:
+            for member, content in members:
+                file = files.get(plain_name(member.name))
+                if content is not None and file is not None:
+                    sizes = (chunk.size for chunk in file.chunks)
+                    hashed = _HashedContent(content, member.size, sizes)
+                    found[plain_name(member.name)] = _other_chunk(file, hashed.digests()[1])
+        return {name: why for name, why in found.items() if why}
 
 
-def _compare(table: ReadTable, listed: dict[str, tuple[str, int, str]], digest: str) -> None:
-    if table.format == "gzip":
-        listed.pop(TABLE_NAME, None)
-    others = {
-        name: (file.kind if file.kind in TYPES.values() else "other", file.size, file.link)
-        for name, file in table.files.items()
-    }
-    listed.pop("", None)  # the root, which a table may omit
-    others.pop("", None)
-    wrong = sorted(
-        name for name in listed.keys() | others.keys() if listed.get(name) != others.get(name)
+def _sizes_of(size: int) -> list[int]:
+    """How a content is divided by our own layers."""
+    return [min(CHUNK_BYTES, size - begin) for begin in range(0, size, CHUNK_BYTES)]
+
+
+def _other_chunk(file: TableFile, digests: tuple[str, ...]) -> str:
+    """ "content" if a chunk is another one, or is said to be of zeros and is not; else ""."""
+    same = tuple(chunk.digest for chunk in file.chunks) == digests
+    zeros = (chunk for chunk in file.chunks if chunk.is_zeros)
+    return "" if same and all(one.digest == _of_zeros(one.size) for one in zeros) else "content"
+
+
+def _of_zeros(size: int) -> str:
+    found, piece = hashlib.sha256(), bytes(_PIECE_BYTES)
+    for begin in range(0, size, _PIECE_BYTES):
+        found.update(piece[: size - begin])
+    return _named(found)
+
+
+def _named(found: _Hash) -> str:
+    return f"sha256:{found.hexdigest()}"
+
+
+def _mismatch(layer: str, wrong: dict[str, str]) -> TableMismatchError:
+    named = [f"{name[:200]!r} ({wrong[name]})" for name in sorted(wrong)[:_MOST_NAMED]]
+    more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+    return TableMismatchError(
+        f"The layer {layer} has other files in its table of contents than in its tar: "
+        f"{', '.join(named)}{more}. A node that starts it lazily would see other files.",
+        fix="Do not use this image. If it is yours, build or convert it again.",
     )
-    if wrong:
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise ImageUnreadableError(
-            f"The layer {digest} has another {wrong[0][:200]!r}{more} in its table of contents "
-            "than in its tar: a node that starts it lazily would see other files.",
-            fix="Do not use this image: no honest tool makes such a layer.",
-        )
+
+
+class _HashedContent(io.BufferedIOBase):
+    """A content that is hashed while it is read: the whole, and its parts of these sizes."""
+
+    def __init__(self, content: IO[bytes], size: int, sizes: Iterable[int]) -> None:
+        self._content = cast("io.BufferedIOBase", content)
+        self._sizes = iter(sizes)
+        self._left = next(self._sizes, 0)
+        self._has_parts = size > self._left
+        self._whole, self._part = hashlib.sha256(), hashlib.sha256()
+        self._digests: list[str] = []
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return self._hear(self._content.read1(-1 if size is None else size))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return self._hear(self._content.read(size))
+
+    def digests(self) -> tuple[str, tuple[str, ...]]:
+        """Read the rest; the digest of the whole, and of each part."""
+        while self.read1(_PIECE_BYTES):
+            pass
+        whole = _named(self._whole)
+        if not self._has_parts:
+            return whole, (whole,)
+        if self._left:
+            self._next_part()
+        return whole, tuple(self._digests)
+
+    def _hear(self, piece: bytes) -> bytes:
+        self._whole.update(piece)
+        rest = memoryview(piece if self._has_parts else b"")
+        while rest:
+            self._part.update(rest[: self._left])
+            heard = min(self._left, len(rest))
+            rest = rest[heard:]
+            self._left -= heard
+            if not self._left:
+                self._next_part()
+        return piece
+
+    def _next_part(self) -> None:
+        self._digests.append(_named(self._part))
+        self._part, self._left = hashlib.sha256(), next(self._sizes, 0)
 
 
 class _End:

@@ -33,7 +33,10 @@ from images.oci.model import (
 FormatName = Literal["zstd", "gzip"]
 TABLE_NAME = "stargz.index.json"
 ZSTD_MAGIC = bytes.fromhex("476e556c496e5578")
+PODMAN_MAGIC = bytes.fromhex("474e556c496e5578")
 ZSTD_FOOTER = struct.Struct("<QQQQ8s")
+PODMAN_FOOTER = struct.Struct("<QQQQ24x8s")
+"""Podman's since 4.4: it has one more frame between table and footer, and its place."""
 SKIPPABLE = struct.Struct("<4sI")
 SKIPPABLE_MAGIC = bytes.fromhex("502a4d18")
 TABLE_KIND = 1

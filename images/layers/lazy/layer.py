@@ -18,6 +18,7 @@ from images.layers import tar
 from images.layers.lazy.formats import Format
 from images.layers.lazy.merging import MergedLayers
 from images.layers.lazy.table import (
+    CHUNK_BYTES,
     LANDMARK,
     LANDMARK_CONTENT,
     NO_LANDMARK,
@@ -33,7 +34,6 @@ from images.wheels.locked import Wheel
 FORMAT = 1
 """Part of every key: raise it when the bytes for the same layers change."""
 
-CHUNK_BYTES = 1 << 20
 MOST_FIRST_BYTES = 1 << 20
 """A larger file is not fetched before a start: of these only a few chunks are read."""
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from images.layers.lazy.table import TYPES
 from images.oci.inflate import PIECE_BYTES, inflate
 from images.oci.sources import LayerSource, Member
 from images.oci.tarstream import members
@@ -107,7 +106,8 @@ def _pieces(file: IO[bytes]) -> Generator[bytes, None, None]:
 
 def _add(found: dict[str, _Place], place: _Place) -> None:
     member = place.member
-    if member.type not in TYPES or member.pax_headers.keys() - {"path", "linkpath", "size"}:
+    known = member.isreg() or member.isdir() or member.issym() or member.islnk()
+    if not known or member.pax_headers.keys() - {"path", "linkpath", "size"}:
         raise ValueError(f"{member.name} is of a kind that our own layers do not have")
     there = found.get(member.name)
     if there is not None and there.member.isdir() and not member.isdir():

@@ -18,14 +18,21 @@ NO_LANDMARK = ".no.prefetch.landmark"
 """The file that says that nothing is fetched ahead. Without either, snapshotters guess."""
 LANDMARK_CONTENT = b"\x0f"
 
+CHUNK_BYTES = 1 << 20
+"""The largest part of a file that we compress apart."""
+
 TYPES = {
     tarfile.REGTYPE: "reg",
     tarfile.AREGTYPE: "reg",
     tarfile.DIRTYPE: "dir",
     tarfile.SYMTYPE: "symlink",
     tarfile.LNKTYPE: "hardlink",
+    tarfile.CONTTYPE: "reg",
+    tarfile.CHRTYPE: "char",
+    tarfile.BLKTYPE: "block",
+    tarfile.FIFOTYPE: "fifo",
 }
-"""The kinds of members that our own layers and bases have."""
+"""What a table calls the kinds of members."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,6 +60,7 @@ _RECORDS = (
     "record-driver-changed",
     "record-other-host",
     "record-other-lock",
+    "record-without-tables",
     "record-other-image",
 )
 _ERRORS = (ProvenanceUnknownKeyError, ProvenanceTamperedError, ProvenanceError)

@@ -54,12 +54,14 @@ def judge(
     now: datetime,
     contradiction: Callable[[Statement], str | None],
     also: Collection[str] = (),
+    manifest: str | None = None,
 ) -> Judgement:
     """Check a record against an image, this machine, and the requested level (None: any).
 
     Anything that makes the record about something else comes before its content. `also` are other
     digests that the image is known by, such as that of its manifest. `contradiction` says if the
-    verdict differs from what the checks in the record amount to.
+    verdict differs from what the checks in the record amount to. `manifest`: the digest that the
+    record must name, with the tables of contents that it covers; None: any digest is enough.
     """
     same = not statement.images.isdisjoint({image, *also})
     known = replace(statement, image=image) if same else statement
@@ -80,6 +82,12 @@ def judge(
     if not same:
         said = f"The record is of {statement.image}, but {name} is {image}."
         return no(code="record-other-image", message=said, fix=f"Test this one: {again}")
+    if manifest is not None and not (statement.has_tables and manifest in statement.images):
+        said = (
+            f"{name} is a lazy image, and the record does not cover its tables of contents, which "
+            "a lazy start reads instead of the layers."
+        )
+        return no(code="record-without-tables", message=said, fix=f"Make a new record: {again}")
     if statement.lock != lock:
         said = "The record is of an image built from another lock than this one."
         return no(code="record-other-lock", message=said, fix=f"Test this one: {again}")

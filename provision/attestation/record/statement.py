@@ -33,6 +33,7 @@ _GROUPS = {"passed": ("pass",), "failed": ("fail", "error"), "skipped": ("skip",
 _PLAN_KEYS = ("cuda", "wheel_tag", "cudnn", "nccl", "python", "arch", "flavour")
 _METRIC_KEYS = ("name", "value", "unit", "better", "repeats", "spread", "labels", "of_spec")
 _MOST_DIGESTS = 8
+_COMPARED = "compared"
 
 RECORD = StatementKind(
     predicate_type=PREDICATE_TYPE,
@@ -48,7 +49,8 @@ RECORD = StatementKind(
 class Statement:
     """A record's content, as far as it is judged. `image` is "sha256:...", `also` are other digests
     of the same image, `time` when the suite had ended, in UTC. `checks` are rows of a report, as
-    far as a record keeps them.
+    far as a record keeps them. `has_tables`: the image's tables of contents were compared with its
+    files, so that it holds for lazy starts.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Statement:
     framework: str
     checks: tuple[Mapping[str, Any], ...]
     also: tuple[str, ...] = ()
+    has_tables: bool = False
 
     @property
     def ended(self) -> datetime:
@@ -90,11 +93,12 @@ def make_statement(
     level: str,
     now: datetime,
     also: Sequence[str] = (),
+    has_tables: bool = False,
 ) -> dict[str, Any]:
     """The statement about one run of the suite.
 
     `also` are other digests of the same image: an engine knows it by that of its configuration, a
-    registry by that of its manifest.
+    registry by that of its manifest. `has_tables`: as in `Statement`.
     """
     summary = {key: getattr(plan, key) for key in _PLAN_KEYS}
     framework = {"name": plan.framework, "version": plan.framework_version}
@@ -112,6 +116,7 @@ def make_statement(
             "verdict": report["verdict"],
             "level": level,
             "lock": {"sha256": lock} if lock_digest(lock) else None,
+            **({"tables": _COMPARED} if has_tables else {}),
             "plan": {"framework": framework, **summary},
             "host": host_to_json(host),
             "checks": _checks(report["checks"]),
@@ -165,6 +170,7 @@ def parse_statement(payload: bytes) -> Statement:
             "framework", RECORD.object_at("plan.framework", plan.get("framework")).get("name")
         ),
         checks=_rows(RECORD.object_at("checks", predicate.get("checks"))),
+        has_tables=predicate.get("tables") == _COMPARED,
     )
 
 

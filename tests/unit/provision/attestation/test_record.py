@@ -108,6 +108,9 @@ def report(verdict: str = "fit") -> dict[str, Any]:
     }
 
 
+MANIFEST = f"sha256:{'f6' * 32}"
+
+
 def host(facts: HostFacts = FACTS, kernel: str = "6.1.0", engine: str = "docker 26.1") -> Any:
     return recorded_host(facts, kernel=kernel, engine=engine)
 
@@ -887,6 +890,46 @@ DRIVERLESS = replace(FACTS, driver=None)
             7,
             "team/torch:1 is sha256:d4d4",
             id="the name was given to another image",
+        ),
+        pytest.param(
+            {"also": (MANIFEST,)},
+            {"manifest": MANIFEST},
+            "record-without-tables",
+            7,
+            "does not cover its tables",
+            id="a lazy image, and a record of an earlier release",
+        ),
+        pytest.param(
+            {"has_tables": True},
+            {"manifest": MANIFEST},
+            "record-without-tables",
+            7,
+            "does not cover its tables",
+            id="a lazy image whose manifest the record does not name",
+        ),
+        pytest.param(
+            {"verdict": "unfit", "also": (MANIFEST,)},
+            {"manifest": MANIFEST},
+            "record-without-tables",
+            7,
+            "does not cover its tables",
+            id="nor does it close anything for a lazy image",
+        ),
+        pytest.param(
+            {"also": (MANIFEST,), "has_tables": True},
+            {"manifest": MANIFEST},
+            None,
+            0,
+            "Fit",
+            id="a lazy image whose tables were compared",
+        ),
+        pytest.param(
+            {"also": (MANIFEST,)},
+            {},
+            None,
+            0,
+            "Fit",
+            id="an image that nothing starts lazily",
         ),
         pytest.param(
             {},

@@ -7,8 +7,8 @@ import io
 import json
 import tarfile
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -27,11 +27,11 @@ from images.layers.lazy.formats import (
     FormatName,
     gzip_footer,
 )
-from images.layers.lazy.reading import content, read_table
+from images.layers.lazy.reading import read_table
 from images.oci.inflate import zstd_library
 from images.oci.model import CHUNKED_DIGEST, CHUNKED_POSITION, TABLE_DIGEST, digest_of
 from tests.kit.layer_maker import collect
-from tests.unit.images.layers.lazy.test_layer import NAMES, files_layer, lazy, reader, table_of
+from tests.unit.images.layers.lazy.test_layer import NAMES, content, files_layer, lazy, reader
 
 TEXT = b"the content"
 MB = 1 << 20
@@ -76,7 +76,7 @@ def little_memory(most: int) -> Iterator[None]:
 def test_the_blob_of_these_tests_is_read() -> None:
     blob = blob_of(rows(file()))
     table = read_table(reader(blob), len(blob), {})
-    assert b"".join(content(reader(blob), table, table.files["a"])) == TEXT
+    assert content(blob, table, table.files["a"]) == TEXT
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,10 @@ def test_the_blob_of_these_tests_is_read() -> None:
         rows(file(type="door")),
         rows(file(name="../a")),
         rows(file(name="a/../../b")),
-        rows(file(name="//a")),
+        rows(file(name="")),
         rows(file(name="/")),
         rows(file(name="/a"), file(offset=1)),
-        rows(file(name="a//b")),
-        rows(file(name="")),
+        rows(file(name="./a//b"), file(name="a/./b", offset=1)),
         rows(file(name="a\0")),
         rows(file(name="a" * 5000)),
         rows(file(name=1)),
@@ -112,7 +111,6 @@ def test_the_blob_of_these_tests_is_read() -> None:
         rows(file(size=-1)),
         rows(file(size="1")),
         rows(file(size=1 << 60)),
-        rows(file(size=1 << 40)),
         rows(file(chunkSize=-1)),
         rows(file(chunkSize=1)),
         rows(file(chunkOffset=1)),
@@ -223,42 +221,14 @@ def test_many_small_rows_are_not_parsed() -> None:
         read_table(reader(blob), len(blob), {})
 
 
-def test_a_chunk_that_inflates_without_end_is_cut() -> None:
-    data = zstd_library().compress(bytes(200 * MB))
-    table = rows(file(size=MB, chunkDigest=digest_of(bytes(MB))))
-    packed = zstd_library().compress(table)
-    footer = ZSTD_FOOTER.pack(len(data) + 8, len(packed), len(table), 1, ZSTD_MAGIC)
-    blob = data + b"".join(
-        SKIPPABLE.pack(SKIPPABLE_MAGIC, len(one)) + one for one in (packed, footer)
-    )
-    found = read_table(reader(blob), len(blob), {})
-    with little_memory(20 * MB):
-        assert b"".join(content(reader(blob), found, found.files["a"])) == bytes(MB)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("change", [lambda b: b ^ 1, lambda b: b ^ 0x80], ids=["low", "high"])
-def test_a_changed_content_is_refused(name: FormatName, change: Callable[[int], int]) -> None:
-    blob, unpacked = collect(lazy(name, files_layer({"a/b": bytes(range(256)) * 4})).stream(None))
-    table = table_of(blob, unpacked)
-    at = table.files["a/b"].chunks[0].offset + 12
-    wrong = blob[:at] + bytes([change(blob[at])]) + blob[at + 1 :]
-    with pytest.raises(Failure):
-        b"".join(content(reader(wrong), table, table.files["a/b"]))
-
-
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_no_change_of_a_blob_is_a_traceback(name: FormatName, data: st.DataObject) -> None:
     blob, _ = collect(lazy(name, files_layer({"a/b": b"1", "a/c": b"2"})).stream(None))
     at = data.draw(st.integers(0, len(blob) - 1))
     wrong = blob[:at] + data.draw(st.binary(min_size=0, max_size=9)) + blob[at + 1 :]
-    try:
-        table = read_table(reader(wrong), len(wrong), {})
-        for one in table.files.values():
-            b"".join(content(reader(wrong), table, one))
-    except Failure:
-        pass
+    with suppress(Failure):
+        read_table(reader(wrong), len(wrong), {})
 
 
 def test_the_formats_have_one_name_each() -> None:

@@ -17,8 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from images.store.errors import StoreUnusableError
 from images.store.shelves import is_hex, regular_size
 from images.store.upkeep import Cleared, StoreCheck, StoreItem, Usage, hash_file
+from images.system.ownership import another_owner
 from images.system.scratch import scratch_directory
 
 _ABOUT = "about.json"
@@ -42,7 +44,9 @@ class BuiltWheels:
         self._directory = directory
 
     def keep(self, wheel: Path, about: Mapping[str, Any]) -> BuiltWheel:
-        """Copy a wheel here, whole or not at all. OSError: the disk is full, or the like."""
+        """Copy a wheel here, whole or not at all. OSError: the disk is full, or the like;
+        StoreUnusableError: something else is in its place.
+        """
         self._directory.mkdir(parents=True, exist_ok=True)
         with scratch_directory(self._directory) as work:
             whole = work / "whole"
@@ -53,10 +57,17 @@ class BuiltWheels:
             sha256 = hash_file(copy) or ""
             with contextlib.suppress(OSError):  # the same bytes are there: then those are used
                 whole.rename(self._directory / sha256)
-        return next(one for one in self.all() if one.sha256 == sha256)
+        kept = next((one for one in self.all() if one.sha256 == sha256), None)
+        if kept is None:
+            place = self._directory / sha256
+            raise StoreUnusableError(
+                f"{place} is damaged, or belongs to another user: the wheel cannot be kept there.",
+                fix=f"Remove it (rm -r {place}), or name another place: XDG_DATA_HOME=DIR",
+            )
+        return kept
 
     def all(self) -> tuple[BuiltWheel, ...]:
-        """All whole wheels; skips what is none."""
+        """All whole wheels of this user; skips what is none, and what others have put here."""
         places = sorted(self._directory.glob("*")) if self._directory.is_dir() else []
         found = (_read(place) for place in places if is_hex(place.name))
         return tuple(one for one in found if one is not None)
@@ -88,6 +99,8 @@ class BuiltWheels:
 def _read(place: Path) -> BuiltWheel | None:
     files = [path for path in sorted(place.glob("*.whl")) if regular_size(path) is not None]
     try:
+        if another_owner(place, place.lstat()):
+            return None
         with (place / _ABOUT).open("rb") as file:
             about = json.loads(file.read(_MOST_ABOUT_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from images.store.built import BuiltWheels
+from images.store.errors import StoreUnusableError
 from provision.build.source.judge import check_name
 from provision.build.source.kept import KeptWheels
 from provision.build.source.key import KeptWheel, fits, fitting, key_for, key_from_json
@@ -147,6 +149,20 @@ def test_a_wheel_that_has_changed_is_not_taken(tmp_path: Path) -> None:
     Path(made.path).write_bytes(b"other")
     assert wheels.with_key(key()) is None
     assert wheels.fitting("torch-scatter", PLAN) is None
+
+
+def test_a_wheel_of_another_user_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory that several users share, anybody can have put it there."""
+    wheels = KeptWheels(tmp_path / "wheels")
+    wheels.keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
+    assert wheels.fitting("torch-scatter", PLAN) is not None
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    assert wheels.fitting("torch-scatter", PLAN) is None
+    with pytest.raises(StoreUnusableError, match="belongs to another user"):
+        wheels.keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
 
 
 class Index:

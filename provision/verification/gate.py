@@ -1,8 +1,9 @@
 """`provision gate IMAGE`: may a job with this image start on this node?
 
 A record of this very node answers in a moment. Without one that is new enough, the suite runs, and
-its record answers the next job. A verification that failed keeps the gate closed until one of the
-same or a higher level passes, or until it is too old to count.
+its record answers the next job. A verification that failed through the node keeps the gate closed
+until one of the same or a higher level passes, or until it is too old to count. If the image, its
+start or something unknown is at fault, the gate decides nothing, since a closed one drains nodes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from provision.errors import Exit
 from provision.verification.record_check import Checked, RecordCase, check_record
 
 _UNFIT = "record-unfit"
+_AT_FAULT = {
+    "image": "image at fault",
+    "configuration": "configuration at fault",
+    "unknown": "fault unknown",
+}
+"""How the answer of the gate begins if a check failed and the node is not at fault."""
 _PAUSE_S = 0.2
 
 
@@ -46,14 +53,16 @@ class GateRule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateAnswer:
     """`opens` None: it cannot be decided; `failed` is then the exit code of what went wrong, if
-    something did. `by`: what decided; `code`: of the error, if it is not open. `image`: its id, if
-    the image was found; `when`: the end of the recorded run, or the start of one just made, in UTC.
+    something did. `by`: what decided; `at_fault`: what a failed check speaks against; `code`: of
+    the error, if it is not open. `image`: its id, if the image was found; `when`: the end of the
+    recorded run, or the start of one just made, in UTC.
     """
 
     opens: bool | None
     by: Literal["record", "test"] | None
     message: str
     image: str | None = None
+    at_fault: str | None = None
     code: str | None = None
     fix: str | None = None
     level: str | None = None
@@ -100,11 +109,11 @@ def ask_gate(
     if rule.again:
         return answer_of_report(case, run(), rule)
     found = of_records()
-    if found.opens is not None or not rule.test:
+    if found.by is not None or not rule.test:
         return found
     with _turn(record_path(home, case.subject.image_id, case.host, GATE_RECORDS), rule.timeout_s):
         found = of_records()
-        return found if found.opens is not None else answer_of_report(case, run(), rule)
+        return found if found.by is not None else answer_of_report(case, run(), rule)
 
 
 def answer_of_records(
@@ -124,15 +133,19 @@ def answer_of_records(
             why.append(refused)
         else:
             (unfit if outcome.code else fit).append((statement, one))
-    for bad, one in unfit:
+    standing = [
+        _by_record(name, bad, one, rule, now)
+        for bad, one in unfit
         if not any(
             good.ended > bad.ended and _rank(good.level) >= _rank(bad.level) for good, _ in fit
-        ):
-            return _by_record(name, bad, one, now)
+        )
+    ]
+    if standing:  # a closed gate before one that decides nothing, and that before a new test
+        return min(standing, key=lambda found: (found.opens is not False, found.by is None))
     enough = [(good, one) for good, one in fit if _rank(good.level) >= _rank(rule.level)]
     if enough:
         good, one = max(enough, key=lambda pair: pair[0].ended)
-        return _by_record(name, good, one, now)
+        return _by_record(name, good, one, rule, now)
     for good, one in fit:
         said = f"Tested at level {good.level} only; the requested level is {rule.level}."
         why.append(_undecided(one, said, _again(name), code="record-lower-level"))
@@ -167,33 +180,61 @@ def _undecided(one: Checked, message: str, fix: str | None, *, code: str | None)
     )
 
 
-def _by_record(name: str, statement: Statement, one: Checked, now: datetime) -> GateAnswer:
-    opens = statement.verdict == "fit"
+def _by_record(
+    name: str, statement: Statement, one: Checked, rule: GateRule, now: datetime
+) -> GateAnswer:
+    """The answer of a record. If it is not known what was at fault, a test of the level of `rule`
+    may tell, unless the record is of a higher one.
+    """
     said = f"{statement.verdict} at level {statement.level}, tested {_ago(now - statement.ended)}"
-    again = f"provision gate {name} --again --level {statement.level}"
-    return GateAnswer(
-        opens=opens,
+    found = GateAnswer(
+        opens=True,
         by="record",
-        message=said if opens else f"{said}: {_first_failed(statement.checks)}",
+        message=said,
         image=one.image,
-        code=None if opens else _UNFIT,
-        fix=None if opens else f"Repair it, then test it again: {again}",
         level=statement.level,
         when=statement.time,
         record=one.path,
     )
+    if statement.verdict == "fit":
+        return found
+    again = f"provision gate {name} --again --level {statement.level}"
+    found = _failed(
+        found,
+        statement.at_fault,
+        message=f"{said}: {_first_failed(statement)}",
+        code=_UNFIT,
+        fix=f"Repair it, then test it again: {again}",
+    )
+    tells = _rank(rule.level) >= _rank(statement.level)
+    return replace(found, by=None) if found.at_fault == "unknown" and tells else found
 
 
-def _first_failed(checks: Sequence[Mapping[str, Any]]) -> str:
-    """The first failed check, by id."""
-    failed = [str(row["id"]) for row in checks if row["status"] in {"fail", "error"}]
+def _failed(
+    found: GateAnswer, at_fault: str | None, *, message: str, code: str, fix: str
+) -> GateAnswer:
+    """Closed if the node is at fault, else undecided."""
+    at_fault = at_fault or "unknown"  # a record of an earlier version does not say it
+    found = replace(found, at_fault=at_fault, fix=fix)
+    if at_fault == "node":
+        return replace(found, opens=False, message=message, code=code)
+    message = f"{_AT_FAULT[at_fault]}: {message}"
+    return replace(found, opens=None, message=message, code="gate-not-node")
+
+
+def _first_failed(statement: Statement) -> str:
+    """The first failed check that decided, by id."""
+    failed = [row for row in statement.checks if row["status"] in {"fail", "error"}]
+    if not failed:
+        return "a check failed"
+    first = next((row for row in failed if row["at_fault"] == statement.at_fault), failed[0])
     more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-    return f"{failed[0]} failed{more}" if failed else "a check failed"
+    return f"{first['id']} failed{more}"
 
 
 def answer_of_report(case: RecordCase, report: Mapping[str, Any], rule: GateRule) -> GateAnswer:
     """The answer of a run that has just ended."""
-    verdict = report["verdict"]
+    verdict, at_fault = report["verdict"], report.get("at_fault")
     said = f"{verdict} at level {rule.level}, tested now"
     found = GateAnswer(
         opens=True,
@@ -210,11 +251,12 @@ def answer_of_report(case: RecordCase, report: Mapping[str, Any], rule: GateRule
         fix = "See what the node has: provision detect"
         return replace(found, opens=None, message=said, code="gate-no-verdict", fix=fix)
     fix = f"See all checks: provision verify {case.name}"
-    first = next((row for row in report["checks"] if row["status"] in {"fail", "error"}), None)
+    failed = [row for row in report["checks"] if row["status"] in {"fail", "error"}]
+    first = next((row for row in failed if row["at_fault"] == at_fault), None)
     if first is not None:
         said += f": {first['id']}: {first['message']}"
         fix = first["fix"] or fix
-    return replace(found, opens=False, message=said, code="gate-unfit", fix=fix)
+    return _failed(found, at_fault, message=said, code="gate-unfit", fix=fix)
 
 
 def answer_of_failure(failure: Failure) -> GateAnswer:
@@ -237,6 +279,7 @@ def answer_to_json(answer: GateAnswer) -> dict[str, Any]:
         "schema": 1,
         "open": answer.opens,
         "by": answer.by,
+        "at_fault": answer.at_fault,
         "level": answer.level,
         "when": answer.when,
         "image": answer.image,

@@ -200,7 +200,7 @@ def run_suite(
             fix="Its last lines say why. Run it by hand in the image: verify",
             detail=result.stderr_tail or result.stdout[-2000:],
         )
-    _refuse_untrue(report, result.exit_code, asked, expect)
+    _set_at_fault(report, _refuse_untrue(report, result.exit_code, asked, expect))
     console.result(f"{in_numbers(report)}, using {by}")
     return report, result.notes
 
@@ -227,7 +227,7 @@ class _Lines:
 
 def _refuse_untrue(
     report: Mapping[str, Any], exit_code: int, asked: SuiteRequest, expect: Mapping[str, Any]
-) -> None:
+) -> Recomputed:
     """Check a report against its own checks, and against the request."""
     claimed = report["verdict"]
     if "comparison" in report:
@@ -239,14 +239,29 @@ def _refuse_untrue(
         )
     if _VERDICTS.get(exit_code) != claimed:
         raise ContradictoryReportError(claimed, f"the suite ended with exit code {exit_code}")
+    return found
+
+
+def _set_at_fault(report: dict[str, Any], found: Recomputed) -> None:
+    """What is at fault, as it was computed here: an image of an earlier version does not say it."""
+    report.pop("at_fault", None)
+    if found.at_fault is not None:
+        report["at_fault"] = found.at_fault
+    for row in report["checks"]:
+        if row["id"] in found.faults:
+            row["at_fault"] = found.faults[row["id"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """The verdict that the checks of a report amount to, and why."""
+    """The verdict that the checks of a report amount to, and why; what is at fault if one failed,
+    and for each that did.
+    """
 
     verdict: str
     why: str
+    at_fault: str | None
+    faults: Mapping[str, str]
 
 
 def recompute(
@@ -264,7 +279,8 @@ def recompute(
         said = done.last_lines(1).removeprefix("verify: ").removeprefix(f"{path}: ")
         raise BadReportError(said or "the suite of this version cannot read it")
     found = json.loads(done.stdout)
-    return Recomputed(verdict=found["verdict"], why=found["why"])
+    names = ("verdict", "why", "at_fault", "faults")
+    return Recomputed(**{name: found[name] for name in names})
 
 
 def in_numbers(report: Mapping[str, Any]) -> str:

@@ -13,9 +13,10 @@
 #   OPTIONS="--max-age 12h"
 #   UNDECIDED=start                         # or drain: if the gate cannot decide
 #
-# Exit codes of `provision gate`: 0 open, 1 closed, others: it cannot decide. A program that does not
-# even start may end with 1, too, so its line has to say "closed". Slurm drains the node and requeues
-# the job if a Prolog fails. Slurm ends a HealthCheckProgram after 60 s, so nothing is
+# Exit codes of `provision gate`: 0 open, 1 closed: the node is at fault, others: it cannot decide. A
+# program that does not even start may end with 1, too, so its line has to say "closed". Slurm drains
+# the node and requeues the job if a Prolog fails, so what is wrong with the image or its start never
+# ends it: that would drain every node. Slurm ends a HealthCheckProgram after 60 s, so nothing is
 # tested there.
 set -u
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
@@ -49,6 +50,7 @@ said=$($PROVISION gate $OPTIONS "$IMAGE")
 case $?:$said in
 0:*) exit 0 ;;
 1:closed*) ;;
+*:"undecided: image at fault:"* | *:"undecided: configuration at fault:"*) exit 0 ;;
 *) [ "$UNDECIDED" = drain ] || exit 0 ;;
 esac
 drain "${said:-undecided, see the log of slurmd}"

@@ -91,6 +91,7 @@ def report(verdict: str = "fit", gemm: float = 600.0) -> dict[str, Any]:
             ],
             "driver_error": None,
         },
+        **({"at_fault": "node"} if verdict == "unfit" else {}),
         "checks": [known.get(one.id, check(one.id)) for one in chosen],
     }
 

@@ -76,6 +76,9 @@ def run(script: Path, **env: str) -> tuple[int, str]:
         pytest.param("open: fit at level quick", 0, OK, id="open"),
         pytest.param("closed: compute.gemm failed", 1, UNFIT, id="closed"),
         pytest.param("undecided: there is no record", 7, UNKNOWN, id="no record"),
+        pytest.param(
+            "undecided: image at fault: unfit at level quick", 7, UNKNOWN, id="a broken image"
+        ),
         pytest.param("undecided: no such image", 5, UNKNOWN, id="no such image"),
         pytest.param("", 1, UNKNOWN, id="a program that does not start is no sick node"),
         pytest.param("", 0, UNKNOWN, id="an answer that says nothing"),

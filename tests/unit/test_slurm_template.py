@@ -73,6 +73,23 @@ def test_what_the_gate_says_is_what_slurm_gets(
     assert drained == (["update", "NodeName=n7", "State=DRAIN", reason] if drains else [])
 
 
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        pytest.param("undecided: image at fault: unfit at level quick", 0, id="the image"),
+        pytest.param("undecided: configuration at fault: unfit", 0, id="the configuration"),
+        pytest.param("undecided: fault unknown: unfit: image at fault:", 1, id="not known"),
+        pytest.param("undecided: There is no record", 1, id="no record"),
+    ],
+)
+def test_a_broken_image_drains_no_node_even_if_the_undecided_does(
+    tmp_path: Path, said: str, ends: int
+) -> None:
+    conf = f"IMAGE=a:1\nPROVISION={tmp_path}/provision\nUNDECIDED=drain\n"
+    found, _, drained = ran(tmp_path, JOB, 7, said, conf)
+    assert (found, bool(drained)) == (ends, bool(ends))
+
+
 @pytest.mark.parametrize("env", [JOB, CHECK], ids=["a job", "the health check"])
 def test_a_command_that_does_not_start_is_no_sick_node(tmp_path: Path, env: dict[str, str]) -> None:
     """Python, for one, ends with 1 if its installation is broken."""

@@ -64,9 +64,14 @@ def main(argv: Sequence[str]) -> int:
     claimed = report["verdict"]
     if options.json:
         fault = decisive(failed)
-        values = {"schema": 1, "verdict": found, "claimed": claimed, "why": why}
-        values["at_fault"] = fault.at_fault if fault else None
-        values["check"] = fault.check if fault else None
+        values = {
+            "schema": 1,
+            "verdict": found,
+            "claimed": claimed,
+            "why": why,
+            "at_fault": fault.at_fault if fault else None,
+            "faults": {one.check: one.at_fault for one in failed},
+        }
         show(json.dumps(values, indent=2) + "\n")
     else:
         differs = "" if found == claimed else "; the report says " + claimed

@@ -24,6 +24,8 @@ from provision.version import VERSION
 PREDICATE_TYPE = "urn:gpu-provision:verification-record:1"
 VERDICTS = ("fit", "unfit", "no-verdict")
 LEVELS = ("quick", "standard", "full")
+FAULTS = ("node", "image", "configuration", "unknown")
+"""What can be at fault when a check fails, by the suite: docs/checks.md."""
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _CHECK = re.compile(r"[a-z]{1,40}\.[a-z0-9-]{1,60}")
@@ -49,8 +51,9 @@ RECORD = StatementKind(
 class Statement:
     """A record's content, as far as it is judged. `image` is "sha256:...", `also` are other digests
     of the same image, `time` when the suite had ended, in UTC. `checks` are rows of a report, as
-    far as a record keeps them. `has_tables`: the image's tables of contents were compared with its
-    files, so that it holds for lazy starts.
+    far as a record keeps them; `at_fault` is one of FAULTS, None if none failed and in records of
+    earlier versions. `has_tables`: the image's tables of contents were compared with its files, so
+    that it holds for lazy starts.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Statement:
     checks: tuple[Mapping[str, Any], ...]
     also: tuple[str, ...] = ()
     has_tables: bool = False
+    at_fault: str | None = None
 
     @property
     def ended(self) -> datetime:
@@ -119,6 +123,7 @@ def make_statement(
             **({"tables": _COMPARED} if has_tables else {}),
             "plan": {"framework": framework, **summary},
             "host": host_to_json(host),
+            "at_fault": report.get("at_fault"),
             "checks": _checks(report["checks"]),
             "report": {"sha256": report_sha256},
         },
@@ -136,6 +141,7 @@ def _check(row: Mapping[str, Any]) -> dict[str, Any]:
     measured = row["measured"]
     metrics = measured.get("metrics")
     said = {} if row["status"] == "pass" else {"message": row["message"]}
+    said |= {"at_fault": row["at_fault"]} if "at_fault" in row else {}
     return {
         "id": row["id"],
         **said,
@@ -171,7 +177,13 @@ def parse_statement(payload: bytes) -> Statement:
         ),
         checks=_rows(RECORD.object_at("checks", predicate.get("checks"))),
         has_tables=predicate.get("tables") == _COMPARED,
+        at_fault=_at_fault(predicate),
     )
+
+
+def _at_fault(found: Mapping[str, Any]) -> str | None:
+    value = found.get("at_fault")
+    return None if value is None else RECORD.word_at("at_fault", value, FAULTS)
 
 
 def _time(value: object) -> str:
@@ -195,5 +207,6 @@ def _rows(checks: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
             if not isinstance(on_cpu, bool):
                 raise RECORD.unlike(f"checks.{group}.on_cpu is not valid")
             name = RECORD.text_at(f"checks.{group}.id", row.get("id"), _CHECK)
-            found.append({"id": name, "status": status, "on_cpu": on_cpu})
+            whose = _at_fault(row)
+            found.append({"id": name, "status": status, "on_cpu": on_cpu, "at_fault": whose})
     return tuple(found)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from images.engines.spec import RunJob, RunResult
 from provision.attestation.record.host import recorded_host
 from provision.attestation.record.judge import Judgement, RecordChange
+from provision.attestation.record.statement import FAULTS as FAULTS_OF_RECORDS
 from provision.attestation.record.statement import LEVELS, Statement
 from provision.model.plan import HostFacts
 from provision.verification.gate import GateRule, answer_of_records, in_words
@@ -33,6 +34,7 @@ from tests.kit.fake_engine import (
     claims,
     gpu_check,
     report,
+    row_of,
     says,
 )
 from tests.kit.forged import forge_record
@@ -40,7 +42,10 @@ from tests.unit.provision.cli.test_cli import main
 from tests.unit.provision.verification.conftest import Place
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=timezone.utc)
-RESULT = {"schema", "open", "by", "level", "when", "image", "record", "message", "error"}
+RESULT = {
+    *("schema", "open", "by", "at_fault", "level", "when"),
+    *("image", "record", "message", "error"),
+}
 EXIT = {True: 0, False: 1, None: 7}
 
 
@@ -222,6 +227,65 @@ def test_a_test_decides(here: Place, verdict: str, opens: object, code: str | No
         assert found["error"]["fix"] == "run nvidia-smi"
 
 
+def failing(name: str, at_fault: str | None) -> dict[str, Any]:
+    """A report in which a check failed, by the word of its judge, or without one."""
+    found = report()
+    row_of(found, name).update(status="fail", cause="broken", fix="mend it")
+    row_of(found, name).update({"at_fault": at_fault} if at_fault else {})
+    return {**found, "verdict": "unfit"}
+
+
+FAULTS = [
+    pytest.param("devices.kernel", "node", "node", id="a GPU computes wrongly"),
+    pytest.param("health.memory", None, "node", id="ECC errors, by an image of an earlier version"),
+    pytest.param("libraries.cuda", "image", "image", id="the image has another CUDA"),
+    pytest.param("libraries.cuda", None, "image", id="the same, of an earlier version"),
+    pytest.param("loading.shm", None, "configuration", id="too little shared memory"),
+    pytest.param("devices.convolution", "unknown", "unknown", id="a hang"),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "whose"), FAULTS)
+def test_only_a_fault_of_the_node_closes_the_gate(
+    here: Place, name: str, said: str | None, whose: str
+) -> None:
+    here.engine.suite = says(failing(name, said))
+    found = answer("--level", "standard")
+    closed = whose == "node"
+    assert (found["open"], found["by"]) == (False if closed else None, "test")
+    assert found["at_fault"] == whose
+    assert found["error"]["code"] == ("gate-unfit" if closed else "gate-not-node")
+    assert f"tested now: {name}: of {name}" in found["message"]
+    assert found["error"]["fix"] == "mend it"
+    # and so does its record, without another test; only what is not known is tested again
+    here.engine.suite = nothing_runs if whose != "unknown" else here.engine.suite
+    again = answer("--level", "standard")
+    assert (again["open"], again["at_fault"]) == (found["open"], whose)
+    assert again["by"] == ("test" if whose == "unknown" else "record")
+    assert f"{name} failed" in answer("--no-test")["message"]
+
+
+def test_what_the_image_claims_to_be_at_fault_is_computed_here(here: Place) -> None:
+    here.engine.suite = says({**failing("libraries.cuda", "image"), "at_fault": "node"})
+    assert answer()["at_fault"] == "image"
+
+
+def test_a_record_that_does_not_say_what_was_at_fault_is_tested_again(here: Place) -> None:
+    """So it is with records of earlier versions."""
+    here.engine.suite = says(report("unfit"))
+    assert main("verify", TAG).code == 1
+    forge_record(here.records[0], without_faults, here.home)
+    assert answer("--no-test")["error"]["code"] == "gate-not-node"
+    here.engine.suite = says(report("fit"))
+    assert answer("--level", "standard")["open"] is True
+
+
+def without_faults(predicate: dict[str, Any]) -> None:
+    del predicate["at_fault"]
+    for row in predicate["checks"]["failed"]:
+        del row["at_fault"]
+
+
 def no_gpu_ran(job: RunJob) -> RunResult:
     found = report()
     for row in found["checks"]:
@@ -355,7 +419,9 @@ def test_two_jobs_at_once_are_one_test(here: Place) -> None:
 # --- rules --------------------------------------------------------------------------------------
 
 
-def recorded(verdict: str, level: str, hours: float, changed: tuple[RecordChange, ...]) -> Checked:
+def recorded(
+    verdict: str, level: str, hours: float, changed: tuple[RecordChange, ...], at_fault: str | None
+) -> Checked:
     then = (NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
     made = Statement(
         name=TAG,
@@ -366,7 +432,14 @@ def recorded(verdict: str, level: str, hours: float, changed: tuple[RecordChange
         lock=None,
         host=recorded_host(FACTS, kernel=None, engine=None),
         framework="pytorch",
-        checks=({"id": "devices.kernel", "status": "pass" if verdict == "fit" else "fail"},),
+        checks=(
+            {
+                "id": "devices.kernel",
+                "status": "pass" if verdict == "fit" else "fail",
+                "at_fault": None if verdict == "fit" else at_fault,
+            },
+        ),
+        at_fault=None if verdict == "fit" else at_fault,
     )
     code = None if verdict == "fit" else "record-unfit"
     judged = Judgement(code=code, message="", statement=made, changed=changed)
@@ -379,6 +452,7 @@ RECORDS = st.builds(
     st.sampled_from(LEVELS),
     st.floats(0, 48),
     st.sampled_from([(), (RecordChange(what="cards", was="a", now="b", matters=False),)]),
+    st.sampled_from([*FAULTS_OF_RECORDS, None]),
 )
 
 
@@ -404,8 +478,14 @@ def test_the_gate_opens_only_by_a_fit_record_that_nothing_contradicts(
         for bad in unfits
         if not any(good.ended > bad.ended and rank(good.level) >= rank(bad.level) for good in fits)
     ]
-    if standing:
+    if any(bad.at_fault == "node" for bad in standing):
         assert found.opens is False
+    elif standing:
+        assert (found.opens, found.exit_code, found.code) == (None, 7, "gate-not-node")
+        retested = all(
+            bad.at_fault in {"unknown", None} and rank(level) >= rank(bad.level) for bad in standing
+        )
+        assert found.by == (None if retested else "record")
     elif any(rank(one.level) >= rank(level) for one in fits):
         assert found.opens is True
     else:

@@ -17,7 +17,6 @@ from itertools import chain
 from posixpath import basename, dirname, join
 from typing import IO, Any, Literal
 
-from images.errors import Failure
 from images.inspect.archive import WheelArchive
 from images.inspect.dynamic import MAGIC, DynamicReader, Machine
 from images.inspect.library import read_library
@@ -38,6 +37,7 @@ from images.inspect.windows import HEAD_BYTES
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import Image, ImageLayer
 from images.oci.tarstream import layer_members
+from images.wheels.errors import WheelUnreadableError
 
 PIECE_BYTES = 1 << 20
 _WORKERS = 2
@@ -74,7 +74,8 @@ class LayerFacts:
 class Contents:
     """The contents of an image, or of a wheel; a wheel's `tree` is the site directory.
 
-    `config` is the image's configuration, `tags` the wheel's platform tags.
+    `config` is the image's configuration, `tags` the wheel's platform tags; `claims` as `Image`
+    has them.
     """
 
     kind: Literal["image", "wheel"]
@@ -85,6 +86,7 @@ class Contents:
     config: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[LayerFacts, ...] = ()
     tags: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -124,6 +126,7 @@ def read_image(image: Image, *, on_bytes: OnBytes | None = None) -> Contents:
         machine=_MACHINES.get(image.platform.architecture),
         tree=tree,
         config=image.config,
+        claims=image.claims,
         layers=tuple(
             LayerFacts(
                 digest=layer.blob.digest,
@@ -311,7 +314,7 @@ def _read_elf(path: str, file: ImageFile, pieces: Iterable[bytes]) -> DynamicRea
     reader = DynamicReader(file.size)
     try:
         file.code, _ = read_library(path, file.size, _tapped(held, file, reader))
-    except Failure as failure:
+    except WheelUnreadableError as failure:
         if file.elf is None or file.elf.machine is not None:
             file.problem = file.problem or failure.message
         return None

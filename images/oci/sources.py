@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from images.oci.model import LAYER_GZIP, Descriptor, Platform
+from images.system.hashed_file import HashedFile
 from images.wheels.locked import Wheel
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ class Image:
 
     `shown` is its name in messages; `digest` is its manifest's (its configuration's in an archive
     without manifests); `image_id` is its configuration's digest; `config` is the configuration.
-    `squashfs` is the file that has its files instead of layers, or beside them.
+    `squashfs` is the file that has its files instead of layers, or beside them; both digests are
+    then the file's, and `claims` the digests of the image that the file says it is, which proves
+    nothing.
     """
 
     shown: str
@@ -157,7 +159,8 @@ class Image:
     platform: Platform
     layers: tuple[ImageLayer, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
-    squashfs: Path | None = None
+    squashfs: HashedFile | None = None
+    claims: tuple[str, ...] = ()
 
     @property
     def is_lazy(self) -> bool:

@@ -147,7 +147,10 @@ def _make(one: OneImage, done: BuildDone, signer: Signer, settings: BuildSetting
         ),
         signer,
         name=done.name,
-        images=[*digests, one.image_id],
+        # a squashfs is known by the digest of its file alone
+        images=[one.image_id, *digests]
+        if done.choice.destination.kind == "squashfs"
+        else [*digests, one.image_id],
         debian=_debian(one.lock.plan, settings),
         changed=None
         if one.cut is None

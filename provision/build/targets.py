@@ -106,8 +106,8 @@ class SquashfsTarget(LearningTarget):
         with console.transfer() as progress:
             image = self._file.write(made.image, lambda count: progress.wrote("squashfs", count))
         assert image.squashfs is not None
-        size = image.squashfs.stat().st_size
-        return replace(made, image=image, size_bytes=size, layers=())
+        size = image.squashfs.state.size
+        return replace(made, image=image, image_id=image.image_id, size_bytes=size, layers=())
 
     def publish(self, manifest: bytes, media_type: str, *, name: str | None) -> Descriptor:
         if name is not None:

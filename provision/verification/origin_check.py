@@ -44,7 +44,8 @@ def check_origin(
     trust: Sequence[Path],
     lock: Path | None,
 ) -> CheckedOrigin:
-    """Check the statement in a file, or those attached in the image's registry, against the image.
+    """Check the statement in a file, or those attached in the image's registry, against the image;
+    for a squashfs, by default that in the file beside it.
 
     `lock`: the lock that the image should have been built from. Nothing is run, and nothing is
     loaded.
@@ -53,12 +54,17 @@ def check_origin(
     subject = find_subject(name, places)
     known = (subject.manifest,) if subject.manifest else (subject.digest, subject.image_id)
     images = [digest for digest in known if digest]
+    near = _beside(subject)
     try:
         trusted = trusted_keys(home, trust)
+        if path is None and near is not None:
+            if not near.exists():
+                return CheckedOrigin(image=images[0], outcome=missing(name, near))
+            path = near
         if path is not None:
             provenance, keyid = read_statement(_read(path), trusted)
             outcome: Origin | ProvenanceError = judge(
-                provenance, name=name, images=images, lock=wanted
+                provenance, name=name, images=images, lock=wanted, claims=subject.claims
             )
         else:
             outcome, keyid_ = _attached(subject, places, trusted, images, wanted)
@@ -91,6 +97,15 @@ def _attached(
             trusted=trusted,
             lock=lock,
         )
+
+
+def _beside(subject: Subject) -> Path | None:
+    """Where the build of a squashfs leaves its statement; None: the image is not a squashfs."""
+    if subject.image is None or subject.image.squashfs is None:
+        return None
+    from provision.attestation.provenance.documents import beside
+
+    return beside(subject.image.squashfs.path)[1]
 
 
 def _read(path: Path) -> bytes:

@@ -87,10 +87,14 @@ def check_record(
         now=datetime.now(timezone.utc),
         contradiction=contradiction,
         manifest=subject.manifest,
+        claims=subject.claims,
     )
-    found = path or record_path(home, image, host, folder)
+    # a record of what a file says it is does not prove the file, and the judgement says why
+    own = [record_path(home, one, host, folder) for one in (image, *subject.claims)]
+    found = path or own[0]
     try:
         trusted = trusted_keys(home, trust)
+        found = path or next(filter(is_there, own), own[0])
         absent_here = not is_there(found)
         if attached and absent_here and path is None and subject.registry is not None:
             manifest = (subject.digest or "",)

@@ -20,6 +20,7 @@ from images.errors import Failure
 from images.oci.errors import PlatformMissingError
 from images.oci.model import Platform
 from images.oci.sources import Image
+from images.system.hashed_file import check_unchanged
 from provision.output.console import Console
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class ImagePlaces:
 class Subject:
     """One image. `engine` has it, or `image` can be read; `registry`: a registry has it under that
     name; `digest`: that of its manifest, if it has one; `emulator`: what would run it here, if it
-    is not for this machine's processor.
+    is not for this machine's processor. A squashfs has one digest, that of the file; `claims`:
+    those of the image that the file says it is.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Subject:
     registry: str | None = None
     digest: str | None = None
     emulator: str = ""
+    claims: tuple[str, ...] = ()
 
     @property
     def manifest(self) -> str | None:
@@ -83,7 +86,7 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
     from images.engines.squashfs.reading import open_squashfs
 
     if (file := squashfs_of(text)) is not None:
-        return _read(text, open_squashfs(file))
+        return _read(text, open_squashfs(file, places.state))
     place = parse_place(text)
     if place.path is not None:
         return _read(text, nearest(partial(open_path, place)))
@@ -171,7 +174,8 @@ def sandbox_here(cache: Path) -> Runner:
 @contextmanager
 def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[Runner, str]]:
     """Make an image runnable, and give its name there; then it is removed or unmounted, except
-    for the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it.
+    for the last one that a sandbox has unpacked. OtherMachineError: this machine cannot run it;
+    FileChangedError: the file of a squashfs was changed before the end.
     """
     from images.engines.sandbox.run import Sandbox
 
@@ -181,6 +185,8 @@ def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[R
         handle = runner.prepare(image, lambda count: progress.wrote("for the suite", count))
     try:
         yield runner, handle
+        if image.squashfs is not None:
+            check_unchanged(image.squashfs)
     finally:
         if image.squashfs is not None or not isinstance(runner, Sandbox):
             runner.remove(handle)
@@ -198,6 +204,7 @@ def _read(text: str, image: Image, registry: str | None = None) -> Subject:
         registry=registry,
         digest=image.digest,
         emulator=emulator_of(image.platform),
+        claims=image.claims,
     )
 
 

@@ -20,6 +20,7 @@ from typing import IO, cast
 from images.engines.sandbox.errors import MountError
 from images.engines.sandbox.hold import is_mounted, unmount
 from images.engines.sandbox.sif import squashfs_offset
+from images.system.hashed_file import FileState, changed, state_of
 from images.system.interruption import uninterrupted
 from images.system.scratch import scratch_directory
 
@@ -32,31 +33,35 @@ _END_S = 10.0
 
 
 @contextlib.contextmanager
-def mounted(file: Path) -> Iterator[Path]:
-    """Mount a file for a short while, and give the directory. MountError: see `mount`."""
+def mounted(file: Path, state: FileState | None = None) -> Iterator[Path]:
+    """Mount a file for a short while, and give the directory. Errors: see `mount`."""
     with scratch_directory() as scratch:
         place = scratch / MOUNT_POINT
         place.mkdir()
-        end = mount(file, place)
+        end = mount(file, place, state)
         try:
             yield place
         finally:
             end()
 
 
-def mount(file: Path, place: Path) -> Callable[[], None]:
+def mount(file: Path, place: Path, state: FileState | None = None) -> Callable[[], None]:
     """Mount a file on an empty directory; returns what unmounts it. MountError: nothing on this
-    host can mount it, with the reason for each way.
+    host can mount it, with the reason for each way. FileChangedError: it is in another state.
     """
     problems: list[str] = []
-    for name, command in _ways(file.absolute(), place):
-        with tempfile.TemporaryFile() as said:
-            try:
-                return _hold(command, place, said)
-            except _NotMounted:
-                said.seek(0)
-                text = said.read(4000).decode("utf-8", "replace").strip()
-                problems.append(f"{name}: {text or 'gave no reason'}")
+    with file.open("rb", buffering=0) as opened:
+        if state is not None and state_of(opened) != state:
+            raise changed(file)
+        # by its descriptor: its name may be given to another file before the program opens it
+        for name, command in _ways(Path(f"/proc/{os.getpid()}/fd/{opened.fileno()}"), place):
+            with tempfile.TemporaryFile() as said:
+                try:
+                    return _hold(command, place, said)
+                except _NotMounted:
+                    said.seek(0)
+                    text = said.read(4000).decode("utf-8", "replace").strip()
+                    problems.append(f"{name}: {text or 'gave no reason'}")
     if problems:
         raise MountError(
             f"{file} cannot be mounted.",

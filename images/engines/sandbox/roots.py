@@ -79,13 +79,15 @@ class Roots:
         return root
 
     def mount(self, image: Image) -> Root:
-        """Mount the squashfs of an image. MountError: this host cannot."""
+        """Mount the squashfs of an image. MountError: this host cannot; FileChangedError: the file
+        is not as it was when it was hashed.
+        """
         assert image.squashfs is not None
         self._make_directory()
         work, lock = self._begin(_MOUNTED)
         try:
             (work / MOUNT_POINT).mkdir()
-            unmount = mount(image.squashfs, work / MOUNT_POINT)
+            unmount = mount(image.squashfs.path, work / MOUNT_POINT, image.squashfs.state)
         except BaseException:
             os.close(lock)
             self.clear()
@@ -137,7 +139,7 @@ class Roots:
             except BaseException:
                 os.close(lock)
                 raise
-            if about.get("boot") == _boot() and isinstance(about.get("config"), dict):
+            if about.get("boot") == boot_id() and isinstance(about.get("config"), dict):
                 return Root(place=place, config=about["config"], lock=lock)
             os.close(lock)
         return None
@@ -149,7 +151,7 @@ class Roots:
             tree.mkdir(mode=0o755)
             tree.chmod(0o755)
             unpack(image.layers, tree, on_bytes)
-            about = {"boot": _boot(), "config": dict(image.config)}
+            about = {"boot": boot_id(), "config": dict(image.config)}
             (work / _ABOUT).write_bytes(to_bytes(about))
             with contextlib.suppress(OSError):  # another process was faster: then both are used
                 work.rename(place)
@@ -201,8 +203,8 @@ def _flock(descriptor: int, kind: int) -> None:
         fcntl.flock(descriptor, kind)
 
 
-def _boot() -> str:
-    """The ID of the machine's current boot."""
+def boot_id() -> str:
+    """The ID of the machine's current boot; "" if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -76,7 +76,7 @@ class Sandbox:
     ) -> str:
         """Unpack an image, or mount its squashfs; returns its handle for `RunJob.image`."""
         del source, name
-        handle = str(image.squashfs) if image.squashfs else image.image_id
+        handle = str(image.squashfs.path) if image.squashfs else image.image_id
         if handle not in self._in_use:
             mounted = self._roots.mount(image) if image.squashfs else None
             self._in_use[handle] = mounted or self._roots.use(image, on_bytes)

@@ -14,7 +14,8 @@ the libraries of the host's driver, which --nv binds to /.singularity.d/libs.
 https://github.com/apptainer/apptainer/blob/v1.4.5/internal/pkg/util/fs/files/action_script.sh
 .../internal/pkg/build/sources/conveyorPacker_oci.go, 99-base.sh
 
-The record says which image it is, with its configuration: so the file alone can be verified.
+The record has the image's configuration, and says which image it is: so the file alone can be
+verified.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from images.oci.inflate import ANEW_FIX
 from images.oci.model import digest_of, is_digest, read_object, to_bytes
 from images.oci.reading import check_platform
 from images.oci.sources import Image
+from images.system.hashed_file import HashedFile
 
 RECORD = "/opt/gpu-provision/image.json"
 MOST_RECORD_BYTES = 4 << 20
@@ -149,8 +151,12 @@ def write_record(image: Image) -> bytes:
     return to_bytes({"schema": _SCHEMA, "digest": image.digest, "config": dict(image.config)})
 
 
-def read_record(content: bytes, shown: str) -> Image:
-    """The image that a record describes, without layers. ImageUnreadableError: it is damaged."""
+def read_record(content: bytes, file: HashedFile) -> Image:
+    """The image that a file is, as its record describes it, without layers: identified by the
+    file's digest, since whoever can write the file can write any record. ImageUnreadableError: the
+    record is damaged.
+    """
+    shown = str(file.path)
     record = read_object(content, shown)
     digest, config = record.get("digest"), record.get("config")
     fits = isinstance(digest, str) and is_digest(digest) and isinstance(config, dict)
@@ -163,11 +169,13 @@ def read_record(content: bytes, shown: str) -> Image:
     assert isinstance(config, dict)
     return Image(
         shown=shown,
-        digest=digest,
-        image_id=digest_of(to_bytes(config)),
+        digest=file.digest,
+        image_id=file.digest,
         platform=check_platform(config, None, shown),
         layers=(),
         config=config,
+        squashfs=file,
+        claims=(digest_of(to_bytes(config)), digest),
     )
 
 

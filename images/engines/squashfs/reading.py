@@ -11,15 +11,18 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import IO, cast
 
 from images.engines.sandbox.mounts import mounted
 from images.engines.sandbox.plan import resolve
 from images.engines.sandbox.sif import squashfs_offset
 from images.engines.squashfs.files import MOST_RECORD_BYTES, RECORD, read_record
+from images.engines.squashfs.identity import identify
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 from images.oci.model import LAYER, Descriptor
 from images.oci.sources import Image, ImageLayer, Member
+from images.system.hashed_file import HashedFile, check_unchanged
 
 _KINDS = {
     stat.S_IFREG: tarfile.REGTYPE,
@@ -40,30 +43,42 @@ def is_squashfs(path: Path) -> bool:
         return False
 
 
-def open_squashfs(path: Path) -> Image:
-    """The image that a squashfs is. MountError: this host cannot mount it; ImageUnreadableError:
-    it has no record of an image.
+def open_squashfs(path: Path, cache: Path | None = None) -> Image:
+    """The image that a squashfs is; the whole file is hashed, unless its digest is remembered in
+    `cache`. MountError: this host cannot mount it; ImageUnreadableError: it has no record of an
+    image; FileChangedError: it is being written.
     """
-    with mounted(path) as tree:
-        return _image_in(tree, path)
+    file = _identified(path, cache)
+    with mounted(file.path, file.state) as tree:
+        return _image_in(tree, file)
 
 
 @contextlib.contextmanager
-def mounted_image(path: Path) -> Iterator[Image]:
+def mounted_image(path: Path, cache: Path | None = None) -> Iterator[Image]:
     """The same, with its files as one layer, which can be read in the block."""
-    with mounted(path) as tree:
-        image = _image_in(tree, path)
-        size = path.stat().st_size
+    file = _identified(path, cache)
+    with mounted(file.path, file.state) as tree:
+        image = _image_in(tree, file)
         layer = ImageLayer(
-            blob=Descriptor(media_type=LAYER, digest=image.digest, size=size),
-            diff_id=image.digest,
+            blob=Descriptor(media_type=LAYER, digest=file.digest, size=file.state.size),
+            diff_id=file.digest,
             stream=_refuse_stream,
             members=partial(_members, tree, path),
         )
         yield replace(image, layers=(layer,))
+    check_unchanged(file)
 
 
-def _image_in(tree: Path, path: Path) -> Image:
+def _identified(path: Path, cache: Path | None) -> HashedFile:
+    path = path.absolute()
+    try:
+        return identify(path, cache)
+    except OSError as error:
+        raise _damaged(path, error) from error
+
+
+def _image_in(tree: Path, file: HashedFile) -> Image:
+    path = file.path
     try:
         found, missing = resolve(tree, RECORD)
         content = b"" if missing else _small_file(tree / found.lstrip("/"))
@@ -75,7 +90,7 @@ def _image_in(tree: Path, path: Path) -> Image:
             fix="Use a file that `provision build --output FILE.sqfs` has written; enroot and "
             "others write none.",
         )
-    return replace(read_record(content, str(path)), squashfs=path.absolute())
+    return read_record(content, file)
 
 
 def _members(tree: Path, path: Path) -> Generator[Member, None, None]:
@@ -90,13 +105,27 @@ def _members(tree: Path, path: Path) -> Generator[Member, None, None]:
                 member = _member(name, entry, names)
                 if member.isreg():
                     with open(entry.path, "rb") as content:  # noqa: PTH123  an entry has no open
-                        yield member, content
+                        yield member, cast("IO[bytes]", _Content(content, path))
                 else:
                     yield member, None
                 if member.isdir():
                     waiting.append(name)
     except OSError as error:
         raise _damaged(path, error) from error
+
+
+class _Content:
+    """A file's content; ImageUnreadableError where its blocks are damaged."""
+
+    def __init__(self, content: IO[bytes], path: Path) -> None:
+        self._content = content
+        self._path = path
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._content.read(size)
+        except OSError as error:
+            raise _damaged(self._path, error) from error
 
 
 def _member(name: str, entry: os.DirEntry[str], names: dict[int, str]) -> tarfile.TarInfo:

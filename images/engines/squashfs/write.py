@@ -28,6 +28,7 @@ from images.engines.squashfs.merge import merge
 from images.oci.blobfiles import current_umask, sync_directory, told_as_failure
 from images.oci.errors import ImagePlaceError, TargetError
 from images.oci.sources import Image
+from images.system.hashed_file import hash_file
 from images.system.interruption import uninterrupted
 from images.system.process import ToolMissing, describe_exit
 from images.system.scratch import scratch_directory
@@ -94,8 +95,9 @@ class SquashfsFile:
         *,
         processors: int | None = None,
     ) -> Image:
-        """Write an image, and return it as it is in the file, which has no name yet. `on_bytes` is
-        called with how many more bytes of it were passed on. TargetError: it cannot be written.
+        """Write an image, and return it as it is in the file, which has no name yet and identifies
+        it: by its digest. `on_bytes` is called with how many more bytes of it were passed on.
+        TargetError: it cannot be written.
         """
         merged = merge(image.layers)
         add_files(merged.tree, image)
@@ -115,8 +117,15 @@ class SquashfsFile:
             out.chmod((0o777 if is_sif else 0o666) & ~current_umask())
             with out.open("rb") as file:
                 os.fsync(file.fileno())
+            hashed = hash_file(out)
         self._made = out
-        return replace(image, squashfs=out)
+        return replace(
+            image,
+            digest=hashed.digest,
+            image_id=hashed.digest,
+            squashfs=hashed,
+            claims=(image.image_id, image.digest),
+        )
 
     def publish(self) -> Path:
         """Give the file its name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from provision.attestation.provenance.bundle import envelope_in
@@ -38,15 +39,32 @@ def read_statement(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Prove
 
 
 def judge(
-    provenance: Provenance, *, name: str, images: Collection[str], lock: str | None = None
+    provenance: Provenance,
+    *,
+    name: str,
+    images: Collection[str],
+    lock: str | None = None,
+    claims: Collection[str] = (),
 ) -> Origin:
     """Check a statement against an image.
 
     `images` are all digests that the image is known by (manifest, index, configuration); `lock` is
-    the sha256 of the lock that it should have been built from, if known.
+    the sha256 of the lock that it should have been built from, if known; `claims` are digests that
+    a file only says it has, which proves nothing.
     """
     again = "provision build"
 
+    if set(provenance.images).isdisjoint(images) and not set(provenance.images).isdisjoint(claims):
+        said = (
+            f"The statement is of {provenance.images[0]}. {name} says that it is the same image, "
+            f"but the file is {_listed(images)}."
+        )
+        return Origin(
+            code="provenance-not-of-file",
+            message=said,
+            fix=f"Build the file again to get its provenance: {again} --lock FILE --output {name}",
+            provenance=provenance,
+        )
     if not set(provenance.images) & set(images):
         said = f"The statement is of {provenance.images[0]}, but {name} is {_listed(images)}."
         return Origin(
@@ -71,12 +89,17 @@ def judge(
     return Origin(code=None, message=said, exit_code=Exit.DONE, provenance=provenance)
 
 
-def missing(name: str) -> Origin:
-    """There is no statement about this image."""
+def missing(name: str, path: Path | None = None) -> Origin:
+    """There is no statement about this image: attached to it, or in the file beside it."""
     return Origin(
         code="provenance-missing",
-        message=f"No provenance is attached to {name}.",
-        fix="Build it with one: provision build --push REF",
+        message=f"No provenance is attached to {name}."
+        if path is None
+        else f"{name} has no provenance: there is no {path}.",
+        fix="Build it with one: provision build --push REF"
+        if path is None
+        else "Name the FILE.sigstore.json of its build, or build it again: "
+        f"provision build --output {name}",
     )
 
 

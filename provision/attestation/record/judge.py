@@ -55,13 +55,15 @@ def judge(
     contradiction: Callable[[Statement], str | None],
     also: Collection[str] = (),
     manifest: str | None = None,
+    claims: Collection[str] = (),
 ) -> Judgement:
     """Check a record against an image, this machine, and the requested level (None: any).
 
     Anything that makes the record about something else comes before its content. `also` are other
-    digests that the image is known by, such as that of its manifest. `contradiction` says if the
-    verdict differs from what the checks in the record amount to. `manifest`: the digest that the
-    record must name, with the tables of contents that it covers; None: any digest is enough.
+    digests that the image is known by, such as that of its manifest; `claims` are those that a file
+    only says it has, which proves nothing. `manifest`: the digest that the record must name, with
+    the tables of contents that it covers; None: any digest is enough. `contradiction` says if the
+    verdict differs from what the checks in the record amount to.
     """
     same = not statement.images.isdisjoint({image, *also})
     known = replace(statement, image=image) if same else statement
@@ -79,6 +81,12 @@ def judge(
             changed=changed,
         )
 
+    if not same and not statement.images.isdisjoint(claims):
+        said = (
+            f"The record is of the image that {name} says it is ({statement.image[:19]}), not of "
+            f"this file ({image[:19]}): whoever can write a file can make it say that."
+        )
+        return no(code="record-not-of-file", message=said, fix=f"Test the file: {again}")
     if not same:
         said = f"The record is of {statement.image}, but {name} is {image}."
         return no(code="record-other-image", message=said, fix=f"Test this one: {again}")

@@ -81,6 +81,9 @@ def _about(found: Inspection) -> list[str]:
         found.machine or "",
     ]
     lines = row("contains", ", ".join(filter(None, parts)) or "nothing known")
+    if claims := found.contents.claims:
+        lines.append(f"digest   {found.contents.digest}")  # 71 letters, and 80 columns
+        lines += row("", f"of the file; it says that it is image {claims[0]}, which proves nothing")
     if plan is not None:
         lines += row("built as", f"{plan.framework} {plan.framework_version}, {plan.wheel_tag}")
     if cut := cut_label(found):

@@ -33,7 +33,9 @@ class ImageWork(NamedTuple):
     order. `provision`: the command of a checkout that the nodes share; it runs `provision verify
     IMAGE` with the words of `verify`, and nothing else. `expect`: the expectations without GPUs,
     given on standard input with this node's GPUs (`--expect -`); `specs`: a GPU's name -> its
-    specification. `network` is "none" or "host". `timeout_s` is for the command alone.
+    specification. `digest`: what a file or a layout directory must have on the node, the file's
+    own or that of its manifest; None: it is not looked at. `network` is "none" or "host".
+    `timeout_s` is for the command alone.
     """
 
     image: str
@@ -44,6 +46,7 @@ class ImageWork(NamedTuple):
     verify: tuple[str, ...] | None = None
     expect: Mapping[str, Any] | None = None
     specs: Mapping[str, Mapping[str, Any]] = {}
+    digest: str | None = None
     network: str = "none"
     environment: Mapping[str, str] = {}
     shm_bytes: int = SUITE_SHM_BYTES

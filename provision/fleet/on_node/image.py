@@ -2,8 +2,9 @@
 
 Keys of the order: `image`, `ways` (tried in this order), `provision` (its command, or null),
 `command` (argv in the container), `verify` (the words of `provision verify`, or null), `expect`
-(the expectations without GPUs, or null) and `specs` (a GPU's name -> its specification), `network`
-("none" or "host"), `shm_bytes`, `stack_bytes`, `environment`, `timeout_s` (of the command alone).
+(the expectations without GPUs, or null) and `specs` (a GPU's name -> its specification), `digest`
+(of the file or the layout that `image` names by its path, or null), `network` ("none" or "host"),
+`shm_bytes`, `stack_bytes`, `environment`, `timeout_s` (of the command alone).
 
 The answer: `host` (the node's host file), `way`, `code`, `stdout` and `stderr` (its end) of the
 command; or `host` and `failure` (`code`, `message`, `fix`).
@@ -20,12 +21,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from images.engines import words
 from images.errors import Failure
 from images.system import process
+from images.system.hashed_file import check_unchanged
+from provision.fleet.on_node.identity import LAYOUT, hash_image_file, layout_has
 from provision.host.gpu_request import gpus_to_request
 from provision.host.probe import detect
 from provision.model.facts import host_to_json
@@ -130,7 +133,13 @@ def _run(order: Mapping[str, Any], facts: HostFacts, caller: Caller) -> dict[str
     data = "" if expect is None else json.dumps(expect)
     if way == INSIDE:
         return _ended(way, _process(order["command"], order, caller, data=data))
-    gpus = gpus_to_request(facts)
+    with _same_image(order, caller):
+        return _by_way(way, program, gpus_to_request(facts), order, caller, data)
+
+
+def _by_way(
+    way: str, program: str, gpus: str, order: Mapping[str, Any], caller: Caller, data: str
+) -> dict[str, Any]:
     if way in ("docker", "podman"):
         return _ended(way, _in_container(way, gpus, order, caller, data))
     if way == "apptainer":
@@ -143,6 +152,48 @@ def _run(order: Mapping[str, Any], facts: HostFacts, caller: Caller) -> dict[str
         )
         return _ended(way, _process(argv, order, caller, data=data, cleanup=()))
     return _ended(way, _in_enroot(gpus, order, caller, data))
+
+
+@contextlib.contextmanager
+def _same_image(order: Mapping[str, Any], caller: Caller) -> Iterator[None]:
+    """NodeRunError: the path that the order names is another image here; FileChangedError: the
+    file was changed before the end.
+    """
+    image, digest = order["image"], order["digest"]
+    if digest is None or not image.startswith(("/", LAYOUT)):
+        yield
+        return
+
+    def in_time(_: int) -> None:
+        if caller.gone() or time.monotonic() > order["deadline"]:
+            raise NodeRunError(
+                code="node-timeout",
+                message=f"{image} was not hashed within {order['timeout_s']:g} s.",
+                fix="See whether the file system is slow, or allow more time: --timeout SECONDS",
+            )
+
+    hashed = None
+    try:
+        if image.startswith(LAYOUT):
+            same = layout_has(image, digest)
+        else:
+            hashed = hash_image_file(image, in_time)
+            same = hashed.digest == digest
+    except (OSError, ValueError, RecursionError) as error:
+        raise NodeRunError(
+            code="no-image-on-node",
+            message=f"{image} cannot be read there: {error}",
+            fix="Keep the image on a file system that all nodes share.",
+        ) from error
+    if not same:
+        raise NodeRunError(
+            code="other-image-on-node",
+            message=f"{image} is another image there than {digest[:19]}.",
+            fix="Compare it with the file here (sha256sum FILE), and copy the right one.",
+        )
+    yield
+    if hashed is not None:
+        check_unchanged(hashed)
 
 
 def choose_way(

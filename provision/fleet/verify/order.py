@@ -24,7 +24,7 @@ _OF_SIF = ("provision", "apptainer")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOrder:
     """The suite of one image at one level. `image` is its name on the nodes, `image_id` the digest
-    of its configuration.
+    of its configuration, or of the file of a squashfs; `digest` that of its manifest, or the same.
     """
 
     image: str
@@ -35,6 +35,7 @@ class FleetOrder:
     specs: Mapping[str, Mapping[str, Any]]
     ways: tuple[str, ...] = WAYS
     provision: str | None = None
+    digest: str | None = None
 
     def work(self) -> ImageWork:
         """What a node is asked for."""
@@ -48,6 +49,7 @@ class FleetOrder:
             verify=(*words, "--timeout", f"{self.timeout_s:.0f}"),
             expect=self.expect,
             specs=self.specs,
+            digest=self.digest,
         )
 
 
@@ -115,6 +117,7 @@ def read_order(
         specs={row.name: spec_of(row) for row in catalog.gpus},
         ways=chosen,
         provision=provision,
+        digest=subject.digest,
     )
 
 

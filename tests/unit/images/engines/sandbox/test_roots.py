@@ -99,7 +99,7 @@ def test_what_may_not_be_whole_is_made_anew(
     root.release()
     (root.tree / "a").write_text("")  # as after a power cut
     if damage == "boot":
-        monkeypatch.setattr(module, "_boot", lambda: "another")
+        monkeypatch.setattr(module, "boot_id", lambda: "another")
     else:
         (root.place / damage).write_text("{")
     again = use(tmp_path, "a")

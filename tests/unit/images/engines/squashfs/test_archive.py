@@ -29,6 +29,7 @@ from images.errors import Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.model import to_bytes
 from images.oci.sources import ImageLayer
+from images.system.hashed_file import FileState, HashedFile
 from tests.kit.sandbox_images import entry, image, layer, layer_of, link
 
 
@@ -293,11 +294,15 @@ def test_apptainer_gets_the_images_path_and_command(tmp_path: Path) -> None:
         assert done.stdout == expected
 
 
-def test_the_record_says_which_image_it_is() -> None:
+FILE = HashedFile(Path("image.sqfs"), f"sha256:{'f1' * 32}", FileState(1, 2, 3, 4, 5))
+
+
+def test_a_file_is_identified_by_its_bytes_and_its_record_is_a_claim() -> None:
     one = image([layer(entry("f", b"1"))], {"Env": ["A=ü"], "Labels": {"x": "y"}})
-    found = read_record(write_record(one), "it")
-    assert (found.image_id, found.digest, found.config) == (one.image_id, one.digest, one.config)
-    assert found.platform == one.platform
+    found = read_record(write_record(one), FILE)
+    assert (found.image_id, found.digest, found.squashfs) == (FILE.digest, FILE.digest, FILE)
+    assert found.claims == (one.image_id, one.digest)
+    assert (found.config, found.platform) == (one.config, one.platform)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +322,7 @@ def test_the_record_says_which_image_it_is() -> None:
 )
 def test_a_damaged_record_is_refused(content: bytes) -> None:
     with pytest.raises(Failure) as caught:
-        read_record(content, "image.sqfs")
+        read_record(content, FILE)
     assert "image.sqfs" in caught.value.message
     assert caught.value.fix
 

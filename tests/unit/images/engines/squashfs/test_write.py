@@ -25,6 +25,7 @@ from images.engines.squashfs.reading import is_squashfs
 from images.engines.squashfs.write import SquashfsFile, find_tool
 from images.oci.errors import ImagePlaceError, ImageUnreadableError, TargetError
 from images.oci.sources import Image, ImageLayer, Member
+from images.system.hashed_file import hash_file
 from images.system.process import ToolMissing
 from tests import ROOT, need
 from tests.kit.sandbox_images import entry, image, layer, link
@@ -167,7 +168,8 @@ def test_contents_links_and_attributes_are_kept(tmp_path: Path, unsquashfs: str)
     links = {"lib": "u/lib", "far": "/" + "t" * 300, "näh": "/Főtanúsítvány"}
     assert {name: str((root / name).readlink()) for name in links} == links
     assert os.getxattr(root / "ping", "user.x") == b"\xff\0a"
-    assert read_record((root / RECORD[1:]).read_bytes(), "").image_id == one.image_id
+    record = read_record((root / RECORD[1:]).read_bytes(), hash_file(made))
+    assert record.claims == (one.image_id, one.digest)
     if os.geteuid() == 0:
         assert os.getxattr(root / "ping", "security.capability") == CAPABILITY
         status = (root / "disk").lstat()

@@ -1,0 +1,83 @@
+"""A file by its content, and whether it is still in the state in which it was hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from images.system.hashed_file import (
+    FileChangedError,
+    check_unchanged,
+    hash_file,
+    hash_open_file,
+    state_of,
+)
+
+CONTENT = hashlib.shake_128(b"x").digest(3_000_001)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "image.sqfs"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def test_the_digest_is_that_of_the_whole_file(file: Path) -> None:
+    found = hash_file(file)
+    assert found.digest == f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+    assert found.state.size == len(CONTENT)
+    check_unchanged(found)
+
+
+def in_place(path: Path) -> None:
+    """A byte differs; size and time of modification are as before."""
+    before = path.stat()
+    with path.open("r+b") as opened:
+        opened.write(b"y")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def longer(path: Path) -> None:
+    with path.open("ab") as opened:
+        opened.write(b"y")
+
+
+def replaced(path: Path) -> None:
+    other = path.with_suffix(".new")
+    other.write_bytes(CONTENT)
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(in_place, id="a byte was changed and the time set back"),
+        pytest.param(replaced, id="another file with the same content has its name"),
+        pytest.param(longer, id="it grew"),
+        pytest.param(lambda path: os.truncate(path, 10), id="it was cut"),
+        pytest.param(Path.unlink, id="it is gone"),
+    ],
+)
+def test_a_change_is_seen(file: Path, change: Callable[[Path], object]) -> None:
+    found = hash_file(file)
+    change(file)
+    with pytest.raises(FileChangedError) as caught:
+        check_unchanged(found)
+    assert (caught.value.code, caught.value.exit_code) == ("file-changed", 7)
+
+
+def test_a_file_that_is_written_while_it_is_hashed_has_no_digest(file: Path) -> None:
+    with file.open("rb", buffering=0) as opened, pytest.raises(FileChangedError):
+        hash_open_file(opened, file, lambda _: in_place(file))
+
+
+def test_reading_is_no_change(file: Path) -> None:
+    found = hash_file(file)
+    assert file.read_bytes() == CONTENT
+    with file.open("rb", buffering=0) as opened:
+        assert state_of(opened) == found.state

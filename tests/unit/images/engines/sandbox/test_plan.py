@@ -357,6 +357,22 @@ def test_where_groups_can_be_made(
     assert found == [mounted / place for place in expected]
 
 
+@pytest.mark.parametrize("name", ["memory.max", "memory.limit_in_bytes"], ids=["v2", "v1"])
+def test_a_group_has_nine_tenths_of_the_memory(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    for file in ("pids.max", name):
+        (tmp_path / file).write_text("max\n")
+    bounds._limit(tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "pids.max": "16384",
+        name: "3686400",
+    }
+
+
 def test_a_machine_whose_calls_are_not_known_has_no_filter() -> None:
     assert system_call_filter("riscv64") == b""
     assert len(system_call_filter("x86_64")) % 8 == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from images.errors import Failure
 from images.oci.errors import DigestMismatchError
 from images.oci.sources import KnownLayer
 from images.store import upkeep
@@ -38,7 +39,7 @@ from images.store.shelves import (
     store_directory,
 )
 from images.store.upkeep import Cleared, StoreCheck, Usage
-from images.system.ownership import another_owner
+from images.system.ownership import another_owner, changed_by_others
 
 Notes = Callable[[str], None]
 _MOST_DEFAULT_BYTES = 20 * 10**9
@@ -77,6 +78,18 @@ class Store(contextlib.AbstractContextManager["Store"]):
             upkeep.sweep(directory)
         limit = default_limit(directory) if limit_bytes is None else limit_bytes
         return cls(directory, limit_bytes=limit, on_note=on_note)
+
+    @classmethod
+    def private(cls, root: Path) -> Store | None:
+        """Open the store below `root` for facts that nothing else checks; None if another user
+        could change them, or if it cannot be opened.
+        """
+        with contextlib.suppress(Failure, OSError):
+            store = cls.open(root)
+            if not changed_by_others(store.directory):
+                return store
+            store.close()
+        return None
 
     def __exit__(
         self,

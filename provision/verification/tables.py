@@ -9,13 +9,11 @@ from collections import deque
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from images.errors import Failure
 from images.layers.lazy.checking import checked
 from images.oci.model import digest_of, to_bytes
 from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_members
 from images.store import Store
-from images.system.ownership import changed_by_others
 from provision.output.console import Console
 from provision.verification.subject import Subject
 
@@ -32,7 +30,9 @@ def compare_tables(subject: Subject, state: Path, console: Console) -> None:
     if not lazy:
         return
     with ExitStack() as stack:
-        store = _memory(stack, state)
+        store = Store.private(state)
+        if store is not None:
+            stack.enter_context(store)
         unread = [one for one in lazy if store is None or store.facts(_TABLES, _key(one)) != _SAME]
         if not unread:
             return
@@ -43,15 +43,6 @@ def compare_tables(subject: Subject, state: Path, console: Console) -> None:
                 deque(members, maxlen=0)
             if store is not None:
                 store.remember_facts(_TABLES, _key(layer), _SAME)
-
-
-def _memory(stack: ExitStack, state: Path) -> Store | None:
-    """The store, if nobody else can write to it."""
-    try:
-        store = stack.enter_context(Store.open(state))
-        return None if changed_by_others(store.directory) else store
-    except (Failure, OSError):
-        return None
 
 
 def _key(layer: ImageLayer) -> str:

@@ -17,11 +17,10 @@ from io import FileIO
 from pathlib import Path
 
 from images.engines.sandbox.roots import boot_id
-from images.errors import Failure
 from images.oci.model import is_digest
 from images.store import Store
 from images.system.hashed_file import HashedFile, hash_open_file, state_of
-from images.system.ownership import changed_by_others, written_by_others
+from images.system.ownership import written_by_others
 
 _NAMESPACE = "file-digests"
 _TRUSTED = frozenset(
@@ -45,9 +44,10 @@ def identify(path: Path, cache: Path | None) -> HashedFile:
     with path.open("rb", buffering=0) as file, contextlib.ExitStack() as held:
         store = None
         if cache is not None and _is_settled(file) and not _written_by_others(file, path):
-            store = _own_store(cache, held)
+            store = Store.private(cache)
         if store is None:
             return hash_open_file(file, path)
+        held.enter_context(store)
         state = state_of(file)
         key = json.dumps([boot_id(), *state])
         known = (store.facts(_NAMESPACE, key) or {}).get("digest")
@@ -57,14 +57,6 @@ def identify(path: Path, cache: Path | None) -> HashedFile:
         if hashed.state == state:
             store.remember_facts(_NAMESPACE, key, {"digest": hashed.digest})
         return hashed
-
-
-def _own_store(cache: Path, held: contextlib.ExitStack) -> Store | None:
-    """This user's store, if nobody else can write to it."""
-    with contextlib.suppress(Failure, OSError):
-        store = held.enter_context(Store.open(cache))
-        return None if changed_by_others(store.directory) else store
-    return None
 
 
 def _is_settled(file: FileIO) -> bool:

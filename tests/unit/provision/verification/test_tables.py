@@ -100,7 +100,8 @@ def test_layers_are_compared_once(here: Place, monkeypatch: pytest.MonkeyPatch) 
     for _ in range(2):
         assert main("verify", name).code == 0
     assert len(read) == 1
-    monkeypatch.setattr(tables, "changed_by_others", lambda path: f"{path} can be changed")
+    said = "images.store.store.changed_by_others"
+    monkeypatch.setattr(said, lambda path: f"{path} can be changed")
     main("verify", name)
     assert len(read) == 2, "what others may write is not believed"
 

@@ -74,7 +74,8 @@ def test_a_changed_file_is_hashed_again(file: Path, cache: Path, hashes: Hashes)
 
 def shared_store(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del file, cache
-    monkeypatch.setattr(identity, "changed_by_others", lambda place: f"{place} belongs to user 3")
+    said = "images.store.store.changed_by_others"
+    monkeypatch.setattr(said, lambda place: f"{place} belongs to user 3")
 
 
 def mode(value: int) -> Callable[[Path, Path, pytest.MonkeyPatch], None]:

@@ -31,6 +31,8 @@ from images.bootstrap.store import (
 )
 from images.bootstrap.unpack import UnpackedPackage, unpack_all
 from images.store import OfflineError, Store
+from images.store.errors import ELSEWHERE_FIX
+from images.system.ownership import another_owner
 
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 
@@ -86,7 +88,11 @@ def bootstrap(
     if snapshot is not None:
         max_age_days = math.inf  # a snapshot does not change
     try:
-        bases.mkdir(parents=True, exist_ok=True)
+        bases.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if another := another_owner(bases, bases.lstat()):
+            raise BootstrapError(
+                f"The store {another}: images are not built on its bases.", fix=ELSEWHERE_FIX
+            )
         with locked(bases, say):
             remove_leftovers(bases)
             found = find_recent(bases, request, now=clock(), max_age_days=max_age_days)

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from images.system.ownership import another_owner
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapBase:
@@ -133,6 +135,8 @@ def _put(finished: Path, target: Path) -> None:
 
 def _read_index(bases: Path) -> dict[str, dict[str, Any]]:
     try:
+        if another_owner(bases, bases.lstat()):
+            return {}
         document = json.loads((bases / "index.json").read_bytes())
     except (OSError, ValueError):  # lost or damaged: the bases are built again
         return {}

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import lzma
+import os
 import re
 import tarfile
 from collections.abc import Callable
@@ -250,6 +251,21 @@ def test_the_same_request_is_answered_from_the_store(tmp_path: Path, mirror: Mir
     assert (again.image_id, again.archive, again.seconds) == (first.image_id, first.archive, 0.0)
     with pytest.raises(MirrorError):
         make(tmp_path, packages=("python3",))
+
+
+@pytest.mark.usefixtures("mirror")
+def test_bases_of_another_user_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache that several users share, anybody can have put one there."""
+    first = make(tmp_path)
+    assert find(tmp_path, first.image_id) is not None
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    assert find(tmp_path, first.image_id) is None
+    with pytest.raises(BootstrapError, match=f"belongs to user {mine}, and you are") as caught:
+        make(tmp_path)
+    assert "XDG_CACHE_HOME=" in caught.value.fix
 
 
 def test_packages_that_were_downloaded_once_are_not_downloaded_again(

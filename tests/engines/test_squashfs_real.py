@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from images.engines.sandbox import mounts
 from images.engines.sandbox.errors import MountError
 from images.engines.sandbox.mounts import mounted
 from images.engines.sandbox.roots import Roots
@@ -234,19 +235,33 @@ def test_without_a_tool_it_says_what_to_install(
     assert "apt-get install squashfuse" in caught.value.fix
 
 
-def test_squashfuse_that_fails_is_followed_by_a_loop_device(
+def test_without_fuse_squashfuse_is_followed_by_a_loop_device(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only("loop", monkeypatch, tmp_path)
     broken = tmp_path / "programs/squashfuse"
     broken.write_text("#!/bin/sh\necho fuse: device not found >&2\nexit 1\n")
     broken.chmod(0o755)
+    monkeypatch.setattr(mounts, "_fuse_opens", lambda: False)
     with mounted(place / "image.sqfs") as tree:
         assert (tree / "job").is_dir()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(MountError) as caught:
         open_squashfs(place / "image.sqfs")
     assert "device not found" in caught.value.detail
+
+
+def test_what_squashfuse_refuses_is_not_given_to_the_kernel(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("loop", monkeypatch, tmp_path)
+    refuses = tmp_path / "programs/squashfuse"
+    refuses.write_text("#!/bin/sh\necho this is not a squashfs >&2\nexit 1\n")
+    refuses.chmod(0o755)
+    monkeypatch.setattr(mounts, "_fuse_opens", lambda: True)
+    with pytest.raises(MountError) as caught:
+        open_squashfs(place / "image.sqfs")
+    assert caught.value.detail == "squashfuse: this is not a squashfs"
 
 
 # In a sandbox ---------------------------------------------------------------------------------

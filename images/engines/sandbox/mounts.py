@@ -50,7 +50,15 @@ def mount(file: Path, place: Path, state: FileState | None = None) -> Callable[[
     host can mount it, with the reason for each way. FileChangedError: it is in another state.
     """
     problems: list[str] = []
-    with file.open("rb", buffering=0) as opened:
+    try:
+        opened = file.open("rb", buffering=0)
+    except OSError as error:
+        if state is not None:
+            raise changed(file) from error
+        raise MountError(
+            f"{file} cannot be opened: {error.strerror}.", fix="Name a file that you may read."
+        ) from error
+    with opened:
         if state is not None and state_of(opened) != state:
             raise changed(file)
         # by its descriptor: its name may be given to another file before the program opens it
@@ -92,16 +100,29 @@ class _NotMounted(Exception):  # noqa: N818  never leaves this module
 
 
 def _ways(file: Path, place: Path) -> Iterator[tuple[str, list[str]]]:
-    """The commands of this host that can mount it; the first is the best one."""
+    """The commands of this host that can mount it; the first is the best one. The kernel's driver
+    is not given what squashfuse refuses.
+    """
     at = squashfs_offset(file)
     options = f"{_OPTIONS},offset={at}" if at else _OPTIONS
+    has_fuse = False
     for name in ("squashfuse_ll", "squashfuse"):  # the first is faster
         if program := shutil.which(name):
+            has_fuse = _fuse_opens()
             yield name, [program, "-f", "-o", options, str(file), str(place)]
     program = shutil.which("mount")
-    if os.geteuid() == 0 and program:
+    if os.geteuid() == 0 and program and not has_fuse:
         words = [program, "-t", "squashfs", "-o", f"loop,{options}", str(file), str(place)]
         yield "mount", words
+
+
+def _fuse_opens() -> bool:
+    """Whether this host has FUSE, and lets this user have it; containers often do not."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _hold(command: list[str], place: Path, said: IO[bytes]) -> Callable[[], None]:

@@ -74,7 +74,10 @@ def _identified(path: Path, cache: Path | None) -> HashedFile:
     try:
         return identify(path, cache)
     except OSError as error:
-        raise _damaged(path, error) from error
+        raise ImageUnreadableError(
+            f"{path} cannot be read: {error.strerror}.",
+            fix="See whether its file system is well (dmesg), or copy the file again.",
+        ) from error
 
 
 def _image_in(tree: Path, file: HashedFile) -> Image:

@@ -310,12 +310,20 @@ def test_a_name_that_leads_to_another_file_mounts_the_one_that_was_hashed(
     assert str(here.path) not in Path("/proc/self/mounts").read_text()
 
 
-def test_what_was_replaced_after_it_was_hashed_is_not_mounted(
-    here: Place, sandbox: Sandbox
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda path: path.with_suffix(".x").rename(path), id="it is replaced"),
+        pytest.param(Path.unlink, id="it is removed"),
+    ],
+)
+def test_what_changes_after_it_was_hashed_is_not_mounted(
+    here: Place, change: Callable[[Path], object]
 ) -> None:
-    del sandbox
     file = good(here)
+    evil(here, "good.x")
     state = hash_file(file).state
-    evil(here).replace(file)
+    change(file)
     with pytest.raises(FileChangedError), mounts.mounted(file, state):
         pass

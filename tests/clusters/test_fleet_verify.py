@@ -107,8 +107,15 @@ class Place:
 
     def verify(self, *more: str, on: str = "slurm") -> tuple[int, dict[str, Any]]:
         """The exit code, and the result."""
+        return self._run(self.argv("--json", *more, on=on))
+
+    def undrain(self, *more: str) -> tuple[int, dict[str, Any]]:
+        """The same of `fleet undrain`."""
+        return self._run([str(self.provision), "fleet", "undrain", "--json", *more])
+
+    def _run(self, argv: list[str]) -> tuple[int, dict[str, Any]]:
         done = subprocess.run(
-            self.argv("--json", *more, on=on),
+            argv,
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -117,6 +124,10 @@ class Place:
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, json.loads(done.stdout)
+
+
+def undrained(found: dict[str, Any]) -> dict[str, bool | None]:
+    return {one["node"]: one["done"] for one in found["nodes"]}
 
 
 def standings(found: dict[str, Any]) -> dict[str, str]:
@@ -186,8 +197,21 @@ def test_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     assert not list(tested.out.glob("*.json")), "an old report says nothing about today"
     tested.asked()
 
+    # only the node that we drained is returned: n2 is down, and n3's reason is somebody's own
+    cluster.command("scontrol", "update", "nodename=n3", "state=drain", "reason=bad DIMM")
+    code, found = tested.undrain()
+    assert (code, undrained(found)) == (0, {"n1": None})
+    assert cluster.states()["n1"].startswith("drain"), "without --yes nothing is changed"
+    assert found["nodes"][0]["reason"].startswith(
+        "gpu-provision: devices.kernel: of devices.kernel"
+    )
+    code, found = tested.undrain("--yes")
+    assert (code, undrained(found)) == (0, {"n1": True})
+    assert cluster.states()["n3"].startswith("drain")
+    assert tested.undrain("--yes")[1]["nodes"] == []
+    cluster.command("scontrol", "update", "nodename=n3", "state=resume")
+
     # killed, and resumed: what was tested is kept
-    cluster.command("scontrol", "update", "nodename=n1", "state=resume")
     cluster.wait(lambda: cluster.states()["n1"] == "idle", "n1 is not back")
     tested.find(n0="fit", n1="hangs", n3="fit")
     killed = subprocess.Popen(tested.argv("--json"), env=tested.env, stdout=subprocess.PIPE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from provision.catalog.loading import load
 from provision.cli import main as cli
-from provision.cli.render.fleet_verify import describe_verified
+from provision.cli.render.fleet_verify import describe_verified, report_line
 from provision.errors import BadInputError
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.slurm import SlurmNode
@@ -283,6 +284,19 @@ def test_an_earlier_report_with_another_verdict_does_not_count(tmp_path: Path) -
     kept = json.loads((nodes.out / "n1.json").read_text())
     (nodes.out / "n1.json").write_text(json.dumps({**kept, "verdict": "\x1b[2Jfit"}))
     assert nodes.run("n1")["n1"].status == "tested"
+
+
+@pytest.mark.parametrize("verdict", ["fit", "unfit", "no-verdict"])
+def test_a_line_says_that_a_report_came_and_not_what_it_claims(
+    tmp_path: Path, verdict: str
+) -> None:
+    """Reports are judged at the end: this one may be refused then."""
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report(verdict), indent=1))
+    assert re.fullmatch(
+        r"n1: reported, by provision \([\d.]+ s\)", report_line(nodes.run("n1")["n1"])
+    )
+    assert report_line(nodes.run("n1")["n1"]) == "n1: reported, in an earlier run"
 
 
 def test_a_report_that_cannot_be_written_is_judged_and_its_node_named(tmp_path: Path) -> None:

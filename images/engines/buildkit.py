@@ -67,7 +67,7 @@ def find_builder(path: str, ask: Callable[[list[str]], str | None]) -> Builder:
     """
     seen: list[str] = []
     for directory in dict.fromkeys(path.split(os.pathsep)):
-        cli = shutil.which("docker", path=directory) if directory else None
+        cli = shutil.which("docker", path=directory) if directory.startswith("/") else None
         if cli is None:
             continue
         # "github.com/docker/buildx v0.13.1 ..."; podman as docker prints "buildah 1.28.2"

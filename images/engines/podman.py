@@ -10,7 +10,6 @@ import io
 import re
 import resource
 import secrets
-import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -58,7 +57,7 @@ class Podman:
     @classmethod
     def connect(cls, scratch: Path | None = None) -> Podman:
         """The podman of this host. NoEngineError: it is missing or unusable."""
-        program = shutil.which("podman")
+        program = process.which("podman")
         if program is None:
             raise NoEngineError("podman is not installed.", fix=INSTALL_FIX)
         try:

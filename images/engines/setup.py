@@ -13,7 +13,6 @@ import getpass
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -197,7 +196,7 @@ def _have(program: str) -> bool:
         return any(os.access(place / program, os.X_OK) for place in places)
     # sbin is not on every user's PATH
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-    return shutil.which(program, path=path) is not None
+    return process.which(program, path=path) is not None
 
 
 def has_candidate(policy: str) -> bool:

@@ -30,6 +30,7 @@ from images.layers.own_errors import BytecodeError
 from images.oci.sources import Image
 from images.oci.tarstream import layer_members
 from images.system.errors import NoRunnerError
+from images.system.process import environment
 from images.system.scratch import scratch_directory
 
 ORIGINAL_ZLIB = "9809ebd5 136628"
@@ -162,7 +163,11 @@ def _of_this_machine(python: str) -> Iterator[Interpreter]:
     names = [own] if python == f"{sys.version_info[0]}.{sys.version_info[1]}" else []
     path = os.environ.get("PATH", os.defpath)
     searched = (*path.split(os.pathsep), "/usr/local/bin", "/usr/bin")
-    names += [str(Path(directory, f"python{python}")) for directory in searched if directory]
+    names += [
+        str(Path(directory, f"python{python}"))
+        for directory in searched
+        if directory.startswith("/")
+    ]
     seen = set()
     for name in names:
         real = os.path.realpath(name)
@@ -172,8 +177,8 @@ def _of_this_machine(python: str) -> Iterator[Interpreter]:
 
 
 def _environment() -> dict[str, str]:
-    passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**passed, **_settings()}
+    found = environment()
+    return {name: found[name] for name in ("PATH", "HOME") if name in found} | _settings()
 
 
 def _settings() -> dict[str, str]:

@@ -11,8 +11,10 @@ import contextlib
 import errno
 import math
 import os
+import re
 import selectors
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -41,6 +43,9 @@ _POLL_S = 0.2
 
 _REAP_S = 0.5
 """How long to wait for a killed command after its grace period: one stuck in the kernel stays."""
+
+_SEARCHED = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")
+"""Search paths. Without the variable, programs are searched in the system's directories."""
 
 _Ending: TypeAlias = Literal["ended", "time", "size"]
 
@@ -153,14 +158,32 @@ def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) 
         process.wait(timeout=grace_s + _REAP_S)
 
 
-def _environment(changes: Mapping[str, str | None] | None, *, inherit: bool) -> dict[str, str]:
-    environment = dict(os.environ) if inherit else {}
-    for name, value in (changes or {}).items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
-    return environment
+def which(program: str, path: str | None = None) -> str | None:
+    """The program's path on PATH, or on `path`. None: it is in none of its absolute directories."""
+    searched = os.environ.get("PATH", os.defpath) if path is None else path
+    return shutil.which(program, path=without_here({"PATH": searched}).get("PATH", ""))
+
+
+def without_here(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables, without entries of search paths that depend on the working directory: an empty
+    one, as in "/usr/lib:", means that directory itself, and anybody may have written to it.
+    """
+    changed = dict(env)
+    for name in _SEARCHED:
+        entries = re.split(r"[:;]" if name.startswith("LD_") else ":", changed.pop(name, ""))
+        if kept := [entry for entry in entries if entry.startswith(("/", "$ORIGIN", "${ORIGIN}"))]:
+            changed[name] = ":".join(kept)
+    return changed
+
+
+def environment(
+    changes: Mapping[str, str | None] | None = None, *, inherit: bool = True
+) -> dict[str, str]:
+    """The variables for a command: ours, or with `inherit` False none, with changes (None removes
+    one), and `without_here`.
+    """
+    found: dict[str, str | None] = {**(os.environ if inherit else {}), **(changes or {})}
+    return without_here({name: value for name, value in found.items() if value is not None})
 
 
 def _start(  # the arguments are Popen's own
@@ -178,7 +201,7 @@ def _start(  # the arguments are Popen's own
     try:
         return subprocess.Popen(
             argv,
-            env=_environment(env, inherit=inherit_env),
+            env=environment(env, inherit=inherit_env),
             cwd=cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,

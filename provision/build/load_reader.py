@@ -30,6 +30,7 @@ from images.inspect.facts import (
 )
 from images.layers.install import canonicalized, file_name
 from images.layers.wheel_file import WheelFile
+from images.system.process import environment
 from images.system.scratch import scratch_directory
 from images.wheels.locked import Wheel
 from provision.verification.inspection.outcome import named
@@ -161,6 +162,7 @@ class LoadReader:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.DEVNULL,
+                        env=environment(),
                         cwd=Path(images.__file__).parent.parent,
                     )
                 ended.callback(process.wait)

@@ -168,6 +168,7 @@ def run() -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one; Python has Ctrl-C
             signal.signal(number, _interrupt)
     _keep_others_out()
+    search_no_working_directory()
     code = main(when_interrupted=_leave_whatever_happens)
     if code == Exit.INTERRUPTED:
         code = _interrupted_code()
@@ -207,6 +208,15 @@ def _keep_others_out() -> None:
     umask = os.umask(0o022)
     if umask & 0o002:
         os.umask(umask)
+
+
+def search_no_working_directory() -> None:
+    """Drop relative entries of PATH: the Docker SDK searches it itself, for credential helpers."""
+    path = os.environ.get("PATH")
+    if path is not None and not all(entry.startswith("/") for entry in path.split(os.pathsep)):
+        from images.system.process import without_here
+
+        os.environ["PATH"] = without_here({"PATH": path}).get("PATH", os.defpath)
 
 
 def _bug(console: Console) -> int:

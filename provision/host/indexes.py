@@ -6,12 +6,12 @@ import ast
 import netrc
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from images.errors import Failure
 from images.system.ownership import changed_by_others
+from images.system.process import which
 from provision.errors import Exit
 from provision.host.runner import local_runner
 
@@ -29,7 +29,7 @@ def pip_index(env: Mapping[str, str]) -> str | None:
     """The index that pip is configured for; companies set it there, and uv does not read it."""
     if index := env.get("PIP_INDEX_URL"):
         return index
-    pip = shutil.which("pip", path=env.get("PATH")) or shutil.which("pip3", path=env.get("PATH"))
+    pip = which("pip", path=env.get("PATH")) or which("pip3", path=env.get("PATH"))
     if pip is None:
         return None
     done = local_runner(env)([pip, "config", "list", "--verbose"], _ASK_S)

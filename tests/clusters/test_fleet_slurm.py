@@ -78,6 +78,37 @@ def test_a_dead_and_a_drained_node_are_named_and_the_others_read(cluster: SlurmC
     assert "it died" in nodes["n1"]["message"]
 
 
+def test_a_node_gets_none_of_the_callers_secrets(
+    cluster: SlurmCluster,
+) -> None:
+    """The caller's python3, as from an environment module, is used: PATH is passed."""
+    seen = cluster.place / "seen"
+    seen.mkdir()
+    program = cluster.place / "bin" / "python3"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nenv >{seen}/$SLURMD_NODENAME\nexec {sys.executable} "$@"\n', encoding="utf-8"
+    )
+    program.chmod(0o755)
+    path = f"{program.parent}:{cluster.env['PATH']}"
+    secret = {
+        "HF_TOKEN": "canary-1",
+        "AWS_SECRET_ACCESS_KEY": "canary-2",
+        "MYAPP_LOGIN": "canary-3",
+    }
+    theirs = {"PYTHONPATH": str(cluster.place), "SLURM_EXPORT_ENV": "ALL"}
+    cluster.env |= {**secret, **theirs, "PATH": path}
+    code, nodes = detect(cluster)
+    assert (code, set(codes(nodes).values())) == (0, {None})
+    assert sorted(file.name for file in seen.iterdir()) == ["n0", "n1", "n2"]
+    for file in seen.iterdir():
+        found = dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+        assert "canary" not in file.read_text()
+        assert "PYTHONPATH" not in found
+        assert found["PATH"] == path
+        assert found["HOME"] == cluster.env["HOME"]
+
+
 def test_a_node_that_hangs_or_is_busy_holds_up_nothing(cluster: SlurmCluster) -> None:
     job = ["srun", "--nodelist=n0", "--gres=gpu:1", "--job-name=other", "sleep", "300"]
     with subprocess.Popen(job, env=cluster.env, stderr=subprocess.DEVNULL) as other:

@@ -455,13 +455,27 @@ def test_developers_words_need_the_developers_packages(checkout: Checkout) -> No
     assert f"mypy  in {checkout.root}" in done.stdout
 
 
+@pytest.mark.parametrize("path", [".:{}", "{}:.", ":{}", "{}:", "{}::", "here:{}"])
+def test_programs_of_the_working_directory_are_never_run(checkout: Checkout, path: str) -> None:
+    mark = checkout.root / "mark"
+    for folder in (checkout.elsewhere, checkout.elsewhere / "here"):
+        folder.mkdir(exist_ok=True)
+        for name in (*TOOLS, "python3", "python3.14", "whoever"):
+            (folder / name).write_text(f"#!/bin/sh\n: >'{mark}'\n")
+            (folder / name).chmod(0o755)
+    done = checkout.run("tool", PATH=path.format(checkout.bin))
+    assert done.returncode == 0, done.stderr
+    assert checkout.run("whoever", PATH=path.format(checkout.bin)).returncode == 127
+    assert not mark.exists()
+
+
 def test_install_engine_asks_for_nothing_of_its_own(checkout: Checkout) -> None:
     (checkout.bin / "id").unlink()
     (checkout.bin / "id").write_text("#!/bin/sh\necho 0\n")
     (checkout.bin / "id").chmod(0o755)
     done = checkout.run("--install-engine", "tool")
     assert done.returncode == 0, done.stderr
-    assert f"{checkout.root}/.venv/bin/python -m images.engines.setup  " in checkout.asked()
+    assert f"{checkout.root}/.venv/bin/python -I -m images.engines.setup " in checkout.asked()
     assert done.stdout.endswith("tool \n")
 
 

@@ -11,7 +11,6 @@ import contextlib
 import os
 import resource
 import shlex
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -83,7 +82,7 @@ def bounds_of(job: RunJob, groups: Iterable[Path] = ()) -> Bounds:
     ]
     steps = [f"{{ echo {value} >{shlex.quote(str(file))}; }} 2>&-" for value, file in files]
     script = "; ".join([*steps, " && ".join([*granted, 'exec "$@"'])])
-    shell = shutil.which("sh") or "/bin/sh"
+    shell = process.which("sh") or "/bin/sh"
     return Bounds(words=(shell, "-c", script, "sh"), notes=tuple(notes))
 
 

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -99,7 +98,7 @@ class Launcher:
             filter_file = scratch / "filter"
             filter_file.write_bytes(steps)
             # bubblewrap reads the filter from an open file.
-            shell = shutil.which("sh") or "/bin/sh"
+            shell = process.which("sh") or "/bin/sh"
             opened = [shell, "-c", 'exec "$@" 9<"$0"', str(filter_file)]
             words = [*opened, words[0], "--seccomp", "9", *words[1:]]
         if root:
@@ -120,7 +119,7 @@ class Launcher:
         words += ["--map-root-user"] if self.own_users else []
         words += ["--fork", "--kill-child"]
         if not terminal:  # bubblewrap does this by itself
-            setpriv = shutil.which("setpriv")
+            setpriv = process.which("setpriv")
             words = [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *words]
         return [*words, "--", *_stage(), str(file)]
 
@@ -139,7 +138,8 @@ def _bubblewrap_words(mount: Mount, size: Sequence[str]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The variables of ours that a launcher needs; an image gets no others."""
-    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
+    found = process.environment()
+    return {name: found[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in found}
 
 
 def find_launcher() -> Launcher:
@@ -167,7 +167,7 @@ def find_launcher() -> Launcher:
 
 def _candidates() -> Iterator[Launcher]:
     users = (True, False) if os.geteuid() == 0 else (True,)
-    bwrap, unshare = shutil.which("bwrap"), shutil.which("unshare")
+    bwrap, unshare = process.which("bwrap"), process.which("unshare")
     if bwrap:
         version, sizes = _version(bwrap), "--size" in _output([bwrap, "--help"])
         for own_users in users:
@@ -197,7 +197,7 @@ def _output(argv: Sequence[str]) -> str:
 
 def probe(launcher: Launcher) -> str:
     """Start a minimal sandbox on this host's root. Returns what went wrong, "" if nothing."""
-    true = shutil.which("true") or "/bin/true"
+    true = process.which("true") or "/bin/true"
     plan = SandboxPlan(
         mounts=(Mount(kind="bind", target="/", source="/"),),
         devices=(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from images.engines.sandbox.hold import is_mounted, unmount
 from images.engines.sandbox.sif import squashfs_offset
 from images.system.hashed_file import FileState, changed, state_of
 from images.system.interruption import uninterrupted
+from images.system.process import environment, which
 from images.system.scratch import scratch_directory
 
 INSTALL_FIX = "sudo apt-get install squashfuse fuse3"
@@ -107,10 +107,10 @@ def _ways(file: Path, place: Path) -> Iterator[tuple[str, list[str]]]:
     options = f"{_OPTIONS},offset={at}" if at else _OPTIONS
     has_fuse = False
     for name in ("squashfuse_ll", "squashfuse"):  # the first is faster
-        if program := shutil.which(name):
+        if program := which(name):
             has_fuse = _fuse_opens()
             yield name, [program, "-f", "-o", options, str(file), str(place)]
-    program = shutil.which("mount")
+    program = which("mount")
     if os.geteuid() == 0 and program and not has_fuse:
         words = [program, "-t", "squashfs", "-o", f"loop,{options}", str(file), str(place)]
         yield "mount", words
@@ -132,6 +132,7 @@ def _hold(command: list[str], place: Path, said: IO[bytes]) -> Callable[[], None
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
+            env=environment(),
             start_new_session=True,
         )
     output = cast("IO[bytes]", process.stdout)

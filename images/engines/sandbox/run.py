@@ -146,7 +146,7 @@ class Sandbox:
         argv, _ = self._command(job, root, scratch, terminal=True)
         script = root.place / "enter"
         # Keeps the root from being removed meanwhile; the image does not get the open directory.
-        flock = shutil.which("flock")
+        flock = process.which("flock")
         words = [flock, "--shared", "--close", str(root.place)] if flock else []
         words += [sys.executable, "-I", "-S", str(_TERMINAL), *bounds_of(job).words, *argv]
         kept = [f"{name}={value}" for name, value in environment().items()]

@@ -30,7 +30,7 @@ from images.oci.errors import ImagePlaceError, TargetError
 from images.oci.sources import Image
 from images.system.hashed_file import hash_file
 from images.system.interruption import uninterrupted
-from images.system.process import ToolMissing, describe_exit
+from images.system.process import ToolMissing, describe_exit, environment, which
 from images.system.scratch import scratch_directory
 
 TOOL = "tar2sqfs"
@@ -50,7 +50,7 @@ _FULL_BYTES = 1 << 20  # tar2sqfs says "I/O error" if the disk is full
 
 def find_tool(env: Mapping[str, str] = os.environ) -> str:
     """The program that writes a squashfs. ToolMissing: this host does not have it."""
-    program = shutil.which(TOOL, path=env.get("PATH"))
+    program = which(TOOL, path=env.get("PATH"))
     if program is None:
         raise ToolMissing(
             f"A squashfs is written by {TOOL}, which is not installed.", fix=INSTALL_FIX
@@ -151,7 +151,7 @@ class SquashfsFile:
                     stdout=said,
                     stderr=said,
                     start_new_session=True,
-                    env={**os.environ, "SOURCE_DATE_EPOCH": "0"},
+                    env=environment({"SOURCE_DATE_EPOCH": "0"}),
                 )
             pipe = cast("IO[bytes]", process.stdin)
             has_name = False

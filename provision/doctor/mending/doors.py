@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -44,7 +43,7 @@ def local_doors(say: Say) -> FixEffects:
         ask=ask_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None,
         run=run_in_shell,
         is_root=os.geteuid() == 0,
-        has_sudo=shutil.which("sudo") is not None,
+        has_sudo=process.which("sudo") is not None,
         home=Path(os.environ.get("HOME") or "/"),
     )
 

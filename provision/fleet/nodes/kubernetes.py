@@ -224,7 +224,7 @@ def pod_manifest(pod: str, node: KubernetesNode, options: PodOptions) -> dict[st
                 {
                     "name": "verify" if options.suite else "detect",
                     "image": options.image,
-                    "command": ["python3", "-"],
+                    "command": ["python3", "-I", "-"],
                     "env": [{"name": name, "value": value} for name, value in settings.items()],
                     "resources": {
                         "limits": limits,

@@ -58,7 +58,7 @@ def arguments(program: str) -> list[str]:
     $(NAME) and $$.
     """
     parts = [program[start : start + _PART] for start in range(0, len(program), _PART)]
-    return ["python3", "-c", _RUN, *(part.replace("$", "$$") for part in parts)]
+    return ["python3", "-I", "-c", _RUN, *(part.replace("$", "$$") for part in parts)]
 
 
 def judge_pod(pod: Mapping[str, Any]) -> PodEnd | None:

@@ -1,4 +1,4 @@
-"""What a node runs, sent as text to `python3 -`: unpacks our modules in memory and runs them.
+"""What a node runs, sent as text to `python3 -I -`: unpacks our modules in memory and runs them.
 
 It is not imported here. Its syntax is that of Python 3.0, so that an older one can say that it is
 too old. `@...@` is filled in by `program`. Nothing is written on the node.

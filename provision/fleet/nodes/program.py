@@ -1,4 +1,4 @@
-"""The program that a node runs: a task and all that it imports, as one text for `python3 -`.
+"""The program that a node runs: a task and all that it imports, as one text for `python3 -I -`.
 
 The node needs Python 3.8 or newer and nothing else: NVML's Python module is sent, too.
 """

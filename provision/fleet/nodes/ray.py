@@ -12,8 +12,8 @@ import os
 import re
 import secrets
 import selectors
-import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from images.system.process import Completed, ToolMissing, describe_exit
+from images.system.process import Completed, ToolMissing, describe_exit, environment, which
 from images.text.printable import printable
 from provision.errors import BadInputError, Exit, IndexUnreachableError
 from provision.fleet.nodes.calls import NodeCall, NodeFailure, last_line
@@ -91,11 +91,62 @@ def parse_address(text: str) -> str:
     )
 
 
+def find_own_cluster(proc: Path = Path("/proc")) -> str:
+    """The address of the cluster that runs here. As ray.init(address="auto") finds it: by
+    RAY_ADDRESS, by the raylets that run, or by the file of the last `ray start`; but nothing that
+    another user than root started or wrote counts: our driver unpickles what a cluster sends.
+    RayError: there is none.
+    """
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named not in {"", "auto"}:
+        return named
+    running = _raylets(proc)
+    own = sorted({address for user, address in running if user in {0, os.geteuid()}})
+    last = _last_started()
+    if own:
+        return last if last in own else own[0]
+    if last:
+        return last
+    other = next((f" (user {user} has one)" for user, _ in running), "")
+    raise RayError(
+        f"No Ray cluster of yours was found on this machine{other}.",
+        fix="Name the cluster: --on ray:HOST:6379",
+    )
+
+
+def _raylets(proc: Path) -> list[tuple[int, str]]:
+    """The user of each raylet that runs here, and the address of its cluster."""
+    found = []
+    for folder in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            flag = next((word for word in words if word.startswith("--gcs-address=")), "")
+            address = flag.partition("=")[2]
+            if "raylet" in os.path.basename(words[0]) and _ADDRESS.fullmatch(address):  # noqa: PTH119
+                found.append((folder.stat().st_uid, address))
+    return found
+
+
+def _last_started() -> str:
+    """The address that `ray start` left in its file; "": there is no file of this user's or root's.
+    Ray's own folder may be written by everybody.
+    """
+    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  Ray's
+    with contextlib.suppress(OSError):
+        file = os.open(Path(place, "ray/ray_current_cluster"), os.O_RDONLY | os.O_NOFOLLOW)
+        with open(file, encoding="utf-8", errors="replace") as opened:  # noqa: PTH123
+            status = os.fstat(file)
+            text = opened.read(200).strip()
+        own = status.st_uid in {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
+        return text if own and _ADDRESS.fullmatch(text) else ""
+    return ""
+
+
 def find_ray_python() -> str:
     """The Python of the program `ray`. ToolMissing: there is none on PATH, or its Python is not
     found.
     """
-    program = shutil.which("ray")
+    program = which("ray")
     if program is None:
         raise ToolMissing(
             "The program ray is needed and was not found on this host.",
@@ -105,7 +156,7 @@ def find_ray_python() -> str:
         first = Path(program).read_bytes()[:4096].split(b"\n", 1)[0].decode("utf-8", "replace")
         words = first[2:].split() if first.startswith("#!") else []
         if words and os.path.basename(words[0]) == "env":  # noqa: PTH119
-            words = [shutil.which(words[-1]) or ""]
+            words = [which(words[-1]) or ""]
         if words and re.match(r"python[0-9.]*$", Path(words[0]).name) and Path(words[0]).is_file():
             return words[0]
     # pip and uv write a line for /bin/sh where the path of the Python is long
@@ -121,10 +172,11 @@ def find_ray_python() -> str:
 
 @contextlib.contextmanager
 def ray_cluster(address: str) -> Iterator[RayCluster]:
-    """The cluster, with a driver that runs as long as the block. RayError: it does not answer.
-    ToolMissing: there is no ray. BadInputError: it has no nodes.
+    """The cluster, with a driver that runs as long as the block. RayError: it does not answer, or
+    there is none for "auto". ToolMissing: there is no ray. BadInputError: it has no nodes.
     """
     python = find_ray_python()
+    address = find_own_cluster() if address == "auto" else address
     parent = None if len(tempfile.gettempdir()) < 60 else "/tmp"  # noqa: S108  a socket's path is short
     with tempfile.TemporaryDirectory(prefix="provision-ray-", dir=parent) as name:
         place = Path(name)
@@ -147,7 +199,7 @@ def _start(python: str, address: str, place: Path) -> _Driver:
     mark = f"gpu-provision-{secrets.token_hex(8)} "
     text = (_HERE / "ray_driver.py").read_text(encoding="utf-8")
     # Ray's own answer to `uv run` would be to install our environment on every node
-    env = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    env = environment({"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"})
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(
             [python, "-c", text, mark, address, str(place)],

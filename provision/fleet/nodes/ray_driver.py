@@ -43,7 +43,7 @@ def run_program(program: bytes | None, seconds: float, grace: float) -> tuple[in
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         env.pop(name, None)  # Ray sets them for tasks without GPUs or CPUs
     process = subprocess.Popen(
-        [sys.executable, "-"],
+        [sys.executable, "-I", "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

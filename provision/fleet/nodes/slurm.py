@@ -199,8 +199,9 @@ def _call(node: SlurmNode, name: str, job: SlurmJob) -> NodeCall:
         *((f"--gres=gpu:{node.gpus}",) if node.gpus else ()),
         f"--time={_time_limit(node, job)}",
         f"--immediate={max(1, int(job.wait_s))}",
+        f"--export={_EXPORTED}",
         *("--chdir=/", "--kill-on-bad-exit", "--quit-on-interrupt"),
-        *("python3", "-"),
+        *("python3", "-I", "-"),
     )
     return NodeCall(
         node.name,
@@ -208,6 +209,11 @@ def _call(node: SlurmNode, name: str, job: SlurmJob) -> NodeCall:
         lambda done: explain_srun(node.name, done),
         cleanup=("scancel", "--quiet", f"--name={name}"),
     )
+
+
+# Where the node's programs and its home are, and no more: other variables may hold tokens.
+# https://slurm.schedmd.com/srun.html: with a list, only these and Slurm's own are passed.
+_EXPORTED = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME"
 
 
 def _time_limit(node: SlurmNode, job: SlurmJob) -> int:

@@ -153,7 +153,7 @@ def _argv(host: SshHost, config: str | None) -> tuple[str, ...]:
         *("-T", "-a", "-x"),
         *(("-p", str(host.port)) if host.port is not None else ()),
         *(("-l", host.user) if host.user is not None else ()),
-        *("--", host.host, "exec python3 -"),
+        *("--", host.host, "exec python3 -I -"),
     )
 
 

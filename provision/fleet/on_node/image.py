@@ -17,7 +17,6 @@ import json
 import re
 import secrets
 import shlex
-import shutil
 import sys
 import threading
 import time
@@ -116,7 +115,7 @@ def _run(order: Mapping[str, Any], facts: HostFacts, caller: Caller) -> dict[str
     if tuple(order["ways"]) == (INSIDE,):
         way, program = INSIDE, ""
     else:
-        way, program = choose_way(order["ways"], order["provision"], shutil.which, _answers)
+        way, program = choose_way(order["ways"], order["provision"], process.which, _answers)
     if way == "provision":
         if order["verify"] is None:
             raise NodeRunError(

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from images.system import process
-from images.system.process import CommandFailed, CommandTimedOut, ToolMissing, run
+from images.system.process import (
+    CommandFailed,
+    CommandTimedOut,
+    ToolMissing,
+    environment,
+    run,
+    which,
+    without_here,
+)
 
 
 def python(code: str) -> list[str]:
@@ -253,3 +261,84 @@ def test_a_detached_command_outlives_the_call_and_is_known_by_its_id(tmp_path: P
     finally:
         os.kill(pid, signal.SIGKILL)
     assert gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/usr/bin:/bin", "/usr/bin:/bin"),
+        (".:/usr/bin", "/usr/bin"),
+        (":/usr/bin", "/usr/bin"),
+        ("/usr/bin:", "/usr/bin"),
+        ("/usr/bin::/bin", "/usr/bin:/bin"),
+        ("bin:../bin:~/bin:/bin", "/bin"),
+        ("", None),
+        (".", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"])
+def test_search_paths_without_the_working_directory(name: str, path: str, kept: str | None) -> None:
+    assert without_here({name: path, "X": ".:"}) == {"X": ".:", **({name: kept} if kept else {})}
+
+
+def test_library_paths_have_two_separators_and_a_word_of_their_own() -> None:
+    found = without_here({"LD_LIBRARY_PATH": "/a;.:$ORIGIN/lib:${ORIGIN}/../lib:$LIB/x"})
+    assert found == {"LD_LIBRARY_PATH": "/a:$ORIGIN/lib:${ORIGIN}/../lib"}
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a program that another user left there."""
+    place = tmp_path / "shared"
+    (place / "bin").mkdir(parents=True)
+    for folder in (place, place / "bin"):
+        for name in ("tool", "true"):
+            (folder / name).write_text("#!/bin/sh\necho theirs\n")
+            (folder / name).chmod(0o755)
+    monkeypatch.chdir(place)
+    return place
+
+
+PATHS = [".:/usr/bin:/bin", ":/usr/bin:/bin", "/usr/bin:/bin:", "bin:/usr/bin:/bin", "", "."]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_programs_of_the_working_directory_are_not_found(
+    hostile: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", path)
+    assert which("tool") is None
+    assert which("true", path) in {"/usr/bin/true", "/bin/true", None}
+    for cwd in (None, hostile):
+        with pytest.raises(ToolMissing):
+            run(["tool"], timeout_s=30, cwd=cwd)
+        with pytest.raises(ToolMissing):
+            run(["tool"], timeout_s=30, cwd=cwd, env={"PATH": path}, inherit_env=False)
+        done = run(["sh", "-c", "true; tool"], timeout_s=30, cwd=cwd)
+        assert (done.code, "theirs" in done.output) == (127, False)
+
+
+def test_a_program_that_is_named_by_its_path_is_run(hostile: Path) -> None:
+    assert run(["./tool"], timeout_s=30, apart=True).stdout == "theirs\n"
+    assert run([str(hostile / "tool")], timeout_s=30, apart=True).stdout == "theirs\n"
+
+
+@pytest.mark.parametrize("path", [":", ".", "", "/nonexistent:"])
+def test_modules_of_the_working_directory_are_not_imported(
+    hostile: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hostile / "secrets.py").write_text("print('theirs')\n")
+    (hostile / "main.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", path)
+    script = hostile.parent / "script.py"
+    script.write_text("import secrets; print(secrets.token_hex)\n")
+    done = run([sys.executable, str(script)], timeout_s=30)
+    assert "theirs" not in done.output
+    assert "function" in done.output
+
+
+def test_an_environment_of_its_own_has_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "1")
+    assert environment({"A": "1", "B": None}, inherit=False) == {"A": "1"}
+    assert environment({"OURS": None}).get("OURS") is None
+    assert environment()["OURS"] == "1"

@@ -37,7 +37,7 @@ from provision.fleet.nodes.kubernetes_call import (
 def test_a_program_gets_to_the_pod_as_it_is(program: str) -> None:
     """What Kubernetes does to a word: $$ is $, and a name that it does not know stays."""
     words = arguments(program)
-    assert "".join(word.replace("$$", "$") for word in words[3:]) == program
+    assert "".join(word.replace("$$", "$") for word in words[words.index("-c") + 2 :]) == program
     assert not any("$(" in word.replace("$$", "") for word in words)
 
 

@@ -23,6 +23,7 @@ from provision.fleet.nodes.ray import (
     RayError,
     RayNode,
     explain_ray,
+    find_own_cluster,
     find_ray_python,
     node_names,
     parse_address,
@@ -71,6 +72,85 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
     assert "ray://HOST:10001" in raised.value.fix
 
 
+class Machine:
+    """A process table, and the folder in which Ray keeps its files."""
+
+    def __init__(self, place: Path) -> None:
+        self.proc = place / "proc"
+        self.file = place / "ray" / "ray_current_cluster"
+        self.file.parent.mkdir()
+        self.file.parent.chmod(0o777)  # as Ray makes it
+        self.proc.mkdir()
+
+    def raylet(self, pid: int, address: str, user: int) -> None:
+        folder = self.proc / str(pid)
+        folder.mkdir()
+        words = ["/opt/ray/raylet/raylet", "--x=1", f"--gcs-address={address}"]
+        (folder / "cmdline").write_text("\0".join(words))
+        os.chown(folder, user, user)
+
+    def last(self, address: str, user: int, mode: int = 0o644) -> None:
+        self.file.write_text(address + "\n")
+        self.file.chmod(mode)
+        os.chown(self.file, user, user)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    return Machine(tmp_path)
+
+
+ME, OTHER = os.geteuid(), 12345
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("raylets", "last", "expected"),
+    [
+        pytest.param([("a:1", ME)], None, "a:1", id="one that runs"),
+        pytest.param([("a:1", ME), ("b:1", ME)], ("b:1", ME), "b:1", id="two, the last one"),
+        pytest.param([("a:1", ME)], ("gone:1", ME), "a:1", id="the file of one that ended"),
+        pytest.param([], ("b:1", ME), "b:1", id="the file"),
+        pytest.param([], None, None, id="none"),
+        pytest.param([("evil:1", OTHER)], None, None, id="another user's"),
+        pytest.param([("evil:1", OTHER), ("a:1", ME)], None, "a:1", id="... beside one's own"),
+        pytest.param([], ("evil:1", OTHER), None, id="another user's file"),
+        pytest.param([("a:1", ME)], ("evil:1", OTHER), "a:1", id="... beside one's own raylet"),
+        pytest.param([("a b:1", ME)], ("-x", ME), None, id="addresses that are none"),
+    ],
+)
+def test_the_cluster_of_this_machine_is_the_users_own(
+    machine: Machine,
+    raylets: list[tuple[str, int]],
+    last: tuple[str, int] | None,
+    expected: str | None,
+) -> None:
+    for number, (address, user) in enumerate(raylets):
+        machine.raylet(100 + number, address, user)
+    if last is not None:
+        machine.last(*last)
+    if expected is not None:
+        assert find_own_cluster(machine.proc) == expected
+        return
+    with pytest.raises(RayError) as raised:
+        find_own_cluster(machine.proc)
+    assert raised.value.fix == "Name the cluster: --on ray:HOST:6379"
+    assert ("(user 12345 has one)" in raised.value.message) == (("evil:1", OTHER) in raylets)
+
+
+def test_a_file_that_everybody_may_write_names_no_cluster(machine: Machine) -> None:
+    machine.last("a:1", ME, 0o666)
+    with pytest.raises(RayError):
+        find_own_cluster(machine.proc)
+
+
+def test_the_variable_names_the_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    assert find_own_cluster(tmp_path) == "ray://head:10001"
+
+
 def script(folder: Path, text: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "ray").write_text(text)
@@ -115,7 +195,7 @@ def test_a_ray_that_fails_is_named(
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(RayError) as raised, ray_cluster("auto"):
+    with pytest.raises(RayError) as raised, ray_cluster("here"):
         pass
     assert expected in str(raised.value)
     assert raised.value.fix

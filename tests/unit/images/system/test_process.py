@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from images.system.process import (
     which,
     without_here,
 )
+from tests import ROOT
 
 
 def python(code: str) -> list[str]:
@@ -342,3 +344,29 @@ def test_an_environment_of_its_own_has_nothing_of_ours(monkeypatch: pytest.Monke
     assert environment({"A": "1", "B": None}, inherit=False) == {"A": "1"}
     assert environment({"OURS": None}).get("OURS") is None
     assert environment()["OURS"] == "1"
+
+
+# Which start programs that inherit what `environment` has cleaned, or run in a container or node.
+CHILDREN = {
+    "images/engines/sandbox/hold.py",
+    "images/layers/interpreter.py",  # the same variables by another way
+    "provision/build/source/inside.py",
+    "provision/fleet/nodes/kubernetes_call.py",
+    "provision/fleet/nodes/ray_driver.py",
+}
+
+
+def test_every_program_is_searched_and_started_in_the_same_way() -> None:
+    searching, starting = set(), set()
+    for room in ("images", "provision"):
+        for file in (ROOT / room).rglob("*.py"):
+            name, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
+            if re.search(r"\bshutil\.which\(", text):
+                searching.add(name)
+            for call in re.finditer(r"\bsubprocess\.(run|Popen|check_output)\((?s:.{,600})", text):
+                if not re.search(r"\benv=(env|environment\()", call[0]):
+                    starting.add(name)
+    seam = {"images/system/process.py"}
+    by_folder = {"images/engines/buildkit.py"}  # each absolute directory of PATH
+    assert searching - CHILDREN == seam | by_folder
+    assert starting - CHILDREN == set()

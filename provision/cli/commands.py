@@ -267,7 +267,7 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
     order = read_order(args)
     done = verify(
         order,
-        places=read_places(args),
+        places=read_places(args, console),
         facts=this_host,
         catalog=read_catalog(console),
         console=console,
@@ -289,7 +289,7 @@ def _check_record(args: argparse.Namespace, console: Console) -> int:
     path, trust, level = read_check(args)
     image = read_image(args.image)
     checked = check_record(
-        find_case(image, places=read_places(args), facts=this_host()),
+        find_case(image, places=read_places(args, console), facts=this_host()),
         home=record_home(),
         path=path,
         trust=trust,
@@ -313,7 +313,7 @@ def _check_provenance(args: argparse.Namespace, console: Console) -> int:
     path, trust, lock = read_origin_check(args)
     checked = check_origin(
         read_image(args.image),
-        places=read_places(args),
+        places=read_places(args, console),
         home=record_home(),
         path=path,
         trust=trust,

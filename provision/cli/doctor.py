@@ -173,7 +173,7 @@ def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
     from provision.host.gpu_request import gpus_to_request
     from provision.verification.subject import FILE_OR_IMAGE, find_subject, ready
 
-    places = read_places(args)
+    places = read_places(args, console)
     subject = find_subject(image, places, what=FILE_OR_IMAGE)
     with (
         console.step("look", f"{image}, from inside a container of it"),

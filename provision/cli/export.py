@@ -274,7 +274,7 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
     catalog = read_catalog(console)
     products = tuple(_product(text, catalog) for text in given.get("gpu") or ())
     image = _source(args.image)
-    plan = _plan(args)
+    plan = _plan(args, console)
     return Deployment(
         image=image,
         name=name,
@@ -302,7 +302,7 @@ def _known(version: str | None, what: str, args: argparse.Namespace) -> str:
     return version
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace, console: Console) -> Plan:
     if args.lock is not None:
         from provision.lock.lockfile import read_lock_file
 
@@ -311,7 +311,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     from provision.verification.subject import find_subject
 
     name = read_image(args.image)
-    return plan_of(find_subject(name, read_places(args)).labels, name)
+    return plan_of(find_subject(name, read_places(args, console)).labels, name)
 
 
 def _driver(plan: Plan, catalog: Catalog) -> str | None:

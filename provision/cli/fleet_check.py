@@ -53,7 +53,7 @@ def do_fleet_check(args: argparse.Namespace, console: Console) -> int:
     names = [read_image(text) for text in args.images]
     classes = classes_of(read_fleet_hosts(args.hosts))
     catalog = read_catalog(console)
-    places = read_places(args)
+    places = read_places(args, console)
     checked = []
     for name in names:
         labels = find_subject(name, places).labels

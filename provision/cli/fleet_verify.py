@@ -88,7 +88,7 @@ def do_fleet_verify(args: argparse.Namespace, console: Console) -> int:
     image = read_image(args.image)
     at_once = read_whole("--at-once", args.at_once, MOST_AT_ONCE)
     order = read_order(
-        find_subject(image, read_places(args)),
+        find_subject(image, read_places(args, console)),
         read_catalog(console),
         level=level,
         timeout_s=timeout_s,

@@ -81,7 +81,7 @@ def do_gate(args: argparse.Namespace, console: Console) -> int:
 
     detail = ""
     try:
-        case = find_case(image, places=read_places(args), facts=this_host())
+        case = find_case(image, places=read_places(args, console), facts=this_host())
         answer = ask_gate(case, rule, home=record_home(), trust=trust, run=run)
     except Failure as failure:  # the answer has the same shape
         answer, detail = answer_of_failure(failure), failure.detail
@@ -109,7 +109,7 @@ def _run(
     )
     done = verify(
         order,
-        places=read_places(args),
+        places=read_places(args, console),
         facts=this_host,
         catalog=read_catalog(console),
         console=console,

@@ -131,7 +131,7 @@ def _opened(
     from provision.verification.subject import names_a_registry, nearest, own_image, squashfs_of
 
     if (file := squashfs_of(text)) is not None:
-        with mounted_image(file, state_directory()) as image:
+        with mounted_image(file, state_directory(), console.note) as image:
             check_platform(image.config, platform, text)
             yield image
         return

@@ -42,7 +42,7 @@ _FILE_ENDINGS = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePlaces:
     """Where images may be: the engine (`connect` fails if none answers), this user's own layout,
-    and what a registry needs; `state` is where a sandbox unpacks.
+    and what a registry needs; `state` is where a sandbox unpacks; `tell` hears what takes long.
     """
 
     connect: Callable[[], DockerRunner]
@@ -50,6 +50,7 @@ class ImagePlaces:
     state: Path
     ca: Path | None = None
     offline: bool = False
+    tell: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
     from images.engines.squashfs.reading import open_squashfs
 
     if (file := squashfs_of(text)) is not None:
-        return _read(text, open_squashfs(file, places.state))
+        return _read(text, open_squashfs(file, places.state, places.tell))
     place = parse_place(text)
     if place.path is not None:
         return _read(text, nearest(partial(open_path, place)))

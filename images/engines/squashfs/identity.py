@@ -13,12 +13,13 @@ import os
 import re
 import struct
 import time
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
 from images.engines.sandbox.roots import boot_id
 from images.oci.model import is_digest
-from images.store import Store
+from images.store import Store, in_units
 from images.system.hashed_file import HashedFile, hash_open_file, state_of
 from images.system.ownership import written_by_others
 
@@ -33,14 +34,22 @@ mapping changes no time; not GPFS, whose access lists are not shown.
 _SETTLED_S = 10.0
 """Two changes within one tick of a clock have one time: of a disk 10 ms, of old file systems 2 s.
 """
+_LARGE_BYTES = 10**9
 _NFS4_WRITES = 0x2 | 0x4 | 0x40000 | 0x80000
 """To write, to append, to change the list, to change the owner (RFC 7530, 6.2.1.3.1)."""
 
 
-def identify(path: Path, cache: Path | None) -> HashedFile:
+def identify(path: Path, cache: Path | None, tell: Callable[[str], None]) -> HashedFile:
     """The digest of a file, hashed or remembered. `cache` has this user's store; None: it is always
-    hashed. FileChangedError: it was changed meanwhile; OSError: it cannot be read.
+    hashed. `tell` is called before that takes seconds. FileChangedError: it was changed meanwhile;
+    OSError: it cannot be read.
     """
+
+    def hashed() -> HashedFile:
+        if state_of(file).size >= _LARGE_BYTES:
+            tell(f"hashing {path} ({in_units(state_of(file).size)})")
+        return hash_open_file(file, path)
+
     with path.open("rb", buffering=0) as file, contextlib.ExitStack() as held:
         store = None
         if cache is not None and _is_settled(file) and not _written_by_others(file, path):
@@ -53,10 +62,10 @@ def identify(path: Path, cache: Path | None) -> HashedFile:
         known = (store.facts(_NAMESPACE, key) or {}).get("digest")
         if isinstance(known, str) and is_digest(known):
             return HashedFile(path, known, state)
-        hashed = hash_open_file(file, path)
-        if hashed.state == state:
-            store.remember_facts(_NAMESPACE, key, {"digest": hashed.digest})
-        return hashed
+        found = hashed()
+        if found.state == state:
+            store.remember_facts(_NAMESPACE, key, {"digest": found.digest})
+        return found
 
 
 def _is_settled(file: FileIO) -> bool:

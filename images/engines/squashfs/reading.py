@@ -7,7 +7,7 @@ import os
 import posixpath
 import stat
 import tarfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from images.oci.model import LAYER, Descriptor
 from images.oci.sources import Image, ImageLayer, Member
 from images.system.hashed_file import HashedFile, check_unchanged
 
+Tell = Callable[[str], None]
 _KINDS = {
     stat.S_IFREG: tarfile.REGTYPE,
     stat.S_IFDIR: tarfile.DIRTYPE,
@@ -43,20 +44,22 @@ def is_squashfs(path: Path) -> bool:
         return False
 
 
-def open_squashfs(path: Path, cache: Path | None = None) -> Image:
+def open_squashfs(path: Path, cache: Path | None = None, tell: Tell = lambda _: None) -> Image:
     """The image that a squashfs is; the whole file is hashed, unless its digest is remembered in
-    `cache`. MountError: this host cannot mount it; ImageUnreadableError: it has no record of an
-    image; FileChangedError: it is being written.
+    `cache`, and `tell` hears of it if it is large. MountError: this host cannot mount it;
+    ImageUnreadableError: it has no record of an image; FileChangedError: it is being written.
     """
-    file = _identified(path, cache)
+    file = _identified(path, cache, tell)
     with mounted(file.path, file.state) as tree:
         return _image_in(tree, file)
 
 
 @contextlib.contextmanager
-def mounted_image(path: Path, cache: Path | None = None) -> Iterator[Image]:
+def mounted_image(
+    path: Path, cache: Path | None = None, tell: Tell = lambda _: None
+) -> Iterator[Image]:
     """The same, with its files as one layer, which can be read in the block."""
-    file = _identified(path, cache)
+    file = _identified(path, cache, tell)
     with mounted(file.path, file.state) as tree:
         image = _image_in(tree, file)
         layer = ImageLayer(
@@ -69,10 +72,10 @@ def mounted_image(path: Path, cache: Path | None = None) -> Iterator[Image]:
     check_unchanged(file)
 
 
-def _identified(path: Path, cache: Path | None) -> HashedFile:
+def _identified(path: Path, cache: Path | None, tell: Tell) -> HashedFile:
     path = path.absolute()
     try:
-        return identify(path, cache)
+        return identify(path, cache, tell)
     except OSError as error:
         raise ImageUnreadableError(
             f"{path} cannot be read: {error.strerror}.",

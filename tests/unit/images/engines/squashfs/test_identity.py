@@ -14,10 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.engines.squashfs import identity
-from images.engines.squashfs.identity import identify
 from images.store import Store
 from images.system.hashed_file import HashedFile, hash_file, hash_open_file
 from tests import need
+
+
+def identify(file: Path, cache: Path | None) -> HashedFile:
+    told: list[str] = []
+    found = identity.identify(file, cache, told.append)
+    assert told == []
+    return found
 
 
 class Hashes:
@@ -70,6 +76,17 @@ def test_a_changed_file_is_hashed_again(file: Path, cache: Path, hashes: Hashes)
     second = identify(file, cache)
     assert second.digest == hash_file(file).digest != first.digest
     assert hashes.count == 2
+
+
+def test_a_user_is_told_what_takes_seconds(
+    file: Path, cache: Path, hashes: Hashes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_LARGE_BYTES", 10)
+    told: list[str] = []
+    for _ in range(2):
+        identity.identify(file, cache, told.append)
+    assert told == [f"hashing {file} (13 bytes)"]
+    assert hashes.count == 1
 
 
 def shared_store(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,21 @@ from typing import Any, NamedTuple
 from images.text.printable import printable
 from provision.catalog.reading import overlay_file
 from provision.errors import CatalogError, Exit
+from provision.model import grammar
 
 SCHEMA = 1
 SIZE_LIMIT_BYTES = 64 << 20
 
 REFRESH = "provision catalog refresh"
+VERSIONS = frozenset(
+    {
+        *("cuda", "full", "max_cuda", "min_cuda", "provides_cuda", "ptx_only_cuda", "in"),
+        *("driver", "driver_from", "first_version", "latest_seen", "min_driver"),
+        *("min_driver_windows", "gcc_max", "glibc", "python", "release", "version"),
+        *("torchaudio", "torchvision"),
+    }
+)
+"""The columns, of any table, that have a version."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _PIECE = re.compile(r"(\d+)|(\D+)")
 _OWN_KEYS = frozenset({"as_of", "measured"})
@@ -237,7 +247,7 @@ def _wrong_shapes(raw: Mapping[str, object]) -> Iterator[str]:
     """
     date, sources, tables = raw.get("date"), raw.get("sources"), raw.get("tables")
     if unknown := raw.keys() - {"schema", "date", "sources", "tables"}:
-        yield f"unknown key {', '.join(sorted(unknown))}"
+        yield f"unknown key {printable(', '.join(sorted(unknown)), limit=200)}"
     if not _is_date(date):
         yield "date: expected a day such as 2026-11-21"
     if not isinstance(sources, dict) or not all(_is_text(text) for text in sources.values()):
@@ -248,7 +258,7 @@ def _wrong_shapes(raw: Mapping[str, object]) -> Iterator[str]:
         return
     for name, rows in tables.items():
         if name not in IDENTITIES:
-            yield f"tables: {name!r} is no table that this program knows"
+            yield f"tables: {name!r:.80} is no table that this program knows"
         elif not isinstance(rows, list):
             yield f"{name}: expected a list of rows"
         else:
@@ -268,10 +278,14 @@ def _wrong_row(row: object, keys: Sequence[str], sources: Collection[str]) -> It
         yield ".as_of: expected a day such as 2026-11-21"
     if not isinstance(row.get("measured", False), bool):
         yield ".measured: expected true or false"
+    for column, value in row.items():
+        kind = grammar.VERSION if column in VERSIONS else grammar.TEXT
+        if not all(kind.fits(text) for text in _texts(value)):
+            yield f".{printable(column, limit=40)}: expected {kind.wanted}"
     for column in _sources(row):
         named = _listed(row[column])
         if not named or not all(isinstance(key, str) and key in sources for key in named):
-            yield f".{column}: expected keys of the file's sources, found {row[column]!r}"
+            yield f".{column}: expected keys of the file's sources, found {row[column]!r:.80}"
 
 
 def _is_date(value: object) -> bool:
@@ -279,7 +293,16 @@ def _is_date(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+    return isinstance(value, str) and bool(value) and grammar.TEXT.fits(value)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a column, the keys of objects included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in [*value, *(value.values() if isinstance(value, dict) else ())]:
+            yield from _texts(item)
 
 
 def _checksum(raw: object) -> str:

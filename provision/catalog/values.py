@@ -39,7 +39,7 @@ def flag(value: object) -> bool:
 
 def number(value: object) -> int:
     """An integer from 0 on."""
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 53:
         raise WrongError("expected a whole number")
     return value
 

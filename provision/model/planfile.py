@@ -8,6 +8,7 @@ in it has a password.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -66,7 +67,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """The plan from a lock's table; LockFileError names the key that does not match our format:
     its type, its grammar, or its size.
     """
-    flat = {name: data.get(name) for name in get_type_hints(Plan)}
+    flat = {name: data.get(name) for name in _hints(Plan)}
     for name, (table, key) in _PLACES.items():
         inner = data.get(table, {})
         flat[name] = inner.get(key) if isinstance(inner, dict) else _wrong(table, "a table")
@@ -104,6 +105,9 @@ _GRAMMARS = {
 """The kinds of texts by the names of the fields; all others are sentences and names of things."""
 
 
+_hints = functools.cache(get_type_hints)
+
+
 def _wrong(key: str, want: str) -> NoReturn:
     raise LockFileError(
         f"tool.gpu-provision.plan.{key}: expected {want}.",
@@ -116,7 +120,7 @@ def _row(make: Any, value: object, path: str) -> Any:  # noqa: ANN401  the row's
     if not isinstance(value, dict):
         _wrong(path, "a table")
     fields = {}
-    for name, hint in get_type_hints(make).items():
+    for name, hint in _hints(make).items():
         given = value.get(name)
         if given is None and make._defaults.get(name) == ():  # noqa: SLF001  as `frozen` declares
             given = []

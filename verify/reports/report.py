@@ -119,7 +119,7 @@ def _troubles(report: Report) -> List[str]:
     lines: List[str] = []
     for check, also in words.troubles(report):
         lines += ["", "{:<5}  {}".format(check["status"].upper(), check["id"])]
-        lines += _wrap(" " * 7, words.one_line(check["message"]))
+        lines += _wrap(" " * 7, check["message"])
         rows = [
             ("cause: ", check["cause"]),
             ("fix:   ", check["fix"]),
@@ -127,7 +127,7 @@ def _troubles(report: Report) -> List[str]:
             ("also:  ", ", ".join(also)),
         ]
         for head, text in rows:
-            lines += _wrap(" " * 7 + head, words.one_line(text)) if text else []
+            lines += _wrap(" " * 7 + head, text) if text else []
     return lines
 
 
@@ -182,5 +182,9 @@ def _wrap(head: str, text: str) -> List[str]:
     """Wrap text, but not at hyphens, so that paths and names can be copied."""
     indent = " " * len(head)
     return textwrap.wrap(
-        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+        words.one_line(text),
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
     )

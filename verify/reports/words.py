@@ -19,6 +19,7 @@ from verify.model.report import (
 NONE = "\u2013"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_LONGEST_LINE = 20_000
 _STEPS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "\u00b5s"), (1e-9, "ns")),
     "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
@@ -35,8 +36,11 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line."""
-    return " ".join(clean(text).split())
+    """The text on one line, without its end if it is endless: to wrap a word of 10 MB takes
+    minutes.
+    """
+    line = " ".join(clean(text[:_LONGEST_LINE]).split())
+    return line if len(text) <= _LONGEST_LINE else line + " ..."
 
 
 def shortened(text: str, limit: int) -> str:

@@ -14,6 +14,7 @@ from provision.attestation.signing.reading import StatementKind
 from provision.model.plan import Gpu, HostFacts
 
 _SLUG_LENGTH = 60
+_MOST_MIB = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,8 @@ def parse_host(kind: StatementKind, value: object) -> RecordedHost:
 def _parse_gpu(kind: StatementKind, value: object) -> RecordedGpu:
     data = kind.object_at("host.gpus", value)
     mig, memory = data.get("mig"), data.get("memory_mib")
-    if not isinstance(mig, bool | None) or not isinstance(memory, int | None):
+    is_size = memory is None or (type(memory) is int and 0 <= memory < _MOST_MIB)
+    if not isinstance(mig, bool | None) or not is_size:
         raise kind.unlike("host.gpus is not valid")
 
     def text(name: str) -> str | None:

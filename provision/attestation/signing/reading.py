@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.attestation.signing.errors import StatementError
+from provision.model import grammar
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -69,9 +70,10 @@ class StatementKind:
         return value
 
     def text_at(self, path: str, value: object, pattern: re.Pattern[str] | None = None) -> str:
-        """Text that is not empty, and that the pattern matches as a whole."""
-        if isinstance(value, str) and value and (pattern is None or pattern.fullmatch(value)):
-            return value
+        """Printable text that is not empty, and that the pattern matches as a whole."""
+        printable = isinstance(value, str) and value and grammar.TEXT.fits(value)
+        if printable and (pattern is None or pattern.fullmatch(str(value))):
+            return str(value)
         raise self.unlike(f"{path} is not valid")
 
     def optional_text_at(self, path: str, value: object) -> str | None:

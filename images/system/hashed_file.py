@@ -74,10 +74,10 @@ def hash_open_file(
     return HashedFile(path, f"sha256:{digest.hexdigest()}", state)
 
 
-def hash_file(path: Path) -> HashedFile:
-    """Hash a file; errors as for `hash_open_file`."""
+def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> HashedFile:
+    """Hash a file, as `hash_open_file` does."""
     with path.open("rb", buffering=0) as file:
-        return hash_open_file(file, path)
+        return hash_open_file(file, path, on_bytes)
 
 
 def check_unchanged(hashed: HashedFile) -> None:

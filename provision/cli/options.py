@@ -249,8 +249,8 @@ def _read_snapshot(args: argparse.Namespace) -> str | None:
     return None if text is None else parse_snapshot(text, time.time())
 
 
-def read_places(args: argparse.Namespace, console: Console) -> ImagePlaces:
-    """Where a named image may be; the console shows what takes long."""
+def read_places(args: argparse.Namespace, console: Console | None = None) -> ImagePlaces:
+    """Where a named image may be; the console, if there is one, shows what takes long."""
     from images.engines.runner import DockerRunner
     from provision.lock.network import ca_bundle
     from provision.verification.subject import ImagePlaces
@@ -261,7 +261,7 @@ def read_places(args: argparse.Namespace, console: Console) -> ImagePlaces:
         state=state_directory(),
         ca=ca_bundle(getattr(args, "ca_bundle", None), os.environ),
         offline=getattr(args, "offline", False),
-        tell=console.note,
+        tell=(lambda _: None) if console is None else console.note,
     )
 
 

@@ -55,7 +55,7 @@ def identify(path: Path, cache: Path | None, tell: Callable[[str], None]) -> Has
         if cache is not None and _is_settled(file) and not _written_by_others(file, path):
             store = Store.private(cache)
         if store is None:
-            return hash_open_file(file, path)
+            return hashed()
         held.enter_context(store)
         state = state_of(file)
         key = json.dumps([boot_id(), *state])

@@ -1,27 +1,15 @@
-"""Whether a file or a directory on this node is the image that the caller read.
-
-A registry's image has its digest in its name, and an engine's is named by its digest; a path may
-lead to other bytes on each node, and another way than `provision` does not look.
-"""
+"""Whether a layout directory on this node has the image that the caller read."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from images.system.hashed_file import HashedFile, hash_open_file
-
 LAYOUT = "oci:"
 _MOST_BYTES = 4 << 20
-
-
-def hash_image_file(path: str, on_bytes: Callable[[int], None]) -> HashedFile:
-    """The digest of a squashfs, which is read as a whole. OSError: it cannot be read."""
-    with Path(path).open("rb", buffering=0) as file:
-        return hash_open_file(file, Path(path), on_bytes)
 
 
 def layout_has(image: str, digest: str) -> bool:

@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from images.engines import words
 from images.errors import Failure
 from images.system import process
-from images.system.hashed_file import check_unchanged
-from provision.fleet.on_node.identity import LAYOUT, hash_image_file, layout_has
+from images.system.hashed_file import check_unchanged, hash_file
+from provision.fleet.on_node.identity import LAYOUT, layout_has
 from provision.host.gpu_request import gpus_to_request
 from provision.host.probe import detect
 from provision.model.facts import host_to_json
@@ -156,7 +157,8 @@ def _by_way(
 @contextlib.contextmanager
 def _same_image(order: Mapping[str, Any], caller: Caller) -> Iterator[None]:
     """NodeRunError: the path that the order names is another image here; FileChangedError: the
-    file was changed before the end.
+    file was changed before the end. A registry's image has its digest in its name, and an engine's
+    is named by it, but a path may lead to other bytes on each node.
     """
     image, digest = order["image"], order["digest"]
     if digest is None or not image.startswith(("/", LAYOUT)):
@@ -176,7 +178,7 @@ def _same_image(order: Mapping[str, Any], caller: Caller) -> Iterator[None]:
         if image.startswith(LAYOUT):
             same = layout_has(image, digest)
         else:
-            hashed = hash_image_file(image, in_time)
+            hashed = hash_file(Path(image), in_time)
             same = hashed.digest == digest
     except (OSError, ValueError, RecursionError) as error:
         raise NodeRunError(

@@ -97,7 +97,7 @@ def _own(folder: Path) -> Signer | None:
             with os.fdopen(file, "rb") as opened:
                 status = os.fstat(file)
                 another, data = another_owner(private, status), opened.read(_LARGEST)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise BadKeyError(

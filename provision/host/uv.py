@@ -68,14 +68,12 @@ def uv_indexes(env: Mapping[str, str], *, offline: bool = False) -> UvIndexes:
     it searches for no other. uv reads pages of find-links for it, with `offline` from its cache.
     CommandFailed: it refuses one of them. ToolMissing: there is no uv.
     """
-    default, named = _listed(env, None, offline=offline)
-    found = [_listed(env, file, offline=offline) for file in _uv_files(env)]
+    files = (None, *_uv_files(env))
+    defaults, others = zip(*(_listed(env, file, offline=offline) for file in files), strict=True)
     # the environment's default index counts in all of them; else each lists its own, or uv's
-    own = [other for other, _ in found if other != default]
-    default = own[0] if own else default
-    return UvIndexes(
-        default, frozenset([plain_index(default), *named]).union(*(n for _, n in found))
-    )
+    default = next((one for one in defaults[1:] if one != defaults[0]), defaults[0])
+    named = {plain_index(default)} if default else set[str]()
+    return UvIndexes(default, frozenset(named.union(*others)))
 
 
 def plain_index(address: str, base: Path = Path("/")) -> str:

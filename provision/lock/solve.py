@@ -179,23 +179,22 @@ def run_uv(
                 redact=(*url_secrets(index or ""), *url_secrets(default)),
             )
 
+        lock, listing = made / "pylock.toml", made / "requirements.txt"
         try:
-            lock, listing = made / "pylock.toml", made / "requirements.txt"
             done = compile_to(lock, offline=offline)
+            if done.ok:
+                done = compile_to(listing, offline=True)  # the same, from uv's cache
+                if not (done.ok or offline):  # which its configuration may forbid
+                    done = compile_to(listing, offline=False)
             if not done.ok:
                 return *judge_uv(done.output), done.output
-            # the same from uv's cache, unless its configuration forbids that
-            done = compile_to(listing, offline=True)
-            if not done.ok and not offline:
-                done = compile_to(listing, offline=False)
-            if not done.ok:
-                return *judge_uv(done.output), done.output
+            known = {name: value for name, value in merged.items() if value is not None}
+            named = uv_indexes(known, offline=offline).named
+            text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named)
         except process.CommandTimedOut:
             return "unreachable", f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s", ""
-        known = {name: value for name, value in merged.items() if value is not None}
-        named = uv_indexes(known, offline=offline).named
-        try:
-            text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named)
+        except process.CommandFailed as error:
+            return *judge_uv(error.detail), error.detail
         except ValueError as error:
             return "broken", f"it {error}.", ""
         return "locked", "has it", with_wheels(text)

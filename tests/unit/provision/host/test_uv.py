@@ -90,6 +90,7 @@ def env(tmp_path: Path) -> dict[str, str]:
         pytest.param(
             {"UV_DEFAULT_INDEX": B}, f'index-url = "{A}"', B, {B}, id="the variable before the file"
         ),
+        pytest.param({}, 'no-index = true\nfind-links = ["/usr"]', "", {"file:///usr"}, id="none"),
         pytest.param({"UV_NO_CONFIG": "1"}, f'index-url = "{A}"', PYPI, {PYPI}, id="no file"),
     ],
 )

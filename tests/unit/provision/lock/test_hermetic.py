@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from provision.catalog.refresh.address import default_index
+from provision.host.uv import uv_program
 from provision.lock import solve
 from provision.lock.lockfile import parse_lock
 from provision.lock.origins import ForeignIndexError
 from provision.lock.solve import run_uv
 from provision.lock.uv import WheelTarget
-from tests import need
+from tests import ROOT, need
 from tests.kit.local_index import LocalIndex, pure, serving_uv
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
@@ -260,3 +263,24 @@ def test_an_index_that_reaches_uv_in_another_way_is_refused(
         locked()
     assert "ours 6" in caught.value.message
     assert theirs.url("simple") in caught.value.message
+
+
+def test_no_configuration_above_a_checkout_counts_for_its_own_locks(
+    theirs: LocalIndex, tmp_path: Path
+) -> None:
+    """As `./run relock` starts uv."""
+    leave(tmp_path / "uv.toml", f'index-url = "{URL}"\n', theirs)
+    (tmp_path / "checkout").mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "checkout")
+    done = subprocess.run(
+        [uv_program(), "pip", "compile", "-", "--offline", "--emit-index-url", "--no-header"],
+        cwd=tmp_path / "checkout",
+        env={name: value for name, value in os.environ.items() if name != "UV_NO_CONFIG"},
+        input="",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert theirs.url("simple") not in done.stdout
+    assert "--index-url" in done.stdout

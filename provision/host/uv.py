@@ -112,8 +112,8 @@ def uv_program() -> str:
 
 def _listed(env: Mapping[str, str], file: Path | None, *, offline: bool) -> tuple[str, list[str]]:
     """The default index of the environment and one configuration file, and the others."""
-    argv = [uv_program(), "pip", "compile", "-", "--offline" if offline else "--no-cache"]
-    argv += ["--quiet", "--no-header", "--emit-index-url", "--emit-find-links"]
+    argv = [uv_program(), "pip", "compile", "-", "--quiet", "--no-header"]
+    argv += ["--emit-index-url", "--emit-find-links", *(["--offline"] if offline else [])]
     if sys.executable:  # else uv looks for one on PATH, and there may be none
         argv += ["--python", sys.executable]
     argv += ["--no-config"] if file is None else ["--config-file", str(file)]

@@ -51,7 +51,7 @@ def default_index(index: str | None, env: Mapping[str, str]) -> Address:
 def _ask_uv(env: Mapping[str, str]) -> tuple[str | None, str]:
     """The default index of uv, and why there is none: "names none"."""
     try:
-        found = uv_indexes(env).default
+        found = uv_indexes({**env, "UV_NO_CACHE": "1"}).default  # a home may be read-only
     except process.CommandTimedOut:
         return None, "did not answer"
     except process.CommandFailed as error:

@@ -18,6 +18,7 @@ from provision.errors import IndexUnreachableError
 from provision.host.uv import uv_program
 from provision.lock import solve as lock
 from provision.lock import uv
+from provision.lock.lockfile import parse_lock
 from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
@@ -117,7 +118,11 @@ def test_the_first_index_that_has_it_serves_and_the_log_says_why_the_others_did_
     assert made.plan.index == index.url("good")
     assert [w.name for w in made.wheels] == ["numpy", "torch"]
     because = made.plan.reasons[-1].message
-    assert because.startswith("The wheels come from third")
+    default = index.url("simple")
+    shown = default.rstrip("/")
+    assert because.startswith(f"The wheels come from third (torch) and {shown} (numpy): ")
+    listed = {package.name: package.index for package in parse_lock(made.text).packages}
+    assert listed == {"torch": index.url("good"), "numpy": default}
     assert "first unreachable" in because
     assert not [path for path in index.asked if path.startswith("/plain/")]
 
